@@ -1,0 +1,105 @@
+# pipelib: one target per thing to do. `make` alone lists them.
+
+ENV := .venv
+ENV_JAX012 := .venv-jax012
+ENV_LAB := .venv-lab
+ENV_LOCK := .venv-lock
+BIN := $(CURDIR)/$(ENV)/bin
+
+# Where the book is built: $(OUT)/_build/html.
+OUT ?= .
+HTML = $(abspath $(OUT))/_build/html
+PORT ?= 8000
+
+# The GPU machine's own Python: it has JAX with CUDA, and needs no network.
+GPU_PYTHON ?= python3
+RECORD_SITE := .record-site
+WHEELS := .wheels
+WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
+	manylinux2010 manylinux_2_5 manylinux1
+
+# The tests that run with the second JAX too.
+JAX012_TESTS := tests/emitters tests/test_book.py
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lint sync lab serve record wheels test-gpu lock clean \
+	env env-jax012
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
+		{ printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+book: env ## Build the book into _build/html (no GPU needed).
+	@rm -rf $(OUT)/_build
+	@$(BIN)/jupyter-book build . --path-output $(OUT) -q -W -n --keep-going || { \
+		echo "The book was not built: mend the warnings above (they count" \
+		"as errors), then run 'make book' again." >&2; exit 1; }
+	@echo "The book is built. Open $(HTML)/index.html in a browser," \
+		"or run 'make serve'."
+
+test: env env-jax012 lint ## Run all tests that need no GPU.
+	@echo "== The emitters with JAX 0.12.0.1"
+	@$(ENV_JAX012)/bin/python -m pytest -q -n 2 $(JAX012_TESTS)
+	@echo "== All tests with JAX 0.11.2"
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: env ## Check the code's style (ruff).
+	@$(BIN)/ruff check
+
+sync: env ## Bring each chapter's .ipynb into step with its .md.
+	@$(BIN)/python -m tools.notebooks sync
+
+lab: ## Open the chapters in JupyterLab, each .md paired with its .ipynb.
+	@tools/make_env.sh $(ENV_LAB) requirements-lab.txt
+	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=. \
+		--LabApp.default_url=/lab/tree/book $(ARGS)
+
+serve: ## Serve the built book at http://localhost:8000 (PORT=... for another).
+	@test -f $(HTML)/index.html || { \
+		echo "There is no book yet: run 'make book' first." >&2; exit 1; }
+	@$(BIN)/python -m http.server --directory $(HTML) --bind 127.0.0.1 $(PORT)
+
+record: ## On a Hopper GPU: run the chapters and store their outputs.
+	@tools/record_env.sh $(GPU_PYTHON) $(RECORD_SITE) $(WHEELS)
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/$(RECORD_SITE) \
+		$(GPU_PYTHON) -m tools.notebooks record $(ARGS)
+
+wheels: env ## Fetch into .wheels what `make record` needs on a machine without network.
+	@rm -rf $(WHEELS)
+	@$(BIN)/python -m pip download --quiet --no-deps --dest $(WHEELS) \
+		--requirement requirements-record.txt --only-binary=:all: \
+		--python-version 3.12 --implementation cp \
+		$(foreach tag,$(WHEEL_TAGS),--platform $(tag)_x86_64) || { \
+		echo "The wheels could not be fetched: connect to the network," \
+		"and run 'make wheels' again." >&2; exit 1; }
+	@du -sh $(WHEELS)
+
+# The book's tests need the book's libraries, which a GPU machine may lack.
+test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
+	@PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu tests \
+		--ignore tests/book --gpu-record tests/gpu_record.json $(ARGS)
+
+LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
+	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
+lock: ## Refresh the pinned requirements from pyproject.toml.
+	@tools/make_env.sh $(ENV_LOCK) requirements-lock.txt
+	@for pin in 0.11.2 0.12.0.1; do \
+		echo "jax==$$pin" > $(ENV_LOCK)/jax-$$pin.txt; done
+	$(LOCK) --universal pyproject.toml --extra book --extra dev \
+		-c $(ENV_LOCK)/jax-0.11.2.txt -o requirements.txt
+	$(LOCK) --universal pyproject.toml --extra test \
+		-c $(ENV_LOCK)/jax-0.12.0.1.txt -o requirements-jax012.txt
+	set -e; for extra in cuda12 cuda13 lab; do \
+		$(LOCK) --universal pyproject.toml --extra $$extra \
+			-c requirements.txt -o requirements-$$extra.txt; done
+	$(LOCK) --group record -c requirements.txt -o requirements-record.txt
+
+clean: ## Remove what was built (environments and wheels too).
+	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_LAB) $(ENV_LOCK) \
+		$(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis
+
+env:
+	@tools/make_env.sh $(ENV) requirements.txt
+
+env-jax012:
+	@tools/make_env.sh $(ENV_JAX012) requirements-jax012.txt

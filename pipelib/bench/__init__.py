@@ -1,0 +1,1 @@
+"""Measuring kernels, and keeping with each number where it came from."""

@@ -1,0 +1,134 @@
+"""Where a recorded result came from: the machine, the versions, the code.
+
+Three kinds of record are committed to this repository: the chapters' outputs,
+the last run of the GPU tests, and the benchmarks. All of them hold
+`provenance()`, and `code_digest()` tells whether the code is still the one that
+was run.
+
+The digest is over the *meaning* of pipelib's code: comments, layout and
+docstrings may change, and a record stays valid. It is also the same for every
+Python from 3.12 on, which `ast.dump` is not.
+
+`python -m pipelib.bench.provenance` prints the provenance as JSON. A caller
+that must not take the GPU's memory itself asks that way.
+"""
+
+import ast
+import datetime
+import hashlib
+import json
+import pathlib
+import platform
+import re
+import subprocess
+from typing import Any
+
+import jax
+import jaxlib.version
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+
+
+def on_hopper() -> bool:
+    """Whether JAX's default device is a Hopper GPU (compute capability 9.x).
+
+    Only there do Mosaic GPU's wgmma and TMA instructions, as pipelib's kernels
+    use them, exist: older GPUs lack them, Blackwell replaced wgmma.
+    """
+    capability = getattr(jax.devices()[0], "compute_capability", "")
+    return str(capability).startswith("9.")
+
+
+def provenance() -> dict[str, Any]:
+    """The machine, the versions and the code of this process, as plain data.
+
+    `gpu`, `driver` and `cuda` are None where JAX runs on the CPU, and
+    `git_commit` is None outside a checkout (a "+" after it: with changes).
+    """
+    device = jax.devices()[0]
+    on_gpu = device.platform == "gpu"
+    return {
+        "gpu": device.device_kind if on_gpu else None,
+        "compute_capability": getattr(device, "compute_capability", None),
+        "driver": _driver_version() if on_gpu else None,
+        "cuda": _cuda_version(device.client.platform_version),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.version.__version__,
+        "python": platform.python_version(),
+        "utc": datetime.datetime.now(datetime.UTC).isoformat("T", "seconds"),
+        "git_commit": _git_commit(),
+        "code_digest": code_digest(),
+    }
+
+
+def code_digest(package: pathlib.Path = PACKAGE) -> str:
+    """SHA-256 of what the Python files under `package` mean."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        _strip_docstrings(tree)
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(repr(_shape(tree)).encode())
+    return digest.hexdigest()
+
+
+def _strip_docstrings(tree: ast.AST) -> None:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            del node.body[0]
+
+
+def _shape(node: Any) -> Any:
+    """A syntax tree as nested tuples, without its empty fields.
+
+    Newer Pythons add fields to old nodes; these are empty in old code.
+    """
+    if isinstance(node, ast.AST):
+        fields = [
+            (name, _shape(value))
+            for name, value in ast.iter_fields(node)
+            if value is not None and value != []
+        ]
+        return (type(node).__name__, *fields)
+    if isinstance(node, list):
+        return tuple(map(_shape, node))
+    return node
+
+
+def _driver_version() -> str | None:
+    query = ["--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = _output_of(["nvidia-smi", *query])
+    return lines.splitlines()[0] if lines else None
+
+
+def _cuda_version(platform_version: str) -> str | None:
+    """`12.9` from a client's `... cuda 12090 ...`."""
+    found = re.search(r"cuda (\d+)", platform_version)
+    if found is None:
+        return None
+    number = int(found[1])
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _git_commit() -> str | None:
+    git = ["git", "-C", str(PACKAGE)]
+    top = _output_of([*git, "rev-parse", "--show-toplevel"])
+    commit = _output_of([*git, "rev-parse", "--short=12", "HEAD"])
+    if not commit or pathlib.Path(top) != PACKAGE.parent:
+        return None  # installed, perhaps inside a checkout of something else
+    changed = _output_of([*git, "status", "--porcelain"])
+    return commit + ("+" if changed else "")
+
+
+def _output_of(command: list[str]) -> str:
+    """A command's output; nothing where it is not installed, or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(provenance()))

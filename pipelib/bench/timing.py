@@ -1,0 +1,78 @@
+"""Times kernels on the GPU, against each other in one run.
+
+The model.  A *burst* is a number of back-to-back launches of one function; CUPTI
+reports each kernel's own time on the GPU, so that launches and the host do not
+count.  Rounds of one burst each go around the functions in turn, so that what
+drifts (clocks, temperature) drifts for all of them.  The raw samples are kept;
+`Samples.median_us` is the number to quote and `Samples.spread_us` what to doubt
+it by.
+
+Not covered: caches.  A function whose operands fit the 50 MB L2 is timed with
+them there, unless the caller rotates them.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.experimental.mosaic.gpu import profiler
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """The times of one function, in microseconds, in the order taken."""
+
+    microseconds: tuple[float, ...]
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.microseconds)
+
+    @property
+    def spread_us(self) -> float:
+        """The distance between the quartiles."""
+        low, _, high = statistics.quantiles(self.microseconds, n=4)
+        return high - low
+
+    def rate(self, work: float) -> float:
+        """Work (operations, bytes) per second at the median time."""
+        return work / self.median_us * 1e6
+
+
+def measure(
+    functions: Mapping[str, Callable[..., Any]],
+    args: Sequence[Any],
+    *,
+    rounds: int = 5,
+    burst: int = 20,
+) -> dict[str, Samples]:
+    """Times functions of the same arguments, in interleaved bursts.
+
+    Args:
+      functions: by name; jitted here unless they are already.
+      args: what each is called with.
+      rounds: bursts of each function.
+      burst: launches in a burst, 2 or more.
+
+    Returns:
+      `rounds * burst` samples for each name.
+
+    Raises:
+      RuntimeError: where JAX has no GPU, and so CUPTI nothing to time.
+    """
+    if jax.default_backend() != "gpu":
+        raise RuntimeError(
+            f"JAX runs on {jax.default_backend()}, where kernels are interpreted: their "
+            "times would say nothing about a GPU, so none are taken."
+        )
+    times = {name: [] for name in functions}
+    # Compiled first, so that no burst waits for the compiler between others.
+    compiled = {n: jax.jit(f).lower(*args).compile() for n, f in functions.items()}
+    for _ in range(rounds):
+        for name, function in compiled.items():
+            cupti = profiler.Cupti(finalize=False)
+            _, burst_ms = cupti.measure(function, iterations=burst)(*args)
+            times[name] += [1e3 * ms for ms in burst_ms]
+    return {name: Samples(tuple(us)) for name, us in times.items()}

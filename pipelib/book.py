@@ -1,0 +1,188 @@
+"""What the book's chapters need, and kernel authors do not.
+
+A chapter's first cell calls `setup()`. From then on the same cells run on any
+machine, in one of two ways:
+
+| way         | where             | kernels                 | sizes        |
+| ----------- | ----------------- | ----------------------- | ------------ |
+| native      | on a Hopper GPU   | compiled by Mosaic GPU  | `pick(gpu=)` |
+| interpreted | on any other      | run by Pallas's GPU     | `pick(cpu=)` |
+|             | machine, on its   | interpreter, with race  |              |
+|             | CPU               | detection               |              |
+
+Measured numbers reach the text through `say`, so that none is typed by hand.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.bench import provenance, timing
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What `setup()` found; its `str` is the line that a chapter shows.
+
+    Attributes:
+      name: The GPU's name, or "cpu".
+      compute_capability: As in "9.0"; None on a CPU.
+      native: Whether kernels run on the GPU, not in the interpreter.
+    """
+
+    name: str
+    compute_capability: str | None
+    native: bool
+
+    def __str__(self) -> str:
+        """One sentence: the device, and how kernels run on it."""
+        name = self.name
+        if self.compute_capability is not None:
+            name += f" (compute capability {self.compute_capability})"
+        if self.native:
+            return (
+                f"{name}, JAX {jax.__version__}: kernels run natively, at full"
+                " size."
+            )
+        return (
+            f"No Hopper GPU here ({name}), JAX {jax.__version__}: kernels run"
+            " in Pallas's GPU interpreter, with race detection, at small sizes."
+        )
+
+
+_device: Device | None = None
+
+
+def setup() -> Device:
+    """Finds the device, makes kernels run on it, and says so in one line.
+
+    A second call changes nothing, and says the same again.
+    """
+    global _device
+    if _device is None:
+        _device = _find_device()
+        if not _device.native:
+            _interpret_on_cpu()
+        _draw_sharp_figures()
+    say(str(_device))
+    return _device
+
+
+def pick[T](*, gpu: T, cpu: T) -> T:
+    """The value for this machine: `gpu` where kernels run natively.
+
+    Raises:
+      RuntimeError: If `setup()` has not been called.
+    """
+    if _device is None:
+        raise RuntimeError(
+            "pick() cannot tell how kernels run here before setup() was"
+            " called: run the chapter's first cell."
+        )
+    return gpu if _device.native else cpu
+
+
+def say(markdown: str) -> None:
+    """Shows a paragraph of Markdown in a notebook; prints it elsewhere."""
+    if _notebook_shell() is None:
+        print(markdown)
+        return
+    from IPython.display import Markdown, display
+
+    display(Markdown(markdown))
+
+
+def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
+    """Says how far a kernel's result is from its reference; raises if too far.
+
+    The error is the Frobenius norm of the difference over that of the
+    reference, in float64.
+
+    Raises:
+      AssertionError: If it exceeds `tolerance`, or is not a number.
+    """
+    actual, expected = (np.asarray(x).astype(np.float64) for x in (actual, expected))
+    if actual.shape != expected.shape:
+        raise AssertionError(
+            f"{name}: shape {actual.shape} is not the reference's {expected.shape}."
+        )
+    norm = np.linalg.norm(expected.ravel()) or 1.0
+    error = np.linalg.norm((actual - expected).ravel()) / norm
+    if not error <= tolerance:
+        raise AssertionError(
+            f"{name} is wrong: its relative error {error:.1e} is over {tolerance:.0e}."
+        )
+    say(f"{name}: relative error {error:.1e}, within {tolerance:.0e}.")
+
+
+def compare(
+    functions: Mapping[str, Callable[..., Any]],
+    *args: Any,
+    flops: float | None = None,
+    bytes_moved: float | None = None,
+) -> dict[str, timing.Samples] | None:
+    """Times functions of the same arguments in one run, and shows a table.
+
+    Args:
+      functions: by name; the first is what the others are compared with.
+      args: what each is called with.
+      flops, bytes_moved: operations, or bytes read and written, of one call;
+        one of them, to show a rate.
+
+    Returns:
+      The samples by name; None in the interpreter, whose times mean nothing.
+    """
+    if not pick(gpu=True, cpu=False):
+        say("Not timed here: the interpreter's times say nothing about a GPU.")
+        return None
+    results = timing.measure(functions, args)
+    work, unit = (flops, "TFLOP/s") if flops else (bytes_moved, "TB/s")
+    first = next(iter(results.values())).median_us
+    rows = [f"| | µs, median | ± half spread | {unit} | speed |", "|---|--:|--:|--:|--:|"]
+    for name, samples in results.items():
+        rate, speed = samples.rate(work) / 1e12, first / samples.median_us
+        half = samples.spread_us / 2
+        rows.append(
+            f"| {name} | {samples.median_us:.1f} | {half:.1f} | {rate:.{0 if flops else 2}f}"
+            f" | {speed:.2f}x |"
+        )
+    say("\n".join(rows))
+    return results
+
+
+def _find_device() -> Device:
+    device = jax.devices()[0]
+    return Device(
+        name=device.device_kind,
+        compute_capability=getattr(device, "compute_capability", None),
+        native=provenance.on_hopper(),
+    )
+
+
+def _interpret_on_cpu() -> None:
+    """The interpreter stands for the GPU: its arrays belong on the CPU."""
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    plgpu.set_gpu_interpret_mode(plgpu.InterpretGPUParams(detect_races=True))
+
+
+def _draw_sharp_figures() -> None:
+    """Figures as SVG, without the date that would differ from run to run."""
+    shell = _notebook_shell()
+    if shell is not None:
+        shell.config.InlineBackend.figure_formats = {"svg"}
+        shell.config.InlineBackend.print_figure_kwargs = {
+            "bbox_inches": "tight",
+            "metadata": {"Date": None},
+        }
+
+
+def _notebook_shell() -> Any:
+    """The IPython shell of a notebook's kernel; None in any other process."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell if hasattr(shell, "kernel") else None

@@ -1,0 +1,226 @@
+"""What a pipeline is told: BlockSpecs, made uniform and checked.
+
+The model. An *operand* is one leaf of `in_specs` or `out_specs`. In SMEM it has a ring of slots,
+each of its block's shape; an output whose index map uses no grid index has one slot, because its
+block never changes; an operand pinned to GMEM has none, and the body gets its GMEM ref.
+
+What can be known to be wrong before a kernel is traced is refused here, with the fact, the
+arithmetic and the consequence.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.extend import core as jex_core
+
+#: Bytes of shared memory that a block may use on compute capability 9.0, and registers for each of
+#: 128 lanes if one Pallas thread had all 65,536 (CUDA C++ Programming Guide, "Technical
+#: Specifications"); barriers in one array, whose phases Mosaic GPU keeps in 32 bits.
+SMEM_BYTES, REGISTERS, MAX_SLOTS = 227 * 1024, 65536 // 128, 32
+
+_SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, plgpu.GMEM)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """One BlockSpec, always of the GPU kind; its name for errors; whether its block can change."""
+
+    name: str
+    spec: plgpu.BlockSpec
+    changes: bool
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it stays in GMEM."""
+        return self.spec.memory_space in _GMEM
+
+    def allocation(self, gmem_ref: Any, slots: int) -> Any:
+        """The SMEM for so many slots; None if pinned."""
+        if self.pinned:
+            return None
+        block, shape = self.spec.block_shape, tuple(gmem_ref.shape)
+        if block is not None:
+            if len(block) != len(shape):
+                raise ValueError(
+                    f"{self.name}: a block of {len(block)} dimensions {block} cannot tile an"
+                    f" operand of {len(shape)} {shape}; each dimension needs one entry."
+                )
+            shape = tuple(size for size in map(_block_size, block) if size is not None)
+        transforms = tuple(map(_below_slots, self.spec.transforms))
+        return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=transforms)
+
+    def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
+        """What the index map returns at a step; the first block if there is no map."""
+        if self.spec.index_map is None:
+            return (0,) * len(self.spec.block_shape or ())
+        result = self.spec.index_map(*indices)
+        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+    def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
+        """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
+        if self.spec.block_shape is None:
+            return (...,)
+        return tuple(map(_slice, self.block_indices(indices), self.spec.block_shape))
+
+
+def flatten(specs: Any, argument: str, rank: int) -> tuple[tuple[Operand, ...], Any]:
+    """Operands, each checked, and tree of `in_specs` or `out_specs` over `rank` grid axes."""
+    specs = tuple(specs) if isinstance(specs, (list, tuple)) else (specs,)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(specs)
+    operands = []
+    for path, spec in leaves:
+        name = argument + jax.tree_util.keystr(path)
+        spec = _gpu_spec(name, spec, is_output=argument == "out_specs")
+        operands.append(Operand(name, spec, _uses_grid(name, spec, rank)))
+    return tuple(operands), tree
+
+
+def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
+    """Raises ValueError unless the slots suffice for every delay_release."""
+    if not 1 <= slots <= MAX_SLOTS:
+        raise ValueError(
+            f"max_concurrent_steps={slots}: a pipeline has 1 to {MAX_SLOTS} slots, because the"
+            f" phases of their barriers share {MAX_SLOTS} bits."
+        )
+    for operand in inputs:
+        if not 0 <= (delay := operand.spec.delay_release) < slots:
+            raise ValueError(
+                f"{operand.name}: max_concurrent_steps must be greater than delay_release, but"
+                f" max_concurrent_steps={slots} and delay_release={delay}: {slots} - {delay} ="
+                f" {slots - delay} slots are free to load into, and the next block never arrives."
+            )
+
+
+def check_smem(allocations: Sequence[tuple[str, Any]], barriers: int) -> int:
+    """The bytes of (name, SMEM or None) pairs and 8 a barrier; ValueError over `SMEM_BYTES`."""
+    terms, total = [], 8 * barriers
+    for name, memory in allocations:
+        if memory is not None:
+            slots, *block = memory.shape
+            size = math.prod(block) * _bits(memory.dtype) // 8
+            total += slots * size
+            terms.append(f"{name} {slots} x {size:,} B")
+    if total > SMEM_BYTES:
+        raise ValueError(
+            f"The pipeline needs {' + '.join(terms)} + {barriers} barriers x 8 B = {total:,} B of"
+            f" shared memory, but a block has {SMEM_BYTES:,} B: the kernel could not start. Use"
+            " fewer slots (max_concurrent_steps) or smaller blocks."
+        )
+    return total
+
+
+def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
+    """Registers for each lane of a compute thread: what the memory thread leaves, shared out.
+
+    Rounded down to what PTX's `setmaxnreg` takes, a multiple of 8 from 24 to 256; ValueError if the
+    threads exceed a block or the memory thread's count is none of these.
+    """
+    if not 1 <= num_compute_wgs <= 7:
+        raise ValueError(
+            f"{num_compute_wgs=}: with the memory thread that makes {num_compute_wgs + 1} Pallas"
+            " threads of 128 lanes, but a block has at most 1,024 lanes: 1 to 7 compute threads."
+        )
+    if memory_registers % 8 or not 24 <= memory_registers <= 256:
+        raise ValueError(
+            f"{memory_registers=}: setmaxnreg takes a multiple of 8 from 24 to 256 and nothing else"
+            " compiles; 40 suits a thread that only copies."
+        )
+    return min(256, (REGISTERS - memory_registers) // num_compute_wgs) // 8 * 8
+
+
+def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
+    """Checks one BlockSpec; a plain one becomes the GPU kind."""
+    if not isinstance(spec, pl.BlockSpec):
+        raise ValueError(f"{name}: {spec!r} is not a BlockSpec, so there is no block to copy.")
+    if spec.pipeline_mode is not None:
+        raise NotImplementedError(
+            f"{name}: pl.BlockSpec with pipeline_mode= is not supported; all operands have"
+            " max_concurrent_steps slots."
+        )
+    space, block = spec.memory_space, spec.block_shape
+    if space not in _SMEM + _GMEM:
+        raise ValueError(
+            f"{name}: memory_space={space} is neither SMEM (the default) nor GMEM, and a pipeline"
+            " copies to and from no other."
+        )
+    if spec.index_map is not None and block is None:
+        raise ValueError(
+            f"{name}: an index_map but no block_shape, so blocks of unknown size; give both, or"
+            " neither for the whole operand."
+        )
+    for dim in block or ():
+        _block_size(dim, name)
+    if not isinstance(spec, plgpu.BlockSpec):
+        return plgpu.BlockSpec(block, spec.index_map, memory_space=space)
+    if spec.collective_axes and (is_output or len(spec.collective_axes) > 1):
+        fact = "Only a single collective axis supported in input BlockSpecs"
+        if is_output:
+            fact = "Output BlockSpecs cannot have collective_axes, since a store has one source"
+        raise ValueError(f"{name}: {fact}, but got {spec.collective_axes}.")
+    return spec
+
+
+def _block_size(dim: Any, name: str = "block_shape") -> int | None:
+    """The size of one dimension of a block; None if it is squeezed away."""
+    match dim:
+        case None | pl.Squeezed():
+            return None
+        case int():
+            return dim
+        case pl.Element(padding=padding) if tuple(padding) != (0, 0):
+            raise NotImplementedError(
+                f"{name}: Element dim with padding not supported, but got {padding}; oob_fill_mode"
+                " says what lies beyond the operand's end."
+            )
+        case pl.Blocked() | pl.Element():
+            return dim.block_size
+    raise NotImplementedError(
+        f"{name}: Unsupported block dimension type {type(dim).__name__}; use an int, None,"
+        " pl.Blocked, pl.Element or pl.Squeezed."
+    )
+
+
+def _slice(index: Any, dim: Any) -> Any:
+    if (size := _block_size(dim)) is None:
+        return index
+    return pl.ds(index if isinstance(dim, pl.Element) else index * size, size)
+
+
+def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
+    """Whether an index map's results, traced back, depend on its arguments."""
+    if spec.index_map is None:
+        return False
+    try:
+        index = jax.ShapeDtypeStruct((), jnp.int32)
+        jaxpr = jax.make_jaxpr(spec.index_map)(*[index] * rank).jaxpr
+    except TypeError as e:
+        raise ValueError(f"{name}: the index_map fails for {rank} grid indices: {e}") from e
+    if len(jaxpr.outvars) != len(spec.block_shape):
+        raise ValueError(
+            f"{name}: the index_map returns {len(jaxpr.outvars)} indices for a block of"
+            f" {len(spec.block_shape)} dimensions {spec.block_shape}; each needs one."
+        )
+    variables = lambda atoms: {v for v in atoms if not isinstance(v, jex_core.Literal)}
+    needed = variables(jaxpr.outvars)
+    for eqn in reversed(jaxpr.eqns):
+        if needed.intersection(eqn.outvars):
+            needed |= variables(eqn.invars)
+    return bool(needed.intersection(jaxpr.invars))
+
+
+def _below_slots(transform: Any) -> Any:
+    """A block's transform, for an allocation with the slots in front."""
+    if (dims := getattr(transform, "permutation", None)) is None:
+        return transform  # tilings and swizzles count dimensions from the end
+    return dataclasses.replace(transform, permutation=(0, *(d + 1 for d in dims)))
+
+
+def _bits(dtype: Any) -> int:
+    integer = jnp.issubdtype(dtype, jnp.integer)  # an int4 takes 4 bits, its itemsize is 1
+    return jnp.iinfo(dtype).bits if integer else jnp.dtype(dtype).itemsize * 8

@@ -1,0 +1,184 @@
+"""`tools.notebooks`: pairs, digests, execution, on small made-up chapters."""
+
+import nbformat
+import pytest
+
+from pipelib.bench import provenance
+from tools import notebooks
+
+CHAPTER = """\
+# A title
+
+Text.
+
+```{code-cell} ipython3
+x = 1
+```
+
+More text.
+
+```{code-cell} ipython3
+:tags: [hide-input]
+
+print(x)
+```
+"""
+
+
+@pytest.fixture
+def md(tmp_path):
+    """A chapter's .md, its .ipynb in step, with outputs and a record."""
+    path = tmp_path / "01_made_up.md"
+    path.write_text(CHAPTER)
+    notebook = notebooks.read_source(path)
+    notebooks.code_cells(notebook)[1].outputs = [
+        nbformat.v4.new_output("stream", text="1\n")
+    ]
+    notebook.metadata[notebooks.RECORD] = {
+        "gpu": "made up",
+        "source_digest": notebooks.source_digest(notebook),
+        "outputs_digest": notebooks.outputs_digest(notebook),
+    }
+    notebooks.write_published(notebook, path.with_suffix(".ipynb"))
+    return path
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def outputs(md):
+    notebook = notebooks.read_published(md.with_suffix(".ipynb"))
+    return [cell.outputs for cell in notebooks.code_cells(notebook)]
+
+
+def test_a_pair_in_step_with_its_record_is_fine(md):
+    assert notebooks.problems(md) == []
+
+
+def test_a_missing_notebook_is_found(md):
+    md.with_suffix(".ipynb").unlink()
+    (problem,) = notebooks.problems(md)
+    assert "01_made_up.ipynb is missing" in problem
+
+
+def test_edited_text_is_found_and_sync_keeps_the_outputs(md):
+    edit(md, "More text.", "Other text.")
+    (problem,) = notebooks.problems(md)
+    assert "has not the cells of 01_made_up.md: run `make sync`" in problem
+    notebooks.sync(md)
+    assert notebooks.problems(md) == []
+    assert outputs(md)[1][0].text == "1\n"
+
+
+def test_an_edited_tag_is_found(md):
+    edit(md, "hide-input", "hide-output")
+    (problem,) = notebooks.problems(md)
+    assert "run `make sync`" in problem
+
+
+def test_edited_code_is_found_and_sync_drops_outputs_and_record(md):
+    edit(md, "x = 1", "x = 2")
+    pair, record = notebooks.problems(md)
+    assert "has not the cells" in pair
+    assert "outputs of other code" in record
+    notebooks.sync(md)
+    assert outputs(md) == [[], []]
+    (problem,) = notebooks.problems(md)
+    assert "no outputs of a GPU run" in problem
+
+
+def test_outputs_of_another_run_are_found(md):
+    ipynb = md.with_suffix(".ipynb")
+    edit(ipynb, '"1\\n"', '"2\\n"')
+    (problem,) = notebooks.problems(md)
+    assert "other outputs than were recorded" in problem
+
+
+def test_sync_twice_writes_the_same_file(md):
+    ipynb = md.with_suffix(".ipynb")
+    notebooks.sync(md)
+    before = ipynb.read_text()
+    notebooks.sync(md)
+    assert ipynb.read_text() == before
+
+
+def test_a_cell_keeps_its_id_when_others_are_added(md):
+    before = [cell.id for cell in notebooks.read_source(md).cells]
+    edit(md, "Text.\n", "Text.\n\n+++\n\nAn inserted cell.\n")
+    after = [cell.id for cell in notebooks.read_source(md).cells]
+    assert len(after) == len(before) + 1
+    assert set(before) < set(after)
+    assert len(set(after)) == len(after)
+
+
+def test_other_code_in_pipelib_is_found(md, monkeypatch):
+    monkeypatch.setattr(provenance, "code_digest", lambda: "other")
+    (problem,) = notebooks.problems(md)
+    assert "outputs of other code" in problem
+
+
+def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    with pytest.raises(SystemExit) as refusal:
+        notebooks.recording_machine()
+    assert "found no GPU here" in str(refusal.value)
+    assert "run this on an H100 or H200" in str(refusal.value)
+
+
+def test_an_unknown_chapter_is_refused_with_the_names():
+    with pytest.raises(SystemExit) as refusal:
+        notebooks.select(["99_none"])
+    assert "There is no chapter '99_none'" in str(refusal.value)
+    assert "01_introduction" in str(refusal.value)
+
+
+def cells(*sources):
+    made = [nbformat.v4.new_code_cell(source) for source in sources]
+    return nbformat.v4.new_notebook(cells=made)
+
+
+def test_executing_stores_outputs_without_times():
+    notebook = cells("x = 20", "print(x + 1)")
+    notebooks.execute(notebook, "made up")
+    (output,) = notebook.cells[1].outputs
+    assert output.text == "21\n"
+    assert "execution" not in notebook.cells[1].metadata
+
+
+@pytest.mark.parametrize(
+    "source, reason",
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os; os._exit(3)", "It ended the process."),
+        ("while True: pass", "still running after 1 seconds"),
+    ],
+)
+def test_a_failing_cell_is_named_with_its_reason(monkeypatch, source, reason):
+    monkeypatch.setattr(notebooks, "CELL_SECONDS", 1)
+    with pytest.raises(notebooks.ChapterError) as error:
+        notebooks.execute(cells("x = 1", source), "01_made_up.md")
+    assert "01_made_up.md, cell 2 failed" in str(error.value)
+    assert source in str(error.value)
+    assert reason in str(error.value)
+
+
+def test_a_failing_chapter_is_not_overwritten(md):
+    edit(md, "x = 1", "x = 1 / 0")
+    before = md.with_suffix(".ipynb").read_text()
+    with pytest.raises(notebooks.ChapterError):
+        notebooks.record(md, {"gpu": "made up"})
+    assert md.with_suffix(".ipynb").read_text() == before
+
+
+def test_recording_writes_outputs_machine_and_digest(md, capsys):
+    edit(md, "x = 1", "x = 7")
+    notebooks.record(md, {"gpu": "made up"})
+    assert notebooks.problems(md) == []
+    assert outputs(md)[1][0].text == "7\n"
+    notebook = notebooks.read_published(md.with_suffix(".ipynb"))
+    assert notebook.metadata.keys() == {*notebooks.METADATA, notebooks.RECORD}
+    assert notebook.metadata[notebooks.RECORD]["gpu"] == "made up"
+    assert notebook.metadata[notebooks.RECORD]["seconds"] > 0

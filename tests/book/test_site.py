@@ -1,0 +1,179 @@
+"""The built site: complete, no dead links, nothing loaded from elsewhere."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import urllib.parse
+
+import bs4
+import pytest
+
+from tools import notebooks
+
+ROOT = notebooks.ROOT
+# One worker builds the site, once.
+pytestmark = pytest.mark.xdist_group("site")
+
+# What a browser loads by itself when it shows a page.
+LOADED = [
+    ("script", "src"),
+    ("img", "src"),
+    ("iframe", "src"),
+    ("embed", "src"),
+    ("audio", "src"),
+    ("video", "src"),
+    ("source", "src"),
+    ("object", "data"),
+    ("image", "href"),
+    ("use", "href"),
+]
+LINKS_THAT_LOAD = {
+    "stylesheet",
+    "preload",
+    "modulepreload",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+    "icon",
+    "manifest",
+}
+FOREIGN_IN_CSS = re.compile(
+    r"""(?:url\(\s*|@import\s+)["']?\s*((?:https?:)?//[^"')\s]+)"""
+)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder that `make book` writes, built afresh."""
+    out = tmp_path_factory.mktemp("site")
+    # Make's own variables would be those of the `make test` around us.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "book", f"OUT={out}"],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    html = out / "_build" / "html"
+    assert f"Open {html}/index.html in a browser" in done.stdout
+    return html
+
+
+@pytest.fixture(scope="session")
+def pages(site):
+    return {
+        path: bs4.BeautifulSoup(path.read_text("utf-8"), "html.parser")
+        for path in sorted(site.rglob("*.html"))
+        if "_static" not in path.relative_to(site).parts
+    }
+
+
+def loaded_addresses(page):
+    for name, attribute in LOADED:
+        for node in page.find_all(name):
+            for key in (attribute, f"xlink:{attribute}"):
+                if node.get(key):
+                    yield node[key]
+    for link in page.find_all("link"):
+        if LINKS_THAT_LOAD & set(link.get("rel", [])):
+            yield link["href"]
+
+
+def is_foreign(address):
+    return bool(urllib.parse.urlsplit(address).netloc)
+
+
+def test_every_chapter_has_a_page_and_the_index_leads_to_the_first(site):
+    for md in notebooks.chapters():
+        assert (site / "book" / f"{md.stem}.html").is_file()
+    assert "book/01_introduction.html" in (site / "index.html").read_text()
+
+
+def test_chapters_have_the_book_s_looks(site, pages):
+    for md in notebooks.chapters():
+        page = pages[site / "book" / f"{md.stem}.html"]
+        assert any("book.css" in link for link in loaded_addresses(page))
+
+
+def test_pages_load_nothing_from_elsewhere(pages):
+    foreign = [
+        (path.name, address)
+        for path, page in pages.items()
+        for address in loaded_addresses(page)
+        if is_foreign(address)
+    ]
+    assert foreign == []
+
+
+def test_styles_load_nothing_from_elsewhere(site, pages):
+    styles = {
+        path: path.read_text("utf-8")
+        for path in site.rglob("*.css")
+        if path.is_file()
+    }
+    styles |= {
+        path: "\n".join(node.get_text() for node in page.find_all("style"))
+        for path, page in pages.items()
+    }
+    foreign = [
+        (path.name, address)
+        for path, text in styles.items()
+        for address in FOREIGN_IN_CSS.findall(text)
+    ]
+    assert foreign == []
+
+
+def test_links_anchors_and_assets_resolve(site, pages):
+    dead = []
+    anchors = {
+        path.resolve(): {node["id"] for node in page.find_all(id=True)}
+        | {node["name"] for node in page.find_all("a", attrs={"name": True})}
+        for path, page in pages.items()
+    }
+    for path, page in pages.items():
+        links = [a["href"] for a in page.find_all("a", href=True)]
+        for address in [*links, *loaded_addresses(page)]:
+            if not resolves(address, path, anchors):
+                dead.append((path.relative_to(site).as_posix(), address))
+    assert dead == []
+
+
+def resolves(address, page, anchors):
+    """Whether a page's address leads to a file, and to an anchor in it."""
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme or parts.netloc:
+        return True
+    target = page
+    if parts.path:
+        target = page.parent / urllib.parse.unquote(parts.path)
+    if not target.is_file():
+        return False
+    anchor = urllib.parse.unquote(parts.fragment)
+    known = anchors.get(pathlib.Path(target).resolve())
+    return not anchor or known is None or anchor in known
+
+
+def test_pages_show_the_outputs_of_their_notebooks(site, pages):
+    for md in notebooks.chapters():
+        ipynb = md.with_suffix(".ipynb")
+        cells = json.loads(ipynb.read_text("utf-8"))["cells"]
+        with_output = [c for c in cells if c.get("outputs")]
+        page = pages[site / "book" / f"{md.stem}.html"]
+        shown = page.select("div.cell_output")
+        assert len(shown) == len(with_output), md.stem
+
+
+def test_each_chapter_opens_in_colab(site, pages):
+    for md in notebooks.chapters():
+        page = pages[site / "book" / f"{md.stem}.html"]
+        links = [a["href"] for a in page.find_all("a", href=True)]
+        assert any(
+            link.startswith("https://colab.research.google.com/github/")
+            and link.endswith(f"/main/book/{md.stem}.ipynb")
+            for link in links
+        ), md.stem

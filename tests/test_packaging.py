@@ -1,0 +1,86 @@
+"""The package: a wheel of pipelib alone, a light import."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def python(*arguments):
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(out))
+    (path,) = out.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
+    assert wheel.name == "pallas_pipelib-0.1.0-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.partition("/")[0] for name in names}
+    assert top == {"pipelib", "pallas_pipelib-0.1.0.dist-info"}
+    assert "pipelib/py.typed" in names
+    modules = {n for n in names if n.endswith(".py")}
+    assert modules == {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "pipelib").rglob("*.py")
+    }
+
+
+def test_the_wheel_says_what_it_is(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
+    metadata = archive.read(name).decode()
+    for line in (
+        "Name: pallas-pipelib",
+        "License-Expression: Apache-2.0",
+        "Requires-Python: >=3.12",
+        "Requires-Dist: jax<0.13,>=0.11.2",
+        "Requires-Dist: numpy",
+        *(
+            f"Provides-Extra: {extra}"
+            for extra in ("cuda12", "cuda13", "book", "dev")
+        ),
+    ):
+        assert f"\n{line}\n" in metadata
+
+
+# JAX and NumPy, and the parts of JAX that any Pallas kernel for GPUs needs.
+BASE = (
+    "import jax, numpy, jax.extend, jax.experimental.pallas,"
+    " jax.experimental.pallas.mosaic_gpu"
+)
+
+
+def test_importing_pipelib_loads_jax_and_numpy_only():
+    program = (
+        f"{BASE}; import sys, json; before = set(sys.modules); import pipelib;"
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    added = json.loads(python("-c", program).stdout)
+    foreign = {name.partition(".")[0] for name in added}
+    foreign -= {"pipelib", "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
+    assert foreign == set()
+    assert "pipelib.book" not in added
+
+
+def test_importing_pipelib_takes_less_than_a_fifth_of_a_second():
+    program = (
+        f"{BASE}; import time; start = time.perf_counter(); import pipelib;"
+        "print(time.perf_counter() - start)"
+    )
+    # The best of five: a busy machine is not pipelib's doing.
+    assert min(float(python("-c", program).stdout) for _ in range(5)) < 0.2

@@ -1,0 +1,86 @@
+"""What holds for every file: one address, no machine's own paths."""
+
+import functools
+import pathlib
+import re
+import subprocess
+import tomllib
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ADDRESS = PROJECT["urls"]["Repository"]
+REPOSITORY = re.compile(r"https?://github\.com/[\w.-]+/pipelib[\w.-]*")
+# A home, a temporary folder, a machine's own file tree.
+MACHINE_PATH = re.compile(
+    r"(?<![\w.$}~-])/(?:root|home/\w+|Users/\w+|tmp|work|mnt|opt)/\w"
+)
+
+
+@functools.cache
+def texts():
+    """Every text file that git tracks, or would: name and content."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+    found = {}
+    for name in filter(None, listed.split("\0")):
+        path = ROOT / name
+        if not path.is_file():
+            continue
+        try:
+            found[name] = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+    return found
+
+
+def test_the_repository_has_one_address():
+    other = [
+        (name, address)
+        for name, text in texts().items()
+        for address in REPOSITORY.findall(text)
+        if address.removesuffix(".git").rstrip(".") != ADDRESS
+    ]
+    assert other == []
+
+
+def test_whoever_needs_the_address_has_it():
+    chapters = [n for n in texts() if re.fullmatch(r"book/\d\w+\.md", n)]
+    assert chapters
+    for name in ["README.md", "_config.yml", *chapters]:
+        assert ADDRESS in texts()[name], name
+
+
+def test_no_file_holds_a_path_of_somebody_s_machine():
+    found = [
+        (name, match[0])
+        for name, text in texts().items()
+        for match in MACHINE_PATH.finditer(text)
+    ]
+    assert found == []
+
+
+def test_locks_hold_exact_versions_and_nothing_else():
+    pin = re.compile(r"[a-z0-9.-]+==[^\s;]+( ; .+)?")
+    for path in sorted(ROOT.glob("requirements*.txt")):
+        for line in path.read_text().splitlines():
+            assert pin.fullmatch(line), (path.name, line)
+
+
+def test_locks_agree():
+    def pins(name):
+        lines = (ROOT / name).read_text().splitlines()
+        return dict(line.partition(" ;")[0].split("==") for line in lines)
+
+    base = pins("requirements.txt")
+    assert base["jax"] == "0.11.2"
+    assert pins("requirements-jax012.txt")["jax"] == "0.12.0.1"
+    for kind in ("cuda12", "cuda13", "lab", "record"):
+        other = pins(f"requirements-{kind}.txt")
+        shared = base.keys() & other.keys()
+        assert shared
+        assert {k: other[k] for k in shared} == {k: base[k] for k in shared}

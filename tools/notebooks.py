@@ -1,0 +1,376 @@
+"""The chapters' notebooks: kept in step, executed, recorded, checked.
+
+A chapter is a pair. `book/NN_name.md` (MyST Markdown) is what a person edits;
+`book/NN_name.ipynb` has the same cells with the outputs of the last run on a
+Hopper GPU, and is what the site publishes. Jupytext reads and writes the pair,
+nbclient executes it; this tool adds the promise that what is published is what
+the code does:
+
+| command       | what it does                                                 |
+| ------------- | ------------------------------------------------------------ |
+| `sync`        | .md -> .ipynb; keeps the outputs if no code cell has changed |
+| `record`      | executes on a Hopper GPU, stores the outputs and a record    |
+| `check`       | one sentence for each pair or record that no longer holds    |
+| `run --cpu`   | executes in the interpreter, writes nothing                  |
+
+The record stands in the notebook's metadata under `pipelib_record`: the
+provenance (machine, versions, time), the seconds the chapter took, and
+`source_digest`, the hash of the chapter's code cells and of pipelib's code, and
+`outputs_digest`, the hash of what they put out. Text may be edited without
+recording anew; code may not.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+import jupytext
+import nbformat
+import traitlets
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import (
+    CellExecutionError,
+    CellTimeoutError,
+    DeadKernelError,
+)
+from nbformat import NotebookNode
+
+from pipelib.bench import provenance
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BOOK = ROOT / "book"
+RECORD = "pipelib_record"
+CELL_SECONDS = 300
+# What every chapter's notebook says of its language; no more, so that the same
+# chapter gives the same file wherever it was executed.
+METADATA = {
+    "kernelspec": {
+        "display_name": "Python 3",
+        "language": "python",
+        "name": "python3",
+    },
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
+
+
+class ChapterError(Exception):
+    """A chapter that did not run to its end; the text says where and why."""
+
+
+# ---- Pairs ------------------------------------------------------------------
+
+
+def chapters(book: pathlib.Path = BOOK) -> list[pathlib.Path]:
+    """The chapters' .md files, in the book's order."""
+    return sorted(book.glob("[0-9]*_*.md"))
+
+
+def read_source(md: pathlib.Path) -> NotebookNode:
+    """A chapter as its .md has it: no outputs, stable cell ids."""
+    notebook = jupytext.read(md, fmt="md:myst")
+    notebook.metadata = nbformat.from_dict(METADATA)
+    seen: dict[str, int] = {}
+    for cell in notebook.cells:
+        text = f"{cell.cell_type}\n{cell.source}"
+        name = hashlib.sha256(text.encode()).hexdigest()[:8]
+        seen[name] = seen.get(name, 0) + 1
+        cell.id = f"{name}-{seen[name]}"
+    return notebook
+
+
+def read_published(ipynb: pathlib.Path) -> NotebookNode | None:
+    """A chapter as its .ipynb has it; None if there is no such file."""
+    if not ipynb.exists():
+        return None
+    return nbformat.read(ipynb, as_version=4)
+
+
+def write_published(notebook: NotebookNode, ipynb: pathlib.Path) -> None:
+    """Writes the .ipynb, unless that would change nothing."""
+    text = nbformat.writes(notebook) + "\n"
+    if not ipynb.exists() or ipynb.read_text("utf-8") != text:
+        ipynb.write_text(text, "utf-8")
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The cells that are executed."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def code(notebook: NotebookNode) -> list[str]:
+    """The sources of the cells that are executed."""
+    return [cell.source for cell in code_cells(notebook)]
+
+
+def sync(md: pathlib.Path) -> None:
+    """Writes the .ipynb from the .md.
+
+    Outputs and record stay only if every code cell is as it was: an output may
+    depend on any cell before it.
+    """
+    ipynb = md.with_suffix(".ipynb")
+    notebook = read_source(md)
+    published = read_published(ipynb)
+    if published is not None and code(published) == code(notebook):
+        pairs = zip(code_cells(notebook), code_cells(published), strict=True)
+        for cell, old in pairs:
+            cell.outputs = old.outputs
+            cell.execution_count = old.execution_count
+        if RECORD in published.metadata:
+            notebook.metadata[RECORD] = published.metadata[RECORD]
+    write_published(notebook, ipynb)
+
+
+# ---- Execution --------------------------------------------------------------
+
+
+class ThisPython(AsyncKernelManager):
+    """Starts kernels with this very Python, whatever kernels are installed."""
+
+    @traitlets.default("kernel_spec_manager")
+    def _no_installed_kernels(self) -> KernelSpecManager:
+        return KernelSpecManager(kernel_dirs=[])
+
+
+def execute(notebook: NotebookNode, name: str, **env: str) -> None:
+    """Executes a chapter in place, top to bottom, by this very Python.
+
+    Runs in book/, with the checkout's pipelib, and stops at the first error.
+
+    Raises:
+      ChapterError: If a cell fails, takes too long or ends the process.
+    """
+    index = 0
+
+    def note_cell(cell: NotebookNode, cell_index: int) -> None:
+        nonlocal index
+        index = cell_index
+
+    client = NotebookClient(
+        notebook,
+        kernel_manager_class=ThisPython,
+        timeout=CELL_SECONDS,
+        extra_arguments=["--log-level=ERROR"],
+        record_timing=False,
+        on_cell_start=note_cell,
+    )
+    try:
+        client.execute(cwd=str(BOOK), env=environment(**env))
+    except CellTimeoutError:
+        reason = f"It was still running after {CELL_SECONDS} seconds."
+    except DeadKernelError:
+        reason = "It ended the process."
+    except CellExecutionError as error:
+        text = without_colours(error.traceback)
+        reason = text.rpartition("------------------\n\n")[2].strip()
+    else:
+        return
+    raise ChapterError(
+        f"{name}, cell {index + 1} failed:\n\n"
+        f"{notebook.cells[index].source}\n\n{reason}"
+    )
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, with the checkout's pipelib first."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    path = os.pathsep.join(filter(None, paths))
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def without_colours(text: str) -> str:
+    """Text without a terminal's colour codes."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+# ---- Records ----------------------------------------------------------------
+
+
+def source_digest(notebook: NotebookNode) -> str:
+    """SHA-256 of the chapter's code cells and of pipelib's code."""
+    parts = [provenance.code_digest(), *code(notebook)]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def outputs_digest(notebook: NotebookNode) -> str:
+    """SHA-256 of the outputs, as they read once they have been written."""
+    stored = nbformat.reads(nbformat.writes(notebook), as_version=4)
+    outputs = [cell.outputs for cell in code_cells(stored)]
+    text = json.dumps(outputs, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def record(md: pathlib.Path, machine: dict) -> None:
+    """Executes a chapter and writes its .ipynb with outputs and record.
+
+    Nothing is written if a cell fails.
+    """
+    notebook = read_source(md)
+    start = time.monotonic()
+    execute(notebook, md.name)
+    seconds = round(time.monotonic() - start, 1)
+    kept = {
+        **machine,
+        "seconds": seconds,
+        "source_digest": source_digest(notebook),
+        "outputs_digest": outputs_digest(notebook),
+    }
+    notebook.metadata = nbformat.from_dict({**METADATA, RECORD: kept})
+    write_published(notebook, md.with_suffix(".ipynb"))
+    print(f"{md.name}: recorded in {seconds} s.")
+
+
+def recording_machine() -> dict:
+    """The provenance of a process like the chapters' own.
+
+    Asked in a process of its own: this one must leave the GPU's memory alone.
+    """
+    command = [sys.executable, "-m", "pipelib.bench.provenance"]
+    done = subprocess.run(
+        command, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode != 0:
+        sys.exit("JAX does not start here (see above): mend that first.")
+    machine = json.loads(done.stdout)
+    if not (machine["compute_capability"] or "").startswith("9."):
+        found = machine["gpu"] or "no GPU"
+        sys.exit(
+            f"The chapters' outputs are recorded on a Hopper GPU, and JAX"
+            f" found {found} here: run this on an H100 or H200, with JAX for"
+            " CUDA installed."
+        )
+    return machine
+
+
+def problems(md: pathlib.Path) -> list[str]:
+    """What is wrong with a chapter's pair and record, a sentence each."""
+    ipynb = md.with_suffix(".ipynb")
+    source, published = read_source(md), read_published(ipynb)
+    if published is None:
+        return [f"{ipynb.name} is missing: run `make sync`."]
+    found = []
+    if not alike(source.cells, published.cells):
+        found.append(
+            f"{ipynb.name} has not the cells of {md.name}: run `make sync`."
+        )
+    kept = published.metadata.get(RECORD)
+    if kept is None:
+        found.append(
+            f"{ipynb.name} has no outputs of a GPU run: run `make record` on a"
+            " Hopper GPU."
+        )
+    elif kept["source_digest"] != source_digest(source):
+        found.append(
+            f"{ipynb.name} shows outputs of other code than the chapter and"
+            " pipelib now have: run `make record` on a Hopper GPU."
+        )
+    elif kept["outputs_digest"] != outputs_digest(published):
+        found.append(
+            f"{ipynb.name} shows other outputs than were recorded (were they"
+            " saved by JupyterLab?): restore the file, or run `make record` on"
+            " a Hopper GPU."
+        )
+    return found
+
+
+def alike(left: Iterable[NotebookNode], right: Iterable[NotebookNode]) -> bool:
+    """Whether two lists of cells have the same kinds, texts and tags."""
+    return [*map(_cell_key, left)] == [*map(_cell_key, right)]
+
+
+def _cell_key(cell: NotebookNode) -> tuple:
+    return cell.cell_type, cell.source, dict(cell.metadata)
+
+
+# ---- Command line -----------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; the exit code is 0 if all is well."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("sync", "record", "check", "run"):
+        command = commands.add_parser(name)
+        command.add_argument(
+            "chapters", nargs="*", help="names, or parts of them (all)"
+        )
+        if name == "record":
+            command.add_argument(
+                "--force", action="store_true", help="also what is up to date"
+            )
+        if name == "run":
+            command.add_argument(
+                "--cpu", action="store_true", help="in the interpreter"
+            )
+    options = parser.parse_args(arguments)
+    wanted = select(options.chapters)
+    try:
+        return COMMANDS[options.command](wanted, options)
+    except ChapterError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def select(parts: list[str]) -> list[pathlib.Path]:
+    """The chapters whose names contain one of `parts`; all for none."""
+    every = chapters()
+    unknown = [p for p in parts if not any(p in md.name for md in every)]
+    if unknown:
+        names = ", ".join(md.stem for md in every)
+        sys.exit(f"There is no chapter {unknown[0]!r}: choose from {names}.")
+    return [
+        md for md in every if not parts or any(p in md.name for p in parts)
+    ]
+
+
+def sync_command(wanted: list[pathlib.Path], options) -> int:
+    """`sync`."""
+    for md in wanted:
+        sync(md)
+    return 0
+
+
+def record_command(wanted: list[pathlib.Path], options) -> int:
+    """`record`: the chapters that are not up to date, or with --force all."""
+    stale = [md for md in wanted if options.force or problems(md)]
+    machine = recording_machine()
+    for md in stale:
+        record(md, machine)
+    print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date.")
+    return 0
+
+
+def check_command(wanted: list[pathlib.Path], options) -> int:
+    """`check`."""
+    found = [line for md in wanted for line in problems(md)]
+    print(*found, sep="\n", end="\n" if found else "")
+    return 1 if found else 0
+
+
+def run_command(wanted: list[pathlib.Path], options) -> int:
+    """`run`."""
+    env = {"JAX_PLATFORMS": "cpu"} if options.cpu else {}
+    for md in wanted:
+        execute(read_source(md), md.name, **env)
+        print(f"{md.name}: ran to its end.")
+    return 0
+
+
+COMMANDS = {
+    "sync": sync_command,
+    "record": record_command,
+    "check": check_command,
+    "run": run_command,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

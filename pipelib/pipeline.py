@@ -14,13 +14,11 @@ The algorithm, for S slots and delay d (`ring` says why it is right)::
 Program order is what keeps a slot from being overwritten: there are no consumed barriers.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
 
@@ -45,14 +43,12 @@ def emit_pipeline(
       body: called at each step as `body(indices, *in_refs, *out_refs)`, with a tuple of int32
         scalars, one for each grid axis, and refs of the blocks' shapes without squeezed dimensions.
         With `init_carry` it also takes the carry, last, and returns the next.
-      grid: sizes of the sequential axes, last fastest: ints, or int32 scalars known at run time
-        (also 0, and nothing runs).
+      grid: sizes of the sequential axes, last fastest: ints, or traced int32 scalars (also 0).
       in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, a leaf an operand.
       max_concurrent_steps: slots of each ring, 1 to 32; no more are allocated than steps exist.
       init_carry: a pytree of arrays, or None for no carry.
       ordinary_reads: whether the body reads inputs with ordinary loads (`ref[...]`). False, right
-        if only `wgmma` and copies read them, saves the `commit_smem` that orders such loads before
-        the slot's next load.
+        if only `wgmma` and copies do, saves the `commit_smem` before the slot is loaded again.
 
     Returns:
       A function of the GMEM refs, inputs then outputs, in the trees of the specs. It runs the
@@ -63,50 +59,39 @@ def emit_pipeline(
         operands that do not match or too much shared memory.
     """
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
+    steps, carry = plan.steps, () if init_carry is None else (init_carry,)
     for operand in plan.inputs:
         if axes := operand.spec.collective_axes:
             raise NotImplementedError(
-                f"{operand.name}: pl.BlockSpec with collective_axes= is not supported by"
-                f" emit_pipeline: nothing tells the blocks along {axes} that a slot is free, so it"
-                " would be overwritten. Use emit_pipeline_warp_specialized."
+                f"{operand.name}: pl.BlockSpec with collective_axes= is not supported without warp"
+                f" specialization: no barrier tells the blocks along {axes} that a slot is free."
             )
-    return _Pipeline(body, plan, init_carry, ordinary_reads)
 
+    def pipeline(*gmem_refs):
+        gmem = plan.flatten_refs(gmem_refs)
+        return pl.run_scoped(functools.partial(run, gmem), **plan.allocations(gmem))
 
-@dataclasses.dataclass(frozen=True)
-class _Pipeline:
-    body: Callable[..., Any]
-    plan: ring.Plan
-    init_carry: Any
-    ordinary_reads: bool
+    def run(gmem, smem, produced):
+        inputs, outputs, channels = plan.bind(gmem, smem, produced)
+        stores = ring.Stores(outputs, steps)
 
-    def __call__(self, *gmem_refs: Any) -> Any:
-        plan, steps, gmem = self.plan, self.plan.steps, self.plan.flatten_refs(gmem_refs)
+        def refill(step, fetch_indices):
+            for channel, indices in zip(channels, fetch_indices, strict=True):
+                fetch = step + (steps.slots - channel.delay)
+                load = functools.partial(channel.load, steps.slot(fetch), indices)
+                pl.when((step >= channel.delay) & (fetch < steps.num_steps))(load)
+            return [steps.following(indices) for indices in fetch_indices]
 
-        def scope(smem, produced):
-            inputs, outputs, channels = plan.bind(gmem, smem, produced)
-            stores = ring.Stores(outputs, steps)
-            # Prologue:
-            plan.load_steps(channels, 0, steps.prologue, steps.indices())
-            # Steady state:
-            carry = () if self.init_carry is None else (self.init_carry,)
-            call = lambda _, indices, refs, carry: self.body(indices, *refs, *carry)
-            refill = functools.partial(self._refill, channels)
-            fetch_indices = [steps.indices(steps.slots - channel.delay) for channel in channels]
-            carry = plan.compute_steps(
-                call, inputs, channels, stores, carry, refill, self.ordinary_reads, fetch_indices
-            )
-            # Drain:
-            stores.drain()
-            return carry
+        # Prologue:
+        plan.load_steps(channels, 0, steps.prologue, steps.indices())
+        # Steady state:
+        call = lambda _, indices, refs, carry: body(indices, *refs, *carry)
+        fetch_indices = [steps.indices(steps.slots - channel.delay) for channel in channels]
+        last_carry = plan.compute_steps(
+            call, inputs, channels, stores, carry, ordinary_reads, refill, fetch_indices
+        )
+        # Drain:
+        stores.drain()
+        return last_carry
 
-        return pl.run_scoped(scope, **plan.allocations(gmem))
-
-    def _refill(self, channels, step, fetch_indices) -> list[ring.Indices]:
-        """Loads the next steps that use the slots released at this one."""
-        steps = self.plan.steps
-        for channel, indices in zip(channels, fetch_indices, strict=True):
-            fetch = step + (steps.slots - channel.delay)
-            load = lambda: channel.load(steps.slot(fetch), indices)
-            ring.when((step >= channel.delay) & (fetch < steps.count), load)
-        return [steps.following(indices) for indices in fetch_indices]
+    return pipeline

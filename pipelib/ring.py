@@ -8,24 +8,20 @@ Each operand in SMEM has a ring of S slots; the inputs of step `s` are in slot `
 before              this has happened
 ==================  ================================================================================
 body(s) reads       produced[s mod S] completed phase s // S
-load(s + S) starts  body(s + delay_release), and `commit_smem` after it: all lanes' ordinary reads
-                    of the slot are over, and ordered before the copy engine's write (in PTX's
-                    terms, another proxy's)
+load(s + S) starts  body(s + delay_release), and `commit_smem` after it: the ordinary reads of all
+                    lanes are over, and ordered before the write of TMA (PTX: another proxy)
 body(s) writes      all stores but the last S - 1 have read their slots
 store(s) starts     body(s), and `commit_smem` after it
 ==================  ================================================================================
 
-Inputs with the same `delay_release` are released together and form a *channel*.
-
-An output takes its next slot not at each step but when its block changes, and the block is stored
-after the last of its consecutive steps: steps that visit the same block build it up together.
+Inputs with the same `delay_release` are released together and form a *channel*. An output takes its
+next slot when its block changes, not at each step, and the block is stored after the last of its
+consecutive steps: steps that visit the same block build it up together.
 
 Not covered: what a body does besides with its refs; `wgmma` that reads a slot for more than
-`delay_release` steps. Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, where however outputs take
-a new slot at each step.
+`delay_release` steps. Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -35,53 +31,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
 
-Indices = tuple[jax.Array, ...]
 
-
-def when(condition: bool | jax.Array, action: Callable[[], None]) -> None:
-    """Runs `action` if `condition`, deciding now where that is known."""
-    if not isinstance(condition, bool):
-        lax.cond(condition, action, lambda: None)
-    elif condition:
-        action()
-
-
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """`count` steps over a grid and the slots they go through; ints, or int32 if dynamic."""
+class Steps(NamedTuple):
+    """`num_steps` steps over a grid and the slots they go through; ints, or int32 if dynamic."""
 
     grid: tuple[int | jax.Array, ...]
     slots: int
-    count: int | jax.Array
+    num_steps: int | jax.Array
 
     @classmethod
     def of(cls, grid: Sequence[int | jax.Array], slots: int) -> "Steps":
         """All steps of a grid, with no more slots than steps where that is known."""
+        grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
         if any(isinstance(size, int) and size <= 0 for size in grid):
             raise ValueError(
-                f"All elements in the grid must be strictly positive, but got {grid=}: with no"
-                " steps the outputs would never be written."
+                f"All elements in the grid must be strictly positive, but got {grid=}: no steps."
             )
         if all(isinstance(size, int) for size in grid):
-            count = math.prod(grid)
-            return cls(tuple(grid), min(slots, count), count)
+            return cls(grid, min(slots, math.prod(grid)), math.prod(grid))
         sizes = tuple(jnp.maximum(jnp.asarray(size, jnp.int32), 0) for size in grid)
-        return cls(sizes, slots, functools.reduce(lax.mul, sizes))
+        return cls(sizes, slots, math.prod(sizes))
 
     @property
     def prologue(self) -> int | jax.Array:
         """How many steps are loaded before the first body runs."""
-        return self.slots if isinstance(self.count, int) else lax.min(self.slots, self.count)
+        slots, num_steps = self.slots, self.num_steps
+        return slots if isinstance(num_steps, int) else lax.min(slots, num_steps)
 
     def slot(self, step: jax.Array, delay: int = 0) -> jax.Array:
         """The slot of `step - delay`, which may be negative."""
         return lax.rem(step + (-delay) % self.slots, np.int32(self.slots))
 
-    def indices(self, step: int = 0) -> Indices:
+    def indices(self, step: int = 0) -> tuple:
         """The grid indices of a step."""
         indices, rest = [], jnp.int32(step)
         for size in reversed(self.grid):
@@ -90,7 +76,7 @@ class Steps:
             rest = lax.div(rest, size)
         return tuple(reversed(indices))
 
-    def following(self, indices: Indices) -> Indices:
+    def following(self, indices: tuple) -> tuple:
         """The grid indices of the next step; after the last, of the first."""
         result, carry = [], jnp.bool(True)
         for index, size in zip(reversed(indices), reversed(self.grid)):
@@ -101,13 +87,12 @@ class Steps:
 
     def loop(self, start, stop, body, init=None, unroll: bool = False) -> Any:
         """`fori_loop` with int32 steps whatever the default integer is; unrolls ints only."""
-        unroll &= isinstance(start, int) and isinstance(stop, int)
-        bounds = (np.int32(b) if isinstance(b, int) else b for b in (start, stop))
-        return lax.fori_loop(*bounds, body, init, unroll=unroll)
+        start, stop = (np.int32(b) if isinstance(b, int) else b for b in (start, stop))
+        unroll &= isinstance(start, np.int32) and isinstance(stop, np.int32)
+        return lax.fori_loop(start, stop, body, init, unroll=unroll)
 
 
-@dataclasses.dataclass(frozen=True)
-class Buffer:
+class Buffer(NamedTuple):
     """An operand with its GMEM ref and its slots in SMEM, if any."""
 
     operand: specs.Operand
@@ -118,13 +103,13 @@ class Buffer:
         """The ref that the body gets: a slot, or the GMEM ref if pinned."""
         return self.gmem if self.operand.pinned else self.smem.at[slot]
 
-    def load(self, slot: Any, indices: Indices, barrier: Any) -> None:
+    def load(self, slot: Any, indices: tuple, barrier: Any) -> None:
         """Starts the copy of a step's block into a slot."""
         block, spec = self.gmem.at[self.operand.gmem_slices(indices)], self.operand.spec
         options = dict(collective_axes=spec.collective_axes, oob_mode=spec.oob_fill_mode)
         plgpu.copy_gmem_to_smem(block, self.smem.at[slot], barrier, **options)
 
-    def store(self, slot: Any, indices: Indices) -> None:
+    def store(self, slot: Any, indices: tuple) -> None:
         """Starts the copy of a slot to a step's block, in no group yet."""
         block = self.gmem.at[self.operand.gmem_slices(indices)]
         plgpu.copy_smem_to_gmem(self.smem.at[slot], block, commit_group=False)
@@ -134,21 +119,18 @@ class Channel(NamedTuple):
     """Inputs that are released together, with one barrier of each kind for each slot."""
 
     delay: int
-    buffers: tuple[Buffer, ...]
+    buffers: list[Buffer]
     produced: Any
     consumed: Any
 
-    def load(self, slot: Any, indices: Indices) -> None:
+    def load(self, slot: Any, indices: tuple) -> None:
         """Starts the copies of a step's blocks into a slot."""
         for buffer in self.buffers:
             buffer.load(slot, indices, self.produced.at[slot])
 
 
 class Stores(NamedTuple):
-    """A pipeline's outputs: written by one thread or several, stored by the leader.
-
-    `sync` makes the threads that write wait for each other.
-    """
+    """A pipeline's outputs, stored by the leader of the threads that write; `sync` joins these."""
 
     outputs: tuple[Buffer, ...]
     steps: Steps
@@ -163,16 +145,12 @@ class Stores(NamedTuple):
     def before_body(self) -> None:
         """Returns once the slots that the body writes next are free."""
         if self.any:
-            pending = self.steps.slots - 1
-            when(self.leader, lambda: plgpu.wait_smem_to_gmem(pending, wait_read_only=True))
+            n = self.steps.slots - 1
+            pl.when(self.leader)(lambda: plgpu.wait_smem_to_gmem(n, wait_read_only=True))
             self.sync()
 
-    def after_body(self, step: jax.Array, indices: Indices, slots: tuple) -> tuple:
-        """Stores the blocks, already committed, that the next step does not visit.
-
-        Each step is one group, with stores or without, so that groups count steps. Returns each
-        output's slot at the next step.
-        """
+    def after_body(self, step: jax.Array, indices: tuple, slots: tuple) -> tuple:
+        """Stores the (committed) blocks that the next step does not visit; returns its slots."""
         if not self.any:
             return slots
         self.sync()
@@ -180,33 +158,31 @@ class Stores(NamedTuple):
         for buffer, slot in zip(self.outputs, slots, strict=True):
             blocks = map(buffer.operand.block_indices, (indices, following))
             changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
-            done = functools.reduce(lax.bitwise_or, changes, step == self.steps.count - 1)
+            done = functools.reduce(lax.bitwise_or, changes, step == self.steps.num_steps - 1)
             if not buffer.operand.pinned:
-                when(done & self.leader, lambda: buffer.store(slot, indices))
+                pl.when(done & self.leader)(functools.partial(buffer.store, slot, indices))
             if buffer.operand.changes:
                 slot = lax.select(done, self.steps.slot(slot + 1), slot)
             next_slots.append(slot)
-        when(self.leader, plgpu.commit_smem_to_gmem_group)
+        pl.when(self.leader)(plgpu.commit_smem_to_gmem_group)  # also if empty: groups count steps
         return tuple(next_slots)
 
     def drain(self) -> None:
         """Returns once every store is done."""
         if self.any:
-            when(self.leader, lambda: plgpu.wait_smem_to_gmem(0))
+            pl.when(self.leader)(lambda: plgpu.wait_smem_to_gmem(0))
             self.sync()
 
 
 class Plan(NamedTuple):
-    """A pipeline before it meets its operands: its arguments, checked.
-
-    `groups` are the positions of the inputs of each channel.
-    """
+    """A pipeline's arguments, checked; `groups` has the positions of each channel's inputs."""
 
     steps: Steps
     inputs: tuple[specs.Operand, ...]
     outputs: tuple[specs.Operand, ...]
-    trees: tuple[Any, Any]
-    groups: tuple[tuple[int, ...], ...]
+    in_tree: Any
+    tree: Any
+    groups: list[list[int]]
 
     @classmethod
     def of(cls, grid, in_specs, out_specs, slots: int, separate: bool = False) -> "Plan":
@@ -219,34 +195,27 @@ class Plan(NamedTuple):
         for i, operand in enumerate(inputs):
             if not operand.pinned:
                 groups.setdefault(i if separate else operand.spec.delay_release, []).append(i)
-        groups = tuple(tuple(groups[key]) for key in sorted(groups))
-        return cls(steps, inputs, outputs, (in_tree, out_tree), groups)
+        tree = jax.tree.structure(in_tree.unflatten(inputs) + out_tree.unflatten(outputs))
+        return cls(steps, inputs, outputs, in_tree, tree, [groups[key] for key in sorted(groups)])
 
     def flatten_refs(self, gmem_refs: tuple) -> list[Any]:
-        """The refs of inputs and outputs in order; ValueError if the trees differ."""
-        split, flat = len(self.trees[0].children()), []
-        parts = gmem_refs[:split], gmem_refs[split:]
-        for name, refs, tree in zip(("Input", "Output"), parts, self.trees):
-            leaves, ref_tree = jax.tree.flatten(refs)
-            if ref_tree != tree:
-                raise ValueError(
-                    f"{name} specs and {name.lower()} gmem refs must have the same pytree"
-                    f" structure. {tree} != {ref_tree}: {tree.num_leaves} blocks would meet"
-                    f" {len(leaves)} operands."
-                )
-            flat += leaves
-        return flat
+        """The refs of inputs and outputs in order; ValueError if they do not match the specs."""
+        leaves, tree = jax.tree.flatten(gmem_refs)
+        if tree != self.tree:
+            raise ValueError(
+                "Specs and gmem refs must have the same pytree structure, inputs then outputs:"
+                f" {self.tree.num_leaves} specs {self.tree}, but {len(leaves)} refs {tree}."
+            )
+        return leaves
 
     def allocations(self, gmem: list[Any], more_barriers: int = 0) -> dict[str, Any]:
         """SMEM and produced barriers; ValueError if a block has not so much."""
         slots, operands = self.steps.slots, self.inputs + self.outputs
         counts = [slots] * len(self.inputs) + [slots if o.changes else 1 for o in self.outputs]
-        smem = [o.allocation(*args) for o, *args in zip(operands, gmem, counts)]
-        named = [(operand.name, memory) for operand, memory in zip(operands, smem)]
-        specs.check_smem(named, slots * len(self.groups) + more_barriers)
-        arrivals = map(len, self.groups)
-        produced = [plgpu.Barrier(num_arrivals=n, num_barriers=slots) for n in arrivals]
-        return dict(smem=smem, produced=produced)
+        smem = list(map(specs.Operand.allocation, operands, gmem, counts))
+        specs.check_smem(operands, smem, slots * len(self.groups) + more_barriers)
+        barrier = lambda group: plgpu.Barrier(num_arrivals=len(group), num_barriers=slots)
+        return dict(smem=smem, produced=list(map(barrier, self.groups)))
 
     def bind(self, gmem, smem, produced, consumed=None) -> tuple[tuple, tuple, list[Channel]]:
         """Buffers of inputs and outputs, and channels, of what was allocated."""
@@ -255,33 +224,31 @@ class Plan(NamedTuple):
         channels = []
         for group, *barriers in zip(self.groups, produced, consumed or produced):
             delay = self.inputs[group[0]].spec.delay_release
-            channels.append(Channel(delay, tuple(inputs[i] for i in group), *barriers))
+            channels.append(Channel(delay, [inputs[i] for i in group], *barriers))
         return inputs, outputs, channels
 
-    def load_steps(self, channels, start, stop, indices, before=lambda *_: None) -> Indices:
-        """Loads steps in turn, after `before(channel, slot)`; returns the indices that follow."""
+    def load_steps(self, channels, start, stop, indices, wait=None) -> tuple:
+        """Loads steps in turn, each after `wait(channel, slot)`; returns the next's indices."""
 
         def load(step, indices):
             slot = self.steps.slot(step)
             for channel in channels:
-                before(channel, slot)
+                if wait is not None:
+                    wait(channel, slot)
                 channel.load(slot, indices)
             return self.steps.following(indices)
 
-        prologue = isinstance(stop, int) and stop <= self.steps.slots
-        return self.steps.loop(start, stop, load, indices, unroll=prologue)
+        return self.steps.loop(start, stop, load, indices, unroll=wait is None)
 
-    def compute_steps(self, call, inputs, channels, stores, carry, release, ordinary_reads, state=()):
-        """Runs the body at each step as the table above asks; returns the last carry.
+    def compute_steps(
+        self, call, inputs, channels, stores, carry, ordinary_reads, release, state=None
+    ) -> Any:
+        """Runs the body at each step, as the table above asks; returns the last carry.
 
-        Args:
-          call: `call(step, indices, refs, carry)` runs the body, and returns its result.
-          channels: those whose produced barriers to wait for.
-          carry: a tuple of the first carry, or the empty tuple.
-          release: `release(step, state)` gives the slot of the inputs back, returns the next state.
+        `call(step, indices, refs, carry)` runs the body once the inputs of `channels` are there,
+        `carry` being a tuple of one or none; `release(step, state)` gives the inputs' slot back.
         """
-        steps, (in_tree, out_tree) = self.steps, self.trees
-        committed = self.outputs + (self.inputs if ordinary_reads else ())
+        steps, committed = self.steps, self.outputs + (self.inputs if ordinary_reads else ())
 
         def one_step(step, loop_state):
             indices, out_slots, state, carry = loop_state
@@ -289,9 +256,9 @@ class Plan(NamedTuple):
             for channel in channels:
                 plgpu.barrier_wait(channel.produced.at[slot])
             stores.before_body()
-            in_refs = in_tree.unflatten([buffer.at(slot) for buffer in inputs])
-            out_refs = out_tree.unflatten(map(Buffer.at, stores.outputs, out_slots))
-            result = call(step, indices, in_refs + out_refs, carry)
+            slots = (slot,) * len(inputs) + out_slots
+            refs = self.tree.unflatten(map(Buffer.at, inputs + stores.outputs, slots))
+            result = call(step, indices, refs, carry)
             if not all(operand.pinned for operand in committed):
                 plgpu.commit_smem()
             state = release(step, state)
@@ -299,5 +266,5 @@ class Plan(NamedTuple):
             return steps.following(indices), out_slots, state, (result,) if carry else ()
 
         loop_state = steps.indices(), (jnp.int32(0),) * len(self.outputs), state, carry
-        *_, carry = steps.loop(0, steps.count, one_step, loop_state)
+        *_, carry = steps.loop(0, steps.num_steps, one_step, loop_state)
         return carry[0] if carry else None

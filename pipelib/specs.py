@@ -17,28 +17,22 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax.extend import core as jex_core
 
 #: Bytes of shared memory that a block may use on compute capability 9.0, and registers for each of
 #: 128 lanes if one Pallas thread had all 65,536 (CUDA C++ Programming Guide, "Technical
 #: Specifications"); barriers in one array, whose phases Mosaic GPU keeps in 32 bits.
 SMEM_BYTES, REGISTERS, MAX_SLOTS = 227 * 1024, 65536 // 128, 32
-
 _SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, plgpu.GMEM)
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """One BlockSpec, always of the GPU kind; its name for errors; whether its block can change."""
+    """A BlockSpec of the GPU kind, its name, if its block ever changes, if it is pinned to GMEM."""
 
     name: str
     spec: plgpu.BlockSpec
     changes: bool
-
-    @property
-    def pinned(self) -> bool:
-        """Whether it stays in GMEM."""
-        return self.spec.memory_space in _GMEM
+    pinned: bool
 
     def allocation(self, gmem_ref: Any, slots: int) -> Any:
         """The SMEM for so many slots; None if pinned."""
@@ -52,8 +46,7 @@ class Operand:
                     f" operand of {len(shape)} {shape}; each dimension needs one entry."
                 )
             shape = tuple(size for size in map(_block_size, block) if size is not None)
-        transforms = tuple(map(_below_slots, self.spec.transforms))
-        return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=transforms)
+        return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=self.spec.transforms)
 
     def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
         """What the index map returns at a step; the first block if there is no map."""
@@ -66,7 +59,12 @@ class Operand:
         """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
         if self.spec.block_shape is None:
             return (...,)
-        return tuple(map(_slice, self.block_indices(indices), self.spec.block_shape))
+        slices = []
+        for index, dim in zip(self.block_indices(indices), self.spec.block_shape, strict=True):
+            size = _block_size(dim)
+            start = index if size is None or isinstance(dim, pl.Element) else index * size
+            slices.append(start if size is None else pl.ds(start, size))
+        return tuple(slices)
 
 
 def flatten(specs: Any, argument: str, rank: int) -> tuple[tuple[Operand, ...], Any]:
@@ -77,7 +75,8 @@ def flatten(specs: Any, argument: str, rank: int) -> tuple[tuple[Operand, ...], 
     for path, spec in leaves:
         name = argument + jax.tree_util.keystr(path)
         spec = _gpu_spec(name, spec, is_output=argument == "out_specs")
-        operands.append(Operand(name, spec, _uses_grid(name, spec, rank)))
+        changes, pinned = _uses_grid(name, spec, rank), spec.memory_space in _GMEM
+        operands.append(Operand(name, spec, changes, pinned))
     return tuple(operands), tree
 
 
@@ -85,8 +84,7 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
     """Raises ValueError unless the slots suffice for every delay_release."""
     if not 1 <= slots <= MAX_SLOTS:
         raise ValueError(
-            f"max_concurrent_steps={slots}: a pipeline has 1 to {MAX_SLOTS} slots, because the"
-            f" phases of their barriers share {MAX_SLOTS} bits."
+            f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}: their phases share 32 bits."
         )
     for operand in inputs:
         if not 0 <= (delay := operand.spec.delay_release) < slots:
@@ -97,39 +95,36 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
             )
 
 
-def check_smem(allocations: Sequence[tuple[str, Any]], barriers: int) -> int:
-    """The bytes of (name, SMEM or None) pairs and 8 a barrier; ValueError over `SMEM_BYTES`."""
+def check_smem(operands: Sequence[Operand], allocations: Sequence[Any], barriers: int) -> int:
+    """The bytes of the operands' SMEM (or None) and 8 a barrier; ValueError over `SMEM_BYTES`."""
     terms, total = [], 8 * barriers
-    for name, memory in allocations:
+    for operand, memory in zip(operands, allocations, strict=True):
         if memory is not None:
-            slots, *block = memory.shape
-            size = math.prod(block) * _bits(memory.dtype) // 8
+            (slots, *block), dtype = memory.shape, memory.dtype
+            integer = jnp.issubdtype(dtype, jnp.integer)  # int4 has 4 bits, but an itemsize of 1
+            bits = jnp.iinfo(dtype).bits if integer else 8 * jnp.dtype(dtype).itemsize
+            size = math.prod(block) * bits // 8
             total += slots * size
-            terms.append(f"{name} {slots} x {size:,} B")
+            terms.append(f"{operand.name} {slots} x {size:,} B")
     if total > SMEM_BYTES:
         raise ValueError(
             f"The pipeline needs {' + '.join(terms)} + {barriers} barriers x 8 B = {total:,} B of"
-            f" shared memory, but a block has {SMEM_BYTES:,} B: the kernel could not start. Use"
+            f" shared memory, but a block has {SMEM_BYTES:,} B, so the kernel could not start. Use"
             " fewer slots (max_concurrent_steps) or smaller blocks."
         )
     return total
 
 
 def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
-    """Registers for each lane of a compute thread: what the memory thread leaves, shared out.
-
-    Rounded down to what PTX's `setmaxnreg` takes, a multiple of 8 from 24 to 256; ValueError if the
-    threads exceed a block or the memory thread's count is none of these.
-    """
+    """Registers for each lane of a compute thread: its share, as PTX's `setmaxnreg` takes it."""
     if not 1 <= num_compute_wgs <= 7:
         raise ValueError(
-            f"{num_compute_wgs=}: with the memory thread that makes {num_compute_wgs + 1} Pallas"
-            " threads of 128 lanes, but a block has at most 1,024 lanes: 1 to 7 compute threads."
+            f"{num_compute_wgs=} is not 1 to 7: {num_compute_wgs} + 1 memory thread = "
+            f"{num_compute_wgs + 1} threads of 128 lanes, but a block has at most 1,024 lanes."
         )
     if memory_registers % 8 or not 24 <= memory_registers <= 256:
         raise ValueError(
-            f"{memory_registers=}: setmaxnreg takes a multiple of 8 from 24 to 256 and nothing else"
-            " compiles; 40 suits a thread that only copies."
+            f"{memory_registers=}: setmaxnreg compiles only with a multiple of 8 from 24 to 256."
         )
     return min(256, (REGISTERS - memory_registers) // num_compute_wgs) // 8 * 8
 
@@ -139,21 +134,12 @@ def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
     if not isinstance(spec, pl.BlockSpec):
         raise ValueError(f"{name}: {spec!r} is not a BlockSpec, so there is no block to copy.")
     if spec.pipeline_mode is not None:
-        raise NotImplementedError(
-            f"{name}: pl.BlockSpec with pipeline_mode= is not supported; all operands have"
-            " max_concurrent_steps slots."
-        )
+        raise NotImplementedError(f"{name}: pl.BlockSpec with pipeline_mode= is not supported.")
     space, block = spec.memory_space, spec.block_shape
     if space not in _SMEM + _GMEM:
-        raise ValueError(
-            f"{name}: memory_space={space} is neither SMEM (the default) nor GMEM, and a pipeline"
-            " copies to and from no other."
-        )
+        raise ValueError(f"{name}: memory_space={space} is not SMEM or GMEM: no copies.")
     if spec.index_map is not None and block is None:
-        raise ValueError(
-            f"{name}: an index_map but no block_shape, so blocks of unknown size; give both, or"
-            " neither for the whole operand."
-        )
+        raise ValueError(f"{name}: an index_map but no block_shape: it indexes blocks of no size.")
     for dim in block or ():
         _block_size(dim, name)
     if not isinstance(spec, plgpu.BlockSpec):
@@ -175,21 +161,11 @@ def _block_size(dim: Any, name: str = "block_shape") -> int | None:
             return dim
         case pl.Element(padding=padding) if tuple(padding) != (0, 0):
             raise NotImplementedError(
-                f"{name}: Element dim with padding not supported, but got {padding}; oob_fill_mode"
-                " says what lies beyond the operand's end."
+                f"{name}: Element dim with padding not supported, but got {padding}."
             )
         case pl.Blocked() | pl.Element():
             return dim.block_size
-    raise NotImplementedError(
-        f"{name}: Unsupported block dimension type {type(dim).__name__}; use an int, None,"
-        " pl.Blocked, pl.Element or pl.Squeezed."
-    )
-
-
-def _slice(index: Any, dim: Any) -> Any:
-    if (size := _block_size(dim)) is None:
-        return index
-    return pl.ds(index if isinstance(dim, pl.Element) else index * size, size)
+    raise NotImplementedError(f"{name}: Unsupported block dimension type {type(dim).__name__}.")
 
 
 def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
@@ -206,21 +182,8 @@ def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
             f"{name}: the index_map returns {len(jaxpr.outvars)} indices for a block of"
             f" {len(spec.block_shape)} dimensions {spec.block_shape}; each needs one."
         )
-    variables = lambda atoms: {v for v in atoms if not isinstance(v, jex_core.Literal)}
-    needed = variables(jaxpr.outvars)
+    needed = set(map(id, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
-        if needed.intersection(eqn.outvars):
-            needed |= variables(eqn.invars)
-    return bool(needed.intersection(jaxpr.invars))
-
-
-def _below_slots(transform: Any) -> Any:
-    """A block's transform, for an allocation with the slots in front."""
-    if (dims := getattr(transform, "permutation", None)) is None:
-        return transform  # tilings and swizzles count dimensions from the end
-    return dataclasses.replace(transform, permutation=(0, *(d + 1 for d in dims)))
-
-
-def _bits(dtype: Any) -> int:
-    integer = jnp.issubdtype(dtype, jnp.integer)  # an int4 takes 4 bits, its itemsize is 1
-    return jnp.iinfo(dtype).bits if integer else jnp.dtype(dtype).itemsize * 8
+        if not needed.isdisjoint(map(id, eqn.outvars)):
+            needed.update(map(id, eqn.invars))
+    return not needed.isdisjoint(map(id, jaxpr.invars))

@@ -12,17 +12,14 @@ The algorithm, for S slots and delay d (`ring` says why it is right)::
 
     barrier    completes a phase when            arrivals
     produced   a step's inputs have landed       one for each copy
-    consumed   its slot may be loaded again      one for each compute thread
-                                                 (and each block of the cluster)
+    consumed   its slot may be loaded again      one for each compute thread (of a cluster)
 
 To its barriers, a chain of pipelines (START, STEADY ..., STOP) is one long pipeline: only the first
 fills slots that nobody released, only the last waits for the last releases. Each has a multiple of
-S steps, so the slots go on in turn.
+S steps, so the slots go on in turn. Source: the function of this name in JAX 0.11.2.
 
 Not covered: with `delay_release`, the last d slots are still unreleased when the last pipeline
 ends. Retire what reads them (`wgmma_wait(0)`) before that memory is used again.
-
-Source: the function of this name in JAX 0.11.2.
 """
 
 import dataclasses
@@ -37,8 +34,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring, specs
-
-_START, _STOP = plgpu.PipelinePipeline.START, plgpu.PipelinePipeline.STOP
 
 
 def emit_pipeline_warp_specialized(
@@ -61,7 +56,7 @@ def emit_pipeline_warp_specialized(
     """Makes a pipeline with a memory thread, inside a Pallas kernel.
 
     A drop-in superset of `mosaic_gpu`'s function of this name. Beyond it: outputs with several
-    compute threads; inputs pinned to GMEM or that do not use the grid (loaded at each step like others); a `delay_release` for each input;
+    compute threads; inputs pinned to GMEM or not using the grid; a `delay_release` for each input;
     any memory thread; chains with `delay_release`; and what this package's `emit_pipeline` has.
 
     Args:
@@ -69,19 +64,18 @@ def emit_pipeline_warp_specialized(
         *produced, *consumed, carry)`: barriers only if manual, in the tree of `in_specs` (None for
         a pinned input); a carry only with `compute_context`, and then it returns the next. All
         threads get the same refs and divide the work themselves.
-      grid, in_specs, out_specs, max_concurrent_steps, ordinary_reads: as in `emit_pipeline`;
-        an input's `collective_axes` multicasts it along a cluster axis.
-      memory_registers: for each lane of the memory thread, 24 to 256, a multiple of 8; the compute
-        threads share the rest.
+      grid, in_specs, out_specs, max_concurrent_steps, ordinary_reads: as in `emit_pipeline`; an
+        input's `collective_axes` multicasts it along a cluster axis.
+      memory_registers: of each lane of the memory thread, 24 to 256, a multiple of 8.
       wg_axis: the kernel's thread axis, of size `num_compute_wgs + 1`.
-      num_compute_wgs: compute threads, 1 to 7.
+      num_compute_wgs: compute threads, 1 to 7; they share the rest of the registers.
       pipeline_state: place in a chain of pipelines that share allocations and differ in body and
         specs only; may be traced. None: no chain.
       manual_produced_barriers: the body waits for each input's barrier, once.
       manual_consumed_barriers: the body arrives at each input's barrier, once (after `commit_smem`
         if it has ordinary reads), to release the slot of `delay_release` steps ago, if any.
-      compute_context: called by the compute threads as `compute_context(pipeline)`; it calls
-        `pipeline(init_carry)` once, which returns the last carry.
+      compute_context: called by compute threads as `compute_context(pipeline)`; must once call
+        `pipeline(init_carry)`, which returns the last carry.
       memory_thread_idx: the memory thread; by default the last.
 
     Returns:
@@ -90,8 +84,7 @@ def emit_pipeline_warp_specialized(
       collective_axes=wg_axis)` to its argument `allocations`.
 
     Raises:
-      ValueError, NotImplementedError: as `emit_pipeline`; also for threads or registers that do
-        not fit and chains that cannot go on.
+      ValueError, NotImplementedError: as `emit_pipeline`; for threads, registers or chains.
     """
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)
@@ -100,31 +93,27 @@ def emit_pipeline_warp_specialized(
         memory_thread_idx = num_compute_wgs
     if not 0 <= memory_thread_idx <= num_compute_wgs:
         raise ValueError(
-            f"{memory_thread_idx=} is none of the threads 0 to {num_compute_wgs} that"
-            f" {num_compute_wgs=} makes: nothing would be loaded."
+            f"{memory_thread_idx=} is not 0 to {num_compute_wgs=}: nothing would be loaded."
         )
-    if pipeline_state is not None:
-        _check_chain(plan.steps)
-    return _Pipeline(
-        body, plan, wg_axis, num_compute_wgs, memory_thread_idx, (memory_registers, registers),
-        pipeline_state, manual_produced_barriers, manual_consumed_barriers, compute_context,
-        ordinary_reads and not manual_consumed_barriers,
-    )  # fmt: skip
-
-
-def _check_chain(steps: ring.Steps) -> None:
-    if not isinstance(steps.count, int):
+    (_, slots, num_steps), chained = plan.steps, pipeline_state is not None
+    if chained and not isinstance(num_steps, int):
         raise NotImplementedError(
-            "A pipeline of pipelines is not supported with dynamic grids: the next must start where"
-            " the slots of the last ended, which is not known."
+            "A pipeline of pipelines is not supported with dynamic grids: the slot that the last"
+            " one ended with, and so the next one's first, is not known."
         )
-    turns, rest = divmod(steps.count, steps.slots)
-    if rest:
+    if chained and num_steps % slots:
         raise NotImplementedError(
             "A pipeline of pipelines is only allowed when the number of steps is divisible by"
-            f" max_concurrent_steps, but {steps.count} = {turns} x {steps.slots} + {rest}: the next"
-            " would start in slot 0, which holds another step's blocks."
+            f" max_concurrent_steps, but {num_steps} = {num_steps // slots} x {slots} +"
+            f" {num_steps % slots}: the next would start in a slot with another step's blocks."
         )
+    is_first = not chained or pipeline_state == plgpu.PipelinePipeline.START
+    is_last = not chained or pipeline_state == plgpu.PipelinePipeline.STOP
+    return _Pipeline(
+        body, plan, wg_axis, num_compute_wgs, memory_thread_idx, memory_registers, registers,
+        chained, is_first, is_last, manual_produced_barriers, manual_consumed_barriers,
+        compute_context, ordinary_reads and not manual_consumed_barriers,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,39 +123,37 @@ class _Pipeline:
     wg_axis: str
     num_compute: int
     memory_thread_idx: int
-    registers: tuple[int, int]
-    state: jax.Array | plgpu.PipelinePipeline | None
+    memory_registers: int
+    compute_registers: int
+    chained: bool
+    is_first: bool | jax.Array
+    is_last: bool | jax.Array
     manual_produced: bool
     manual_consumed: bool
     compute_context: Callable[[Callable], None] | None
     ordinary_reads: bool
 
     def __call__(self, *gmem_refs: Any, allocations: Any = None) -> None:
-        gmem = self.plan.flatten_refs(gmem_refs)
-        self._check_threads(exactly=allocations is None)
-
-        def scope(smem, produced, consumed, written):
-            inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
-            lax.cond(
-                lax.axis_index(self.wg_axis) == self.memory_thread_idx,
-                lambda: self._memory_thread(channels),
-                lambda: self._compute_thread(inputs, channels, self._stores(outputs, written)),
-            )
-
-        if allocations is not None:
-            return scope(**allocations)
-        if self.state is not None:
+        threads, size = self.num_compute + 1, lax.axis_size(self.wg_axis)
+        if size < threads or (allocations is None and size > threads):
             raise ValueError(
-                "Pipeline state should not be set when using automatic allocation: what one"
-                " pipeline of the chain loads for the next would be lost with its memory. Pass"
-                " allocations= (see get_allocations)."
+                f"num_compute_wgs={self.num_compute} + 1 memory thread = {threads} threads, but the"
+                f" axis {self.wg_axis!r} has {size}: a slot is released by {self.num_compute}"
+                " arrivals, so fewer deadlock and more release it early."
             )
-        allocations = self.get_allocations(*gmem_refs)
-        pl.run_scoped(scope, **allocations, collective_axes=self.wg_axis)
+        run = functools.partial(self._run, self.plan.flatten_refs(gmem_refs))
+        if allocations is not None:
+            return run(**allocations)
+        if self.chained:
+            raise ValueError(
+                "Pipeline state should not be set when using automatic allocation: the next of the"
+                " chain would find none of this one's slots. Pass allocations= (get_allocations)."
+            )
+        pl.run_scoped(run, **self.get_allocations(*gmem_refs), collective_axes=self.wg_axis)
 
     def get_allocations(self, *gmem_refs: Any) -> dict[str, Any]:
         """What a call with these refs allocates, for `pl.run_scoped`."""
-        plan, kind, arrivals = self.plan, plgpu.Barrier, self.num_compute
+        plan, arrivals, kind = self.plan, self.num_compute, plgpu.Barrier
         is_alone = arrivals == 1 or all(operand.pinned for operand in plan.outputs)
         written = None if is_alone else plgpu.Barrier(num_arrivals=arrivals)
         if axes := [a for operand in plan.inputs for a in operand.spec.collective_axes or ()]:
@@ -178,95 +165,78 @@ class _Pipeline:
         allocations = plan.allocations(plan.flatten_refs(gmem_refs), barriers)
         return dict(allocations, consumed=consumed, written=written)
 
-    def _stores(self, outputs, written) -> ring.Stores:
-        """The outputs; if several threads write them, stored by the first of these."""
-        if written is None:
-            return ring.Stores(outputs, self.plan.steps)
-        leader = int(self.memory_thread_idx == 0)
-        sync = lambda: (plgpu.barrier_arrive(written), plgpu.barrier_wait(written))
-        is_leader = lax.axis_index(self.wg_axis) == leader
-        return ring.Stores(outputs, self.plan.steps, is_leader, sync)
+    def _run(self, gmem, smem, produced, consumed, written) -> None:
+        """Gives each thread its role; the first compute thread stores what they all write."""
+        inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
+        stores, thread = ring.Stores(outputs, self.plan.steps), lax.axis_index(self.wg_axis)
+        if written is not None:
+            leader = thread == int(self.memory_thread_idx == 0)
+            sync = lambda: (plgpu.barrier_arrive(written), plgpu.barrier_wait(written))
+            stores = stores._replace(leader=leader, sync=sync)
+        memory_thread = functools.partial(self._memory_thread, channels)
+        compute_thread = functools.partial(self._compute_thread, inputs, channels, stores)
+        lax.cond(thread == self.memory_thread_idx, memory_thread, compute_thread)
 
     def _memory_thread(self, channels) -> None:
         """Loads each step's inputs as their slots become free."""
-        plgpu.set_max_registers(self.registers[0], action="decrease")
-        plan, steps, free = self.plan, self.plan.steps, self._is(_START)
-        if isinstance(free, bool):
-            free = steps.prologue if free else 0
-        else:
-            free = jnp.where(free, jnp.int32(steps.prologue), 0)
+        plgpu.set_max_registers(self.memory_registers, action="decrease")
+        plan, steps, free = self.plan, self.plan.steps, self.plan.steps.prologue
+        if self.is_first is not True:
+            free = jnp.where(self.is_first, jnp.int32(free), 0)
         wait = lambda channel, slot: plgpu.barrier_wait(channel.consumed.at[slot])
         indices = plan.load_steps(channels, 0, free, steps.indices())
-        plan.load_steps(channels, free, steps.count, indices, wait)
-        ring.when(self._is(_STOP), lambda: self._quiesce(channels))
+        plan.load_steps(channels, free, steps.num_steps, indices, wait)
+        pl.when(self.is_last)(lambda: self._quiesce(channels))
 
     def _quiesce(self, channels) -> None:
         """Waits for the releases that no load has waited for."""
         steps = self.plan.steps
         for channel in channels:
             wait = lambda step, _: plgpu.barrier_wait(channel.consumed.at[steps.slot(step)])
-            first, end = steps.count - steps.prologue, steps.count - channel.delay
+            first, end = steps.num_steps - steps.prologue, steps.num_steps - channel.delay
             steps.loop(first, end, wait, unroll=True)
 
     def _compute_thread(self, inputs, channels, stores: ring.Stores) -> None:
         """Runs the body at each step, within compute_context."""
-        plgpu.set_max_registers(self.registers[1], action="increase")
-        awaited, released = ([] if m else channels for m in (self.manual_produced, self.manual_consumed))
+        plgpu.set_max_registers(self.compute_registers, action="increase")
         call, calls = functools.partial(self._call, channels), []
+        release = functools.partial(self._release, [] if self.manual_consumed else channels)
+        awaited = [] if self.manual_produced else channels
 
         def pipeline(*init_carry):
             if calls:
                 raise ValueError(
-                    "Cannot call pipeline more than once in `compute_context`: the memory thread"
-                    " loads each step once, so the second call would wait for ever."
+                    "Cannot call pipeline more than once in `compute_context`: each step is loaded"
+                    " once, so the second call would wait for ever."
                 )
             calls.append(pipeline)
-            release = functools.partial(self._release, released)
             return self.plan.compute_steps(
-                call, inputs, awaited, stores, init_carry, release, self.ordinary_reads
+                call, inputs, awaited, stores, init_carry, self.ordinary_reads, release
             )
 
         (self.compute_context or (lambda pipeline: pipeline()))(pipeline)
         if not calls:
             raise ValueError(
-                "Pipeline was not called in `compute_context`: the memory thread would wait for"
-                " ever for its slots to be released."
+                "Pipeline was not called in `compute_context`: the memory thread waits for ever."
             )
         stores.drain()
 
     def _call(self, channels, step, indices, refs, carry) -> Any:
-        """Calls the user's body, with the barriers that it works itself."""
-        steps = self.plan.steps
+        """Calls the user's body, with the barriers that it works itself, one for each input."""
+        slot, barriers = self.plan.steps.slot, []
         if self.manual_produced:
-            refs += self._per_input([c.produced.at[steps.slot(step)] for c in channels])
+            barriers.append([c.produced.at[slot(step)] for c in channels])
         if self.manual_consumed:
-            refs += self._per_input([c.consumed.at[steps.slot(step, c.delay)] for c in channels])
+            barriers.append([c.consumed.at[slot(step, c.delay)] for c in channels])
+        for group in barriers:
+            leaves = [None if operand.pinned else group.pop(0) for operand in self.plan.inputs]
+            refs += self.plan.in_tree.unflatten(leaves)
         return self.body(indices, *refs, *carry)
 
-    def _per_input(self, barriers) -> tuple[Any, ...]:
-        """Barriers of channels of one input each, in the tree of `in_specs`."""
-        by_input = {group[0]: barrier for group, barrier in zip(self.plan.groups, barriers)}
-        leaves = [by_input.get(i) for i in range(len(self.plan.inputs))]
-        return self.plan.trees[0].unflatten(leaves)
-
-    def _release(self, channels, step, state) -> tuple:
+    def _release(self, channels, step, _) -> None:
         """Tells the memory thread which slots it may load again."""
         for channel in channels:
             barrier = channel.consumed.at[self.plan.steps.slot(step, channel.delay)]
-            used = (step >= channel.delay) | (self._is(_START) ^ True)
-            ring.when(used if channel.delay else True, lambda: plgpu.barrier_arrive(barrier))
-        return state
-
-    def _is(self, place: plgpu.PipelinePipeline) -> bool | jax.Array:
-        """Whether this is the first (START) or last (STOP) pipeline of a chain."""
-        return True if self.state is None else self.state == place
-
-    def _check_threads(self, exactly: bool) -> None:
-        threads, size = self.num_compute + 1, lax.axis_size(self.wg_axis)
-        if size < threads or (exactly and size > threads):
-            raise ValueError(
-                f"num_compute_wgs={self.num_compute} and one memory thread make {threads} threads,"
-                f" but the axis {self.wg_axis!r} has {size}: each slot is released by"
-                f" {self.num_compute} arrivals, so too few threads deadlock and too many release it"
-                " early."
-            )
+            used = (step >= channel.delay) | (self.is_first ^ True)
+            arrive = functools.partial(plgpu.barrier_arrive, barrier)
+            pl.when(used if channel.delay else True)(arrive)

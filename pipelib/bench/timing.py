@@ -28,6 +28,7 @@ class Samples:
 
     @property
     def median_us(self) -> float:
+        """The middle one."""
         return statistics.median(self.microseconds)
 
     @property

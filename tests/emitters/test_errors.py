@@ -1,0 +1,336 @@
+"""Every error's type and text, piece by piece: the fact, the arithmetic, the consequence.
+
+All are raised before a kernel runs: by the emitters themselves, or while a kernel is traced.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib import specs
+
+BLOCK = pl.BlockSpec((16, 32), lambda i: (i, 0))
+SPECIALIZED = dict(memory_registers=40, wg_axis="wg", num_compute_wgs=1)
+
+
+def nothing(*_):
+    """A body."""
+
+
+def emit(body=nothing, grid=(4,), slots=2, **options):
+    return pipelib.emit_pipeline(body, grid=grid, max_concurrent_steps=slots, **options)
+
+
+def specialized(body=nothing, grid=(4,), slots=2, **options):
+    options = SPECIALIZED | dict(in_specs=BLOCK) | options
+    emitter = pipelib.emit_pipeline_warp_specialized
+    return emitter(body, grid=grid, max_concurrent_steps=slots, **options)
+
+
+BOTH = pytest.mark.parametrize("emitter", [emit, specialized])
+
+
+def trace(use, *shapes, threads=2):
+    """Traces a kernel in which `use` gets GMEM refs of these shapes."""
+    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    kernel = lambda *refs: use(*refs[:-1])
+    output = jax.ShapeDtypeStruct((128,), jnp.float32)
+    jax.eval_shape(
+        plgpu.kernel(kernel, out_type=output, num_threads=threads, thread_name="wg"), *operands
+    )
+
+
+def check(error, kind, *pieces):
+    assert type(error.value) is kind
+    text = str(error.value)
+    for piece in pieces:
+        assert piece in text, f"{piece!r} is not in: {text}"
+    places = [text.index(piece) for piece in pieces]
+    assert places == sorted(places), f"not in this order: {pieces} in {text}"
+
+
+# Zero and negative, in the first and the last axis: each is refused for itself.
+@pytest.mark.parametrize("grid", [(0, 2), (2, -1)])
+@BOTH
+def test_a_grid_without_steps(emitter, grid):
+    with pytest.raises(ValueError) as error:
+        emitter(grid=grid, in_specs=())
+    check(
+        error, ValueError, "All elements in the grid must be strictly positive", f"grid={grid}",
+        "with no steps the outputs would never be written",
+    )  # fmt: skip
+
+
+# One beyond each end of 1 to 32.
+@pytest.mark.parametrize("slots", [0, 33])
+@BOTH
+def test_slots_out_of_range(emitter, slots):
+    with pytest.raises(ValueError) as error:
+        emitter(slots=slots)
+    check(
+        error, ValueError, f"max_concurrent_steps={slots}", "1 to 32 slots",
+        "phases of their barriers share 32 bits",
+    )  # fmt: skip
+
+
+# As many as the slots, the first that is too much; and more.
+@pytest.mark.parametrize(("slots", "delay"), [(1, 1), (2, 3)])
+@BOTH
+def test_delay_release_takes_all_slots(emitter, slots, delay):
+    late = plgpu.BlockSpec((16, 32), lambda i: (i, 0), delay_release=delay)
+    with pytest.raises(ValueError) as error:
+        emitter(slots=slots, in_specs=[BLOCK, {"b": late}])
+    check(
+        error, ValueError, "in_specs[1]['b']",
+        "max_concurrent_steps must be greater than delay_release",
+        f"max_concurrent_steps={slots} and delay_release={delay}",
+        f"{slots} - {delay} = {slots - delay} slots are free", "the next block never arrives",
+    )  # fmt: skip
+
+
+def _map(rank):
+    return lambda i: (i,) * rank
+
+
+# A spec, the type of its error and the pieces, for a spec among the inputs.
+SPECS = {
+    "no BlockSpec": (
+        7, ValueError, ["7 is not a BlockSpec", "no block to copy"],
+    ),
+    "pipeline_mode": (
+        pl.BlockSpec((16, 32), _map(2), pipeline_mode=pl.Buffered(3)), NotImplementedError,
+        ["pipeline_mode= is not supported", "all operands have max_concurrent_steps slots"],
+    ),
+    "memory space": (
+        pl.BlockSpec((16, 32), _map(2), memory_space=plgpu.TMEM), ValueError,
+        ["is neither SMEM (the default) nor GMEM", "copies to and from no other"],
+    ),
+    "index_map alone": (
+        pl.BlockSpec(None, _map(2)), ValueError,
+        ["an index_map but no block_shape", "blocks of unknown size", "give both, or neither"],
+    ),
+    "padding": (
+        pl.BlockSpec((pl.Element(16, (0, 2)), 32), _map(2)), NotImplementedError,
+        ["Element dim with padding not supported", "(0, 2)", "oob_fill_mode says"],
+    ),
+    "dimension": (
+        pl.BlockSpec((pl.BoundedSlice(16), 32), _map(2)), NotImplementedError,
+        ["Unsupported block dimension type BoundedSlice", "use an int, None, pl.Blocked"],
+    ),
+    "arguments of index_map": (
+        pl.BlockSpec((16, 32), lambda i, j: (i, j)), ValueError,
+        ["the index_map fails for 1 grid indices", "missing 1 required positional argument"],
+    ),
+    "results of index_map": (
+        pl.BlockSpec((16, 32), _map(3)), ValueError,
+        ["the index_map returns 3 indices", "a block of 2 dimensions (16, 32)", "each needs one"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("argument", ["in_specs", "out_specs"])
+@BOTH
+def test_a_wrong_spec(emitter, argument, name):
+    spec, kind, pieces = SPECS[name]
+    with pytest.raises(kind) as error:
+        emitter(**{argument: [BLOCK, spec]})
+    check(error, kind, f"{argument}[1]: ", *pieces)
+
+
+def _multicast(*axes):
+    return plgpu.BlockSpec((16, 32), lambda i: (i, 0), collective_axes=axes)
+
+
+@BOTH
+def test_collective_output(emitter):
+    with pytest.raises(ValueError) as error:
+        emitter(out_specs=[_multicast("x")])
+    check(
+        error, ValueError, "out_specs[0]: ", "Output BlockSpecs cannot have collective_axes",
+        "a store has one source", "('x',)",
+    )  # fmt: skip
+
+
+@BOTH
+def test_two_collective_axes(emitter):
+    with pytest.raises(ValueError) as error:
+        emitter(in_specs=[_multicast("x", "y")])
+    check(
+        error, ValueError, "in_specs[0]: ", "Only a single collective axis supported", "('x', 'y')"
+    )
+
+
+def test_collective_input_without_a_memory_thread():
+    with pytest.raises(NotImplementedError) as error:
+        emit(in_specs=[_multicast("x")])
+    check(
+        error, NotImplementedError, "in_specs[0]: ", "collective_axes= is not supported",
+        "nothing tells the blocks along ('x',) that a slot is free", "it would be overwritten",
+        "Use emit_pipeline_warp_specialized",
+    )  # fmt: skip
+
+
+# Too few operands, and the wrong container.
+@pytest.mark.parametrize("in_specs", [[BLOCK, (BLOCK, BLOCK)], [{"a": BLOCK}, BLOCK]])
+@BOTH
+def test_operands_in_another_tree(emitter, in_specs):
+    use = lambda x, y: emitter(in_specs=in_specs)(x, y)
+    with pytest.raises(ValueError) as error:
+        trace(use, (64, 32), (64, 32))
+    count = len(jax.tree.leaves(in_specs))
+    check(
+        error, ValueError, "Input specs and input gmem refs must have the same pytree structure",
+        " != ", f"{count} blocks would meet 2 operands",
+    )  # fmt: skip
+
+
+@BOTH
+def test_outputs_in_another_tree(emitter):
+    use = lambda x: emitter(in_specs=(), out_specs=[BLOCK, BLOCK])(x)
+    with pytest.raises(ValueError) as error:
+        trace(use, (64, 32))
+    check(
+        error, ValueError, "Output specs and output gmem refs must have the same pytree structure",
+        "2 blocks would meet 1 operands",
+    )  # fmt: skip
+
+
+@BOTH
+def test_block_of_another_rank(emitter):
+    with pytest.raises(ValueError) as error:
+        trace(lambda x: emitter(in_specs=[BLOCK])(x), (2, 64, 32))
+    check(
+        error, ValueError, "in_specs[0]: ", "a block of 2 dimensions (16, 32)",
+        "cannot tile an operand of 3 (2, 64, 32)", "each dimension needs one entry",
+    )  # fmt: skip
+
+
+# Barriers besides the 4 that tell of inputs: none, or 4 that tell of free slots.
+@pytest.mark.parametrize(("emitter", "barriers"), [(emit, 4), (specialized, 8)])
+def test_too_much_shared_memory(emitter, barriers):
+    big = pl.BlockSpec((128, 128), lambda i: (i, 0))
+    pipeline = lambda: emitter(in_specs=[big], out_specs=[pl.BlockSpec((8, 32))], slots=4)
+    with pytest.raises(ValueError) as error:
+        trace(lambda x, y: pipeline()(x, y), (1024, 128), (8, 32))
+    check(
+        error, ValueError, "The pipeline needs in_specs[0] 4 x 65,536 B + out_specs[0] 1 x 1,024 B",
+        f" + {barriers} barriers x 8 B = {4 * 65536 + 1024 + 8 * barriers:,} B of shared memory",
+        "a block has 232,448 B", "the kernel could not start", "Use fewer slots",
+    )  # fmt: skip
+
+
+def test_shared_memory_to_the_last_byte():
+    fits = plgpu.SMEM((2, 113, 1024), jnp.uint8)
+    assert specs.check_smem([("x", fits), ("pinned", None)], 128) == 232_448
+    with pytest.raises(ValueError, match="= 232,456 B"):
+        specs.check_smem([("x", fits)], 129)
+
+
+# One beyond each end of 1 to 7.
+@pytest.mark.parametrize("count", [0, 8])
+def test_too_many_or_no_compute_threads(count):
+    with pytest.raises(ValueError) as error:
+        specialized(num_compute_wgs=count)
+    check(
+        error, ValueError, f"num_compute_wgs={count}", f"makes {count + 1} Pallas threads of 128",
+        "a block has at most 1,024 lanes", "1 to 7 compute threads",
+    )  # fmt: skip
+
+
+# No multiple of 8; the multiples next to each end of 24 to 256.
+@pytest.mark.parametrize("registers", [41, 16, 264])
+def test_registers_that_setmaxnreg_does_not_take(registers):
+    with pytest.raises(ValueError) as error:
+        specialized(memory_registers=registers)
+    check(
+        error, ValueError, f"memory_registers={registers}", "a multiple of 8 from 24 to 256",
+        "nothing else compiles",
+    )  # fmt: skip
+
+
+# One beyond each end of 0 to 2.
+@pytest.mark.parametrize("index", [-1, 3])
+def test_memory_thread_out_of_range(index):
+    with pytest.raises(ValueError) as error:
+        specialized(num_compute_wgs=2, memory_thread_idx=index)
+    check(
+        error, ValueError, f"memory_thread_idx={index}", "none of the threads 0 to 2",
+        "num_compute_wgs=2", "nothing would be loaded",
+    )  # fmt: skip
+
+
+# Too few, and too many.
+@pytest.mark.parametrize("threads", [2, 4])
+def test_kernel_with_other_threads(threads):
+    pipeline = specialized(num_compute_wgs=2)
+    with pytest.raises(ValueError) as error:
+        trace(pipeline, (64, 32), threads=threads)
+    check(
+        error, ValueError, "num_compute_wgs=2 and one memory thread make 3 threads",
+        f"the axis 'wg' has {threads}", "released by 2 arrivals", "too few threads deadlock",
+        "too many release it early",
+    )  # fmt: skip
+
+
+def test_chain_of_dynamic_length():
+    def use(x):
+        grid = (lax.axis_index("wg") + 1,)
+        specialized(grid=grid, pipeline_state=plgpu.PipelinePipeline.START)(x)
+
+    with pytest.raises(NotImplementedError) as error:
+        trace(use, (64, 32))
+    check(
+        error, NotImplementedError, "not supported with dynamic grids",
+        "must start where the slots of the last ended", "not known",
+    )  # fmt: skip
+
+
+def test_chain_that_ends_amid_the_slots():
+    with pytest.raises(NotImplementedError) as error:
+        specialized(grid=(7,), slots=3, pipeline_state=plgpu.PipelinePipeline.STEADY)
+    check(
+        error, NotImplementedError, "only allowed when the number of steps is divisible by",
+        "max_concurrent_steps", "7 = 2 x 3 + 1", "start in slot 0, which holds another step's",
+    )  # fmt: skip
+
+
+def test_chain_without_memory_of_its_own():
+    pipeline = specialized(pipeline_state=plgpu.PipelinePipeline.START)
+    with pytest.raises(ValueError) as error:
+        trace(pipeline, (64, 32))
+    check(
+        error, ValueError, "Pipeline state should not be set when using automatic allocation",
+        "would be lost with its memory", "Pass allocations=",
+    )  # fmt: skip
+
+
+def _calls(count, pipeline):
+    for _ in range(count):
+        pipeline()
+
+
+def test_pipeline_not_called_in_compute_context():
+    pipeline = specialized(compute_context=functools.partial(_calls, 0))
+    with pytest.raises(ValueError) as error:
+        trace(pipeline, (64, 32))
+    check(
+        error, ValueError, "Pipeline was not called in `compute_context`",
+        "the memory thread would wait for ever", "slots to be released",
+    )  # fmt: skip
+
+
+def test_pipeline_called_twice_in_compute_context():
+    pipeline = specialized(compute_context=functools.partial(_calls, 2))
+    with pytest.raises(ValueError) as error:
+        trace(pipeline, (64, 32))
+    check(
+        error, ValueError, "Cannot call pipeline more than once in `compute_context`",
+        "loads each step once", "the second call would wait for ever",
+    )  # fmt: skip

@@ -19,7 +19,8 @@ next slot when its block changes, not at each step, and the block is stored afte
 consecutive steps: steps that visit the same block build it up together.
 
 Not covered: what a body does besides with its refs; `wgmma` that reads a slot for more than
-`delay_release` steps. Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
+`delay_release` steps; a block stored, left and visited again, whose stores may overtake each other.
+Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 
 import functools
@@ -50,7 +51,7 @@ class Steps(NamedTuple):
         grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
         if any(isinstance(size, int) and size <= 0 for size in grid):
             raise ValueError(
-                f"All elements in the grid must be strictly positive, but got {grid=}: no steps."
+                f"All elements in the grid must be strictly positive, but got {grid=}: none runs."
             )
         if all(isinstance(size, int) for size in grid):
             return cls(grid, min(slots, math.prod(grid)), math.prod(grid))
@@ -203,8 +204,8 @@ class Plan(NamedTuple):
         leaves, tree = jax.tree.flatten(gmem_refs)
         if tree != self.tree:
             raise ValueError(
-                "Specs and gmem refs must have the same pytree structure, inputs then outputs:"
-                f" {self.tree.num_leaves} specs {self.tree}, but {len(leaves)} refs {tree}."
+                "Specs and gmem refs, inputs then outputs, must have the same pytree structure, but"
+                f" {self.tree.num_leaves} specs {self.tree} would meet {len(leaves)} refs {tree}."
             )
         return leaves
 

@@ -134,10 +134,10 @@ def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
     if not isinstance(spec, pl.BlockSpec):
         raise ValueError(f"{name}: {spec!r} is not a BlockSpec, so there is no block to copy.")
     if spec.pipeline_mode is not None:
-        raise NotImplementedError(f"{name}: pl.BlockSpec with pipeline_mode= is not supported.")
+        raise NotImplementedError(f"{name}: pipeline_mode= is not supported: all have equal slots.")
     space, block = spec.memory_space, spec.block_shape
     if space not in _SMEM + _GMEM:
-        raise ValueError(f"{name}: memory_space={space} is not SMEM or GMEM: no copies.")
+        raise ValueError(f"{name}: memory_space={space} is not SMEM or GMEM: no copies reach it.")
     if spec.index_map is not None and block is None:
         raise ValueError(f"{name}: an index_map but no block_shape: it indexes blocks of no size.")
     for dim in block or ():
@@ -161,11 +161,11 @@ def _block_size(dim: Any, name: str = "block_shape") -> int | None:
             return dim
         case pl.Element(padding=padding) if tuple(padding) != (0, 0):
             raise NotImplementedError(
-                f"{name}: Element dim with padding not supported, but got {padding}."
+                f"{name}: Element dim with padding not supported: {padding} would be ignored."
             )
         case pl.Blocked() | pl.Element():
             return dim.block_size
-    raise NotImplementedError(f"{name}: Unsupported block dimension type {type(dim).__name__}.")
+    raise NotImplementedError(f"{name}: Unsupported block dimension type {type(dim)}: of no size.")
 
 
 def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:

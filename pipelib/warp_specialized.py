@@ -55,8 +55,8 @@ def emit_pipeline_warp_specialized(
 ) -> Callable[..., None]:
     """Makes a pipeline with a memory thread, inside a Pallas kernel.
 
-    A drop-in superset of `mosaic_gpu`'s function of this name. Beyond it: outputs with several
-    compute threads; inputs pinned to GMEM or not using the grid; a `delay_release` for each input;
+    A drop-in superset of `mosaic_gpu`'s function of this name. Beyond it: outputs of several
+    compute threads; no inputs, or some in GMEM or not using the grid; a `delay_release` for each;
     any memory thread; chains with `delay_release`; and what this package's `emit_pipeline` has.
 
     Args:

@@ -90,6 +90,49 @@ def test_say_prints_outside_a_notebook(capsys):
     assert capsys.readouterr().out == "It took **3** steps.\n"
 
 
+def test_check_says_the_error(capsys):
+    book.check("x", [3.0, 4.0], [3.0, 4.005], tolerance=2e-3)
+    assert capsys.readouterr().out == "x: relative error 1.0e-03, within 2e-03.\n"
+
+
+@pytest.mark.parametrize(
+    ("actual", "parts"),
+    [
+        ([3.0, 4.1], ["x is wrong", "2.0e-02", "over 2e-03"]),
+        ([3.0, float("nan")], ["x is wrong", "nan"]),
+        ([3.0], ["x: shape (1,)", "(2,)"]),
+    ],
+)
+def test_check_stops_at_a_wrong_result(actual, parts):
+    with pytest.raises(AssertionError) as error:
+        book.check("x", actual, [3.0, 4.0], tolerance=2e-3)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_check_compares_with_zeros_absolutely(capsys):
+    book.check("x", jnp.zeros(3), np.zeros(3), tolerance=0)
+    with pytest.raises(AssertionError):
+        book.check("x", jnp.ones(3), np.zeros(3), tolerance=0.5)
+
+
+def test_compare_times_nothing_in_the_interpreter(monkeypatch, capsys):
+    found(monkeypatch, name="cpu", compute_capability=None, native=False)
+    assert book.compare({"f": jnp.sin}, 1.0, flops=1) is None
+    assert "Not timed here" in capsys.readouterr().out
+
+
+def test_compare_shows_a_table(monkeypatch, capsys):
+    found(monkeypatch, name="H100", compute_capability="9.0", native=True)
+    samples = {"cuBLAS": (10.0, 10.0, 10.0), "mine": (20.0, 20.0, 20.0)}
+    samples = {n: book.timing.Samples(us) for n, us in samples.items()}
+    monkeypatch.setattr(book.timing, "measure", lambda functions, args: samples)
+    assert book.compare(dict.fromkeys(samples), flops=4e9) is samples
+    *_, cublas, mine = capsys.readouterr().out.splitlines()
+    assert cublas == "| cuBLAS | 10.0 | 0.0 | 400 | 1.00x |"
+    assert mine == "| mine | 20.0 | 0.0 | 200 | 0.50x |"
+
+
 def test_after_setup_a_kernel_runs_here():
     """In a process of its own, since setup() is for good."""
     program = "import tests.test_book as t; t.run_a_kernel()"

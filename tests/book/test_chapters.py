@@ -1,5 +1,6 @@
 """The chapters: executed top to bottom, in step, published as recorded."""
 
+import nbformat
 import pytest
 
 from tools import notebooks
@@ -15,12 +16,36 @@ def test_there_are_chapters():
 
 @pytest.mark.parametrize("md", CHAPTERS)
 def test_chapter_runs_in_the_interpreter(md):
+    notebook = notebooks.read_source(md)
     try:
-        notebooks.execute(
-            notebooks.read_source(md), md.name, JAX_PLATFORMS="cpu"
-        )
+        notebooks.execute(notebook, md.name, JAX_PLATFORMS="cpu")
     except notebooks.ChapterError as error:
         pytest.fail(str(error), pytrace=False)
+    # JAX 0.11.2 prints a race that it detects, and goes on.
+    assert races(notebook) == []
+
+
+def races(notebook):
+    """What race detection printed, by the source of the cell."""
+    return [
+        (cell.source, output.text)
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "RACE DETECTED" in output.get("text", "")
+    ]
+
+
+def test_a_printed_race_is_seen():
+    output = nbformat.v4.new_output("stream", text="RACE DETECTED\n  write of")
+    cell = nbformat.v4.new_code_cell("kernel(x)", outputs=[output])
+    assert races(nbformat.v4.new_notebook(cells=[cell])) == [("kernel(x)", output.text)]
+
+
+@pytest.mark.parametrize("md", CHAPTERS)
+def test_code_fits_a_phone(md):
+    source = "\n".join(notebooks.code(notebooks.read_source(md)))
+    assert [line for line in source.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("md", CHAPTERS)

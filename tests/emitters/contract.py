@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
@@ -219,14 +218,18 @@ def case(kinds=BOTH, upstream=BOTH, stores: bool = True, **grid: Sequence[Any]):
     return register
 
 
-def pairs(emitters: Sequence[Emitter], stores: bool = True) -> list[Any]:
+def pairs(
+    emitters: Sequence[Emitter], stores: bool = True, every_value: bool = True
+) -> list[Any]:
     """The pytest parameters (case, emitter) of the cases that suit each emitter.
 
-    Without `stores`, only the cases that store nothing.
+    Without `stores`, only of those that store nothing; without `every_value`, each function's last
+    case only.
     """
+    cases = CASES if every_value else {case.name.split("-")[0]: case for case in CASES}.values()
     return [
         pytest.param(case, emitter, id=f"{case.name}-{emitter.name}")
-        for case, emitter in itertools.product(CASES, emitters)
+        for case, emitter in itertools.product(cases, emitters)
         if case.suits(emitter) and (stores or not case.stores)
     ]
 
@@ -251,6 +254,16 @@ def zeros(share: Share, shape: tuple[int, int] = BLOCK, dtype: Any = jnp.float32
 def add_one(mine, _, x, o):
     """The simplest body."""
     mine(o)[...] = mine(x)[...] + 1.0
+
+
+def build_up(ref, value, is_first) -> None:
+    """Adds to what earlier visits left in a block, to nothing at the first."""
+
+    @pl.when(is_first)
+    def _():
+        ref[...] = jnp.zeros(ref.shape, ref.dtype)
+
+    ref[...] += value
 
 
 def spec(index_map: Callable[..., Any], block: tuple = BLOCK, **options: Any) -> plgpu.BlockSpec:
@@ -347,7 +360,17 @@ def carry_tree(emitter, dynamic):
     check(carry, dict(count=np.full(BLOCK, 7 + 6, np.int32), total=(total,)))
 
 
-@case()
+@case(stores=False)
+def total(emitter, **options):
+    """A carry alone: nothing is stored."""
+    x = numbers(6 * ROWS, COLS)
+    body = lambda mine, _, x, total: total + mine(x)[...]
+    in_specs = (spec(lambda i: (i, 0)),)
+    result = emitter.run(body, x, grid=(6,), in_specs=in_specs, carry=zeros, **options)
+    check(result, by_blocks(x).sum((0, 1)))
+
+
+@case(upstream=(PLAIN,))
 def output_only(emitter):
     def body(mine, indices, o, count):
         mine(o)[...] = lax.broadcast(10 * indices[0] + count, mine(o).shape)
@@ -476,8 +499,7 @@ def no_block_shape(emitter):
     """The whole operand, at each step."""
 
     def body(mine, indices, x, whole, o):
-        kept = jnp.where(indices[0] == 0, 0.0, mine(o)[...])
-        mine(o)[...] = kept + mine(x)[...] + mine(whole)[...]
+        build_up(mine(o), mine(x)[...] + mine(whole)[...], indices[0] == 0)
 
     x, whole = numbers(3 * ROWS, COLS), numbers(*BLOCK)
     out = emitter.run(
@@ -504,18 +526,18 @@ def pinned_to_gmem(emitter):
     check(out, [sum(xs), xs[1] + 1])
 
 
-# The four sizes of elements; int8 takes only 16 columns to the 16 bytes that a copy needs.
+# The sizes of elements, each with as many columns as a swizzle of 128 bytes takes.
 @case(dtype=["int8", "float16", "bfloat16", "float32"])
 def tiled_and_swizzled(emitter, dtype):
-    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    cols = 128 // dtype.itemsize
+    dtype = jnp.dtype(dtype)
+    rows, cols = 128, 128 // dtype.itemsize  # registers take such blocks 64 rows at a time
     transforms = (plgpu.TilingTransform((8, cols)), plgpu.SwizzleTransform(128))
 
     def body(mine, _, x, o):
         mine(o)[...] = mine(x)[...]
 
-    x = numbers(2 * ROWS, 2 * cols, dtype=dtype)
-    block = spec(lambda i, j: (i, j), (ROWS, cols), transforms=transforms)
+    x = numbers(2 * rows, 2 * cols, dtype=dtype)
+    block = spec(lambda i, j: (i, j), (rows, cols), transforms=transforms)
     out = emitter.run(
         body, x, grid=(2, 2), in_specs=(block,), out_specs=(block,), outputs=(like(x),)
     )
@@ -557,13 +579,13 @@ def nothing_beyond_the_edge(emitter, dtype):
 @case()
 def dtypes(emitter):
     """Integers and floats of 1, 2 and 4 bytes, in one pipeline."""
-    names = "int8", "uint8", "int16", "float16", ml_dtypes.bfloat16, "int32", "float32"
+    names = "int8", "uint8", "int16", "float16", "bfloat16", "int32", "float32"
 
     def body(mine, _, *refs):
         for x, o in zip(refs[: len(names)], refs[len(names) :], strict=True):
             mine(o)[...] = mine(x)[...]
 
-    xs = [np.abs(numbers(3 * ROWS, COLS)).astype(name) for name in names]
+    xs = [np.abs(numbers(3 * ROWS, COLS)).astype(jnp.dtype(name)) for name in names]
     specs = (spec(lambda i: (i, 0)),) * len(names)
     out = emitter.run(
         body, *xs, grid=(3,), in_specs=specs, out_specs=specs, outputs=[like(x) for x in xs]
@@ -595,7 +617,7 @@ def invariant_output(emitter):
 
     def body(mine, indices, x, total, o):
         is_first = (indices[0] == 0) & (indices[1] == 0)
-        mine(total)[...] = jnp.where(is_first, 0.0, mine(total)[...]) + mine(x)[...]
+        build_up(mine(total), mine(x)[...], is_first)
         mine(o)[...] = mine(x)[...] + 1.0
 
     x = numbers(2 * ROWS, 3 * COLS)
@@ -615,7 +637,7 @@ def revisited_output(emitter, slots):
 
     def body(mine, indices, x, total, first):
         is_first = indices[1] == 0
-        mine(total)[...] = jnp.where(is_first, 0.0, mine(total)[...]) + mine(x)[...]
+        build_up(mine(total), mine(x)[...], is_first)
 
         @pl.when(is_first)
         def _():
@@ -786,3 +808,23 @@ def chain(emitter, traced, delay):
         pl.run_scoped(scope, allocations, collective_axes="wg")
 
     check(np.asarray(emitter.kernel(kernel, like(x))(x)), x + 1)
+
+
+@case(kinds=(SPECIALIZED,), upstream=(SPECIALIZED,))
+def multicast_input(emitter):
+    """Two blocks of a cluster load half of an input's block each, for both; another for itself."""
+
+    def body(mine, _, shared, own, o):
+        mine(o)[...] = mine(shared)[...] + mine(own)[...]
+
+    def kernel(shared, own, o):
+        block = lax.axis_index("cluster")
+        here = spec(lambda i: (block, i))
+        both = spec(lambda i: (0, i), collective_axes=("cluster",))
+        pipeline = emitter.pipeline(body, 3, grid=(5,), in_specs=(both, here), out_specs=(here,))
+        for _ in range(2):
+            pipeline(shared, own, o)
+
+    shared, own = numbers(ROWS, 5 * COLS), numbers(2 * ROWS, 5 * COLS)
+    kernel = emitter.kernel(kernel, like(own), cluster=(2,), cluster_names=("cluster",))
+    check(np.asarray(kernel(shared, own)), own + np.tile(shared, (2, 1)))

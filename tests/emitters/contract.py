@@ -509,8 +509,8 @@ def no_block_shape(emitter):
     check(out, by_blocks(x).sum((0, 1)) + 3 * whole)
 
 
-@case(upstream=(PLAIN,))
-def pinned_to_gmem(emitter):
+@case(upstream=(PLAIN,), space=[plgpu.GMEM, pl.ANY])  # both leave an operand where it is
+def pinned_to_gmem(emitter, space):
     def body(mine, indices, x, whole, o, out_whole):
         rows = pl.ds(indices[0] * ROWS, ROWS)
         assert whole.shape == out_whole.shape == (3 * ROWS, COLS)
@@ -519,7 +519,7 @@ def pinned_to_gmem(emitter):
         mine(out_whole.at[rows])[...] = y + 1.0
 
     xs = numbers(3 * ROWS, COLS), numbers(3 * ROWS, COLS) + 1
-    specs = (spec(lambda i: (i, 0)), pl.BlockSpec(memory_space=plgpu.GMEM))
+    specs = (spec(lambda i: (i, 0)), pl.BlockSpec(memory_space=space))
     out = emitter.run(
         body, *xs, grid=(3,), in_specs=specs, out_specs=specs, outputs=[like(x) for x in xs]
     )
@@ -562,14 +562,14 @@ def ragged_edges(emitter):
     check(clipped, x + 2)
 
 
-# UNDEFINED: what a long vector's copy, which pads nothing, needs. ZEROS is the default, above.
-@case(dtype=["int8"])
-def nothing_beyond_the_edge(emitter, dtype):
+# What a long vector's copy, which pads nothing, needs. ZEROS is the default, above.
+@case(mode=[plgpu.OOBFillMode.UNDEFINED, plgpu.OOBFillMode.PROMISE_IN_BOUNDS])
+def nothing_beyond_the_edge(emitter, mode):
     def body(mine, _, x, o):
         mine(o)[...] = mine(x)[...]
 
-    x = numbers(4 * 512, dtype=dtype)
-    block = spec(lambda i: (i,), (512,), oob_fill_mode=plgpu.OOBFillMode.UNDEFINED)
+    x = numbers(4 * 512, dtype=np.int8)
+    block = spec(lambda i: (i,), (512,), oob_fill_mode=mode)
     out = emitter.run(
         body, x, grid=(4,), in_specs=(block,), out_specs=(block,), outputs=(like(x),)
     )

@@ -62,7 +62,7 @@ class Steps(NamedTuple):
     def prologue(self) -> int | jax.Array:
         """How many steps are loaded before the first body runs."""
         slots, num_steps = self.slots, self.num_steps
-        return slots if isinstance(num_steps, int) else lax.min(slots, num_steps)
+        return slots if isinstance(num_steps, int) else lax.min(np.int32(slots), num_steps)
 
     def slot(self, step: jax.Array, delay: int = 0) -> jax.Array:
         """The slot of `step - delay`, which may be negative."""
@@ -88,9 +88,9 @@ class Steps(NamedTuple):
 
     def loop(self, start, stop, body, init=None, unroll: bool = False) -> Any:
         """`fori_loop` with int32 steps whatever the default integer is; unrolls ints only."""
-        start, stop = (np.int32(b) if isinstance(b, int) else b for b in (start, stop))
-        unroll &= isinstance(start, np.int32) and isinstance(stop, np.int32)
-        return lax.fori_loop(start, stop, body, init, unroll=unroll)
+        unroll &= isinstance(start, int) and isinstance(stop, int)
+        one_step = lambda step, state: body(jnp.int32(step), state)
+        return lax.fori_loop(start, stop, one_step, init, unroll=unroll)
 
 
 class Buffer(NamedTuple):

@@ -420,7 +420,7 @@ def delayed_slot_stays(emitter, delay):
 
         @pl.when(step >= delay)
         def _():
-            old = x.ref.at[lax.rem(step + (slots - delay), slots)]
+            old = x.ref.at[lax.rem(step + (slots - delay), jnp.int32(slots))]
             mine(o)[...] += mine(old)[...] * 16.0
 
     x = numbers(steps * ROWS, COLS)

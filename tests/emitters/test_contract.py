@@ -1,5 +1,6 @@
 """The contract in the GPU interpreter, with race detection; `contract` has the cases."""
 
+import jax
 import pytest
 
 from tests.emitters import contract
@@ -8,6 +9,20 @@ from tests.emitters import contract
 @pytest.mark.parametrize(("case", "emitter"), contract.pairs(contract.PIPELIB))
 def test_contract(case, emitter):
     with contract.interpreted():
+        case.function(emitter)
+
+
+# Those that count steps, indices and slots, which a wider default integer could disturb.
+COUNTING = [
+    pair
+    for pair in contract.pairs(contract.PIPELIB, every_value=False)
+    if pair.id.startswith(("few_dynamic_steps", "revisited_output", "delayed_slot", "chain"))
+]
+
+
+@pytest.mark.parametrize(("case", "emitter"), COUNTING)
+def test_contract_with_64_bit_integers(case, emitter):
+    with jax.enable_x64(True), contract.interpreted():
         case.function(emitter)
 
 

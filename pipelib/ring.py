@@ -18,8 +18,8 @@ Inputs with the same `delay_release` are released together and form a *channel*.
 next slot when its block changes, not at each step, and the block is stored after the last of its
 consecutive steps: steps that visit the same block build it up together.
 
-Not covered: what a body does besides with its refs; `wgmma` that reads a slot for more than
-`delay_release` steps; a block stored, left and visited again, whose stores may overtake each other.
+Not covered: GPUs before Hopper; what else a body does with its refs; `wgmma` that reads a slot for
+more than `delay_release` steps; a block left and visited again, whose stores may change places.
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 

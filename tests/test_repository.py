@@ -64,6 +64,17 @@ def test_no_file_holds_a_path_of_somebody_s_machine():
     assert found == []
 
 
+def test_the_package_uses_public_names_of_jax_only():
+    private = re.compile(r"\bjax[\w.]*\._\w+")
+    found = [
+        (name, match[0])
+        for name, text in texts().items()
+        if name.startswith("pipelib/")
+        for match in private.finditer(text)
+    ]
+    assert found == []
+
+
 def test_locks_hold_exact_versions_and_nothing_else():
     pin = re.compile(r"[a-z0-9.-]+==[^\s;]+( ; .+)?")
     for path in sorted(ROOT.glob("requirements*.txt")):

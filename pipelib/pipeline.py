@@ -44,8 +44,10 @@ def emit_pipeline(
         scalars, one for each grid axis, and refs of the blocks' shapes without squeezed dimensions.
         With `init_carry` it also takes the carry, last, and returns the next.
       grid: sizes of the sequential axes, last fastest: ints, or traced int32 scalars (also 0).
-      in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, a leaf an operand.
-      max_concurrent_steps: slots of each ring, 1 to 32; no more are allocated than steps exist.
+      in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, a leaf an operand. Index
+        maps count blocks, not elements; a block that no step visits is not written. A slot of an
+        input is loaded again when step s + d ends, d being its `plgpu.BlockSpec(delay_release=d)`.
+      max_concurrent_steps: slots of each ring, 1 (no overlap) to 32; no more than there are steps.
       init_carry: a pytree of arrays, or None for no carry.
       ordinary_reads: whether the body reads inputs with ordinary loads (`ref[...]`). False, right
         if only `wgmma` and copies do, saves the `commit_smem` before the slot is loaded again.
@@ -55,8 +57,7 @@ def emit_pipeline(
       pipeline and returns the last carry (None without).
 
     Raises:
-      ValueError, NotImplementedError: here, for wrong specs, slots or delays; when called, for
-        operands that do not match or too much shared memory.
+      ValueError, NotImplementedError: for wrong specs or slots here, wrong operands when called.
     """
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
     steps, carry = plan.steps, () if init_carry is None else (init_carry,)

@@ -48,7 +48,10 @@ class Steps(NamedTuple):
     @classmethod
     def of(cls, grid: Sequence[int | jax.Array], slots: int) -> "Steps":
         """All steps of a grid, with no more slots than steps where that is known."""
+        grid = grid if isinstance(grid, (tuple, list)) else (grid,)
         grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
+        if not all(jnp.issubdtype(jnp.result_type(size), jnp.integer) for size in grid):
+            raise ValueError(f"{grid=} has a size that is no integer, so no steps; use // for /.")
         if any(isinstance(size, int) and size <= 0 for size in grid):
             raise ValueError(
                 f"All elements in the grid must be strictly positive, but got {grid=}: none runs."
@@ -69,13 +72,9 @@ class Steps(NamedTuple):
         return lax.rem(step + (-delay) % self.slots, np.int32(self.slots))
 
     def indices(self, step: int = 0) -> tuple:
-        """The grid indices of a step."""
-        indices, rest = [], jnp.int32(step)
-        for size in reversed(self.grid):
-            size = jnp.maximum(jnp.int32(size), 1)  # an empty axis divides by none
-            indices.append(lax.rem(rest, size))
-            rest = lax.div(rest, size)
-        return tuple(reversed(indices))
+        """The grid indices of an early step."""
+        first = (jnp.int32(0),) * len(self.grid)
+        return functools.reduce(lambda indices, _: self.following(indices), range(step), first)
 
     def following(self, indices: tuple) -> tuple:
         """The grid indices of the next step; after the last, of the first."""
@@ -188,7 +187,7 @@ class Plan(NamedTuple):
     @classmethod
     def of(cls, grid, in_specs, out_specs, slots: int, separate: bool = False) -> "Plan":
         """Groups the inputs by delay_release, or makes each a channel of its own (`separate`)."""
-        steps, rank = Steps.of(grid, slots), len(grid)
+        rank = len((steps := Steps.of(grid, slots)).grid)
         inputs, in_tree = specs.flatten(in_specs, "in_specs", rank)
         outputs, out_tree = specs.flatten(out_specs, "out_specs", rank)
         specs.check_slots(slots, inputs)
@@ -204,8 +203,8 @@ class Plan(NamedTuple):
         leaves, tree = jax.tree.flatten(gmem_refs)
         if tree != self.tree:
             raise ValueError(
-                "Specs and gmem refs, inputs then outputs, must have the same pytree structure, but"
-                f" {self.tree.num_leaves} specs {self.tree} would meet {len(leaves)} refs {tree}."
+                f"{len(self.inputs)} in_specs and then {len(self.outputs)} out_specs need refs of"
+                f" the same pytree structure, {self.tree}, but got {len(leaves)}: {tree}."
             )
         return leaves
 
@@ -222,10 +221,9 @@ class Plan(NamedTuple):
         """Buffers of inputs and outputs, and channels, of what was allocated."""
         buffers = tuple(map(Buffer, self.inputs + self.outputs, gmem, smem))
         inputs, outputs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
-        channels = []
-        for group, *barriers in zip(self.groups, produced, consumed or produced):
-            delay = self.inputs[group[0]].spec.delay_release
-            channels.append(Channel(delay, [inputs[i] for i in group], *barriers))
+        delays = [self.inputs[group[0]].spec.delay_release for group in self.groups]
+        members = [[inputs[i] for i in group] for group in self.groups]
+        channels = list(map(Channel, delays, members, produced, consumed or produced))
         return inputs, outputs, channels
 
     def load_steps(self, channels, start, stop, indices, wait=None) -> tuple:
@@ -260,6 +258,11 @@ class Plan(NamedTuple):
             slots = (slot,) * len(inputs) + out_slots
             refs = self.tree.unflatten(map(Buffer.at, inputs + stores.outputs, slots))
             result = call(step, indices, refs, carry)
+            if carry and jax.tree.structure(result) != (tree := jax.tree.structure(carry[0])):
+                raise ValueError(
+                    f"The body got a carry {tree} but returned {jax.tree.structure(result)}: there"
+                    " is no carry for the next step. It must return one like the one it took."
+                )
             if not all(operand.pinned for operand in committed):
                 plgpu.commit_smem()
             state = release(step, state)

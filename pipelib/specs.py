@@ -4,8 +4,7 @@ The model. An *operand* is one leaf of `in_specs` or `out_specs`. In SMEM it has
 each of its block's shape; an output whose index map uses no grid index has one slot, because its
 block never changes; an operand pinned to GMEM has none, and the body gets its GMEM ref.
 
-What can be known to be wrong before a kernel is traced is refused here, with the fact, the
-arithmetic and the consequence.
+What can be known to be wrong before a kernel is traced is refused here.
 """
 
 import dataclasses
@@ -84,7 +83,7 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
     """Raises ValueError unless the slots suffice for every delay_release."""
     if not 1 <= slots <= MAX_SLOTS:
         raise ValueError(
-            f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}: their phases share 32 bits."
+            f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}, which barriers can tell."
         )
     for operand in inputs:
         if not 0 <= (delay := operand.spec.delay_release) < slots:
@@ -132,7 +131,7 @@ def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
 def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
     """Checks one BlockSpec; a plain one becomes the GPU kind."""
     if not isinstance(spec, pl.BlockSpec):
-        raise ValueError(f"{name}: {spec!r} is not a BlockSpec, so there is no block to copy.")
+        raise ValueError(f"{name}: {spec!r} is not a BlockSpec; use pl.BlockSpec(shape, map).")
     if spec.pipeline_mode is not None:
         raise NotImplementedError(f"{name}: pipeline_mode= is not supported: all have equal slots.")
     space, block = spec.memory_space, spec.block_shape

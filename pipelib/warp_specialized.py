@@ -161,9 +161,8 @@ class _Pipeline:
             kind = functools.partial(plgpu.ClusterBarrier, collective_axes=axes)
         slots = plan.steps.slots
         consumed = [kind(num_arrivals=arrivals, num_barriers=slots) for _ in plan.groups]
-        barriers = len(consumed) * slots + (written is not None)
-        allocations = plan.allocations(plan.flatten_refs(gmem_refs), barriers)
-        return dict(allocations, consumed=consumed, written=written)
+        barriers, gmem = len(consumed) * slots + (not is_alone), plan.flatten_refs(gmem_refs)
+        return dict(plan.allocations(gmem, barriers), consumed=consumed, written=written)
 
     def _run(self, gmem, smem, produced, consumed, written) -> None:
         """Gives each thread its role; the first compute thread stores what they all write."""
@@ -186,15 +185,13 @@ class _Pipeline:
         wait = lambda channel, slot: plgpu.barrier_wait(channel.consumed.at[slot])
         indices = plan.load_steps(channels, 0, free, steps.indices())
         plan.load_steps(channels, free, steps.num_steps, indices, wait)
-        pl.when(self.is_last)(lambda: self._quiesce(channels))
 
-    def _quiesce(self, channels) -> None:
-        """Waits for the releases that no load has waited for."""
-        steps = self.plan.steps
-        for channel in channels:
-            wait = lambda step, _: plgpu.barrier_wait(channel.consumed.at[steps.slot(step)])
-            first, end = steps.num_steps - steps.prologue, steps.num_steps - channel.delay
-            steps.loop(first, end, wait, unroll=True)
+        @pl.when(self.is_last)
+        def wait_for_the_last_releases():
+            for channel in channels:
+                first, end = steps.num_steps - steps.prologue, steps.num_steps - channel.delay
+                wait_step = lambda step, _: wait(channel, steps.slot(step))
+                steps.loop(first, end, wait_step, unroll=True)
 
     def _compute_thread(self, inputs, channels, stores: ring.Stores) -> None:
         """Runs the body at each step, within compute_context."""

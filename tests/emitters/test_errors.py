@@ -67,6 +67,15 @@ def test_a_grid_without_steps(emitter, grid):
     )  # fmt: skip
 
 
+# A quotient that is whole, and one that is not; known now, and at run time only.
+@pytest.mark.parametrize("size", [64 / 16, 3.5, jnp.float32(4)])
+@BOTH
+def test_a_grid_of_no_integer(emitter, size):
+    with pytest.raises(ValueError) as error:
+        emitter(grid=(2, size), in_specs=())
+    check(error, ValueError, "grid=(2, ", "that is no integer", "so no steps", "use // for /")
+
+
 # One beyond each end of 1 to 32.
 @pytest.mark.parametrize("slots", [0, 33])
 @BOTH
@@ -75,7 +84,7 @@ def test_slots_out_of_range(emitter, slots):
         emitter(slots=slots)
     check(
         error, ValueError, f"max_concurrent_steps={slots} is not 1 to 32",
-        "phases share 32 bits",
+        "which barriers can tell",
     )  # fmt: skip
 
 
@@ -101,7 +110,7 @@ def _map(rank):
 # A spec, the type of its error and the pieces, for a spec among the inputs.
 SPECS = {
     "no BlockSpec": (
-        7, ValueError, ["7 is not a BlockSpec", "no block to copy"],
+        7, ValueError, ["7 is not a BlockSpec", "use pl.BlockSpec(shape, map)"],
     ),
     "pipeline_mode": (
         pl.BlockSpec((16, 32), _map(2), pipeline_mode=pl.Buffered(3)), NotImplementedError,
@@ -185,8 +194,8 @@ def test_operands_in_another_tree(emitter, in_specs):
         trace(use, (64, 32), (64, 32))
     count = len(jax.tree.leaves(in_specs))
     check(
-        error, ValueError, "Specs and gmem refs, inputs then outputs, must have the same pytree",
-        f"{count} specs", "would meet 2 refs",
+        error, ValueError, f"{count} in_specs and then 0 out_specs",
+        "need refs of the same pytree structure", "but got 2",
     )  # fmt: skip
 
 
@@ -196,8 +205,8 @@ def test_outputs_in_another_tree(emitter):
     with pytest.raises(ValueError) as error:
         trace(use, (64, 32), (64, 32))
     check(
-        error, ValueError, "Specs and gmem refs, inputs then outputs, must have the same pytree",
-        "3 specs", "would meet 2 refs",
+        error, ValueError, "1 in_specs and then 2 out_specs",
+        "need refs of the same pytree structure", "but got 2",
     )  # fmt: skip
 
 
@@ -334,4 +343,20 @@ def test_pipeline_called_twice_in_compute_context():
     check(
         error, ValueError, "Cannot call pipeline more than once in `compute_context`",
         "each step is loaded once", "the second call would wait for ever",
+    )  # fmt: skip
+
+
+# What a body returns without `return`, and a carry of another structure.
+@pytest.mark.parametrize("returned", [None, (0.0, 0.0)])
+@pytest.mark.parametrize("use", [
+    lambda body, x: emit(body, in_specs=BLOCK, init_carry=jnp.float32(0))(x),
+    lambda body, x: specialized(body, compute_context=lambda run: run(jnp.float32(0)))(x),
+])  # fmt: skip
+def test_a_body_that_does_not_return_its_carry(use, returned):
+    with pytest.raises(ValueError) as error:
+        trace(functools.partial(use, lambda *_: returned), (64, 32))
+    check(
+        error, ValueError, "The body got a carry PyTreeDef(*) but returned",
+        str(jax.tree.structure(returned)), "no carry for the next step",
+        "It must return one like the one it took",
     )  # fmt: skip

@@ -2,9 +2,21 @@
 
 ``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are drop-in supersets of
 the functions of the same names in ``jax.experimental.pallas.mosaic_gpu``.
+``trace`` lists what a kernel's threads do, without a GPU.
 """
+
+from typing import Any
 
 from pipelib.pipeline import emit_pipeline
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized"]
+__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized", "trace"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports `pipelib.schedule` when it is first asked for: pipelines need none of it."""
+    if name != "trace":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pipelib import schedule
+
+    return schedule.trace

@@ -1,0 +1,185 @@
+"""What the threads of one block do: `Program`, a pure value, and its parts.
+
+The model. A Pallas thread, traced, is straight-line code: a tuple of `Op`s in program order. An op
+names memory by `Region`s (a buffer's id and an interval for each of its dimensions) and a barrier
+by its id and the flat index in its array. Times, values of tensors and the order between threads
+are not in it. This module knows nothing of JAX; a program can be built by hand.
+
+==================  ================================================================================
+kind                what it is; what `n` counts
+==================  ================================================================================
+load, store         asynchronous copies GMEM to SMEM (arrives once on its barrier) and back
+prefetch            a copy into the L2 cache
+commit_group        closes the group of this thread's stores so far
+wait_store          returns once at most `n` groups are unfinished (note "read_only": unread)
+arrive, wait, test  on a barrier
+read, write         ordinary accesses of GMEM and SMEM
+wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
+acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are
+                    unfinished
+acc_write           a new value of an accumulator
+fence               `commit_smem`: what was written is there for asynchronous readers
+registers           the thread's registers from here on: `n`
+scope_begin/_end    memory with the scope number `n` begins or ends to exist
+opaque              code that only the device understands; its regions are whole buffers
+==================  ================================================================================
+
+`phase` is a count, not a parity. Of a wait or a test: how many phases of this barrier the thread
+has waited for before. Of an arrival (`arrive`, `load`): how many arrivals the thread itself has
+made there before. Not covered: how the arrivals of several threads add up to phases, which is the
+reader's to find out. Source: this project's own.
+"""
+
+import json
+import pathlib
+from collections import Counter
+from typing import Any, NamedTuple
+
+FORMAT = 1
+
+
+class Region(NamedTuple):
+    """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape."""
+
+    buffer: int
+    box: tuple[tuple[int, int], ...]
+
+
+class Buffer(NamedTuple):
+    """An allocation; `thread` and `scope` are None if it is of all threads, of the whole kernel."""
+
+    id: int
+    name: str
+    space: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    slots: int | None = None
+    thread: int | None = None
+    scope: int | None = None
+
+
+class Barrier(NamedTuple):
+    """An array of `count` barriers, each of whose phases takes `arrivals` arrivals."""
+
+    id: int
+    name: str
+    arrivals: int
+    count: int
+    cluster: tuple[str, ...] = ()
+    thread: int | None = None
+    scope: int | None = None
+
+
+class Op(NamedTuple):
+    """One operation of a thread; what does not apply to its kind is None, 0 or empty.
+
+    `step` has the counters of the loops around it, innermost first; `line` is "file:line" of the
+    innermost frame that is neither JAX's nor an emitter's; `scope` the names of the named scopes.
+    """
+
+    kind: str
+    thread: int
+    reads: tuple[Region, ...] = ()
+    writes: tuple[Region, ...] = ()
+    barrier: int | None = None
+    index: int | None = None
+    phase: int | None = None
+    step: tuple[int, ...] = ()
+    line: str | None = None
+    scope: str = ""
+    bytes: int = 0
+    flops: int = 0
+    n: int | None = None
+    note: str = ""
+
+
+class Program(NamedTuple):
+    """All that one block does: `threads` has the ops of each Pallas thread.
+
+    `smem_bytes` is the most that is allocated at once; `registers` what each thread asked for last,
+    if it did. If `truncated`, at least one thread's ops end in the middle of a loop.
+    """
+
+    name: str
+    threads: tuple[tuple[Op, ...], ...]
+    buffers: tuple[Buffer, ...] = ()
+    barriers: tuple[Barrier, ...] = ()
+    grid: tuple[int, ...] = ()
+    cluster: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    smem_bytes: int = 0
+    registers: tuple[int | None, ...] = ()
+    truncated: bool = False
+
+    def __str__(self) -> str:
+        cut = ", TRUNCATED: the threads' ends are missing" if self.truncated else ""
+        lines = [
+            f"{self.name}: block {self.block} of grid {self.grid}"
+            + (f" x cluster {self.cluster}" if self.cluster else "")
+            + f", {len(self.threads)} threads, {sum(map(len, self.threads))} ops,"
+            f" {self.smem_bytes} bytes of SMEM{cut}"
+        ]
+        for thread, ops in enumerate(self.threads):
+            counts = ", ".join(f"{n} {kind}" for kind, n in Counter(op.kind for op in ops).items())
+            lines += [f"thread {thread}: {counts or 'nothing'}"]
+            lines += [f"  {self.describe(op)}" for op in ops]
+        return "\n".join(lines)
+
+    def describe(self, op: Op) -> str:
+        """An op of this program on one line, with names for numbers."""
+        words = [op.kind]
+        if op.n is not None:
+            words.append(str(op.n))
+        for verb, regions in (("reads", op.reads), ("writes", op.writes)):
+            if regions:
+                words += [verb, ", ".join(map(self._region, regions))]
+        if op.barrier is not None:
+            words.append(f"on {self.barriers[op.barrier].name}[{op.index}] #{op.phase}")
+        words += [f"({op.note})"] if op.note else []
+        words += [f"step {op.step}"] if op.step else []
+        words += [f"in {op.scope}"] if op.scope else []
+        return " ".join(words) + (f"  [{op.line}]" if op.line else "")
+
+    def _region(self, region: Region) -> str:
+        box = ", ".join(f"{a}:{b}" if b - a != 1 else f"{a}" for a, b in region.box)
+        return f"{self.buffers[region.buffer].name}[{box}]"
+
+    def to_json(self) -> str:
+        """The program as JSON text, an op as a list of its fields in order."""
+        return json.dumps(dict(self._asdict(), format=FORMAT))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Program":
+        """The program that `to_json` wrote; ValueError if it was another version's."""
+        fields: dict[str, Any] = json.loads(text)
+        found = fields.pop("format", None)
+        if found != FORMAT:
+            raise ValueError(
+                f"This JSON has format {found}, but a Program is read from format {FORMAT}: trace"
+                " the kernel again and save that."
+            )
+        fields = {name: _tuples(value) for name, value in fields.items()}
+        fields["threads"] = tuple(tuple(map(_op, ops)) for ops in fields["threads"])
+        fields["buffers"] = tuple(Buffer(*buffer) for buffer in fields["buffers"])
+        fields["barriers"] = tuple(Barrier(*barrier) for barrier in fields["barriers"])
+        return cls(**fields)
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes `to_json` to a file."""
+        pathlib.Path(path).write_text(self.to_json(), "utf-8")
+
+    @classmethod
+    def load(cls, path: str | pathlib.Path) -> "Program":
+        """Reads what `save` wrote."""
+        return cls.from_json(pathlib.Path(path).read_text("utf-8"))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _op(fields: tuple) -> Op:
+    op = Op(*fields)
+    regions = lambda found: tuple(Region(*region) for region in found)
+    return op._replace(reads=regions(op.reads), writes=regions(op.writes))

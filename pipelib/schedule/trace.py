@@ -15,13 +15,15 @@ Not covered:
 - regions behind a reshape, a bitcast, a union of refs or an untiling after an index, and those of
   `inline_mgpu`: taken as the whole that was selected until then;
 - the other blocks of a cluster: what they do to this one's barriers is not listed;
-- arithmetic in registers: no op says that it takes time.
+- arithmetic in registers: no op says that it takes time;
+- lines within JAX's and pipelib's emitters: an op of theirs has the line where they were called.
 
 `max_steps` ends a thread where one of its loops would begin that many steps and one: the program is
 then a prefix of each thread, without its drain. Source: the jaxprs of JAX 0.11.2 and 0.12.0.1.
 """
 
 import functools
+import gc
 import math
 import operator
 import os
@@ -65,7 +67,7 @@ def trace(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     closed = jax.make_jaxpr(kernel)(*args)
-    codes: dict[int, Any] = {}
+    codes: dict[Any, Any] = {}
     host = _Thread(0, None, None)
     code = _compile(closed, codes)
     code.run(host, [_value(leaf) for leaf in jax.tree.leaves(args)])
@@ -75,7 +77,14 @@ def trace(
             " one: pass a function that calls plgpu.kernel(...) once."
         )
     (params, values), *_ = host.kernels
-    return _Kernel(params, values, block, max_steps, codes).program()
+    traced = _Kernel(params, values, block, max_steps, codes)
+    collects = gc.isenabled()
+    gc.disable()  # ops are many, in no cycles, and all kept: to look for garbage takes a third
+    try:
+        return traced.program()
+    finally:
+        if collects:
+            gc.enable()
 
 
 class _Opaque:
@@ -334,17 +343,25 @@ class _Code(NamedTuple):
         return [env[slot] for slot in self.outputs]
 
 
-def _compile(jaxpr: Any, codes: dict[int, Any], is_open: bool = False) -> _Code:
-    """Compiles a jaxpr and all within it, once; if it is open, constants are its first inputs."""
-    if id(jaxpr) not in codes:
-        codes[id(jaxpr)] = _Compiler(jaxpr, codes).code(is_open)
-    return codes[id(jaxpr)]
+def _compile(
+    jaxpr: Any, codes: dict[Any, Any], is_open: bool = False, line: str | None = None
+) -> _Code:
+    """Compiles a jaxpr and all within it, once; if it is open, constants are its first inputs.
+
+    JAX knows the frames of an equation up to the loop or branch that it is in only: `line` is where
+    that is, for equations that an emitter made.
+    """
+    key = id(jaxpr), line
+    if key not in codes:
+        codes[key] = _Compiler(jaxpr, codes, line).code(is_open)
+    return codes[key]
 
 
 class _Compiler:
     """Gives each variable of a jaxpr a slot, and each equation a closure."""
 
-    def __init__(self, jaxpr: Any, codes: dict[int, Any]):
+    def __init__(self, jaxpr: Any, codes: dict[Any, Any], outer: str | None):
+        self.outer = outer
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
         self.template: list = []
         self.slots: dict[Any, int] = {}
@@ -377,15 +394,19 @@ class _Compiler:
         if handler := _HANDLERS.get(name):
             return handler(self, eqn)
         if eqn.effects:
-            return _refuse_unknown(name, _line(eqn))
+            return _refuse_unknown(name, self.line(eqn))
         return _pure(self, eqn, name)
 
-    def sub(self, jaxpr: Any, is_open: bool = False) -> _Code:
-        return _compile(jaxpr, self.codes, is_open)
+    def sub(self, eqn: Any, jaxpr: Any, is_open: bool = False) -> _Code:
+        return _compile(jaxpr, self.codes, is_open, self.line(eqn))
+
+    def line(self, eqn: Any) -> str | None:
+        """Where the equation is, or what it is in."""
+        return _line(eqn) or self.outer
 
     def emitter(self, kind: str, eqn: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation."""
-        line, label, make = _line(eqn), str(eqn.source_info.name_stack), Op
+        line, label, make = self.line(eqn), str(eqn.source_info.name_stack), Op
 
         def emit(
             thread, reads=(), writes=(), barrier=None, index=None, phase=None, size=0, flops=0,
@@ -411,7 +432,7 @@ class _Compiler:
         """A function of the values that says whether the equation is to be run."""
         if atom is None:
             return lambda env: True
-        slot, line = self.slot(atom), _line(eqn)
+        slot, line = self.slot(atom), self.line(eqn)
 
         def holds(env):
             if env[slot] is OPAQUE:
@@ -465,7 +486,7 @@ class _View:
 
     def __init__(self, compiler: _Compiler, eqn: Any, ref: Any, transforms):
         aval = ref.aval
-        self.slot, self.line = compiler.slot(ref), _line(eqn)
+        self.slot, self.line = compiler.slot(ref), compiler.line(eqn)
         self.base, done = _logical(tuple(aval.shape), transforms)
         self.dims = [_Dim(0, (), size, 1) for size in self.base]
         self.axes, self.exact = list(range(len(self.dims))), True
@@ -476,8 +497,13 @@ class _View:
         self.static = not any(d.terms or isinstance(d.size, _At) for d in self.dims)
         sized = not any(isinstance(d.size, _At) for d in self.dims)
         self.elements = math.prod(d.size for d in self.dims) if sized else None
-        self.box = tuple((d.start, d.start + (d.size - 1) * d.stride + 1) for d in self.dims) \
-            if self.static else ()  # fmt: skip
+        ends = lambda d: (d.start, d.start + (d.size - 1) * d.stride + 1)
+        self.box = tuple(map(ends, self.dims)) if self.static else ()
+        slots = [slot for d in self.dims for slot, _ in d.terms]
+        slots += [d.size.slot for d in self.dims if isinstance(d.size, _At)]
+        self.key = operator.itemgetter(self.slot, *dict.fromkeys(slots))
+        self.regions: dict[Any, Region] = {}
+        self.places: dict[Any, tuple[int, int]] = {}
 
     def _apply(self, transform: Any) -> None:
         name = type(transform).__name__
@@ -530,7 +556,15 @@ class _View:
         return tuple(box)
 
     def region(self, env: list) -> Region:
-        """The region in the buffer, clipped to it."""
+        """The region in the buffer, clipped to it; equal regions are one object."""
+        key = self.key(env)
+        try:
+            return self.regions[key]
+        except (KeyError, TypeError):
+            self.regions[key] = region = self._region(env)
+            return region
+
+    def _region(self, env: list) -> Region:
         ref = self.ref(env)
         box = self.intervals(env)
         if ref.shape != self.base:
@@ -550,6 +584,14 @@ class _View:
 
     def barrier(self, env: list) -> tuple[int, int]:
         """The id and the flat index, if this is a barrier."""
+        key = self.key(env)
+        try:
+            return self.places[key]
+        except (KeyError, TypeError):
+            self.places[key] = place = self._barrier(env)
+            return place
+
+    def _barrier(self, env: list) -> tuple[int, int]:
         ref, flat = self.ref(env), 0
         for (start, _), size in zip(self.intervals(env), self.base):
             flat = flat * size + start
@@ -839,7 +881,7 @@ def _call(name: str) -> Callable:
     """Runs the jaxpr in this parameter on the operands."""
 
     def handler(compiler: _Compiler, eqn: Any) -> Callable:
-        code, inputs = compiler.sub(eqn.params[name]), list(map(compiler.slot, eqn.invars))
+        code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
         outs = list(map(compiler.slot, eqn.outvars))
 
         def step(thread, env):
@@ -853,9 +895,9 @@ def _call(name: str) -> Callable:
 
 
 def _cond(compiler: _Compiler, eqn: Any) -> Callable:
-    codes = list(map(compiler.sub, eqn.params["branches"]))
+    codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
     which, *inputs = map(compiler.slot, eqn.invars)
-    outs, line, last = list(map(compiler.slot, eqn.outvars)), _line(eqn), len(codes) - 1
+    outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
 
     def step(thread, env):
         if env[which] is OPAQUE:
@@ -869,9 +911,9 @@ def _cond(compiler: _Compiler, eqn: Any) -> Callable:
 
 def _while(compiler: _Compiler, eqn: Any) -> Callable:
     params = eqn.params
-    test, body = compiler.sub(params["cond_jaxpr"]), compiler.sub(params["body_jaxpr"])
+    test, body = (compiler.sub(eqn, params[f"{name}_jaxpr"]) for name in ("cond", "body"))
     inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
-    first, line = params["cond_nconsts"], _line(eqn)
+    first, line = params["cond_nconsts"], compiler.line(eqn)
     second = first + params["body_nconsts"]
 
     def step(thread, env):
@@ -891,7 +933,7 @@ def _while(compiler: _Compiler, eqn: Any) -> Callable:
 
 
 def _scan(compiler: _Compiler, eqn: Any) -> Callable:
-    length, body = eqn.params["length"], compiler.sub(eqn.params["jaxpr"])
+    length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
     stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
     inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
     xs = sum(map(stacked, eqn.invars, body.invars))
@@ -917,7 +959,7 @@ def _scan(compiler: _Compiler, eqn: Any) -> Callable:
 
 def _run_scoped(compiler: _Compiler, eqn: Any) -> Callable:
     jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
-    code, outs = compiler.sub(jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
+    code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
     names = getattr(jaxpr.debug_info, "arg_names", None) or ()
     names = [name or f"scratch{i}" for i, name in enumerate(names)]
     names += [f"scratch{i}" for i in range(len(names), len(jaxpr.invars))]
@@ -940,7 +982,7 @@ def _run_scoped(compiler: _Compiler, eqn: Any) -> Callable:
 
 
 def _run_state(compiler: _Compiler, eqn: Any) -> Callable:
-    code, inputs = compiler.sub(eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
+    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
     outs, emit = list(map(compiler.slot, eqn.outvars)), compiler.emitter("acc_init", eqn)
     avals = [var.aval for var in code.invars]
 
@@ -948,7 +990,9 @@ def _run_state(compiler: _Compiler, eqn: Any) -> Callable:
         refs = []
         for i, (aval, slot) in enumerate(zip(avals, inputs, strict=True)):
             value, space = env[slot], _space(aval)
-            if space == "acc":
+            if type(value) is _Ref:
+                ref = value
+            elif space == "acc":
                 ref = thread.kernel.allocate(f"acc{i}", aval, (), thread.index, None)
                 size = thread.kernel.buffers[ref.id].bytes
                 emit(thread, (), (ref.whole,), size=size)
@@ -991,8 +1035,8 @@ def _kernel(compiler: _Compiler, eqn: Any) -> Callable:
     def step(thread, env):
         if thread.kernel is not None:
             raise NotImplementedError(
-                f"{_line(eqn)}: a kernel within the kernel {thread.kernel.params['name']!r} is not"
-                " traced: call it on the host, or inline its body."
+                f"{compiler.line(eqn)}: a kernel within a kernel is not traced, since a program is"
+                " that of one: call it on the host, or inline its body."
             )
         thread.kernels.append((eqn.params, [env[slot] for slot in inputs]))
 
@@ -1002,8 +1046,8 @@ def _kernel(compiler: _Compiler, eqn: Any) -> Callable:
 def _pallas_call(compiler: _Compiler, eqn: Any) -> Callable:
     def step(thread, env):
         raise NotImplementedError(
-            f"{_line(eqn)}: a pl.pallas_call (of Mosaic GPU, Triton or a TPU) is not traced, since"
-            " the compiler adds its copies: write the kernel with plgpu.kernel."
+            f"{compiler.line(eqn)}: a pl.pallas_call (Mosaic GPU, Triton or TPU) is not traced,"
+            " since the compiler adds its copies: write the kernel with plgpu.kernel."
         )
 
     return step

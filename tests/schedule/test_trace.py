@@ -1,0 +1,252 @@
+"""What `trace` lists, op by op; what it refuses, and how it says so."""
+
+import collections
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib.schedule import Op, Program
+from tests.schedule import kernels
+from tests.schedule.kernels import like
+
+X = like(256, 64)
+
+
+def words(program, thread=0):
+    """The ops of a thread on one line each, without source lines and scopes' ends."""
+    lines = (program.describe(op._replace(line=None)) for op in program.threads[thread])
+    return [line for line in lines if not line.startswith("scope_")]
+
+
+def names(program):
+    return {buffer.name: buffer for buffer in program.buffers}
+
+
+def test_load_wait_compute_store():
+    program = pipelib.trace(kernels.add_one, X)
+    assert words(program) == [
+        "load reads in0[0:64, 0:64] writes x_smem[0:64, 0:64] on barrier[0] #0",
+        "wait on barrier[0] #0",
+        "read reads x_smem[0:64, 0:64] in compute",
+        "write writes x_smem[0:64, 0:64] in compute",
+        "fence",
+        "store reads x_smem[0:64, 0:64] writes out0[0:64, 0:64]",
+        "commit_group",
+        "wait_store 0",
+    ]
+    load = program.threads[0][1]
+    assert re.fullmatch(r"tests/schedule/kernels\.py:\d+", load.line)
+    assert load.bytes == 64 * 64 * 2
+    assert program.threads[0][0] == Op("scope_begin", 0, n=0, bytes=64 * 64 * 2 + 8)
+    assert (program.grid, program.block, program.smem_bytes) == ((4,), (0,), 64 * 64 * 2 + 8)
+    assert names(program)["x_smem"][2:6] == ("smem", (64, 64), "float16", 64 * 64 * 2)
+    assert program.barriers[0][1:4] == ("barrier", 1, 1)
+    assert not program.truncated
+
+
+def test_matmul_in_a_ring_of_two_slots():
+    program = pipelib.trace(kernels.matmul, like(64, 192), like(192, 64))
+    ring = program.barriers[0].name
+    a, b = (buffer.name for buffer in program.buffers if buffer.slots == 2)
+    accumulator = "acc[0:64, 0:64]"
+
+    def loads(k, step):
+        here, slot = f"{64 * k}:{64 * k + 64}", k % 2
+        return [
+            f"load reads in0[0:64, {here}] writes {a}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
+            f" #{k // 2 * 2} step ({step},)",
+            f"load reads in1[{here}, 0:64] writes {b}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
+            f" #{k // 2 * 2 + 1} step ({step},)",
+        ]
+
+    def compute(k):
+        slot = k % 2
+        return [
+            f"wait on {ring}[{slot}] #{k // 2} step ({k},)",
+            f"wgmma reads {a}[{slot}, 0:64, 0:64], {b}[{slot}, 0:64, 0:64], {accumulator}"
+            f" writes {accumulator} step ({k},)",
+            f"wgmma_wait 0 step ({k},)",
+        ]
+
+    assert words(program) == [
+        *loads(0, 0), *loads(1, 1), *compute(0), *loads(2, 0), *compute(1), *compute(2),
+        f"acc_read 0 reads {accumulator}", "write writes out0[0:64, 0:64]",
+    ]  # fmt: skip
+    flops = [op.flops for op in program.threads[0] if op.kind == "wgmma"]
+    assert flops == [2 * 64**3] * 3
+    assert program.smem_bytes == 2 * 2 * 64 * 64 * 2 + 2 * 8
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(
+    slots=st.integers(1, 4), steps=st.integers(1, 6), delay=st.integers(0, 3),
+    threads=st.integers(1, 2),
+)  # fmt: skip
+def test_each_phase_that_is_waited_for_gets_its_arrivals(slots, steps, delay, threads):
+    delay, slots = min(delay, slots - 1), max(slots, 1)
+    call = lambda x: kernels.specialized(x, slots, delay, threads)
+    program = pipelib.trace(call, like(64 * steps, 64))
+    memory, arrivals, waits = threads, collections.Counter(), collections.Counter()
+    for op in (op for ops in program.threads for op in ops if op.barrier is not None):
+        place = op.barrier, op.index
+        if op.kind in ("load", "arrive"):
+            assert (op.kind == "load") == (op.thread == memory)
+            arrivals[place] += 1
+        else:
+            assert op.kind == "wait"
+            waits[*place, op.thread] += 1
+    for (barrier, index, thread), count in waits.items():
+        assert count * program.barriers[barrier].arrivals == arrivals[barrier, index], thread
+    assert sum(arrivals.values()) == steps + threads * max(steps - delay, 0)
+    assert sum(waits.values()) == threads * steps + max(steps - delay, 0)
+    assert program.registers[memory] == 40
+
+
+def test_specialized_threads_have_their_roles():
+    program = pipelib.trace(lambda x: kernels.specialized(x, 2, 0), X)
+    compute, memory = (collections.Counter(op.kind for op in ops) for ops in program.threads)
+    scopes = dict(scope_begin=2, scope_end=2)
+    assert memory == dict(registers=1, load=4, wait=4, **scopes)
+    assert compute == dict(registers=1, wait=4, read=8, fence=4, arrive=4, **scopes)
+    shared = [op for ops in program.threads for op in ops if op.kind == "scope_begin"]
+    assert len({op.n for op in shared}) == 2
+
+
+def test_block_picks_one():
+    program = pipelib.trace(kernels.add_one, X, block=(3,))
+    assert words(program)[0].startswith("load reads in0[192:256, 0:64] writes")
+    assert program.block == (3,)
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ((4,), r"block=\(4,\) is not in the grid: axis 'i' has the blocks 0 to 3, and 4 is none"),
+        ((0, 0), r"block=\(0, 0\) has 2 indices, but the grid \(4,\) has 1 axes and the cluster 0"),
+    ],
+)
+def test_a_block_that_is_not_there(block, text):
+    with pytest.raises(ValueError, match=text):
+        pipelib.trace(kernels.add_one, X, block=block)
+
+
+def test_max_steps_truncates_and_says_so():
+    program = pipelib.trace(lambda x: kernels.specialized(x, 2, 0), X, max_steps=3)
+    assert program.truncated
+    assert "TRUNCATED" in str(program).splitlines()[0]
+    assert max(op.step[0] for ops in program.threads for op in ops if op.step) == 2
+    whole = pipelib.trace(lambda x: kernels.specialized(x, 2, 0), X, max_steps=4)
+    assert not whole.truncated
+    for cut, all_ops in zip(program.threads, whole.threads):
+        assert cut == all_ops[: len(cut)]
+    with pytest.raises(ValueError, match="max_steps=0 is less than 1: no step would be traced"):
+        pipelib.trace(kernels.add_one, X, max_steps=0)
+
+
+def test_json_round_trip():
+    program = pipelib.trace(lambda x: kernels.specialized(x, 2, 1, 2), X)
+    assert Program.from_json(program.to_json()) == program
+
+
+def test_transforms_and_predicates():
+    def kernel(x, o, smem):
+        smem.at[1:3].at[1, 4:12][2:4] = jnp.zeros((2, 64), jnp.float16)
+        plgpu.copy_smem_to_gmem(smem.at[3, 0:8], o.at[0:8], predicate=False)
+        o[0:8] = smem.at[2].transpose((1, 0)).at[0:8][...]
+        plgpu.copy_smem_to_gmem(smem.at[0, 0:8, 0:16], o.at[8:16, 0:16], commit_group=False)
+        o[0, 0] += smem[3, 1, 2]
+
+    scratch = [plgpu.SMEM((4, 64, 64), jnp.float16)]
+    program = pipelib.trace(kernels.of(kernel, scratch_types=scratch), X)
+    assert words(program) == [
+        "write writes smem[2, 6:8, 0:64]",
+        "commit_group",
+        "read reads smem[2, 0:64, 0:8]",
+        "write writes out0[0:8, 0:64]",
+        "store reads smem[0, 0:8, 0:16] writes out0[8:16, 0:16]",
+        "read reads out0[0, 0]",
+        "read reads smem[3, 1, 2]",
+        "write writes out0[0, 0]",
+    ]
+
+
+def test_loops_bounded_by_a_concrete_argument():
+    def kernel(x, count, o):
+        def body(i, last):
+            o[i] = x[last]
+            return i
+
+        lax.fori_loop(0, count[1], body, 5)
+
+    program = pipelib.trace(kernels.of(kernel), X, np.array([9, 2], np.int32))
+    assert [op.step for op in program.threads[0] if op.kind == "write"] == [(0,), (1,)]
+    assert words(program)[-2:] == [
+        "read reads in0[0, 0:64] step (1,)", "write writes out0[1, 0:64] step (1,)",
+    ]  # fmt: skip
+
+
+def refused(kernel, *args, **options):
+    """The error of tracing this kernel."""
+    with pytest.raises((ValueError, NotImplementedError)) as error:
+        pipelib.trace(kernels.of(kernel, **options), *(args or (X,)))
+    return str(error.value)
+
+
+ADVICE = (
+    " depends on what a tensor holds or a barrier answers, which is not known without running: let"
+    " it depend on program ids, loop counters, shapes or a concrete integer argument."
+)
+
+
+def test_flow_that_depends_on_tensors_is_refused_with_its_line():
+    def branch(x, o):
+        @pl.when(x[0, 0] > 0)
+        def _():
+            o[0] = x[0]
+
+    def loop(x, o):
+        lax.while_loop(lambda i: i < x[0], lambda i: i + 1, 0)
+
+    def index(x, o):
+        o[x[0]] = x[1]
+
+    def predicate(x, o, smem):
+        plgpu.copy_smem_to_gmem(smem, o.at[0:8], predicate=x[0, 0] > 0)
+
+    line = r"tests/schedule/test_trace\.py:\d+: "
+    integers, scratch = like(64, dtype=jnp.int32), [plgpu.SMEM((8, 64), jnp.float16)]
+    for what, text in {
+        "The branch that is taken": refused(branch),
+        "The end of a loop": refused(loop, integers),
+        "An index": refused(index, integers, out=like(64, dtype=jnp.int32)),
+        "The predicate of a copy or an arrival": refused(predicate, scratch_types=scratch),
+    }.items():
+        assert re.fullmatch(line + re.escape(what + ADVICE), text), text
+
+
+def test_an_unknown_effect_is_named():
+    def kernel(x, o):
+        jax.debug.callback(lambda: None)
+
+    text = refused(kernel)
+    assert re.match(r"tests/schedule/test_trace\.py:\d+: the primitive 'debug_callback' has", text)
+    assert text.endswith("ops would be missing: take it out of what is traced.")
+
+
+def test_what_is_no_kernel():
+    with pytest.raises(ValueError, match="calls 0 Mosaic GPU kernels, but a program is"):
+        pipelib.trace(lambda x: x + 1, X)
+    with pytest.raises(ValueError, match="calls 2 Mosaic GPU kernels"):
+        pipelib.trace(lambda x: kernels.add_one(kernels.add_one(x)), X)
+    call = pl.pallas_call(lambda x, o: None, out_shape=X)
+    with pytest.raises(NotImplementedError, match=r"a pl\.pallas_call .* is not traced.*plgpu"):
+        pipelib.trace(call, X)

@@ -14,6 +14,7 @@ Not covered:
 - `pl.pallas_call`, Blackwell, semaphores, several kernels, unknown effects: refused;
 - regions behind a reshape, a bitcast, a union of refs or an untiling after an index, and those of
   `inline_mgpu`: taken as the whole that was selected until then;
+- memory of a scope that is entered again: it is new each time, with barriers at phase 0;
 - the other blocks of a cluster: what they do to this one's barriers is not listed;
 - arithmetic in registers: no op says that it takes time;
 - lines within JAX's and pipelib's emitters: an op of theirs has the line where they were called.

@@ -250,3 +250,48 @@ def test_what_is_no_kernel():
     call = pl.pallas_call(lambda x, o: None, out_shape=X)
     with pytest.raises(NotImplementedError, match=r"a pl\.pallas_call .* is not traced.*plgpu"):
         pipelib.trace(call, X)
+
+
+def test_what_else_a_kernel_may_do():
+    @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),))
+    def magic(ctx, smem):
+        raise AssertionError("never run")
+
+    def kernel(x, o, smem, barrier):
+        plgpu.async_prefetch(x.at[0:64])
+        magic(smem)
+        plgpu.barrier_test(barrier.at[1])
+        plgpu.barrier_arrive(barrier.at[1])
+        plgpu.set_max_registers(40, action="decrease")
+
+        @plgpu.nd_loop((2, 3), collective_axes=())
+        def _(loop):
+            i, j = loop.index
+            with jax.named_scope("inner"):
+                o[i, j] = jnp.float16(0)
+
+        def count(total):
+            total[...] += lax.axis_size("wg") + 3
+
+        rows = pl.run_state(count)(jnp.int32(4))
+        o[rows] = jax.nn.relu(smem[0])
+
+    scratch = [plgpu.SMEM((8, 64), jnp.float16), plgpu.Barrier(num_barriers=2)]
+    call = kernels.of(kernel, scratch_types=scratch, num_threads=2, thread_name="wg")
+    program = pipelib.trace(call, X)
+    assert len(program.threads) == 2
+    for thread in range(2):
+        lines = words(program, thread)
+        assert lines[:5] == [
+            "prefetch reads in0[0:64, 0:64]",
+            "opaque reads smem[0:8, 0:64] writes smem[0:8, 0:64] (magic)",
+            "test on barrier[1] #0",
+            "arrive on barrier[1] #0",
+            "registers 40 (decrease)",
+        ]
+        assert lines[5:11] == [
+            f"write writes out0[{i}, {j}] step ({3 * i + j},) in inner"
+            for i in range(2) for j in range(3)
+        ]  # fmt: skip
+        assert lines[11:] == ["read reads smem[0, 0:64]", "write writes out0[9, 0:64]"]
+    assert program.registers == (40, 40)

@@ -4,8 +4,9 @@ import dataclasses
 import types
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
+from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu, ragged_dot_mgpu
 
 import pipelib
 from pipelib.schedule import Program
@@ -79,3 +80,12 @@ def test_upstream_s_attention(monkeypatch, name, causal):
     check(program)
     kinds = [op.kind for ops in program.threads for op in ops]
     assert {"load", "wgmma", "acc_init", "registers", "store"} <= set(kinds)
+
+
+def test_upstream_s_ragged_dot_wants_its_group_sizes():
+    options = dict(block_m=64, block_n=64, block_k=64, max_concurrent_steps=2, grid_block_n=2)
+    call = lambda a, b, sizes: ragged_dot_mgpu.ragged_dot(a, b, group_sizes=sizes, **options)
+    args = like(256, 128), like(2, 128, 128)
+    check(pipelib.trace(call, *args, np.array([100, 156], np.int32)))
+    with pytest.raises(ValueError, match="depends on what a tensor holds"):
+        pipelib.trace(call, *args, like(2, dtype=jnp.int32))

@@ -14,20 +14,30 @@ commit_group        closes the group of this thread's stores so far
 wait_store          returns once at most `n` groups are unfinished (note "read_only": unread)
 arrive, wait, test  on a barrier
 read, write         ordinary accesses of GMEM and SMEM
+compute             arithmetic in registers: `flops` operations, of which `n` are transcendental
 wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
 acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are
                     unfinished
 acc_write           a new value of an accumulator
 fence               `commit_smem`: what was written is there for asynchronous readers
 registers           the thread's registers from here on: `n`
-scope_begin/_end    memory with the scope number `n` begins or ends to exist
+scope_begin/_end    memory with the scope number `n` begins or ends to exist (note "shared": for
+                    all threads of the block, which meet where it begins)
 opaque              code that only the device understands; its regions are whole buffers
 ==================  ================================================================================
 
 `phase` is a count, not a parity. Of a wait or a test: how many phases of this barrier the thread
 has waited for before. Of an arrival (`arrive`, `load`): how many arrivals the thread itself has
 made there before. Not covered: how the arrivals of several threads add up to phases, which is the
-reader's to find out. Source: this project's own.
+reader's to find out.
+
+A cluster. The blocks of one cluster are one program: `threads` has those of its first block, then
+those of the next. Each block has SMEM and barriers of its own (`block` says whose); GMEM is all's.
+An arrival on a barrier with `peers` arrives on each of these (its own is among them), and its
+`arrivals` count those of all. A load with `peers` is a multicast: it writes the regions `writes`,
+its part in each peer's SMEM, and its bytes count on the barrier of each; its own barrier's phase
+is complete when it has arrived and the corresponding loads of all peers have landed there too.
+Source: this project's own.
 """
 
 import json
@@ -35,7 +45,7 @@ import pathlib
 from collections import Counter
 from typing import Any, NamedTuple
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Region(NamedTuple):
@@ -46,7 +56,11 @@ class Region(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """An allocation; `thread` and `scope` are None if it is of all threads, of the whole kernel."""
+    """An allocation; `thread` and `scope` are None if it is of all threads, of the whole kernel.
+
+    `block` is that of the cluster whose memory it is, None for GMEM. Memory is numbered `slots` of
+    equal size along its first dimension if that is only ever taken one at a time.
+    """
 
     id: int
     name: str
@@ -57,10 +71,14 @@ class Buffer(NamedTuple):
     slots: int | None = None
     thread: int | None = None
     scope: int | None = None
+    block: int | None = None
 
 
 class Barrier(NamedTuple):
-    """An array of `count` barriers, each of whose phases takes `arrivals` arrivals."""
+    """An array of `count` barriers, each of whose phases takes `arrivals` arrivals.
+
+    `cluster` names the axes along which an arrival is spread, `peers` the barriers that get it.
+    """
 
     id: int
     name: str
@@ -69,6 +87,8 @@ class Barrier(NamedTuple):
     cluster: tuple[str, ...] = ()
     thread: int | None = None
     scope: int | None = None
+    block: int | None = None
+    peers: tuple[int, ...] = ()
 
 
 class Op(NamedTuple):
@@ -92,13 +112,15 @@ class Op(NamedTuple):
     flops: int = 0
     n: int | None = None
     note: str = ""
+    peers: tuple[int, ...] = ()
 
 
 class Program(NamedTuple):
-    """All that one block does: `threads` has the ops of each Pallas thread.
+    """All that one block, or one cluster of blocks, does.
 
-    `smem_bytes` is the most that is allocated at once; `registers` what each thread asked for last,
-    if it did. If `truncated`, at least one thread's ops end in the middle of a loop.
+    `threads` has the ops of each Pallas thread of each of the `blocks`. `smem_bytes` is the most
+    that a block allocates at once; `registers` what each thread asked for last, if it did.
+    `truncated` has the threads whose ops end in the middle of a loop.
     """
 
     name: str
@@ -110,7 +132,8 @@ class Program(NamedTuple):
     block: tuple[int, ...] = ()
     smem_bytes: int = 0
     registers: tuple[int | None, ...] = ()
-    truncated: bool = False
+    truncated: tuple[int, ...] = ()
+    blocks: int = 1
 
     def __str__(self) -> str:
         cut = ", TRUNCATED: the threads' ends are missing" if self.truncated else ""

@@ -244,20 +244,20 @@ class _Kernel:
 
     def program(self) -> Program:
         """Runs all threads."""
-        threads, ended = [], False
+        threads, ended = [], []
         for index in range(self.threads):
             thread = _Thread(index, self, self.max_steps)
             thread.axes[self.thread_name] = index
             try:
                 self.code.run(thread, self.arguments)
             except _Ended:
-                ended = True
+                ended.append(index)
             threads.append(thread)
         ops = tuple(tuple(thread.ops) for thread in threads)
         return Program(
             self.params["name"], ops, _with_slots(self.buffers, ops), tuple(self.barriers),
             self.grid, self.cluster, self.block, max(t.peak_bytes for t in threads),
-            tuple(t.registers for t in threads), ended,
+            tuple(t.registers for t in threads), tuple(ended),
         )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ PROGRAM = Program(
         Buffer(1, "x_smem", "smem", (2, 64), "float16", 256, 2, None, 0),
     ),
     (Barrier(0, "full", 1, 2, ("cluster",), None, 0),),
-    (2, 3), (2,), (0, 1, 0), 1040, (40, 232, None), True,
+    (2, 3), (2,), (0, 1, 0), 1040, (40, 232, None), (1,),
 )  # fmt: skip
 
 
@@ -41,8 +41,8 @@ def test_a_file_gives_the_same_program_back(tmp_path):
 
 
 def test_another_format_is_refused():
-    text = PROGRAM.to_json().replace('"format": 1', '"format": 7')
-    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 1"):
+    text = PROGRAM.to_json().replace('"format": 2', '"format": 7')
+    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 2"):
         Program.from_json(text)
 
 

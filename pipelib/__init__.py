@@ -2,7 +2,8 @@
 
 ``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are drop-in supersets of
 the functions of the same names in ``jax.experimental.pallas.mosaic_gpu``.
-``trace`` lists what a kernel's threads do, without a GPU.
+``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
+and deadlocks in it.
 """
 
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 from pipelib.pipeline import emit_pipeline
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized", "trace"]
+_SCHEDULE = ("check", "trace")
+
+__all__ = ["check", "emit_pipeline", "emit_pipeline_warp_specialized", "trace"]
 
 
 def __getattr__(name: str) -> Any:
     """Imports `pipelib.schedule` when it is first asked for: pipelines need none of it."""
-    if name != "trace":
+    if name not in _SCHEDULE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pipelib import schedule
 
-    return schedule.trace
+    return getattr(schedule, name)

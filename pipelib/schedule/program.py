@@ -59,7 +59,9 @@ class Buffer(NamedTuple):
     """An allocation; `thread` and `scope` are None if it is of all threads, of the whole kernel.
 
     `block` is that of the cluster whose memory it is, None for GMEM. Memory is numbered `slots` of
-    equal size along its first dimension if that is only ever taken one at a time.
+    equal size along its first dimension if that is only ever taken one at a time. `role` says of
+    GMEM whether the kernel was given it initialised ("in"), is to fill it ("out"), both ("in/out")
+    or only has it while it runs ("scratch"); of other memory it is empty.
     """
 
     id: int
@@ -72,6 +74,7 @@ class Buffer(NamedTuple):
     thread: int | None = None
     scope: int | None = None
     block: int | None = None
+    role: str = ""
 
 
 class Barrier(NamedTuple):

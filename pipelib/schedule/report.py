@@ -1,0 +1,153 @@
+"""`Finding` and `Report`: what is wrong with a program, in words.
+
+The model. A finding is one fault: its kind, the ops that show it first, a sentence on the cause and
+one on the remedy. The same fault at later steps (the same kind and the same source lines) is
+counted, not listed again. A report is the findings of one program, gravest kinds first.
+
+===================  ===============================================================================
+kind                 what is wrong
+===================  ===============================================================================
+race                 two accesses of the same memory, one a write, in no order
+missing-commit       ordinary and asynchronous accesses in order, but with no `commit_smem` between
+deadlock             threads that wait for ever
+barrier-misuse       arrivals that a phase does not expect, or a waiter that can miss a phase
+uninitialized-read   a read of memory that nothing has written
+lost-store           a result that never leaves SMEM, or may leave it too late
+resource             more shared memory or registers than there are
+===================  ===============================================================================
+"""
+
+import html
+import linecache
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pipelib.schedule.program import Op, Program
+
+KINDS = (
+    "deadlock", "race", "missing-commit", "barrier-misuse", "uninitialized-read", "lost-store",
+    "resource",
+)  # fmt: skip
+
+
+class Finding(NamedTuple):
+    """One fault; `ops` are those of its first occurrence, `count` is how often it occurs."""
+
+    kind: str
+    ops: tuple[Op, ...]
+    cause: str
+    remedy: str
+    count: int = 1
+
+
+class Report:
+    """The findings of one program, an iterable; `ok` if there are none.
+
+    `str` of it reads like a compiler's errors, and a notebook shows it as HTML. `notes` say what
+    the check left out.
+    """
+
+    def __init__(self, program: Program, findings: tuple[Finding, ...], notes: tuple[str, ...]):
+        self.program, self.notes = program, notes
+        self.findings = tuple(sorted(findings, key=lambda f: KINDS.index(f.kind)))
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __getitem__(self, index: int) -> Finding:
+        return self.findings[index]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        parts = [self._text(finding) for finding in self]
+        parts += [f"note: {note}" for note in self.notes]
+        return "\n\n".join([*parts, self._verdict()])
+
+    __repr__ = __str__
+
+    def _verdict(self) -> str:
+        ops = sum(map(len, self.program.threads))
+        seen = f"{ops:,} ops of {count(len(self.program.threads), 'thread')} checked"
+        found = count(len(self), "finding") if self.findings else "no finding"
+        return f"{self.program.name}: {found} ({seen})"
+
+    def _text(self, finding: Finding) -> str:
+        lines = [f"{finding.kind}: {finding.cause}"]
+        for op in finding.ops:
+            where, what, source = self._parts(op)
+            lines.append(f"  --> {where}")
+            lines.append(f"      {source}" if source else f"      {what}")
+            if source:
+                lines.append(f"      ({what})")
+        lines.append(f"  remedy: {finding.remedy}")
+        if finding.count > 1:
+            lines.append(f"  ({finding.count - 1} more of the same)")
+        return "\n".join(lines)
+
+    def _parts(self, op: Op) -> tuple[str, str, str]:
+        """Where an op is, what it does, and its source line if that can be read."""
+        where = [op.line or "at an unknown line", thread_name(self.program, op.thread)]
+        where += [f"step {', '.join(map(str, op.step))}"] if op.step else []
+        where += [f"in {op.scope}"] if op.scope else []
+        what = self.program.describe(op._replace(line=None, step=(), scope=""))
+        file, _, number = (op.line or "").rpartition(":")
+        source = linecache.getline(file, int(number)).strip() if file else ""
+        return ", ".join(where), what, source
+
+    def _repr_html_(self) -> str:
+        """The report for a notebook; colours are the page's own."""
+        parts = [self._html(finding) for finding in self]
+        parts += [f"<p><em>note:</em> {html.escape(note)}</p>" for note in self.notes]
+        return f"<div>{''.join(parts)}<p>{html.escape(self._verdict())}</p></div>"
+
+    def _html(self, finding: Finding) -> str:
+        rows = []
+        for op in finding.ops:
+            where, what, source = map(html.escape, self._parts(op))
+            code = f"<br><code>{source}</code>" if source else ""
+            rows.append(f"<li>{where}{code}<br><small>{what}</small></li>")
+        more = f" ({finding.count - 1} more of the same)" if finding.count > 1 else ""
+        return (
+            f"<p><strong>{finding.kind}</strong>: {html.escape(finding.cause)}{more}</p>"
+            f"<ul>{''.join(rows)}</ul><p><em>Remedy:</em> {html.escape(finding.remedy)}</p>"
+        )
+
+
+def thread_name(program: Program, thread: int) -> str:
+    """How a report calls a thread: with its block, if there are several."""
+    each = len(program.threads) // program.blocks
+    block = f"block {thread // each} of the cluster, " if program.blocks > 1 else ""
+    return f"{block}thread {thread % each}"
+
+
+def count(number: int, noun: str) -> str:
+    """The number with its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+class Findings:
+    """Collects findings; of those that are alike, the first is kept and the rest are counted."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple, Finding] = {}
+
+    def add(
+        self, kind: str, ops: tuple[Op, ...], cause: str, remedy: str, key: object = ()
+    ) -> None:
+        """Notes a fault; faults are alike if kind, source lines, op kinds and `key` are."""
+        alike = (kind, key, *((op.kind, op.line, op.scope) for op in ops))
+        seen = self._found.get(alike)
+        self._found[alike] = (
+            seen._replace(count=seen.count + 1) if seen else Finding(kind, ops, cause, remedy)
+        )
+
+    def all(self) -> tuple[Finding, ...]:
+        """What was found, in the order of first occurrence."""
+        return tuple(self._found.values())

@@ -108,6 +108,7 @@ class Order:
         self.groups, self.products = [0] * self.size, [0] * self.size
         self._meetings: dict[tuple[int, int], dict[int, tuple[Clock, Clock]]] = defaultdict(dict)
         self._met = [0] * self.size
+        self._misused: set[int] = set()  # where phases are in doubt, what else they say is noise
         for ops in program.threads:
             for index, op in enumerate(ops):
                 if op.kind == "wait":
@@ -270,7 +271,7 @@ class Order:
         clock = list(phase.clock)
         clock[place.component] = max(clock[place.component], number + 1)
         phase.clock = tuple(clock)
-        if number:
+        if number and place.barrier not in self._misused:
             self._look_for_lapped(place, number)
 
     def _knows_complete(self, thread: int, place: Place, number: int) -> bool:
@@ -284,6 +285,7 @@ class Order:
         )
 
     def _report_early(self, place: Place, number: int, op: Op) -> None:
+        self._misused.add(place.barrier)
         name = self.name(place)
         before = place.phases[number - 1].arrivals
         if not place.phases[number - 1].is_complete or any(o.kind == "load" for *_, o in before):

@@ -37,21 +37,24 @@ def add_one(x):
     return of(kernel, grid=(4,), grid_names=("i",), scratch_types=scratch)(x)
 
 
-def matmul(a, b):
+def matmul(a, b, waits=0, delay=0):
     """One block, one thread, a ring of two slots."""
 
     def kernel(a, b, o):
-        block = lambda shape, at: plgpu.BlockSpec(shape, at, transforms=TRANSFORMS)
+        block = lambda shape, at: plgpu.BlockSpec(
+            shape, at, transforms=TRANSFORMS, delay_release=delay
+        )
         specs = block((64, 64), lambda k: (0, k)), block((64, 64), lambda k: (k, 0))
 
         def scope(acc):
             def body(_, a, b):
                 plgpu.wgmma(acc, a, b)
-                plgpu.wgmma_wait(0)
+                plgpu.wgmma_wait(waits)
 
             pipelib.emit_pipeline(
-                body, grid=(3,), in_specs=specs, max_concurrent_steps=2, ordinary_reads=False
-            )(a, b)
+                body, grid=(a.shape[1] // 64,), in_specs=specs, max_concurrent_steps=2,
+                ordinary_reads=False,
+            )(a, b)  # fmt: skip
             o[...] = acc[...].astype(jnp.float16)
 
         pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))

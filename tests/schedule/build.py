@@ -1,0 +1,82 @@
+"""Programs by hand: ops without thread and phase, which `program` fills in."""
+
+from collections import Counter
+
+from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+
+WIDTH = 8
+GMEM, SMEM, OUT, ACC = range(4)
+BUFFERS = (
+    Buffer(GMEM, "x", "gmem", (64, WIDTH), "float16", 1024, role="in"),
+    Buffer(SMEM, "ring", "smem", (2, WIDTH), "float16", 32, 2, None, 0),
+    Buffer(OUT, "out", "gmem", (64, WIDTH), "float16", 1024, role="out"),
+    Buffer(ACC, "acc", "acc", (64, WIDTH), "float32", 2048, None, 0, 1),
+)
+PRODUCED, CONSUMED = range(2)
+
+
+def at(buffer, row, rows=1, columns=(0, WIDTH)):
+    """Some rows of a buffer."""
+    return Region(buffer, ((row, row + rows), columns))
+
+
+def load(row, slot, barrier=PRODUCED, line=None):
+    return Op("load", 0, (at(GMEM, row),), (at(SMEM, slot),), barrier, slot, line=line, bytes=16)
+
+
+def store(slot, row, note="", line=None):
+    return Op("store", 0, (at(SMEM, slot),), (at(OUT, row),), line=line, note=note, bytes=16)
+
+
+def read(slot, line=None):
+    return Op("read", 0, (at(SMEM, slot),), line=line)
+
+
+def write(slot, line=None):
+    return Op("write", 0, (), (at(SMEM, slot),), line=line)
+
+
+def wgmma(slot, line=None):
+    acc = at(ACC, 0, 64)
+    return Op("wgmma", 0, (at(SMEM, slot), acc), (acc,), line=line, flops=1024)
+
+
+def wait(barrier, index=0, line=None):
+    return Op("wait", 0, barrier=barrier, index=index, line=line)
+
+
+def arrive(barrier, index=0, line=None):
+    return Op("arrive", 0, barrier=barrier, index=index, line=line)
+
+
+def just(kind, n=None, note="", line=None):
+    """An op that has nothing but perhaps a count and a note."""
+    return Op(kind, 0, n=n, note=note, line=line)
+
+
+def barriers(produced=1, consumed=1, count=2):
+    """The two barriers of a ring, by their arrivals."""
+    return (
+        Barrier(PRODUCED, "produced", produced, count, scope=0),
+        Barrier(CONSUMED, "consumed", consumed, count, scope=0),
+    )
+
+
+RING = barriers()
+
+
+def program(*threads, buffers=BUFFERS, barriers=RING, **fields):
+    """The program of these threads' ops."""
+    numbered = tuple(tuple(_numbered(index, ops)) for index, ops in enumerate(threads))
+    return Program("hand-made", numbered, buffers, barriers, **fields)
+
+
+def _numbered(thread, ops):
+    waits, arrivals = Counter(), Counter()
+    for op in ops:
+        op = op._replace(thread=thread)
+        if op.barrier is not None:
+            counts = waits if op.kind in ("wait", "test") else arrivals
+            op = op._replace(phase=counts[op.barrier, op.index])
+            counts[op.barrier, op.index] += op.kind != "test"
+        yield op

@@ -1,0 +1,455 @@
+"""What `check` finds in small programs, and in which words."""
+
+import pytest
+
+import pipelib
+from pipelib.schedule import check
+from pipelib.schedule.program import Barrier, Buffer, Op, Region
+from tests.schedule import build, kernels
+from tests.schedule.build import (
+    ACC,
+    BUFFERS,
+    CONSUMED,
+    OUT,
+    PRODUCED,
+    SMEM,
+    arrive,
+    at,
+    barriers,
+    just,
+    load,
+    program,
+    read,
+    store,
+    wait,
+    wgmma,
+    write,
+)  # fmt: skip
+from tests.schedule.kernels import like
+
+STORED = (just("commit_group"), just("wait_store", 0))
+
+
+def ring(steps, slots=2, release=True, consumed=True, body=read):
+    """A memory thread and a compute thread."""
+    memory, compute = [], []
+    for step in range(steps):
+        slot = step % slots
+        if step >= slots and consumed:
+            memory.append(wait(CONSUMED, slot, "k.py:1"))
+        memory.append(load(step, slot, line="k.py:2"))
+        compute += [wait(PRODUCED, slot, "k.py:3"), body(slot, "k.py:4")]
+        if release:
+            compute.append(arrive(CONSUMED, slot, "k.py:5"))
+    return memory, compute
+
+
+def only(found, kind):
+    """The one finding of a report, which is of this kind."""
+    assert [finding.kind for finding in found] == [kind], str(found)
+    return found[0]
+
+
+def lines(finding):
+    return [op.line for op in finding.ops]
+
+
+def test_a_right_program_has_no_finding():
+    report = check(program(*ring(7)))
+    assert report.ok and len(report) == 0 and list(report) == []
+    assert str(report) == "hand-made: no finding (33 ops of 2 threads checked)"
+
+
+# Races.
+
+
+def test_a_read_before_its_load_has_landed():
+    finding, late = check(program([load(0, 0, line="k.py:2"), read(0, "k.py:4")]))
+    assert (finding.kind, late.kind) == ("race", "barrier-misuse")
+    assert finding.cause == (
+        "slot 0 of `ring` is read by thread 0 while it may still be written by the load of thread"
+        " 0: the copy has landed when a wait on `produced[0]` returns, and thread 0 has made none."
+    )
+    assert finding.remedy == "Call barrier_wait on that barrier in thread 0 before the access."
+    assert lines(finding) == ["k.py:4", "k.py:2"]
+    assert late.cause == (
+        "Nothing waits for this copy: its bytes may land on `produced[0]` and in SMEM when both"
+        " have ceased to exist."
+    )
+
+
+def test_a_slot_that_is_loaded_while_it_may_be_read():
+    memory, compute = ring(6, consumed=False)
+    found = check(program(memory, compute))
+    race = next(f for f in found if f.kind == "race")
+    assert race.cause == (
+        "slot 0 of `ring` is overwritten by the load of thread 0 while it may still be written by"
+        " the load of thread 0: the copy has landed when a wait on `produced[0]` returns, and"
+        " thread 0 has made none."
+    )
+    assert {f.kind for f in found} == {"race", "barrier-misuse"}
+    assert "meant for its phase 1, but nothing makes it come after phase 0 is" in str(found)
+
+
+def test_a_product_in_flight_reads_its_operands():
+    memory, compute = ring(4, body=wgmma)
+    end = [just("wgmma_wait", 0), Op("acc_read", 0, (at(ACC, 0, 64),), n=0)]
+    finding = only(check(program(memory, compute + end)), "race")
+    assert finding.cause == (
+        "slot 0 of `ring` is overwritten by the load of thread 0 while it may still be read by the"
+        " wgmma of thread 1: the product is over when a wgmma_wait of thread 1 returns that leaves"
+        " none of those issued since, and nothing makes that come first."
+    )
+    assert finding.remedy == (
+        "Call wgmma_wait(0) in thread 1, then arrive on a barrier on which thread 0 waits, before"
+        " the access; in a pipeline, leave as many products in flight as delay_release says, and no"
+        " more."
+    )
+    assert finding.count == 2
+    late = [
+        op
+        for op in compute
+        for op in ([just("wgmma_wait", 1), op] if op.kind == "arrive" else [op])
+    ]
+    assert not check(program(memory, late + end)).ok
+    waited = [
+        op
+        for op in compute
+        for op in ([just("wgmma_wait", 0), op] if op.kind == "arrive" else [op])
+    ]
+    assert check(program(memory, waited + end)).ok
+
+
+def test_the_silent_race_of_the_introduction():
+    """wgmma_wait(1) with delay_release=0, which neither JAX nor the hardware complains of."""
+
+    def silent(a, b, waits, delay):
+        return kernels.matmul(a, b, waits=waits, delay=delay)
+
+    args = like(64, 256), like(256, 64)
+    for waits, delay, kinds in ((0, 0, []), (1, 0, ["race", "race"]), (1, 1, []), (0, 1, [])):
+        program = pipelib.trace(lambda a, b: silent(a, b, waits, delay), *args)
+        assert [finding.kind for finding in pipelib.check(program)] == kinds
+
+
+def test_a_staging_buffer_that_a_store_still_reads():
+    body = [write(0, "k.py:1"), just("fence"), store(0, 0, line="k.py:2"), just("commit_group")]
+    again = [write(0, "k.py:3"), just("fence"), store(0, 1), just("commit_group")]
+    end = [just("wait_store", 0)]
+    finding = only(check(program(body + again + end)), "race")
+    assert (
+        "may still be read by the store of thread 0: the copy is over when a wait_sm"
+        in finding.cause
+    )
+    assert finding.remedy == "Call wait_smem_to_gmem(0) in thread 0, before the access."
+    assert check(program([*body, just("wait_store", 0, "read_only"), *again, *end])).ok
+    assert not check(program([*body, just("wait_store", 1), *again, *end])).ok
+
+
+def test_two_stores_of_one_place():
+    stores = [write(0), just("fence"), store(0, 3, line="a"), store(0, 3, line="b"), *STORED]
+    assert only(check(program(stores)), "race").cause.startswith(
+        "`out` is overwritten by the store"
+    )
+    adds = [op._replace(note="reduces by add") if op.kind == "store" else op for op in stores]
+    assert check(program(adds)).ok
+
+
+def test_two_threads_with_nothing_between():
+    finding = only(check(program([write(0, "a"), read(0)], [read(0, "b")])), "race")
+    assert "nothing that thread 0 does after it is waited for by thread 1 before" in finding.cause
+    assert "Let thread 0, after its access, arrive on a barrier on which thread 1" in finding.remedy
+
+
+def test_where_threads_meet_they_are_in_order():
+    meet = just("scope_begin", 0, "shared")
+    assert check(program([write(0), meet], [meet, read(0)])).ok
+    assert not check(program([meet, write(0)], [meet, read(0)])).ok
+
+
+# Fences.
+
+
+@pytest.mark.parametrize("fence_of", [0, 1])
+def test_a_fence_anywhere_on_the_way_will_do(fence_of):
+    fence = lambda thread: [just("fence")] * (thread == fence_of)
+    writer = [write(0, "a"), *fence(0), arrive(PRODUCED)]
+    storer = [wait(PRODUCED), *fence(1), store(0, 0, line="b"), *STORED]
+    assert check(program(writer, storer)).ok
+    too_early = [just("fence"), write(0, "a"), arrive(PRODUCED)]
+    too_late = [wait(PRODUCED), store(0, 0, line="b"), just("fence"), *STORED]
+    finding = only(check(program(too_early, too_late)), "missing-commit")
+    assert finding.cause == (
+        "the store of thread 1 reads slot 0 of `ring`, which thread 0 wrote with ordinary accesses,"
+        " and no commit_smem stands between: the two may be seen in another order."
+    )
+    assert (
+        finding.remedy == "Call commit_smem after the ordinary access, before others are let at it."
+    )
+    assert lines(finding) == ["b", "a"]
+
+
+def test_the_proxy_question():
+    """A load over what was read: a finding if strict; over what was written: always."""
+    assert check(program(*ring(4))).ok
+    finding = only(check(program(*ring(4)), strict=True), "missing-commit")
+    assert finding.cause.startswith(
+        "the load of thread 0 overwrites slot 0 of `ring`, which thread 1 read"
+    )
+    memory, compute = ring(4)
+    changed = [
+        op
+        for op in compute
+        for op in (
+            [op, write(op.reads[0].box[0][0]), read(op.reads[0].box[0][0])]
+            if op.kind == "read"
+            else [op]
+        )
+    ]
+    assert only(check(program(memory, changed)), "missing-commit").count == 2
+    fenced = [op for op in changed for op in ([just("fence"), op] if op.kind == "arrive" else [op])]
+    assert check(program(memory, fenced), strict=True).ok
+
+
+def test_gmem_has_no_fence():
+    put = Op("write", 0, (), (at(OUT, 0),))
+    fetch = Op("load", 0, (at(OUT, 0),), (at(SMEM, 0),), PRODUCED, 0)
+    ops = [put, just("fence"), fetch, wait(PRODUCED), read(0)]
+    assert "commit_smem is for SMEM only" in only(check(program(ops)), "missing-commit").remedy
+
+
+# Deadlocks.
+
+
+def test_an_arrival_that_nobody_makes():
+    finding = only(check(program(*ring(5, release=False))), "deadlock")
+    assert finding.cause == (
+        "2 threads wait for ever: thread 0 waits for phase 0 of `consumed[0]`, which has 0 of 1"
+        " arrival, and no thread makes another; thread 1 waits for phase 1 of `produced[0]`, which"
+        " has 0 of 1 arrival, and the next comes from thread 0 at k.py:2, which is stuck."
+    )
+    assert lines(finding) == ["k.py:1", "k.py:3"]
+    assert "note: what stuck threads would do next was not checked." in str(
+        check(program(*ring(5, release=False)))
+    )
+
+
+def test_threads_that_wait_for_each_other():
+    first = [wait(PRODUCED, line="a"), arrive(CONSUMED, line="b")]
+    second = [wait(CONSUMED, line="c"), arrive(PRODUCED, line="d")]
+    cause = only(check(program(first, second)), "deadlock").cause
+    assert (
+        "the next comes from thread 1 at d, which is stuck; thread 1 waits for phase 0 of" in cause
+    )
+
+
+def test_a_meeting_that_not_all_come_to():
+    cause = only(check(program([just("scope_begin", 0, "shared")], [])), "deadlock").cause
+    assert cause.startswith(
+        "1 thread waits for ever: thread 0 begins a scope that all threads share"
+    )
+
+
+def test_a_truncated_end_is_no_deadlock():
+    memory, compute = ring(6)
+    cut = memory[: memory.index(wait(CONSUMED, 0, "k.py:1"))]
+    report = check(program(cut, compute, truncated=(0,)))
+    assert report.ok
+    assert "truncated: the ends of thread 0 are missing, and so are the faults in them" in str(
+        report
+    )
+    hopeless = [*compute, wait(CONSUMED, 1)]
+    assert only(check(program(cut, hopeless, truncated=(1,))), "deadlock")
+
+
+# Barriers.
+
+
+def test_arrivals_too_many_for_a_phase():
+    threads = [arrive(CONSUMED, line="a")], [arrive(CONSUMED, line="b")], [wait(CONSUMED)]
+    finding = only(check(program(*threads, barriers=barriers(consumed=1))), "barrier-misuse")
+    assert finding.cause == (
+        "This arrival on `consumed[0]` is meant for its phase 1, but nothing makes it come after"
+        " phase 0 is complete: it takes 1 arrival, which others may not have made by then, so this"
+        " one may count there, and who waits is let go too early."
+    )
+    assert check(program(*threads, barriers=barriers(consumed=2))).ok
+
+
+def test_two_loads_on_a_barrier_for_one():
+    ops = [
+        load(0, 0),
+        load(1, 1)._replace(index=0),
+        wait(PRODUCED),
+        wait(PRODUCED),
+        read(0),
+        read(1),
+    ]
+    cause = only(check(program(ops)), "barrier-misuse").cause
+    assert (
+        "1 arrival, while the bytes of that phase may still be on their way, so this one" in cause
+    )
+    assert check(program(ops[:3] + ops[4:], barriers=barriers(produced=2))).ok
+
+
+def test_a_waiter_that_can_be_lapped():
+    ahead = [arrive(CONSUMED, line="a"), arrive(CONSUMED, line="a")]
+    behind = [wait(CONSUMED, line="b"), wait(CONSUMED, line="b")]
+    finding = only(check(program(ahead, behind)), "barrier-misuse")
+    assert finding.cause == (
+        "thread 1 can be lapped: its wait for phase 0 of `consumed[0]` may come when phase 1 is"
+        " complete too, and since a wait sees the parity of a phase only (0 and 2 look alike), it"
+        " then waits for a phase 2 that has not come."
+    )
+    paced = (
+        [arrive(CONSUMED), wait(PRODUCED), arrive(CONSUMED)],
+        [wait(CONSUMED), arrive(PRODUCED), wait(CONSUMED)],
+    )
+    assert check(program(*paced)).ok
+
+
+def test_arrivals_that_are_left_over():
+    finding = only(
+        check(program([arrive(CONSUMED)], barriers=barriers(consumed=3))), "barrier-misuse"
+    )
+    assert finding.cause == (
+        "`consumed[0]` is left with 1 arrival of the 3 that a phase takes: they complete none."
+    )
+
+
+# What was never written, never read, too large.
+
+
+def test_a_read_of_what_nothing_wrote():
+    half = Op("write", 0, (), (at(SMEM, 0, columns=(0, 4)),))
+    rest = Op("write", 0, (), (at(SMEM, 0, columns=(4, 8)),))
+    finding = only(check(program([half, read(0)])), "uninitialized-read")
+    assert finding.cause == (
+        "thread 0 reads slot 0 of `ring`, of which at least a part has been written by nothing"
+        " before."
+    )
+    assert check(program([half, rest, read(0)])).ok
+    assert only(check(program([Op("read", 0, (at(OUT, 0),))])), "uninitialized-read")
+
+
+def test_a_result_that_is_never_stored():
+    finding = only(check(program([write(1, "a")])), "lost-store")
+    assert finding.cause == (
+        "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ends"
+        " to exist: the result is lost."
+    )
+    assert only(check(program([write(1), write(1), read(1)])), "lost-store")
+
+
+@pytest.mark.parametrize("end", [[], [just("commit_group")], [just("wait_store", 0)]])
+def test_a_store_that_is_not_awaited(end):
+    finding = only(check(program([write(0), just("fence"), store(0, 0), *end])), "lost-store")
+    assert finding.cause == (
+        "`ring` ceases to exist while this copy of thread 0 may still read it: no wait_smem_to_gmem"
+        " after it covers its group."
+    )
+
+
+def test_a_store_that_outlives_its_scope():
+    ops = [write(0), just("fence"), store(0, 0), just("commit_group"), just("scope_end", 0)]
+    assert only(check(program([*ops, just("wait_store", 0)])), "lost-store")
+
+
+def test_more_shared_memory_than_a_block_can_have():
+    big = Buffer(0, "tile", "smem", (2, 60_000), "float16", 240_000)
+    finding = only(check(program([], buffers=(big,), smem_bytes=240_656)), "resource")
+    assert finding.cause == (
+        "The block allocates 240,656 bytes of SMEM at once, and a block can have 232,448: 240,000"
+        " (tile) + 32 (4 barriers), each buffer rounded up to 1,024; it cannot be launched."
+    )
+
+
+def test_more_registers_than_there_are():
+    cause = only(check(program([], [], [], registers=(240, 240, 40))), "resource").cause
+    assert cause == (
+        "The threads ask for 128 x (240 + 240 + 40) = 66,560 registers, and a block can have"
+        " 65,536: who asks last waits for ever."
+    )
+    wide = BUFFERS[ACC]._replace(shape=(128, 512), bytes=128 * 512 * 4)
+    ops = [just("scope_begin", 1), just("scope_end", 1)]
+    cause = only(check(program(ops, buffers=(*BUFFERS[:ACC], wide))), "resource").cause
+    assert cause == (
+        "The accumulators of thread 0 take 512 registers a lane at once, and it has 255: they spill"
+        " to local memory."
+    )
+
+
+# Clusters.
+
+
+def cluster(*, waits=True, both=True):
+    """Two blocks that load halves of a slot for each other; each releases to both."""
+    slot = lambda block, half: Region(2 * block + 1, ((0, 1), (4 * half, 4 * half + 4)))
+    buffers = (BUFFERS[0], *(
+        b._replace(id=2 * block + i, block=block) for block in range(2)
+        for i, b in ((1, BUFFERS[1]), (2, BUFFERS[1]._replace(name="other")))
+    ))  # fmt: skip
+    made = tuple(
+        Barrier(2 * block + i, name, arrivals, 1, block=block, peers=peers)
+        for block in range(2)
+        for i, (name, arrivals, peers) in enumerate((("produced", 1, ()), ("consumed", 2, (1, 3))))
+    )
+    threads = []
+    for block in range(2):
+        regions, peers = (slot(0, block), slot(1, block)), (0, 2)
+        ops = []
+        for step in range(3):
+            ops += [wait(2 * block + 1)] * (waits and step > 0)
+            if both or block == 0:
+                ops.append(Op("load", 0, (at(0, step),), regions, 2 * block, 0, peers=peers))
+            ops += [wait(2 * block), Op("read", 0, (Region(2 * block + 1, ((0, 1), (0, 8))),))]
+            ops.append(arrive(2 * block + 1))
+        threads.append(ops)
+    return program(*threads, buffers=buffers, barriers=made, blocks=2)
+
+
+def test_multicast_copies():
+    assert check(cluster()).ok
+    found = check(cluster(waits=False))
+    assert {f.kind for f in found} == {"race"}
+    assert "block 1 of the cluster, thread 0" in str(found)
+    cause = only(check(cluster(both=False)), "deadlock").cause
+    assert "has its arrivals but not the peers' parts of its multicast copy" in cause
+
+
+# The report.
+
+
+def test_a_report_reads_like_a_compiler_s_error(tmp_path):
+    source = tmp_path / "k.py"
+    source.write_text("first\n  x_smem[...] = value  # <&>\n")
+    report = check(program([write(0, f"{source}:2"), write(0, f"{source}:2")]))
+    assert str(report) == (
+        "lost-store: thread 0 writes slot 0 of `ring`, and nothing reads it before it is written"
+        " over or ends to exist: the result is lost.\n"
+        f"  --> {source}:2, thread 0\n"
+        "      x_smem[...] = value  # <&>\n"
+        "      (write writes ring[0, 0:8])\n"
+        "  remedy: Store it with copy_smem_to_gmem, or leave the write out.\n"
+        "  (1 more of the same)\n\n"
+        "hand-made: 1 finding (2 ops of 1 thread checked)"
+    )
+    assert "<code>x_smem[...] = value  # &lt;&amp;&gt;</code>" in report._repr_html_()
+
+
+def test_what_is_left_out_is_said():
+    opaque = Op("opaque", 0, (at(SMEM, 0, 2),), (at(SMEM, 0, 2),), note="magic")
+    report = check(program([opaque, read(1), Op("test", 0, barrier=PRODUCED, index=0)]))
+    assert report.ok
+    assert report.notes == (
+        "opaque code was taken on trust: magic.",
+        "a barrier test orders nothing here, whatever it answers.",
+    )
+
+
+def test_the_hand_made_numbers_are_those_of_a_trace():
+    traced = pipelib.trace(lambda x: kernels.specialized(x, 2, 0), like(256, 64))
+    for ops in traced.threads:
+        bare = [op._replace(phase=None) for op in ops]
+        again = build.program(*[[]] * ops[0].thread, bare, barriers=traced.barriers).threads[-1]
+        assert again == ops

@@ -77,8 +77,8 @@ def trace(
             f"The function calls {len(host.kernels)} Mosaic GPU kernels, but a program is that of"
             " one: pass a function that calls plgpu.kernel(...) once."
         )
-    (params, values), *_ = host.kernels
-    traced = _Kernel(params, values, block, max_steps, codes)
+    (eqn, values), *_ = host.kernels
+    traced = _Kernel(eqn, values, block, max_steps, codes)
     collects = gc.isenabled()
     gc.disable()  # ops are many, in no cycles, and all kept: to look for garbage takes a third
     try:
@@ -125,7 +125,7 @@ class _Thread:
         self.scopes = self.smem_bytes = self.peak_bytes = 0
         self.registers: int | None = None
         self.axes = dict(kernel.axes) if kernel else {}
-        self.kernels: list[tuple[dict, list]] = []
+        self.kernels: list[tuple[Any, list]] = []
 
     def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
         if index == self.max_steps:
@@ -136,8 +136,9 @@ class _Thread:
 class _Kernel:
     """One kernel and one of its blocks: what its threads share."""
 
-    def __init__(self, params, values, block, max_steps, codes):
-        self.params, self.max_steps = params, max_steps
+    def __init__(self, eqn, values, block, max_steps, codes):
+        self.params = params = eqn.params
+        self.max_steps = max_steps
         meshes = params["meshes"]
         mesh = meshes[0]
         if len(meshes) != 1 or not hasattr(mesh, "cluster"):
@@ -159,8 +160,11 @@ class _Kernel:
         avals = [v.aval for v in self.code.invars]
         names = [f"in{i}" for i in range(len(values))]
         names += [f"out{i}" for i in range(len(avals) - len(values))]
+        values = [value.value if type(value) is _Ref else value for value in values]
+        roles = ["in/out" if _is_ref(v) else "in" for v in eqn.invars]
+        roles += ["out"] * (len(avals) - len(values))
         values = values + [OPAQUE] * (len(avals) - len(values))
-        self.arguments = list(map(self._argument, names, avals, values))
+        self.arguments = list(map(self._argument, names, avals, values, roles))
 
     def _checked(self, block, names) -> tuple[int, ...]:
         """The block's index on all axes, those of the cluster included."""
@@ -183,12 +187,14 @@ class _Kernel:
                 )
         return block
 
-    def _argument(self, name: str, aval: Any, value: Any) -> _Ref:
-        return self.allocate(name, aval, (), None, None, value)
+    def _argument(self, name: str, aval: Any, value: Any, role: str) -> _Ref:
+        return self.allocate(name, aval, (), None, None, value, role)
 
-    def allocate(self, name, aval, transforms, thread, scope, value: Any = OPAQUE) -> _Ref:
-        """A new buffer or array of barriers of this type."""
-        space, dtype = _space(aval), aval.dtype
+    def allocate(
+        self, name, aval, transforms, thread, scope, value: Any = OPAQUE, role: str = ""
+    ) -> _Ref:
+        """A new buffer or array of barriers of this type; in GMEM if it has a role."""
+        space, dtype = "gmem" if role else _space(aval), aval.dtype
         if space == "barrier":
             cluster = tuple(map(str, getattr(dtype, "collective_axes", ())))
             ref = _Ref(len(self.barriers), tuple(aval.shape), space)
@@ -200,7 +206,10 @@ class _Kernel:
         shape, _ = _logical(tuple(aval.shape), transforms)
         ref = _Ref(len(self.buffers), shape, space, value)
         size = math.prod(shape) * dtype.itemsize
-        buffer = Buffer(ref.id, name, space, shape, str(dtype), size, None, thread, scope)
+        role = role or ("scratch" if space == "gmem" else "")
+        buffer = Buffer(
+            ref.id, name, space, shape, str(dtype), size, None, thread, scope, role=role
+        )
         self.buffers.append(buffer)
         return ref
 
@@ -1007,6 +1016,17 @@ def _run_state(compiler: _Compiler, eqn: Any) -> Callable:
     return _labelled(eqn, step)
 
 
+def _new_ref(compiler: _Compiler, eqn: Any) -> Callable:
+    """An array that the host may change; a kernel that gets it reads and writes it."""
+    (held,), (out,) = map(compiler.slot, eqn.invars[:1]), map(compiler.slot, eqn.outvars)
+    shape = tuple(eqn.outvars[0].aval.shape)
+
+    def step(thread, env):
+        env[out] = _Ref(-1, shape, "regs", env[held])
+
+    return step
+
+
 def _axis_index(compiler: _Compiler, eqn: Any) -> Callable:
     (out,), names = map(compiler.slot, eqn.outvars), eqn.params["axis_name"]
     names = names if isinstance(names, tuple) else (names,)
@@ -1039,7 +1059,7 @@ def _kernel(compiler: _Compiler, eqn: Any) -> Callable:
                 f"{compiler.line(eqn)}: a kernel within a kernel is not traced, since a program is"
                 " that of one: call it on the host, or inline its body."
             )
-        thread.kernels.append((eqn.params, [env[slot] for slot in inputs]))
+        thread.kernels.append((eqn, [env[slot] for slot in inputs]))
 
     return step
 
@@ -1183,6 +1203,7 @@ _HANDLERS: dict[str, Callable] = {
     "debug_print": _opaque,
     "run_scoped": _run_scoped,
     "run_state": _run_state,
+    "new_ref": _new_ref,
     "cond": _cond,
     "while": _while,
     "scan": _scan,

@@ -48,9 +48,27 @@ def test_load_wait_compute_store():
     assert load.bytes == 64 * 64 * 2
     assert program.threads[0][0] == Op("scope_begin", 0, n=0, bytes=64 * 64 * 2 + 8)
     assert (program.grid, program.block, program.smem_bytes) == ((4,), (0,), 64 * 64 * 2 + 8)
+    assert [b.role for b in program.buffers] == ["in", "out", ""]
     assert names(program)["x_smem"][2:6] == ("smem", (64, 64), "float16", 64 * 64 * 2)
     assert program.barriers[0][1:4] == ("barrier", 1, 1)
     assert not program.truncated
+
+
+def test_gmem_has_its_role():
+    def kernel(x, total, o, given, scratch):
+        scratch[0] = given[0] + x[0]
+        total[0] = scratch[0]
+
+    def call(x, total):
+        total = jax.new_ref(total)
+        kernels.of(kernel, out=(X, X), scratch_types=[plgpu.GMEM((4, 64), jnp.float16)])(x, total)
+        return total[...]
+
+    found = {b.name: (b.space, b.role) for b in pipelib.trace(call, X, X).buffers}
+    assert found == {
+        "in0": ("gmem", "in"), "in1": ("gmem", "in/out"), "out0": ("gmem", "out"),
+        "out1": ("gmem", "out"), "scratch": ("gmem", "scratch"),
+    }  # fmt: skip
 
 
 def test_matmul_in_a_ring_of_two_slots():

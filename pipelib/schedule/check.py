@@ -19,6 +19,7 @@ that one scope after another has at the same address; registers that the compile
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pipelib.schedule.memory import Memory
@@ -57,11 +58,11 @@ def check(program: Program, *, strict: bool = False) -> Report:
     for block in range(program.blocks):
         _shared_memory(program, block, findings)
         _registers(program, block, findings)
-    return Report(program, findings.all(), tuple(_notes(program, stuck)))
+    return Report(program, findings.all(), tuple(_notes(program, stuck, memory)))
 
 
-def _notes(program: Program, stuck: list[int]) -> Iterator[str]:
-    """What the check did not look at."""
+def _notes(program: Program, stuck: list[int], memory: Memory) -> Iterator[str]:
+    """What the check did not look at, and what may be meant."""
     if program.truncated:
         names = ", ".join(thread_name(program, thread) for thread in program.truncated)
         yield f"truncated: the ends of {names} are missing, and so are the faults in them."
@@ -73,6 +74,11 @@ def _notes(program: Program, stuck: list[int]) -> Iterator[str]:
         yield f"opaque code was taken on trust: {', '.join(opaque)}."
     if any(op.kind == "test" for op in ops):
         yield "a barrier test orders nothing here, whatever it answers."
+    for (line, name), times in memory.overwritten.items():
+        yield (
+            f"{line}: what is written to `{name}` is written over unread, {count(times, 'time')}:"
+            " right if only the last is meant to count."
+        )
 
 
 # Deadlock.
@@ -143,39 +149,48 @@ def _why_stuck(program: Program, order: Order, wait: Op, rest: list[tuple[Op, ..
 
 
 class _Stores:
-    """The copies from SMEM that may still read it when it ceases to exist."""
+    """The copies from SMEM that may still read it when it is given to others.
+
+    Memory whose scope has ended is given away where the thread's next scope with SMEM begins, or
+    where the thread ends; until then a wait for the copies is in time.
+    """
 
     def __init__(self, order: Order, findings: Findings):
         self.order, self.findings = order, findings
-        self.pending: dict[int, list[Event]] = {}
+        self.pending: dict[int, list[Event]] = defaultdict(list)
+        self.ended: dict[int, set[int]] = defaultdict(set)
+        self.takers = {b.scope for b in order.program.buffers if b.space == "smem"}
 
     def see(self, event: Event) -> None:
-        op, program = event.op, self.order.program
+        op = event.op
         if op.kind == "store":
-            self.pending.setdefault(op.thread, []).append(event)
+            self.pending[op.thread].append(event)
         elif op.kind == "scope_end":
-            scopes = [b.scope for b in program.buffers]
-            ends = lambda store: any(scopes[r.buffer] == op.n for r in store.op.reads)
-            self._report(op.thread, ends)
+            self.ended[op.thread].add(op.n)
+        elif op.kind == "scope_begin" and op.n in self.takers:
+            self._report(op.thread, self.ended[op.thread])
 
     def finish(self) -> None:
         """Reports what threads have not waited for when they end."""
         for thread in self.pending:
-            self._report(thread, lambda store: True)
+            self._report(thread, None)
 
-    def _report(self, thread: int, ends) -> None:
-        clock = self.order.clocks[thread]
-        still = [s for s in self.pending.get(thread, ()) if clock[s.read_done[0]] < s.read_done[1]]
-        self.pending[thread] = [store for store in still if not ends(store)]
+    def _report(self, thread: int, ended: set[int] | None) -> None:
+        """Reports the copies that may be unfinished, out of scopes that ended, or out of any."""
+        clock, buffers = self.order.clocks[thread], self.order.program.buffers
+        still = [s for s in self.pending[thread] if clock[s.read_done[0]] < s.read_done[1]]
+        scopes = [buffers[store.op.reads[0].buffer].scope for store in still]
+        late = [s for s, scope in zip(still, scopes) if ended is None or scope in ended]
+        self.pending[thread] = [s for s in still if s not in late]
         who = thread_name(self.order.program, thread)
-        for store in filter(ends, still):
-            name = self.order.program.buffers[store.op.reads[0].buffer].name
+        for store in late:
+            name = buffers[store.op.reads[0].buffer].name
             self.findings.add(
                 "lost-store", (store.op,),
                 f"`{name}` ceases to exist while this copy of {who} may still read it: no"
                 " wait_smem_to_gmem after it covers its group.",
                 "Call wait_smem_to_gmem(0) (after commit_smem_to_gmem_group, if the copy has"
-                " commit_group=False) before the scope or the kernel ends.",
+                " commit_group=False) before its memory is given to others, or the kernel ends.",
                 name,
             )  # fmt: skip
 

@@ -13,7 +13,8 @@ What is written over is forgotten: whoever comes after the newer is after the ol
   so that one is only reported if `strict`. GMEM has no such fence in Pallas.
 - A read of a box that the writes so far do not cover: uninitialized. Arguments that a kernel is
   given and accumulators that it allocates (zeros) are written from the start.
-- An ordinary write of SMEM that is never read until it is written over or all ends: a lost store.
+- An ordinary write of SMEM that is never read until it is loaded over or all ends: a lost store.
+  One that the same thread writes over may be meant (only the last counts), so that is a note.
 
 Where accesses of a buffer race, nothing else is reported of the source lines at which they stand.
 Not covered: code that is opaque (it counts as having read and written its buffers, and takes part
@@ -21,6 +22,7 @@ in no race); scopes that follow each other at the same address. After FastTrack:
 Freund, PLDI 2009.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pipelib.schedule.order import Event, Order
@@ -66,6 +68,7 @@ class Memory:
         self.written: list[dict[Box, None]] = [{} for _ in program.buffers]
         self.raced: set[tuple] = set()
         self.suspects: list[tuple[str, Access, Buffer]] = []
+        self.overwritten: Counter[tuple[str | None, str]] = Counter()
         changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
         self.is_plain = [
             _is_given(b) and b.id not in changes for b in program.buffers
@@ -115,7 +118,7 @@ class Memory:
                 if older.op is not access.op:
                     self._compare(older, access, event, buffer)
             if near is cell or _contains(cell.box, near.box):
-                self._suspect_unread(near, buffer)
+                self._suspect_unread(near, buffer, access)
                 near.writes.clear()
                 near.reads.clear()
         cell.writes[access.component] = access
@@ -168,11 +171,14 @@ class Memory:
             if older.writes or self.strict:
                 self._report_uncommitted(older, newer, buffer)
 
-    def _suspect_unread(self, cell: Cell, buffer: Buffer) -> None:
+    def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         if buffer.space == "smem":
             for access in cell.writes.values():
                 if access.is_ordinary and not access.was_read:
-                    self.suspects.append(("lost-store", access, buffer))
+                    if by and by.is_ordinary and by.op.thread == access.op.thread:
+                        self.overwritten[access.op.line, buffer.name] += 1
+                    else:
+                        self.suspects.append(("lost-store", access, buffer))
 
     # Words.
 

@@ -338,7 +338,14 @@ def test_a_result_that_is_never_stored():
         "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ends"
         " to exist: the result is lost."
     )
-    assert only(check(program([write(1), write(1), read(1)])), "lost-store")
+    loaded_over = [write(1), just("fence"), load(0, 1), wait(PRODUCED, 1), read(1)]
+    assert only(check(program(loaded_over)), "lost-store")
+    overwritten = check(program([write(1, "a"), write(1, "b"), read(1)]))
+    assert overwritten.ok
+    assert overwritten.notes == (
+        "a: what is written to `ring` is written over unread, 1 time: right if only the last is"
+        " meant to count.",
+    )
 
 
 @pytest.mark.parametrize("end", [[], [just("commit_group")], [just("wait_store", 0)]])
@@ -351,8 +358,14 @@ def test_a_store_that_is_not_awaited(end):
 
 
 def test_a_store_that_outlives_its_scope():
+    """It may, until its memory is given to another scope."""
+    other = Buffer(4, "other", "smem", (8,), "float16", 16, scope=2)
     ops = [write(0), just("fence"), store(0, 0), just("commit_group"), just("scope_end", 0)]
-    assert only(check(program([*ops, just("wait_store", 0)])), "lost-store")
+    taken, wait_0 = just("scope_begin", 2), just("wait_store", 0)
+    made = lambda *end: program([*ops, *end], buffers=(*BUFFERS, other))
+    assert check(made(wait_0)).ok
+    assert check(made(wait_0, taken)).ok
+    assert only(check(made(taken, wait_0)), "lost-store")
 
 
 def test_more_shared_memory_than_a_block_can_have():
@@ -423,7 +436,7 @@ def test_multicast_copies():
 def test_a_report_reads_like_a_compiler_s_error(tmp_path):
     source = tmp_path / "k.py"
     source.write_text("first\n  x_smem[...] = value  # <&>\n")
-    report = check(program([write(0, f"{source}:2"), write(0, f"{source}:2")]))
+    report = check(program([write(0, f"{source}:2"), write(1, f"{source}:2")]))
     assert str(report) == (
         "lost-store: thread 0 writes slot 0 of `ring`, and nothing reads it before it is written"
         " over or ends to exist: the result is lost.\n"

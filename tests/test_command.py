@@ -1,0 +1,68 @@
+"""`python -m pipelib`: what it prints, and what it exits with."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from pipelib import __main__ as command
+
+KERNELS = "tests.schedule.kernels"
+
+
+def run(capsys, *arguments):
+    status = command.main(arguments)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_no_finding_exits_with_0(capsys):
+    status, out, err = run(capsys, "check", f"{KERNELS}:add_one", "f16[256,64]")
+    assert (status, out, err) == (0, "kernel: no finding (10 ops of 1 thread checked)\n", "")
+
+
+def test_a_finding_exits_with_1_also_from_a_file(capsys, tmp_path):
+    source = pathlib.Path("tests/schedule/kernels.py").read_text("utf-8")
+    broken = tmp_path / "broken_kernels.py"
+    broken.write_text(source.replace("plgpu.commit_smem()", "pass"), "utf-8")
+    status, out, err = run(capsys, "check", f"{broken}:add_one", "float16[256,64]")
+    assert (status, err) == (1, "")
+    assert out.startswith("missing-commit: the store of thread 0 reads `x_smem`, which thread 0")
+    assert "plgpu.copy_smem_to_gmem(x_smem, o.at[rows])" in out
+
+
+def test_a_block_and_steps_can_be_picked(capsys):
+    call = ("check", f"{KERNELS}:matmul", "f16[64,640]", "f16[640,64]")
+    whole, cut = run(capsys, *call), run(capsys, *call, "--max-steps", "3")
+    assert (whole[0], cut[0]) == (0, 0)
+    assert "truncated: the ends of thread 0 are missing" in cut[1]
+    status, _, err = run(capsys, "check", f"{KERNELS}:add_one", "f16[256,64]", "--block", "4")
+    assert status == 2
+    assert "block=(4,) is not in the grid" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere:f"], "No module named 'nowhere'"),
+        (["nowhere.py:f"], "there is no file nowhere.py."),
+        ([KERNELS], "names no function: write module:function, or file.py:function."),
+        ([f"{KERNELS}:nothing"], f"{KERNELS} has no 'nothing': it is not defined there."),
+        ([f"{KERNELS}:TRANSFORMS"], "is a tuple: name a function that calls a kernel."),
+        ([f"{KERNELS}:add_one", "f16(2)"], "'f16(2)' is neither dtype[shape], as bfloat16[4096,"),
+        ([f"{KERNELS}:add_one", "f17[2]"], "float17"),
+        (["jax.numpy:sin", "2.5"], "calls 0 Mosaic GPU kernels"),
+    ],
+)
+def test_what_is_wrong_is_said_and_exits_with_2(capsys, arguments, text):
+    status, out, err = run(capsys, "check", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("pipelib check: ") and text in err
+
+
+def test_it_is_a_module_that_runs():
+    call = [sys.executable, "-m", "pipelib", "check", f"{KERNELS}:add_one", "f16[256,64]"]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no finding" in done.stdout

@@ -43,6 +43,8 @@ _HIDDEN = (
     os.path.join(os.path.dirname(jax.__file__), "_src", ""),
     os.path.join(os.path.dirname(os.__file__), ""),
 )
+_INDEXES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint32", "uint64")))
+_MOST_INTEGERS = 2**16
 _EMITTERS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -317,7 +319,7 @@ def _value(x: Any) -> Any:
         return OPAQUE
     if x.ndim == 0:
         return np.asarray(x).item()
-    return np.asarray(x) if x.dtype.kind in "iu" else OPAQUE
+    return np.asarray(x) if x.dtype.kind in "biu" else OPAQUE
 
 
 def _line(eqn: Any) -> str | None:
@@ -1081,7 +1083,7 @@ def _pure(compiler: _Compiler, eqn: Any, name: str) -> Callable | None:
     """Scalars of scalars are computed; all else stays OPAQUE, and costs nothing."""
     if not (len(eqn.outvars) == 1 and all(map(_is_scalar, (*eqn.outvars, *eqn.invars)))):
         list(map(compiler.slot, eqn.outvars))
-        return None
+        return _on_host(compiler, eqn)
     inputs, out = list(map(compiler.slot, eqn.invars)), compiler.slot(eqn.outvars[0])
     if name == "select_n":
         which, *cases = inputs
@@ -1104,6 +1106,28 @@ def _pure(compiler: _Compiler, eqn: Any, name: str) -> Callable | None:
     def step(thread, env):
         values = [env[slot] for slot in inputs]
         env[out] = OPAQUE if OPAQUE in values else function(*values)
+
+    return step
+
+
+def _on_host(compiler: _Compiler, eqn: Any) -> Callable | None:
+    """Arrays of integers that the host makes of concrete ones are concrete too."""
+    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    known = lambda a: getattr(a, "dtype", None) in _INDEXES and a.size <= _MOST_INTEGERS
+    if eqn.effects or not all(map(known, avals)):
+        return None
+    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    dtypes = [atom.aval.dtype for atom in eqn.invars]
+
+    def step(thread, env):
+        values = [env[slot] for slot in inputs]
+        if thread.kernel is not None or any(value is OPAQUE for value in values):
+            return
+        operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
+        results = eqn.primitive.bind(*operands, **eqn.params)
+        results = results if eqn.primitive.multiple_results else [results]
+        for slot, result in zip(outs, results, strict=True):
+            env[slot] = _value(np.asarray(result))
 
     return step
 

@@ -77,3 +77,111 @@ def specialized(x, slots, delay, threads=1):
         )(x)  # fmt: skip
 
     return of(kernel, num_threads=threads + 1, thread_name="wg")(x)
+
+
+STEPS, TILE = 5, 64
+
+
+def tiles(*shape):
+    """SMEM for tiles of a product."""
+    return plgpu.SMEM(shape, jnp.float16, transforms=TRANSFORMS)
+
+
+def store(acc, o_smem, o_gmem):
+    """An accumulator's value, over SMEM, to GMEM."""
+    o_smem[...] = acc.astype(jnp.float16)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(o_smem, o_gmem)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def load(a, b, a_smem, b_smem, produced, step, slot):
+    """Both tiles of a step into their slot."""
+    here, produced = pl.ds(step * TILE, TILE), produced.at[slot]
+    plgpu.copy_gmem_to_smem(a.at[:, here], a_smem.at[slot], produced)
+    plgpu.copy_gmem_to_smem(b.at[here], b_smem.at[slot], produced)
+
+
+def ring_by_hand(slots):
+    """A matrix product by one thread over a ring of slots, with no emitter."""
+
+    def kernel(a, b, o, o_smem, a_smem, b_smem, produced):
+        for step in range(slots):
+            load(a, b, a_smem, b_smem, produced, step, step)
+
+        def compute(acc):
+            @pl.loop(0, STEPS)
+            def _(step):
+                slot = lax.rem(step, slots)
+                plgpu.barrier_wait(produced.at[slot])
+                plgpu.wgmma(acc, a_smem.at[slot], b_smem.at[slot])
+                plgpu.wgmma_wait(0)
+
+                @pl.when(step + slots < STEPS)
+                def _():
+                    load(a, b, a_smem, b_smem, produced, step + slots, slot)
+
+            return acc[...]
+
+        store(pl.run_scoped(compute, plgpu.ACC((TILE, TILE), jnp.float32)), o_smem, o)
+
+    scratch = [
+        tiles(TILE, TILE), tiles(slots, TILE, TILE), tiles(slots, TILE, TILE),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+    ]  # fmt: skip
+    return of(kernel, like(TILE, TILE), scratch_types=scratch)
+
+
+def specialized_by_hand(slots, computes):
+    """The same by compute threads, and a memory thread that loads for them."""
+
+    def kernel(a, b, o, o_smem, a_smem, b_smem, produced, consumed):
+        thread = lax.axis_index("thread")
+        mine = pl.ds(thread * TILE, TILE)
+
+        @pl.when(thread == computes)
+        def _():
+            plgpu.set_max_registers(40, action="decrease")
+
+            @pl.loop(0, STEPS)
+            def _(step):
+                slot = lax.rem(step, slots)
+
+                @pl.when(step >= slots)
+                def _():
+                    plgpu.barrier_wait(consumed.at[slot])
+
+                load(a, b, a_smem, b_smem, produced, step, slot)
+
+            @pl.loop(STEPS - slots, STEPS)
+            def _(step):
+                plgpu.barrier_wait(consumed.at[lax.rem(step, slots)])
+
+        @pl.when(thread < computes)
+        def _():
+            plgpu.set_max_registers(232, action="increase")
+
+            def compute(acc):
+                @pl.loop(0, STEPS)
+                def _(step):
+                    slot = lax.rem(step, slots)
+                    plgpu.barrier_wait(produced.at[slot])
+                    plgpu.wgmma(acc, a_smem.at[slot].at[mine], b_smem.at[slot])
+                    plgpu.wgmma_wait(0)
+                    plgpu.barrier_arrive(consumed.at[slot])
+
+                return acc[...]
+
+            total = pl.run_scoped(compute, plgpu.ACC((TILE, TILE), jnp.float32))
+            store(total, o_smem.at[mine], o.at[mine])
+
+    rows = computes * TILE
+    scratch = [
+        tiles(rows, TILE), tiles(slots, rows, TILE), tiles(slots, TILE, TILE),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        plgpu.Barrier(num_arrivals=computes, num_barriers=slots),
+    ]  # fmt: skip
+    return of(
+        kernel, like(rows, TILE), scratch_types=scratch, num_threads=computes + 1,
+        thread_name="thread",
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""Kernels that are right, each as a program: what a checker must find nothing in.
+
+`clean()` lists them: the contract's cases with pipelib's emitters and upstream's, kernels as in the
+chapters, and each kernel for Hopper under `jax.experimental.pallas.ops.gpu`, in several
+configurations. A `Kernel` has a name, of which the part before the first "/" says where it is from,
+and `trace`, which makes its program (in a second or less, so make what is needed only).
+
+Not here: `all_gather_mgpu`, `collective_matmul_mgpu` and `reduce_scatter_mgpu`. They run on several
+devices at once and synchronise by semaphores in the memory of others, and a program is that of one
+cluster of one device. Nor `blackwell_*`, `attention`, `layer_norm` and the others that are not for
+Hopper: they are for Blackwell's tensor core or for Triton.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas.ops.gpu import (
+    attention_mgpu,
+    hopper_matmul_mgpu,
+    hopper_mixed_type_matmul_mgpu,
+    ragged_dot_mgpu,
+    transposed_ragged_dot_mgpu,
+)
+
+import pipelib
+from pipelib.schedule import Program
+from tests.emitters import contract
+from tests.schedule import kernels
+from tests.schedule.kernels import like
+
+SMS = 2  # of the GPU that persistent kernels are told of: few, so that a block has several tiles
+
+
+class Kernel(NamedTuple):
+    """One of the corpus."""
+
+    name: str
+    trace: Callable[[], Program]
+
+
+def clean() -> list[Kernel]:
+    """All kernels of the corpus, in a fixed order, their names unique."""
+    return [*_contract(), *_by_hand(), *_matmul(), *_attention(), *_ragged()]
+
+
+class _Traced(Exception):
+    pass
+
+
+class _Tracing(contract.Emitter):
+    """An emitter whose kernels are traced, not run."""
+
+    def kernel(self, function, outputs, **options):
+        compiled = super().kernel(function, outputs, **options)
+
+        def call(*args):
+            raise _Traced(pipelib.trace(compiled, *args))
+
+        return call
+
+
+def _contract() -> Iterator[Kernel]:
+    def trace(case, emitter) -> Program:
+        fields = {f.name: getattr(emitter, f.name) for f in dataclasses.fields(emitter)}
+        try:
+            case.function(_Tracing(**fields))
+        except _Traced as traced:
+            return traced.args[0]
+        raise AssertionError(f"{case.name} calls no kernel")
+
+    for param in contract.pairs(contract.PIPELIB + contract.UPSTREAM):
+        # Upstream's emits a pipeline of no axis with an index that JAX cannot trace.
+        if param.id != "static_grid-grid=()-upstream-specialized-1":
+            yield Kernel(f"contract/{param.id}", functools.partial(trace, *param.values))
+
+
+def _by_hand() -> Iterator[Kernel]:
+    x, width = like(256, 64), kernels.TILE * kernels.STEPS
+    yield Kernel("by-hand/add_one", lambda: pipelib.trace(kernels.add_one, x))
+    for slots in (1, 2, 3):
+        name = f"by-hand/ring-slots={slots}"
+        args = like(kernels.TILE, width), like(width, kernels.TILE)
+        yield Kernel(name, functools.partial(pipelib.trace, kernels.ring_by_hand(slots), *args))
+    for slots, computes in itertools.product((1, 2, 4), (1, 2)):
+        name = f"by-hand/specialized-slots={slots}-computes={computes}"
+        args = like(computes * kernels.TILE, width), like(width, kernels.TILE)
+        call = kernels.specialized_by_hand(slots, computes)
+        yield Kernel(name, functools.partial(pipelib.trace, call, *args))
+    args = like(64, 192), like(192, 64)
+    yield Kernel("emitted/matmul", lambda: pipelib.trace(kernels.matmul, *args))
+    for slots, delay, threads in ((1, 0, 1), (2, 0, 2), (2, 1, 1), (3, 2, 2)):
+        call = functools.partial(kernels.specialized, slots=slots, delay=delay, threads=threads)
+        name = f"emitted/specialized-slots={slots}-delay={delay}-threads={threads}"
+        yield Kernel(name, functools.partial(pipelib.trace, call, x))
+
+
+@contextlib.contextmanager
+def _gpu(module: Any) -> Iterator[None]:
+    """What a module of JAX's asks its GPU for, where there is none."""
+    device = types.SimpleNamespace(core_count=SMS)
+
+    class Jax:
+        __getattr__ = staticmethod(functools.partial(getattr, jax))
+        devices = staticmethod(lambda: [device])
+
+    answers = dict(
+        jax=Jax(),
+        get_num_sms=lambda: SMS,
+        backend=types.SimpleNamespace(get_default_device=lambda: device),
+        cuda_versions=types.SimpleNamespace(cuda_runtime_get_version=lambda: 13000),
+    )
+    with contextlib.ExitStack() as stack:
+        for name in answers.keys() & vars(module).keys():
+            stack.enter_context(mock.patch.object(module, name, answers[name]))
+        yield
+
+
+def _on_gpu(module: Any, call: Callable[..., Any], *args: Any, **options: Any) -> Program:
+    with _gpu(module):
+        return pipelib.trace(call, *args, **options)
+
+
+def _matmul() -> Iterator[Kernel]:
+    for module, name, left in (
+        (hopper_matmul_mgpu, "matmul", jnp.float16),
+        (hopper_mixed_type_matmul_mgpu, "mixed_matmul", jnp.int8),
+    ):
+        Axis = module.MatmulDimension
+        for fields in (
+            {},
+            dict(wg_dimension=Axis.M, max_concurrent_steps=2),
+            dict(epi_tile_m=None, epi_tile_n=None),
+            dict(tile_n=128, grid_minor_dim=Axis.M, grid_tile_width=2),
+            dict(cluster_dimension=Axis.M),
+            dict(cluster_dimension=Axis.N),
+            dict(cluster_dimension=Axis.N, wg_dimension=Axis.M, max_concurrent_steps=2),
+        ):
+            config = module.TuningConfig(
+                **dict(tile_m=64, tile_n=64, tile_k=64, max_concurrent_steps=3) | fields
+            )
+            if left == jnp.int8:
+                call = lambda a, b, config=config: (
+                    hopper_mixed_type_matmul_mgpu.mixed_matmul_kernel(
+                        a, b, out_dtype=jnp.float16, config=config
+                    )
+                )
+            else:
+                call = lambda a, b, config=config: hopper_matmul_mgpu.matmul(a, b, None, config)
+            words = [f"{k}={v}" for k, v in fields.items()] or ["default"]
+            args = like(256, 256, dtype=left), like(256, 256)
+            trace = functools.partial(_on_gpu, module, call, *args)
+            yield Kernel(f"jax/{name}-{'-'.join(words)}", trace)
+    config = hopper_matmul_mgpu.TuningConfig(64, 64, 64, 3)
+    call = lambda a, b, c: hopper_matmul_mgpu.matmul(a, b, c, config)
+    args = [like(256, 256)] * 3
+    yield Kernel(
+        "jax/matmul-accumulates", functools.partial(_on_gpu, hopper_matmul_mgpu, call, *args)
+    )
+
+
+def _attention() -> Iterator[Kernel]:
+    module = attention_mgpu
+    blocks = dict(block_q=64, block_kv=64, max_concurrent_steps=2)
+    q = like(1, 256, 2, 64)
+    for name, fields, options in (
+        ("attention", {}, {}),
+        ("attention", dict(max_concurrent_steps=4), {}),
+        ("attention", dict(causal=True), dict(block=(0, 1, 0))),
+        ("attention", dict(use_schedule_barrier=False), {}),
+        ("attention", dict(block_kv=128), {}),
+        ("attention_with_pipeline_emitter", {}, {}),
+        ("attention_with_pipeline_emitter", dict(max_concurrent_steps=3), {}),
+        ("attention_with_pipeline_emitter", dict(use_schedule_barrier=False), {}),
+    ):
+        for residuals in (False, True):
+            config = module.TuningConfig(**blocks | fields)
+            function = getattr(module, name)
+            call = lambda q, k, v, f=function, c=config, r=residuals: f(q, k, v, c, r)
+            words = [name, *(f"{k}={v}" for k, v in fields.items())]
+            words += ["residuals"] if residuals else []
+            trace = functools.partial(_on_gpu, module, call, q, q, q, **options)
+            yield Kernel(f"jax/{'-'.join(words)}", trace)
+
+
+def _ragged() -> Iterator[Kernel]:
+    sizes = np.array([100, 0, 156], np.int32)
+    groups = len(sizes)
+    for fields in ({}, dict(max_concurrent_steps=4, block_n=128), dict(transpose_rhs=True)):
+        options = dict(block_m=64, block_n=64, block_k=64, max_concurrent_steps=2, grid_block_n=2)
+        call = functools.partial(ragged_dot_mgpu.ragged_dot, **options | fields)
+        words = [f"{k}={v}" for k, v in fields.items()] or ["default"]
+        trace = functools.partial(
+            _on_gpu, ragged_dot_mgpu, lambda a, b, sizes, call=call: call(a, b, group_sizes=sizes),
+            like(256, 128), like(groups, 128, 128), sizes, block=(1,),
+        )  # fmt: skip
+        yield Kernel(f"jax/ragged_dot-{'-'.join(words)}", trace)
+    for fields in ({}, dict(max_concurrent_steps=1), dict(block_k=128, max_concurrent_steps=3)):
+        module = transposed_ragged_dot_mgpu
+        options = dict(block_m=64, block_n=64, block_k=64, max_concurrent_steps=2, grid_block_n=1)
+        call = functools.partial(module.transposed_ragged_dot, **options | fields)
+        words = [f"{k}={v}" for k, v in fields.items()] or ["default"]
+        trace = functools.partial(
+            _on_gpu, module, lambda a, b, sizes, call=call: call(a, b, group_sizes=sizes),
+            like(256, 128), like(256, 64), sizes,
+        )  # fmt: skip
+        yield Kernel(f"jax/transposed_ragged_dot-{'-'.join(words)}", trace)

@@ -1,0 +1,275 @@
+"""Programs made by hand, without JAX: a writer of small programs, and hypothesis strategies.
+
+The model. `Writer` has a method for each kind of op; `program()` gives what was written, with the
+phases counted as `program.py` says. `ring` writes the schedules of pipelib's emitters: a ring of
+slots that a memory thread, or the only thread, fills, and 1 or 2 compute threads that read them
+ordinarily or multiply them, with or without an output ring that they store. The strategies draw a
+ring and spoil one synchronisation of it at most, or place accesses, barriers and waits anywhere.
+All is so small that the explorer ends within a second.
+"""
+
+from hypothesis import strategies as st
+
+from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+
+ROWS = 2
+SYNCHRONISATION = (
+    "wait", "arrive", "fence", "commit_group", "wait_store", "wgmma_wait", "load", "store",
+)  # fmt: skip
+
+
+def counted(program: Program) -> Program:
+    """The program with each wait's and arrival's phase counted anew: how many came before."""
+    threads = []
+    for ops in program.threads:
+        seen: dict[tuple, int] = {}
+        found = []
+        for op in ops:
+            if op.barrier is not None:
+                key = op.barrier, op.index, op.kind in ("wait", "test")
+                op = op._replace(phase=seen.get(key, 0))
+                seen[key] = op.phase + (op.kind != "test")
+            found.append(op)
+        threads.append(tuple(found))
+    return program._replace(threads=tuple(threads))
+
+
+class Writer:
+    """Writes ops of threads; a region is (buffer, first row, rows), the whole buffer by default.
+
+    An op's line is "k.py:" and where its kind and regions stand in the order of their first use.
+    """
+
+    def __init__(self, threads: int, name: str = "k"):
+        self.name, self.threads = name, [[] for _ in range(threads)]
+        self.buffers: list[Buffer] = []
+        self.barriers: list[Barrier] = []
+
+    def buffer(self, name: str, space: str = "smem", rows: int = ROWS, **options) -> int:
+        number = len(self.buffers)
+        self.buffers.append(Buffer(number, name, space, (rows,), "float32", 4 * rows, **options))
+        return number
+
+    def barrier(self, arrivals: int = 1, count: int = 1, **options) -> int:
+        number = len(self.barriers)
+        self.barriers.append(Barrier(number, f"b{number}", arrivals, count, **options))
+        return number
+
+    def region(self, where) -> Region:
+        buffer, start, rows = where if isinstance(where, tuple) else (where, 0, None)
+        rows = self.buffers[buffer].shape[0] - start if rows is None else rows
+        return Region(buffer, ((start, start + rows),))
+
+    def op(self, kind: str, thread: int = 0, reads=(), writes=(), **fields) -> "Writer":
+        reads, writes = (tuple(map(self.region, found)) for found in (reads, writes))
+        fields.setdefault("line", f"k.py:{kind}")
+        self.threads[thread].append(Op(kind, thread, reads, writes, **fields))
+        return self
+
+    def load(self, source, target, barrier, index=0, thread=0, **fields) -> "Writer":
+        return self.op("load", thread, [source], [target], barrier=barrier, index=index, **fields)
+
+    def store(self, source, target, thread=0, commit=True, **fields) -> "Writer":
+        self.op("store", thread, [source], [target], **fields)
+        return self.op("commit_group", thread, **fields) if commit else self
+
+    def wait(self, barrier, index=0, thread=0, **fields) -> "Writer":
+        return self.op("wait", thread, barrier=barrier, index=index, **fields)
+
+    def arrive(self, barrier, index=0, thread=0, **fields) -> "Writer":
+        return self.op("arrive", thread, barrier=barrier, index=index, **fields)
+
+    def read(self, source, thread=0, **fields) -> "Writer":
+        return self.op("read", thread, [source], **fields)
+
+    def write(self, target, thread=0, **fields) -> "Writer":
+        return self.op("write", thread, (), [target], **fields)
+
+    def fence(self, thread=0) -> "Writer":
+        return self.op("fence", thread)
+
+    def wait_store(self, n=0, thread=0, read_only=False) -> "Writer":
+        return self.op("wait_store", thread, n=n, note="read_only" if read_only else "")
+
+    def wgmma(self, acc, *operands, thread=0) -> "Writer":
+        return self.op("wgmma", thread, [*operands, acc], [acc])
+
+    def wgmma_wait(self, n=0, thread=0) -> "Writer":
+        return self.op("wgmma_wait", thread, n=n)
+
+    def acc_read(self, acc, n=0, thread=0) -> "Writer":
+        return self.op("acc_read", thread, [acc], n=n)
+
+    def program(self) -> Program:
+        threads = tuple(map(tuple, self.threads))
+        return counted(Program(self.name, threads, tuple(self.buffers), tuple(self.barriers)))
+
+
+def ring(
+    slots: int,
+    steps: int,
+    compute: int = 1,
+    specialized: bool = True,
+    delay: int = 0,
+    products: bool = False,
+    stores: bool = False,
+    arrivals: int | None = None,
+) -> Program:
+    """A pipeline over one input, as pipelib's emitters schedule it.
+
+    Args:
+      slots, steps, delay: of the input's ring; `delay` is less than `slots`.
+      compute, specialized: the compute threads of the specialised kind. The plain kind has one
+        thread, which loads too.
+      products: the input is multiplied, with `delay` products unfinished; else read ordinarily.
+      stores: each compute thread writes its rows of an output ring of two slots, and stores them.
+      arrivals: what a consumed barrier takes, if not one for each compute thread.
+    """
+    compute = compute if specialized else 1
+    writer = Writer(compute + specialized, "ring")
+    x = writer.buffer("in0", "gmem", steps)
+    out = writer.buffer("out0", "gmem", steps * compute)
+    smem = writer.buffer("x_smem", rows=slots)
+    produced = writer.barrier(1, slots)
+    consumed = writer.barrier(arrivals or compute, slots) if specialized else None
+    memory = compute if specialized else 0
+    load = lambda k: writer.load((x, k, 1), (smem, k % slots, 1), produced, k % slots, memory)
+    for k in range(steps if specialized else min(slots - delay, steps)):
+        if k >= slots:
+            writer.wait(consumed, k % slots, memory)
+        load(k)
+    for thread in range(compute):
+        acc = writer.buffer(f"acc{thread}", "acc", 1, thread=thread) if products else None
+        o_smem = writer.buffer(f"o_smem{thread}", rows=2) if stores else None
+        for k in range(steps):
+            writer.wait(produced, k % slots, thread)
+            slot = smem, k % slots, 1
+            if products:
+                writer.wgmma(acc, slot, thread=thread).wgmma_wait(delay, thread)
+            else:
+                writer.read(slot, thread)
+            if stores:
+                o_slot = o_smem, k % 2, 1
+                if k >= 2:
+                    writer.wait_store(1, thread, read_only=True)
+                writer.write(o_slot, thread).fence(thread)
+                writer.store(o_slot, (out, k * compute + thread, 1), thread)
+            elif not products:
+                writer.fence(thread)
+            if specialized and k >= delay:
+                writer.arrive(consumed, (k - delay) % slots, thread)
+            if not specialized and slots - delay <= k + slots - delay < steps:
+                load(k + slots - delay)
+        if products:
+            writer.acc_read(acc, 0, thread)
+        if stores:
+            writer.wait_store(0, thread)
+    return writer.program()
+
+
+@st.composite
+def rings(draw) -> Program:
+    """A ring, right or with a wrong count of arrivals, small enough to explore."""
+    specialized = draw(st.booleans())
+    compute = draw(st.integers(1, 2)) if specialized else 1
+    slots = draw(st.integers(1, 3))
+    steps = draw(st.integers(1, 5 if compute == 1 else 3))
+    right = st.none() | st.none() | st.integers(1, 3)
+    return ring(
+        slots, steps, compute, specialized, draw(st.integers(0, min(1, slots - 1))),
+        draw(st.booleans()), draw(st.booleans()), draw(right) if specialized else None,
+    )  # fmt: skip
+
+
+@st.composite
+def spoiled_rings(draw) -> Program:
+    """A ring with one synchronising op removed, done twice or moved, or one count changed."""
+    program = draw(rings())
+    places = [(t, i) for t, ops in enumerate(program.threads)
+              for i, op in enumerate(ops) if op.kind in SYNCHRONISATION]  # fmt: skip
+    thread, index = draw(st.sampled_from(places))
+    ops = list(program.threads[thread])
+    change = draw(st.sampled_from(["remove", "twice", "move", "count"]))
+    op = ops.pop(index)
+    if change == "twice":
+        ops[index:index] = [op, op]
+    elif change == "move":
+        ops.insert(draw(st.integers(0, len(ops))), op)
+    elif change == "count" and op.n is not None:
+        ops.insert(index, op._replace(n=draw(st.integers(0, 2))))
+    elif change == "count":
+        ops.insert(index, op)
+    return with_thread(program, thread, ops)
+
+
+def with_thread(program: Program, thread: int, ops) -> Program:
+    """The program with other ops of one thread."""
+    threads = [*program.threads[:thread], tuple(ops), *program.threads[thread + 1 :]]
+    return counted(program._replace(threads=tuple(threads)))
+
+
+@st.composite
+def small_programs(draw) -> Program:
+    """Accesses anywhere, and barriers from any thread to any other, used a few times each."""
+    threads = draw(st.integers(1, 3))
+    writer = Writer(threads, "small")
+    x, out = writer.buffer("in0", "gmem"), writer.buffer("out0", "gmem")
+    smem = [writer.buffer("s0"), writer.buffer("s1")]
+    accs = [writer.buffer(f"acc{t}", "acc", 1, thread=t) for t in range(threads)]
+    of = st.integers(0, threads - 1)
+    halves = st.sampled_from([(0, 2), (0, 1), (1, 1)])
+    place = lambda: (draw(st.sampled_from(smem)), *draw(halves))
+    for _ in range(draw(st.integers(0, 4))):
+        _link(draw, writer, draw(of), draw(of), x, place)
+    for _ in range(draw(st.integers(1, 5))):
+        thread = draw(of)
+        kind = draw(st.sampled_from(["read", "write", "fence", "store", "wait_store", "wgmma",
+                                     "wgmma_wait", "flush", "out"]))  # fmt: skip
+        before = len(writer.threads[thread])
+        if kind in ("read", "write"):
+            getattr(writer, kind)(place(), thread)
+        elif kind == "fence":
+            writer.fence(thread)
+        elif kind == "store":
+            where = place()
+            writer.store(where, (out, *where[1:]), thread)
+        elif kind == "wait_store":
+            writer.wait_store(draw(st.integers(0, 1)), thread, draw(st.booleans()))
+        elif kind == "wgmma":
+            writer.wgmma(accs[thread], place(), thread=thread)
+        elif kind == "wgmma_wait":
+            writer.wgmma_wait(draw(st.integers(0, 1)), thread)
+        elif kind == "flush":
+            writer.write(smem[0], thread).fence(thread).store(smem[0], out, thread)
+            writer.wait_store(0, thread)
+        else:
+            draw(st.sampled_from([writer.read, writer.write]))((out, *draw(halves)), thread)
+        _scatter(draw, writer.threads[thread], before)
+    for thread in range(threads):
+        writer.wgmma_wait(0, thread)
+    return writer.program()
+
+
+def _link(draw, writer: Writer, first: int, second: int, x: int, place) -> None:
+    """A barrier by which one thread, or a load of its, lets another go on; perhaps a few times."""
+    barrier = writer.barrier(draw(st.sampled_from([1, 1, 1, 2])))
+    load = draw(st.booleans())
+    for _ in range(draw(st.sampled_from([1, 1, 2]))):
+        before = len(writer.threads[first])
+        if load:
+            where = place()
+            writer.load((x, *where[1:]), where, barrier, 0, first)
+        else:
+            writer.arrive(barrier, 0, first)
+        _scatter(draw, writer.threads[first], before)
+        before = len(writer.threads[second])
+        writer.wait(barrier, 0, second)
+        _scatter(draw, writer.threads[second], before)
+
+
+def _scatter(draw, ops: list, before: int) -> None:
+    """Moves the ops from `before` on to any place that is not after."""
+    new = ops[before:]
+    del ops[before:]
+    at = draw(st.integers(0, before))
+    ops[at:at] = new

@@ -205,7 +205,7 @@ def _left_over(order: Order, place: Place, findings: Findings) -> None:
             f"{name} is left with {count(extra, 'arrival')} of the {place.expects} that a phase"
             " takes: they complete none.",
             "Let it expect as many arrivals as are made in a phase, or make them all.",
-            name,
+            *order.where(place),
         )  # fmt: skip
     for phase in place.phases[place.waited :]:
         loads = [op for *_, op in phase.arrivals if op.kind == "load"]
@@ -215,7 +215,7 @@ def _left_over(order: Order, place: Place, findings: Findings) -> None:
                 f"Nothing waits for this copy: its bytes may land on {name} and in SMEM when both"
                 " have ceased to exist.",
                 f"Wait on {name}, or do not make the copy.",
-                name,
+                *order.where(place),
             )  # fmt: skip
 
 

@@ -193,7 +193,8 @@ class Memory:
             f" {agent}: {self._why_unordered(first, second)}"
         )
         remedy = self._order_them(first, second)
-        self.findings.add("race", (second, first), cause, remedy, buffer.name)
+        slot = _slot(buffer, first, second)
+        self.findings.add("race", (second, first), cause, remedy, buffer.name, slot)
 
     def _why_unordered(self, first: Op, second: Op) -> str:
         who, other = (thread_name(self.program, op.thread) for op in (first, second))
@@ -242,7 +243,8 @@ class Memory:
         remedy = "Call commit_smem after the ordinary access, before others are let at it."
         if buffer.space == "gmem":
             remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
-        self.findings.add("missing-commit", (second, first), cause, remedy, buffer.name)
+        slot = _slot(buffer, first, second)
+        self.findings.add("missing-commit", (second, first), cause, remedy, buffer.name, slot)
 
     def _report_unwritten(self, access: Access, buffer: Buffer) -> None:
         self.findings.add(
@@ -250,7 +252,7 @@ class Memory:
             f"{_agent(self.program, access.op)} reads {_place(buffer, access.op)}, of which at"
             " least a part has been written by nothing before.",
             "Write it first, or let a copy into it land.",
-            buffer.name,
+            buffer.name, _slot(buffer, access.op),
         )  # fmt: skip
 
     def _report_lost(self, access: Access, buffer: Buffer) -> None:
@@ -259,7 +261,7 @@ class Memory:
             f"{_agent(self.program, access.op)} writes {_place(buffer, access.op)}, and nothing"
             " reads it before it is written over or ends to exist: the result is lost.",
             "Store it with copy_smem_to_gmem, or leave the write out.",
-            buffer.name,
+            buffer.name, _slot(buffer, access.op),
         )  # fmt: skip
 
 
@@ -292,13 +294,18 @@ def _agent(program: Program, op: Op) -> str:
     return f"{engine} of {who}" if engine else who
 
 
+def _slot(buffer: Buffer, *ops: Op) -> int | None:
+    """The slot of the buffer's ring that all these ops are in, if they are in one."""
+    boxes = [r.box for op in ops for r in op.reads + op.writes if r.buffer == buffer.id]
+    slots = {box[0][0] for box in boxes} if buffer.slots else ()
+    return slots.pop() if len(slots) == 1 else None
+
+
 def _place(buffer: Buffer, *ops: Op) -> str:
     """The buffer's name, with its slot if the ops are in one."""
-    boxes = [r.box for op in ops for r in op.reads + op.writes if r.buffer == buffer.id]
-    starts = {box[0] for box in boxes} if buffer.slots else set()
-    slot = f"slot {starts.pop()[0]} of " if len(starts) == 1 else ""
+    slot = _slot(buffer, *ops)
     block = f" of block {buffer.block}" if buffer.block else ""
-    return f"{slot}`{buffer.name}`{block}"
+    return ("" if slot is None else f"slot {slot} of ") + f"`{buffer.name}`{block}"
 
 
 def _is_empty(box: Box) -> bool:

@@ -299,7 +299,7 @@ class Order:
             f" {why}, so this one may count there, and who waits is let go too early.",
             f"Wait for phase {number - 1} of {name} first, or have it expect as many arrivals as"
             " are made in a phase.",
-            key=place.barrier,
+            *self.where(place),
         )  # fmt: skip
 
     def _look_for_lapped(self, place: Place, number: int) -> None:
@@ -317,8 +317,13 @@ class Order:
                     f" {number + 1} that has not come.",
                     f"Let {who} arrive on a barrier after this wait, and wait for that before"
                     f" phase {number} of {name} gets its last arrival.",
-                    key=place.barrier,
+                    *self.where(place),
                 )  # fmt: skip
+
+    def where(self, place: Place) -> tuple[str, int | None]:
+        """The name of a barrier's array, and its index there if it has several."""
+        barrier = self.program.barriers[place.barrier]
+        return barrier.name, place.index if barrier.count > 1 else None
 
     def name(self, place: Place) -> str:
         """A single barrier's name, as a report has it."""

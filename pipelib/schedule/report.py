@@ -31,12 +31,18 @@ KINDS = (
 
 
 class Finding(NamedTuple):
-    """One fault; `ops` are those of its first occurrence, `count` is how often it occurs."""
+    """One fault; `ops` are those of its first occurrence, `count` is how often it occurs.
+
+    Thread, step and source line are those of the ops. `where` names the buffer or the barrier that
+    it is about, if one; `slot` is the slot of the ring, if it has any.
+    """
 
     kind: str
     ops: tuple[Op, ...]
     cause: str
     remedy: str
+    where: str = ""
+    slot: int | None = None
     count: int = 1
 
 
@@ -139,14 +145,15 @@ class Findings:
         self._found: dict[tuple, Finding] = {}
 
     def add(
-        self, kind: str, ops: tuple[Op, ...], cause: str, remedy: str, key: object = ()
-    ) -> None:
-        """Notes a fault; faults are alike if kind, source lines, op kinds and `key` are."""
-        alike = (kind, key, *((op.kind, op.line, op.scope) for op in ops))
-        seen = self._found.get(alike)
-        self._found[alike] = (
-            seen._replace(count=seen.count + 1) if seen else Finding(kind, ops, cause, remedy)
-        )
+        self, kind: str, ops: tuple[Op, ...], cause: str, remedy: str, where: str = "",
+        slot: int | None = None,
+    ) -> None:  # fmt: skip
+        """Notes a fault; faults are alike if kind, place and the ops' kinds and lines are."""
+        alike = (kind, where, *((op.kind, op.line, op.scope) for op in ops))
+        if seen := self._found.get(alike):
+            self._found[alike] = seen._replace(count=seen.count + 1)
+        else:
+            self._found[alike] = Finding(kind, ops, cause, remedy, where, slot)
 
     def all(self) -> tuple[Finding, ...]:
         """What was found, in the order of first occurrence."""

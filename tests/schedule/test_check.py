@@ -72,6 +72,8 @@ def test_a_read_before_its_load_has_landed():
     )
     assert finding.remedy == "Call barrier_wait on that barrier in thread 0 before the access."
     assert lines(finding) == ["k.py:4", "k.py:2"]
+    assert (finding.where, finding.slot, finding.count) == ("ring", 0, 1)
+    assert (late.where, late.slot) == ("produced", 0)
     assert late.cause == (
         "Nothing waits for this copy: its bytes may land on `produced[0]` and in SMEM when both"
         " have ceased to exist."

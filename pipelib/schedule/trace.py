@@ -995,7 +995,8 @@ def _run_scoped(compiler: _Compiler, eqn: Any) -> Callable:
 
 def _run_state(compiler: _Compiler, eqn: Any) -> Callable:
     code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
-    outs, emit = list(map(compiler.slot, eqn.outvars)), compiler.emitter("acc_init", eqn)
+    outs = list(map(compiler.slot, eqn.outvars))
+    emit, read = compiler.emitter("acc_init", eqn), compiler.emitter("acc_read", eqn)
     avals = [var.aval for var in code.invars]
 
     def step(thread, env):
@@ -1012,6 +1013,9 @@ def _run_state(compiler: _Compiler, eqn: Any) -> Callable:
                 ref = _Ref(-1, tuple(aval.shape), "regs", OPAQUE if aval.shape else value)
             refs.append(ref)
         code.run(thread, refs)
+        for ref in (ref for ref in refs if ref.space == "acc"):
+            # What is left in flight is waited for, to have the accumulator's value in the end.
+            read(thread, (ref.whole,), size=thread.kernel.buffers[ref.id].bytes, n=0)
         for slot, ref in zip(outs, refs):
             env[slot] = ref.value
 

@@ -44,15 +44,15 @@ def check(program: Program, *, strict: bool = False) -> Report:
     """
     findings = Findings()
     order = Order(program, findings)
-    memory, stores = Memory(program, order, findings, strict), _Stores(order, findings)
+    memory, outliving = Memory(program, order, findings, strict), _Outliving(order, findings)
     for event in order:
         memory.see(event)
-        stores.see(event)
+        outliving.see(event)
     stuck = _deadlock(program, order, findings)
     is_whole = not stuck and not program.truncated
     memory.finish(is_whole)
     if is_whole:
-        stores.finish()
+        outliving.finish()
         for place in order.places.values():
             _left_over(order, place, findings)
     for block in range(program.blocks):
@@ -148,11 +148,11 @@ def _why_stuck(program: Program, order: Order, wait: Op, rest: list[tuple[Op, ..
 # What is left at the end.
 
 
-class _Stores:
-    """The copies from SMEM that may still read it when it is given to others.
+class _Outliving:
+    """Copies from SMEM and products that may still read it when it is given to others.
 
-    Memory whose scope has ended is given away where the thread's next scope with SMEM begins, or
-    where the thread ends; until then a wait for the copies is in time.
+    Memory whose scope has ended is given away where the thread's next scope with SMEM begins; until
+    then a wait for them is in time. A copy must also be over where the thread ends.
     """
 
     def __init__(self, order: Order, findings: Findings):
@@ -163,36 +163,50 @@ class _Stores:
 
     def see(self, event: Event) -> None:
         op = event.op
-        if op.kind == "store":
+        if op.kind in ("store", "wgmma"):
             self.pending[op.thread].append(event)
         elif op.kind == "scope_end":
+            self.pending[op.thread] = self._unfinished(op.thread)
             self.ended[op.thread].add(op.n)
         elif op.kind == "scope_begin" and op.n in self.takers:
-            self._report(op.thread, self.ended[op.thread])
+            for late in self._unfinished(op.thread):
+                if self._scopes(late) & self.ended[op.thread]:
+                    self._report(late, op)
 
     def finish(self) -> None:
-        """Reports what threads have not waited for when they end."""
+        """Reports the copies that threads have not waited for when they end."""
         for thread in self.pending:
-            self._report(thread, None)
+            for late in self._unfinished(thread):
+                if late.op.kind == "store":
+                    self._report(late)
 
-    def _report(self, thread: int, ended: set[int] | None) -> None:
-        """Reports the copies that may be unfinished, out of scopes that ended, or out of any."""
-        clock, buffers = self.order.clocks[thread], self.order.program.buffers
-        still = [s for s in self.pending[thread] if clock[s.read_done[0]] < s.read_done[1]]
-        scopes = [buffers[store.op.reads[0].buffer].scope for store in still]
-        late = [s for s, scope in zip(still, scopes) if ended is None or scope in ended]
-        self.pending[thread] = [s for s in still if s not in late]
-        who = thread_name(self.order.program, thread)
-        for store in late:
-            name = buffers[store.op.reads[0].buffer].name
-            self.findings.add(
-                "lost-store", (store.op,),
-                f"`{name}` ceases to exist while this copy of {who} may still read it: no"
-                " wait_smem_to_gmem after it covers its group.",
+    def _unfinished(self, thread: int) -> list[Event]:
+        clock = self.order.clocks[thread]
+        return [e for e in self.pending[thread] if clock[e.read_done[0]] < e.read_done[1]]
+
+    def _scopes(self, event: Event) -> set[int | None]:
+        buffers = (self.order.program.buffers[region.buffer] for region in event.op.reads)
+        return {buffer.scope for buffer in buffers if buffer.space == "smem"}
+
+    def _report(self, late: Event, *taker: Op) -> None:
+        who = thread_name(self.order.program, late.op.thread)
+        name = self.order.program.buffers[late.op.reads[0].buffer].name
+        if late.op.kind == "store":
+            kind, what, missing = "lost-store", "copy", "wait_smem_to_gmem"
+            remedy = (
                 "Call wait_smem_to_gmem(0) (after commit_smem_to_gmem_group, if the copy has"
-                " commit_group=False) before its memory is given to others, or the kernel ends.",
-                name,
-            )  # fmt: skip
+                " commit_group=False) before its memory is given to others, or the kernel ends."
+            )
+        else:
+            kind, what, missing = "race", "product", "wgmma_wait"
+            remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
+        ceases = "is given to the next scope" if taker else "ceases to exist"
+        self.findings.add(
+            kind, (*taker, late.op),
+            f"`{name}` {ceases} while this {what} of {who} may still read it: no {missing} after it"
+            " covers it.",
+            remedy, name,
+        )  # fmt: skip
 
 
 def _left_over(order: Order, place: Place, findings: Findings) -> None:

@@ -355,19 +355,35 @@ def test_a_store_that_is_not_awaited(end):
     finding = only(check(program([write(0), just("fence"), store(0, 0), *end])), "lost-store")
     assert finding.cause == (
         "`ring` ceases to exist while this copy of thread 0 may still read it: no wait_smem_to_gmem"
-        " after it covers its group."
+        " after it covers it."
     )
+
+
+OTHER = Buffer(4, "other", "smem", (8,), "float16", 16, scope=2)
+GIVEN_AWAY = [just("scope_end", 0), just("scope_begin", 2, line="next")]
 
 
 def test_a_store_that_outlives_its_scope():
     """It may, until its memory is given to another scope."""
-    other = Buffer(4, "other", "smem", (8,), "float16", 16, scope=2)
-    ops = [write(0), just("fence"), store(0, 0), just("commit_group"), just("scope_end", 0)]
-    taken, wait_0 = just("scope_begin", 2), just("wait_store", 0)
-    made = lambda *end: program([*ops, *end], buffers=(*BUFFERS, other))
-    assert check(made(wait_0)).ok
-    assert check(made(wait_0, taken)).ok
-    assert only(check(made(taken, wait_0)), "lost-store")
+    ops, wait_0 = [write(0), just("fence"), store(0, 0)], just("wait_store", 0)
+    ops.append(just("commit_group"))
+    made = lambda *end: program([*ops, *end], buffers=(*BUFFERS, OTHER))
+    assert check(made(GIVEN_AWAY[0], wait_0)).ok
+    assert check(made(wait_0, *GIVEN_AWAY)).ok
+    finding = only(check(made(*GIVEN_AWAY, wait_0)), "lost-store")
+    assert finding.cause.startswith("`ring` is given to the next scope while this copy of thread 0")
+
+
+def test_a_product_that_outlives_its_scope():
+    made = lambda *end: program(
+        [write(0), just("fence"), wgmma(0), *end], buffers=(*BUFFERS, OTHER)
+    )
+    finding = only(check(made(*GIVEN_AWAY)), "race")
+    assert finding.cause == (
+        "`ring` is given to the next scope while this product of thread 0 may still read it: no"
+        " wgmma_wait after it covers it."
+    )
+    assert check(made(just("wgmma_wait", 0), *GIVEN_AWAY)).ok
 
 
 def test_more_shared_memory_than_a_block_can_have():

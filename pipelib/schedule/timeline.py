@@ -18,9 +18,17 @@ wgmma      the tensor core multiplies
 scope      a named scope of a thread, around other spans
 =========  =========================================================================================
 
+Statistics. A lane is *busy* while it does anything but wait (copies in flight count), *waiting*
+while a thread waits, and the rest is *bubble*. A step is a run of a thread's spans with the same
+counters; the *steady state* of a thread leaves out as many steps at both ends as the rings have
+slots, or a quarter if there are too few. Time per step is the median, over all ops of the thread
+that has most steps, of how far the same op of successive steps is apart.
 Source: this project's own.
 """
 
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -45,6 +53,24 @@ class Span(NamedTuple):
     scope: str = ""
 
 
+class LaneUse(NamedTuple):
+    """What fractions of a window a lane is busy, waiting and idle; they sum to 1."""
+
+    lane: str
+    busy: float
+    waiting: float
+    bubble: float
+
+
+class Steady(NamedTuple):
+    """The steady state: the thread it is seen from (a lane), its window and its cycles a step."""
+
+    lane: int
+    start: float
+    stop: float
+    cycles_per_step: float
+
+
 class Timeline(NamedTuple):
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
@@ -61,3 +87,159 @@ class Timeline(NamedTuple):
     machine: str
     truncated: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def microseconds(self) -> float:
+        """The whole's length at `clock_hz`."""
+        return self.cycles / self.clock_hz * 1e6
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """How long, how long a step, what bounds it, and each lane's fractions, as text."""
+        steady = self.steady()
+        lines = [
+            f"{self.name}, {self.source} on {self.machine}: {self.cycles:,.0f} cycles,"
+            f" {self.microseconds:,.2f} us at {self.clock_hz / 1e9:.2f} GHz"
+        ]
+        if steady is not None:
+            lines.append(f"{steady.cycles_per_step:,.1f} cycles a step in the steady state")
+        lines += [self.bound(), *self.notes]
+        width = max(map(len, self.lanes), default=0)
+        lines += [
+            f"{use.lane:{width}}  busy {use.busy:6.1%}  waiting {use.waiting:6.1%}"
+            f"  bubble {use.bubble:6.1%}"
+            for use in self.uses()
+        ]
+        return "\n".join(lines)
+
+    def uses(self, start: float = 0.0, stop: float | None = None) -> tuple[LaneUse, ...]:
+        """Each lane's fractions of a window in cycles, by default of the whole."""
+        stop = self.cycles if stop is None else stop
+        length = max(stop - start, 0.0)
+        inside: list[tuple[list, list]] = [([], []) for _ in self.lanes]
+        named = [[] for _ in self.lanes]
+        for span in self.spans:
+            piece = max(span.start, start), min(span.stop, stop)
+            if piece[0] < piece[1]:
+                if span.kind == "scope":
+                    named[span.lane].append(piece)
+                else:
+                    inside[span.lane][span.kind == "wait"].append(piece)
+        uses = []
+        for lane, (busy, waiting), scopes in zip(self.lanes, inside, named):
+            work = _covered(busy or ([] if waiting else scopes)) / length if length else 0.0
+            wait = _covered(waiting) / length if length else 0.0
+            uses.append(LaneUse(lane, work, wait, max(0.0, 1 - work - wait)))
+        return tuple(uses)
+
+    def steady(self) -> Steady | None:
+        """The steady state, or None where no thread does three steps."""
+        best = None
+        for lane, runs in self._steps().items():
+            if len(runs) >= 3 and (best is None or len(runs) > len(best[1])):
+                best = lane, runs
+        if best is None:
+            return None
+        lane, runs = best
+        slots = 1 + max((s.slot for s in self.spans if s.slot is not None), default=0)
+        skip = slots if len(runs) > 2 * slots + 1 else len(runs) // 4
+        kept = runs[skip : len(runs) - skip]
+        period = _period(kept)
+        if period is None:
+            return None
+        return Steady(lane, kept[0][0].start, kept[-1][0].start, period)
+
+    def _steps(self) -> dict[int, list[list[Span]]]:
+        """The steps of each thread that has waits, products or work in them, in order."""
+        runs: defaultdict[int, list[list[Span]]] = defaultdict(list)
+        for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
+            if span.step and span.kind not in ("load", "store", "wgmma"):
+                if self.source == "simulated" and span.kind == "scope":
+                    continue
+                here = runs[span.lane]
+                if here and here[-1][0].step == span.step:
+                    here[-1].append(span)
+                else:
+                    here.append([span])
+        for lane, steps in runs.items():  # a prologue only issues, the steps after it also wait
+            runs[lane] = [r for r in steps if any(s.kind != "issue" for s in r)]
+        return runs
+
+    def bound(self) -> str:
+        """A sentence on what bounds the kernel: a unit in use, or what a thread waits for most."""
+        steady = self.steady()
+        where = "the steady state" if steady else "the whole"
+        start, stop = (steady.start, steady.stop) if steady else (0.0, self.cycles)
+        if stop <= start:
+            return "nothing: no time passes"
+        uses = self.uses(start, stop)
+        core = max((u for u in uses if u.lane.endswith("tensor core")), default=None, key=_BUSY)
+        if core is not None and core.busy >= 0.9:
+            return f"tensor core: busy {core.busy:.0%} of {where}"
+        waits = self._waits(steady.lane if steady else None, start, stop)
+        lane = steady.lane if steady else None
+        busiest = uses[lane] if lane is not None else max(uses, key=_BUSY, default=None)
+        if waits and busiest is not None:
+            (kind, text), cycles = waits.most_common(1)[0]
+            fraction = cycles / (stop - start)
+            if fraction >= busiest.busy:
+                what = _CAUSES.get(kind, "nobody")
+                if kind == "load":
+                    queue = self._loads_queue(start, stop)
+                    what += " bandwidth" if queue else " latency"
+                return f"{what}: {fraction:.0%} of {where} {busiest.lane} {text}"
+        if busiest is None:
+            return "nothing: no lane"
+        return f"{busiest.lane}: busy {busiest.busy:.0%} of {where} with its own work"
+
+    def _waits(self, lane: int | None, start: float, stop: float) -> Counter:
+        """Cycles of a window that are waited (by one lane, or all), by cause's kind and by text."""
+        waits: Counter = Counter()
+        for span in self.spans:
+            inside = min(span.stop, stop) - max(span.start, start)
+            if span.kind == "wait" and inside > 0 and lane in (None, span.lane):
+                text, kind = span.text.partition("[")[0], ""
+                if span.cause is not None:
+                    cause = self.spans[span.cause]
+                    kind = cause.kind
+                    text += f" for the {cause.text.partition(',')[0]} of {self.lanes[cause.lane]}"
+                waits[kind, text] += inside
+        return waits
+
+    def _loads_queue(self, start: float, stop: float) -> bool:
+        """Whether most loads of a window start later than they were asked for."""
+        asked = {(s.thread, s.op): s.stop for s in self.spans if s.kind == "issue"}
+        loads = [s for s in self.spans if s.kind == "load" and start <= s.start < stop]
+        return 2 * sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads) > len(loads)
+
+
+_BUSY = lambda use: use.busy
+_CAUSES = {
+    "load": "memory", "store": "stores", "wgmma": "tensor core", "issue": "synchronisation",
+    "wait": "synchronisation",
+}  # fmt: skip
+
+
+def _covered(pieces: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(pieces):
+        if stop > end:
+            total += stop - max(start, end)
+            end = stop
+    return total
+
+
+def _period(runs: list[list[Span]]) -> float | None:
+    """The median distance of the same op's starts in successive steps."""
+    starts: defaultdict[tuple, list[float]] = defaultdict(list)
+    for run in runs:
+        seen: Counter = Counter()
+        for span in run:
+            key = span.kind, span.line, span.scope
+            starts[*key, seen[key]].append(span.start)
+            seen[key] += 1
+    gaps = [b - a for each in starts.values() for a, b in zip(each, each[1:])]
+    return statistics.median(gaps) if gaps else None

@@ -1,0 +1,460 @@
+"""Small kernels that tell what one operation costs on the GPU, in cycles of its clock.
+
+The method. Each thread of a kernel reads its multiprocessor's cycle counter, does N steps, reads it
+again, does 2 N steps and reads it once more. The difference of the two differences, over N, is the
+cost of one step: what happens once (the launch, a prologue, a drain) cancels. A probe may also add
+up, around one operation within each step, how far the counter went (`inner`); reading it costs
+cycles too, which the probe `clock` tells. The global timer, read beside the first and the last,
+gives the clock's rate.
+
+Not covered: loops cost some cycles a step (the probe `loop`), which no other figure is freed of.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic import gpu as mgpu
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+SMS = 132
+STAMPS = ("clock0", "clock1", "clock2", "inner", "ns0", "ns2", "sm")
+
+
+class Probe(NamedTuple):
+    """A kernel with one function for each thread, and what a step of it does.
+
+    `input` is the shape of its one float16 input in GMEM, or None; `work` what one step of thread 0
+    does, by unit; `cold` says that L2 must not hold the input.
+    """
+
+    name: str
+    roles: tuple[Callable[..., None], ...]
+    repeats: int
+    scratch: tuple[Any, ...] = ()
+    input: tuple[int, ...] | None = None
+    output: tuple[int, ...] | None = None
+    blocks: int = 1
+    work: dict[str, float] = {}
+    cold: bool = False
+    approx_math: bool = False
+
+
+def _register(read: Callable[[], Any]) -> jax.Array:
+    """A special register as an int32."""
+    result = plgpu.ShapeDtypeStruct((), jnp.int32, layout=plgpu.Layout.WG_SPLAT)
+
+    @plgpu.inline_mgpu(return_type=result)
+    def value(_):
+        return mgpu.FragmentedArray.splat(read(), (), is_signed=True)
+
+    return value()
+
+
+def clock() -> jax.Array:
+    """The multiprocessor's cycle counter, modulo 2**32."""
+    return _register(mgpu_utils.clock)
+
+
+def nanoseconds() -> jax.Array:
+    """The GPU's timer, modulo 2**32."""
+    return _register(lambda: mgpu_utils.globaltimer("low"))
+
+
+def loop(first: Any, count: int, step: Callable[[Any], Any]) -> jax.Array:
+    """Runs step(first) ... and adds up what the steps return, if anything."""
+
+    def one(i, total):
+        inner = step(first + i)
+        return total if inner is None else total + inner
+
+    return lax.fori_loop(jnp.int32(0), jnp.int32(count), one, jnp.int32(0))
+
+
+def inner(operation: Callable[[], Any]) -> jax.Array:
+    """How far the counter goes while a thread does this."""
+    start = clock()
+    operation()
+    return clock() - start
+
+
+def kernel(probe: Probe) -> Callable[..., Any]:
+    """The probe's kernel: of its input, if it has one, to its stamps (block, thread, stamp)."""
+
+    def body(*refs):
+        count = (probe.input is not None) + (probe.output is not None)
+        operands, stamps, scratch = refs[:count], refs[count], refs[count + 1 :]
+        block = lax.axis_index("block")
+
+        def run_role(thread):
+            def timed(run):
+                first = nanoseconds()
+                times = [clock()]
+                run(jnp.int32(0), probe.repeats)
+                times.append(clock())
+                total = run(jnp.int32(probe.repeats), 2 * probe.repeats)
+                times.append(clock())
+                total = jnp.int32(0) if total is None else total
+                sm = _register(mgpu_utils.smid)
+                for i, value in enumerate((*times, total, first, nanoseconds(), sm)):
+                    stamps[block, thread, i] = value
+
+            probe.roles[thread](timed, block, *operands, *scratch)
+
+        if len(probe.roles) == 1:
+            return run_role(0)
+        thread = lax.axis_index("thread")
+        for i in range(len(probe.roles)):
+            pl.when(thread == i)(lambda i=i: run_role(i))
+
+    threads = len(probe.roles)
+    shape = (probe.blocks, threads, len(STAMPS))
+    out_type = jax.ShapeDtypeStruct(shape, jnp.int32)
+    if probe.output is not None:
+        out_type = (jax.ShapeDtypeStruct(probe.output, jnp.float16), out_type)
+    names = dict(num_threads=threads, thread_name="thread") if threads > 1 else {}
+    return plgpu.kernel(
+        body, out_type=out_type, grid=(probe.blocks,), grid_names=("block",),
+        scratch_types=probe.scratch, **names,
+        compiler_params=plgpu.CompilerParams(approx_math=probe.approx_math),
+    )  # fmt: skip
+
+
+def slopes(stamps: np.ndarray, repeats: int) -> dict[str, float]:
+    """Cycles for one step, and of its inner part, a mean over blocks and threads."""
+    fields = dict(zip(STAMPS, np.moveaxis(stamps.astype(np.uint32), -1, 0)))
+    gone = lambda a, b: (fields[b] - fields[a]).astype(np.float64)  # modulo 2**32
+    slope = (gone("clock1", "clock2") - gone("clock0", "clock1")) / repeats
+    inner_cycles = fields["inner"].astype(np.float64) / (2 * repeats)
+    rate = gone("clock0", "clock2").sum() / gone("ns0", "ns2").sum() * 1e9
+    return dict(cycles=slope.mean(), inner=inner_cycles.mean(), clock_hz=rate)
+
+
+# Synchronisation.
+
+
+def _once(step: Callable[..., Any]) -> Callable[..., None]:
+    """A role whose steps need nothing around them; called as step(i, block, *refs)."""
+
+    def role(timed, block, *refs):
+        timed(lambda first, count: loop(first, count, lambda i: step(i, block, *refs)))
+
+    return role
+
+
+def _arrive(i, block, barrier):
+    return inner(lambda: plgpu.barrier_arrive(barrier))
+
+
+def _arrive_wait(i, block, barrier):
+    plgpu.barrier_arrive(barrier)
+    return inner(lambda: plgpu.barrier_wait(barrier))
+
+
+def _ping(i, block, there, back):
+    plgpu.barrier_arrive(there)
+    plgpu.barrier_wait(back)
+
+
+def _pong(i, block, there, back):
+    plgpu.barrier_wait(there)
+    plgpu.barrier_arrive(back)
+
+
+def _meet(i, block):
+    def scope(memory):
+        memory[0, 0] = jnp.float32(1)
+
+    pl.run_scoped(scope, plgpu.SMEM((8, 128), jnp.float32), collective_axes="thread")
+
+
+def synchronisation() -> list[Probe]:
+    """What barriers, fences and the counter itself cost."""
+    barrier = plgpu.Barrier()
+    return [
+        Probe("loop", (_once(lambda i, block: None),), 1024),
+        Probe("clock", (_once(lambda i, block: inner(lambda: None)),), 1024),
+        Probe("clock rate", (_once(lambda i, block: plgpu.commit_smem()),), 1 << 17),
+        Probe("fence", (_once(lambda i, block: inner(plgpu.commit_smem)),), 1024),
+        Probe("arrive", (_once(_arrive),), 1024, (barrier,)),
+        Probe("arrive, wait", (_once(_arrive_wait),), 1024, (barrier,)),
+        Probe("round trip", (_once(_ping), _once(_pong)), 1024, (barrier, barrier)),
+        Probe("meet", (_once(_meet), _once(_meet)), 256),
+    ]
+
+
+# Copies.
+
+
+def _tile(ref: Any, rows: int, index: Any) -> Any:
+    return ref.at[pl.ds(pl.multiple_of(index * rows, 8), rows)]
+
+
+def _load_wait(rows, x, slot, barrier, index):
+    issue = inner(lambda: plgpu.copy_gmem_to_smem(_tile(x, rows, index), slot, barrier))
+    plgpu.barrier_wait(barrier)
+    return issue
+
+
+def load_latency(rows: int, cold: bool) -> Probe:
+    """One load at a time; the inner part is its issue."""
+    repeats = 64
+
+    def step(i, block, x, slot, barrier):
+        return _load_wait(rows, x, slot, barrier, i * 5 if cold else lax.rem(i, np.int32(4)))
+
+    tiles = 5 * 3 * repeats if cold else 4
+    return Probe(
+        f"load {rows * 128} bytes, {'HBM' if cold else 'L2'}", (_once(step),), repeats,
+        (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED), plgpu.Barrier()),
+        (tiles * rows, 64), work=dict(bytes=rows * 128), cold=cold,
+    )  # fmt: skip
+
+
+def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
+    """A ring of slots that are loaded again as soon as they are full."""
+    repeats, warm = (192 if cold else 512), 8 if blocks > 1 else 16
+    tiles = 3 * repeats * blocks if cold else warm * blocks
+
+    def role(timed, block, x, ring, barriers):
+        def start(i):
+            index = i * blocks + block if cold else block * warm + lax.rem(i, np.int32(warm))
+            slot = lax.rem(i, np.int32(slots))
+            plgpu.copy_gmem_to_smem(_tile(x, rows, index), ring.at[slot], barriers.at[slot])
+
+        def run(first, count):
+            wait = lambda i: plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
+            loop(first, slots, start)
+
+            def step(i):
+                wait(i)
+                start(i + slots)
+
+            loop(first, count - slots, step)
+            loop(first + (count - slots), slots, wait)
+
+        timed(run)
+
+    # The rings must be in step with the slots at the second run's first index.
+    assert repeats % slots == 0, (repeats, slots)
+    scratch = (
+        plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
+        plgpu.Barrier(num_barriers=slots),
+    )
+    where = "HBM" if cold else "L2"
+    return Probe(
+        f"load ring of {slots} x {rows * 128} bytes, {blocks} blocks, {where}", (role,), repeats,
+        scratch, (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
+    )  # fmt: skip
+
+
+def store_latency(rows: int, read_only: bool) -> Probe:
+    """One store at a time; the inner part is its issue."""
+
+    def step(i, block, out, slot):
+        def store():
+            plgpu.copy_smem_to_gmem(slot, _tile(out, rows, i % 4))
+
+        issue = inner(store)
+        plgpu.wait_smem_to_gmem(0, wait_read_only=read_only)
+        return issue
+
+    what = "read" if read_only else "written"
+    return Probe(
+        f"store {rows * 128} bytes, {what}", (_once(step),), 64,
+        (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None, (4 * rows, 64),
+        work=dict(bytes=rows * 128),
+    )  # fmt: skip
+
+
+def store_bandwidth(rows: int, blocks: int, cold: bool) -> Probe:
+    """Stores with up to four in flight; over more than L2 holds, if cold."""
+    repeats = 192 if cold else 512
+    tiles = 3 * repeats * blocks if cold else 8 * blocks
+
+    def step(i, block, out, slot):
+        index = i * blocks + block if cold else block * 8 + lax.rem(i, np.int32(8))
+        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index))
+        plgpu.wait_smem_to_gmem(4)
+
+    return Probe(
+        f"store ring of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
+        (_once(step),), repeats, (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None,
+        (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
+    )  # fmt: skip
+
+
+def copies() -> list[Probe]:
+    """What loads and stores take, alone and in crowds."""
+    probes = [load_latency(rows, cold) for rows in (8, 64, 128, 256) for cold in (False, True)]
+    for blocks in (1, SMS):
+        for rows, slots in ((64, 1), (64, 2), (64, 4), (64, 8), (64, 16), (128, 8)):
+            probes += [load_bandwidth(rows, slots, blocks, cold) for cold in (False, True)]
+    for rows in (8, 64, 128, 256):
+        probes += [store_latency(rows, read_only) for read_only in (False, True)]
+    probes += [store_bandwidth(128, b, cold) for b in (1, SMS) for cold in (False, True)]
+    return probes
+
+
+# The tensor core.
+
+
+def wgmma(m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1) -> Probe:
+    """Products one after another with `left` unfinished; the inner part is the issue."""
+    dtype = jnp.dtype(dtype)
+    transforms = plgpu.TilingTransform((8, 128 // dtype.itemsize)), plgpu.SwizzleTransform(128)
+    transposed = dtype.itemsize == 1 or n < 64  # where only rows of b along k fill the swizzle
+
+    def role(thread):
+        def run_role(timed, block, a, b, sink):
+            def scope(acc):
+                right = b.T if transposed else b
+
+                def step(i):
+                    issue = inner(lambda: plgpu.wgmma(acc, a.at[thread], right))
+                    plgpu.wgmma_wait(left)
+                    return issue
+
+                def run(first, count):
+                    total = loop(first, count, step)
+                    plgpu.wgmma_wait(0)
+                    return total
+
+                timed(run)
+                return acc[...]
+
+            sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32))
+
+        return run_role
+
+    scratch = (
+        plgpu.SMEM((threads, m, k), dtype, transforms=transforms),
+        plgpu.SMEM((n, k) if transposed else (k, n), dtype, transforms=transforms),
+        plgpu.SMEM((threads, m, n), jnp.float32),
+    )
+    name = f"wgmma {m}x{n}x{k} {dtype.name}, {left} left, {threads} threads"
+    roles = tuple(map(role, range(threads)))
+    return Probe(name, roles, 256, scratch, work=dict(flops=2.0 * m * n * k))
+
+
+def tensor_core() -> list[Probe]:
+    """What products take, for many shapes."""
+    half, quarter = jnp.float16, jnp.float8_e4m3fn
+    probes = [
+        wgmma(m, n, 64, half, left)
+        for m in (64, 128) for n in (16, 32, 64, 128, 256) for left in (0, 1)
+        if (m, n) != (128, 256)
+    ]  # fmt: skip
+    probes += [wgmma(64, 128, k, half, left) for k in (128,) for left in (0, 1)]
+    probes += [wgmma(64, 128, 64, half, left, threads=2) for left in (0, 1)]
+    probes += [wgmma(64, 128, 64, jnp.bfloat16, left) for left in (0, 1)]
+    probes += [wgmma(64, n, 128, quarter, left) for n in (128, 256) for left in (0, 1)]
+    return probes
+
+
+# What lanes do themselves.
+
+
+def _lanes(
+    name: str, shape: tuple[int, int], work: dict, step: Callable, threads: int = 1, **options
+) -> Probe:
+    """Steps of `step(ref, carry) -> carry` on arrays, the ref being one of two slots of SMEM."""
+
+    def role(thread):
+        def run_role(timed, block, ring):
+            layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
+            start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+            for slot in range(2):
+                ring[thread, slot] = start
+
+            def run(first, count):
+                one = lambda i, x: step(ring.at[thread, lax.rem(first + i, np.int32(2))], x)
+                ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
+
+            timed(run)
+
+        return run_role
+
+    roles = tuple(map(role, range(threads)))
+    scratch = (plgpu.SMEM((threads, 2, *shape), jnp.float32),)
+    return Probe(f"{name}, {threads} threads", roles, 256, scratch, work=work, **options)
+
+
+def _write(ref, x):
+    ref[...] = x
+    return x
+
+
+def _chain(count: int, function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`count` times the function, which leaves memory alone."""
+
+    def step(ref, x):
+        for _ in range(count):
+            x = function(x)
+        return x
+
+    return step
+
+
+def lanes() -> list[Probe]:
+    """What ordinary accesses and arithmetic take."""
+    probes = []
+    for threads in (1, 2):
+        for rows in (16, 64):
+            shape = (rows, 128)
+            moved = dict(bytes=4.0 * rows * 128)
+            probes += [
+                _lanes(f"read {rows}x128", shape, moved, lambda ref, x: x + ref[...], threads),
+                _lanes(f"write {rows}x128", shape, moved, _write, threads),
+            ]
+        shape = (32, 128)
+        ops = dict(ops=8.0 * 32 * 128)
+        chain = lambda name, function, **options: _lanes(
+            name, shape, ops, _chain(8, function), threads, **options
+        )
+        probes += [
+            chain("add", lambda x: x + 0.25),
+            chain("multiply and add", lambda x: x * 0.5 + 0.25),
+            chain("exp2", jnp.exp2),
+            chain("exp2, approximate", jnp.exp2, approx_math=True),
+            chain("exp", jnp.exp),
+            chain("exp, approximate", jnp.exp, approx_math=True),
+        ]
+    return probes
+
+
+def _epilogue() -> Probe:
+    """An accumulator of 128x128 to float16 in swizzled SMEM, fence included."""
+
+    def role(timed, block, ring):
+        layout = plgpu.Layout.WGMMA
+        start = plgpu.layout_cast(jnp.full((128, 128), 0.5, jnp.float32), layout)
+
+        def run(first, count):
+            def one(i, x):
+                ring[lax.rem(i, np.int32(2))] = x.astype(jnp.float16)
+                plgpu.commit_smem()
+                return x
+
+            lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
+
+        timed(run)
+
+    scratch = (plgpu.SMEM((2, 128, 128), jnp.float16, transforms=TILED),)
+    return Probe("write an accumulator 128x128", (role,), 128, scratch, work=dict(bytes=2.0**15))
+
+
+def probes() -> list[Probe]:
+    """All of them."""
+    return synchronisation() + copies() + tensor_core() + lanes() + [_epilogue()]
+
+
+def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:
+    """Those whose names contain one of these words, or all."""
+    return [p for p in all_probes if not names or any(word in p.name for word in names)]

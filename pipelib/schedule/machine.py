@@ -1,0 +1,112 @@
+"""`Machine`: the parameters of the model in `simulate`, each with its unit and its source.
+
+Source of all numbers: a machine's file in `machines/` here, which `benchmarks/machine.py` derives
+from the record of its measurements, `benchmarks/results/<gpu>/machine.json`; a test holds the two
+together. Probes named below are that record's. Nothing is fitted to a whole kernel.
+"""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+
+class Machine(NamedTuple):
+    """One GPU as `simulate` sees it; cycles are those of a multiprocessor (SM).
+
+    Attributes:
+      name: what a figure says it was simulated on.
+      clock_hz: cycles a second; the SM's counter over the GPU's timer, light load ("clock rate").
+      sms: multiprocessors.
+      load_issue_cycles: a thread that starts a load ("load 1024 bytes, L2", inner part).
+      l2_latency_cycles: from there until it has landed, without its bytes' time ("load ..., L2").
+      hbm_latency_cycles: the same from HBM ("load ..., HBM").
+      sm_bytes_per_cycle: loads of one SM alone, from L2 ("load ring ..., 1 blocks, L2", the most).
+      l2_bytes_per_second: loads of all SMs from L2 ("load ring ..., 132 blocks, L2", the most).
+      hbm_bytes_per_second: reads and writes together ("copy": x + 1 on 4 GiB of float32).
+      store_issue_cycles: a thread that starts a store ("store 1024 bytes, written", inner part).
+      store_latency_cycles: from its bytes' time until a waiting thread goes on ("store ...").
+      store_bytes_per_cycle: stores of one SM alone ("store ...", from their sizes).
+      wgmma_issue_cycles: a thread that starts a product ("wgmma 64x64x64 ...", inner part).
+      wgmma_latency_cycles: from a product's end until a waiting thread goes on ("wgmma ...").
+      wgmma_flops_per_cycle: (dtype, rate) of each operand type ("wgmma 64x128x...").
+      arrive_cycles: an arrival on a barrier ("arrive", inner part).
+      wait_cycles: a wait on a phase that was complete before ("wait, passed").
+      wake_cycles: from a phase's completion until a waiting thread goes on ("round trip").
+      meet_cycles: a block-wide barrier where a shared scope begins ("meet").
+      fence_cycles: `commit_smem` ("fence", inner part).
+      smem_latency_cycles: an ordinary read of SMEM, without its bytes' time ("read ...").
+      smem_bytes_per_cycle: ordinary accesses of SMEM, and operands of wgmma ("read ...").
+      alu_ops_per_cycle: operations on float32 elements ("add").
+      transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
+    """
+
+    name: str
+    clock_hz: float
+    sms: int
+    load_issue_cycles: float
+    l2_latency_cycles: float
+    hbm_latency_cycles: float
+    sm_bytes_per_cycle: float
+    l2_bytes_per_second: float
+    hbm_bytes_per_second: float
+    store_issue_cycles: float
+    store_latency_cycles: float
+    store_bytes_per_cycle: float
+    wgmma_issue_cycles: float
+    wgmma_latency_cycles: float
+    wgmma_flops_per_cycle: tuple[tuple[str, float], ...]
+    arrive_cycles: float
+    wait_cycles: float
+    wake_cycles: float
+    meet_cycles: float
+    fence_cycles: float
+    smem_latency_cycles: float
+    smem_bytes_per_cycle: float
+    alu_ops_per_cycle: float
+    transcendental_ops_per_cycle: float
+
+    @classmethod
+    def from_json(cls, text: str) -> "Machine":
+        """A machine of its fields as a JSON object; TypeError if they are not all there."""
+        fields = json.loads(text)
+        rates = fields.pop("wgmma_flops_per_cycle")
+        return cls(wgmma_flops_per_cycle=tuple(sorted(rates.items())), **fields)
+
+    def to_json(self) -> str:
+        """The text that `from_json` reads."""
+        fields = self._asdict() | {"wgmma_flops_per_cycle": dict(self.wgmma_flops_per_cycle)}
+        return json.dumps(fields, indent=1) + "\n"
+
+    def load_latency_cycles(self, l2_hits: float) -> float:
+        """A load's latency when this fraction of its bytes is in L2."""
+        return l2_hits * self.l2_latency_cycles + (1 - l2_hits) * self.hbm_latency_cycles
+
+    def gmem_bytes_per_cycle(self, active_sms: int, hbm_fraction: float) -> float:
+        """What an SM moves in a cycle when so many do the same, and HBM moves this fraction."""
+        share = 1 / (max(active_sms, 1) * self.clock_hz)
+        rates = [self.sm_bytes_per_cycle, self.l2_bytes_per_second * share]
+        if hbm_fraction > 0:
+            rates.append(self.hbm_bytes_per_second * share / hbm_fraction)
+        return min(rates)
+
+    def wgmma_rate(self, dtype: str, line: str | None = None) -> float:
+        """Operations a cycle on operands of a dtype; ValueError if there is no such rate."""
+        for name, rate in self.wgmma_flops_per_cycle:
+            if name == dtype:
+                return rate
+        known = ", ".join(name for name, _ in self.wgmma_flops_per_cycle)
+        raise ValueError(
+            f"{line or 'A wgmma'} multiplies {dtype}, but {self.name} has measured rates for"
+            f" {known} only, so it has no time."
+        )
+
+
+_FOLDER = pathlib.Path(__file__).parent / "machines"
+H200 = Machine.from_json((_FOLDER / "h200.json").read_text("utf-8"))
+
+# The SM is the H200's (both are compute capability 9.0) and its figures were measured on an H200,
+# L2's bandwidth and latency and the clock among them. Only HBM differs: 3.03 TB/s is the same
+# device copy (x + 1 on 4 GiB of float32, bytes read and written) measured on an H100 80GB HBM3.
+H100 = H200._replace(
+    name="NVIDIA H100 80GB HBM3 (its SM as measured on an H200)", hbm_bytes_per_second=3.03e12
+)

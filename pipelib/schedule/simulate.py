@@ -1,0 +1,577 @@
+"""`simulate`: from a `Program` to a `Timeline`, on the model of one multiprocessor.
+
+The model. Each Pallas thread does its ops in order; what it starts goes on without it. Events are
+taken in the order of their times (a heap of threads, ties by number), so a program has one
+timeline. Each block of a cluster has a multiprocessor of its own, with four servers. Each of these
+does one thing at a time, in the order asked; a request that comes later waits.
+
+=========  =========================================================================================
+server     how long it is taken
+=========  =========================================================================================
+GMEM port  bytes of loads, stores and ordinary accesses, at the SM's share of the card's bandwidth.
+           A load lands `load_latency` after that, which takes nobody's time
+tensor     wgmma: the longer of flops / rate and operand bytes / SMEM bandwidth; a thread that waits
+core       for it goes on `wgmma_latency` later
+SMEM       bytes of ordinary reads and writes, after a latency
+ALU        arithmetic in registers, and transcendental functions at a rate of their own
+=========  =========================================================================================
+
+A barrier's phase is complete when its arrivals have been made and all bytes that they announced
+have landed; who waits goes on `wake` later, and no wait is shorter than `wait`. Threads that begin
+a shared scope meet. Issuing, arriving and `commit_smem` take the thread a fixed time each; the
+beginning and end of other memory, `commit_group` and what only counts registers take none.
+
+GMEM's bandwidth. A byte comes from HBM or, with the probability `l2_hits`, from L2; stored bytes
+all go on to HBM. The port's rate is the lower of what an SM can take, L2's share for all bytes and
+HBM's share for the rest: a mean over the kernel, not a cache. By default each byte of GMEM is
+fetched from HBM once for the whole grid and every further load of it hits: L2 at its best.
+
+Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
+servers; the timeline shows the first. They start together, which real ones do for the first wave.
+How many fit is not computed: SMEM bounds it, and registers, which a program does not have.
+
+Not covered: launch, waves and the tail of a grid; bank conflicts; that a `prefetch` makes a later
+load hit; distributed shared memory's cost (an arrival on a peer's barrier costs as one's own);
+`opaque` ops, which take no time (a note says so); clocks that fall under load. Whether barriers are
+used rightly is `check`'s to say: here the k-th phase takes the arrivals in the order made.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Op, Program, Region
+from pipelib.schedule.timeline import Span, Timeline
+
+LOADS, STORES, TENSOR_CORE = "TMA loads", "TMA stores", "tensor core"
+
+
+def simulate(
+    program: Program,
+    machine: Machine,
+    *,
+    blocks_per_sm: int = 1,
+    l2_hits: float | None = None,
+) -> Timeline:
+    """When each thread of a block or cluster does what, on a machine.
+
+    Args:
+      program: what `trace` gave, or one built by hand.
+      machine: `pipelib.H100`, or another.
+      blocks_per_sm: how many copies of the block an SM runs at once; the first is shown.
+      l2_hits: the fraction of loaded bytes that L2 has, 0 to 1. By default what it can be at most:
+        1 - (bytes of the arrays that are loaded) / (bytes that the whole grid loads).
+
+    Returns:
+      A timeline in cycles at `machine.clock_hz`, source "simulated". Where threads wait for ever it
+      ends when nothing goes on; `notes` say who waits for what.
+
+    Raises:
+      ValueError: an option out of its range, a kind of op that is not known, a wgmma on a dtype
+        that the machine has no rate for.
+    """
+    if blocks_per_sm < 1:
+        raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
+    if l2_hits is not None and not 0 <= l2_hits <= 1:
+        raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")
+    hits = _best_l2_hits(program) if l2_hits is None else l2_hits
+    run = _Run(program, machine, blocks_per_sm, hits)
+    run.go()
+    return run.timeline()
+
+
+def _loaded(program: Program) -> int:
+    return sum(op.bytes for ops in program.threads for op in ops if op.kind == "load")
+
+
+def _best_l2_hits(program: Program) -> float:
+    """One minus the part of the grid's loads that must come from HBM, at least."""
+    loads = (op for ops in program.threads for op in ops if op.kind == "load")
+    arrays = {region.buffer for op in loads for region in op.reads}
+    once = sum(program.buffers[i].bytes for i in arrays)
+    total = _loaded(program) * max(1, math.prod(program.grid))
+    return max(0.0, 1.0 - once / total) if total else 0.0
+
+
+class _Done(NamedTuple):
+    """When something ends, and the span that says so."""
+
+    time: float
+    span: int | None
+
+
+class _Server:
+    """Does one thing at a time, in the order asked."""
+
+    __slots__ = ("free",)
+
+    def __init__(self) -> None:
+        self.free = 0.0
+
+    def take(self, now: float, cycles: float) -> tuple[float, float]:
+        """When it starts and ends what is asked for now."""
+        start = max(now, self.free)
+        self.free = start + cycles
+        return start, self.free
+
+
+class _Phase:
+    """A phase of a barrier while it is not known when it completes."""
+
+    __slots__ = ("announced", "arrivals", "landed", "last", "waiters")
+
+    def __init__(self) -> None:
+        self.arrivals = self.announced = self.landed = 0
+        self.last = _Done(0.0, None)
+        self.waiters: list[_Thread] = []
+
+
+class _Barrier:
+    """One barrier of an array: its phases, and how many arrivals there were."""
+
+    __slots__ = ("arrived", "needed", "phases")
+
+    def __init__(self, needed: int) -> None:
+        self.needed, self.arrived = needed, 0
+        self.phases: defaultdict[int, _Phase] = defaultdict(_Phase)
+
+    def complete(self, phase: int) -> bool:
+        state = self.phases[phase]
+        return state.arrivals >= self.needed and state.landed >= state.announced
+
+
+class _Thread:
+    """A thread of a block on an SM, and what it started that is not finished."""
+
+    __slots__ = (
+        "at", "block", "copy", "groups", "index", "number", "open", "ops", "products", "since", "sm",
+    )  # fmt: skip
+
+    def __init__(self, number: int, per_block: int, threads: tuple, sms: "list[_Sm]") -> None:
+        self.number = number
+        self.copy, self.index = divmod(number, len(threads))
+        self.block = self.index // per_block
+        self.ops: tuple[Op, ...] = threads[self.index]
+        self.sm = sms[self.block]
+        self.at, self.since = 0, 0.0
+        self.products: list[_Done] = []
+        self.open: list[tuple[_Done, _Done]] = []  # stores in no group: read, and written
+        self.groups: list[tuple[_Done, _Done]] = []  # the latest ends of all groups until here
+
+
+class _Sm:
+    """The servers of one multiprocessor."""
+
+    def __init__(self) -> None:
+        self.port, self.tensor_core, self.smem, self.alu = (_Server() for _ in range(4))
+
+
+class _Run:
+    """One simulation: the state, the events, and what each kind of op does."""
+
+    def __init__(self, program: Program, machine: Machine, copies: int, l2_hits: float) -> None:
+        self.program, self.machine, self.copies, self.l2_hits = program, machine, copies, l2_hits
+        self.per_block = len(program.threads) // program.blocks
+        self.spans: list[Span] = []
+        sms = [_Sm() for _ in range(program.blocks)]
+        self.threads = [
+            _Thread(number, self.per_block, program.threads, sms)
+            for number in range(copies * len(program.threads))
+        ]
+        self.barriers: dict[tuple[int, int, int], _Barrier] = {}
+        self.meets: defaultdict[tuple, list[_Thread]] = defaultdict(list)
+        self.events: list[tuple[float, int]] = []
+        self.lanes = self._lanes()
+        self.opaque = 0
+        self.stuck: set[int] = set()
+        blocks = max(1, math.prod(program.grid)) * program.blocks
+        active = min(machine.sms, -(-blocks // copies))
+        self.bytes_per_cycle = machine.gmem_bytes_per_cycle(active, self._hbm_fraction())
+        self.load_latency = machine.load_latency_cycles(l2_hits)
+        self.element = {b.id: _bits(b.dtype) / 8 for b in program.buffers}
+
+    def _hbm_fraction(self) -> float:
+        """The part of all bytes moved that HBM moves."""
+        stored = sum(op.bytes for ops in self.program.threads for op in ops if op.kind == "store")
+        loaded = _loaded(self.program)
+        moved = loaded + stored
+        return ((1 - self.l2_hits) * loaded + stored) / moved if moved else 1 - self.l2_hits
+
+    def _lanes(self) -> list[str]:
+        names = []
+        for block in range(self.program.blocks):
+            prefix = f"block {block} " if self.program.blocks > 1 else ""
+            names += [f"{prefix}thread {i}" for i in range(self.per_block)]
+            names += [prefix + name for name in (LOADS, STORES, TENSOR_CORE)]
+        return names
+
+    def _lane(self, thread: _Thread, engine: str = "") -> int:
+        first = thread.block * (self.per_block + 3)
+        if engine:
+            return first + self.per_block + (LOADS, STORES, TENSOR_CORE).index(engine)
+        return first + thread.index - thread.block * self.per_block
+
+    # Events.
+
+    def go(self) -> None:
+        """Runs all threads until none can go on."""
+        for number in range(len(self.threads)):
+            heapq.heappush(self.events, (0.0, number))
+        while self.events:
+            now, number = heapq.heappop(self.events)
+            self._advance(self.threads[number], now)
+        self._end_stuck_waits()
+
+    def _advance(self, thread: _Thread, now: float) -> None:
+        """Does the thread's ops for as long as no other thread is earlier."""
+        events, ops = self.events, thread.ops
+        while thread.at < len(ops):
+            if events and (now, thread.number) > events[0]:
+                return heapq.heappush(events, (now, thread.number))
+            op = ops[thread.at]
+            handler = _HANDLERS.get(op.kind)
+            if handler is None:
+                raise ValueError(
+                    f"{op.line or 'An op'} of thread {thread.index} has the kind {op.kind!r}, which"
+                    " the simulator does not know, so it has no time: the kinds are"
+                    f" {sorted(_HANDLERS)}."
+                )
+            thread.since = now
+            now = handler(self, thread, op, now)
+            if now is None:
+                return self.stuck.add(thread.number)
+            thread.at += 1
+
+    def _resume(self, thread: _Thread, end: float, span: int | None, text: str) -> None:
+        """Lets a thread that waits go on: its wait ends, released by the span."""
+        self.stuck.discard(thread.number)
+        op = thread.ops[thread.at]
+        self._span(thread, op, "wait", thread.since, end, text, cause=span)
+        thread.at += 1
+        heapq.heappush(self.events, (end, thread.number))
+
+    # Spans.
+
+    def _span(
+        self, thread: _Thread, op: Op, kind: str, start: float, stop: float, text: str = "",
+        cause: int | None = None, engine: str = "",
+    ) -> int | None:  # fmt: skip
+        """A new span's number; None for the copies of the block, which are not shown."""
+        if thread.copy:
+            return None
+        self.spans.append(
+            Span(
+                self._lane(thread, engine), start, stop, kind, text or self.words(op),
+                self._slot(op), op.step, op.line, thread.index, thread.at, cause, op.scope,
+            )
+        )  # fmt: skip
+        return len(self.spans) - 1
+
+    def words(self, op: Op) -> str:
+        """An op in a few words."""
+        regions = op.writes or op.reads
+        words = f"{op.kind} {self.program.buffers[regions[0].buffer].name}" if regions else op.kind
+        return f"{words}, {op.bytes} bytes" if op.kind in ("load", "store") else words
+
+    def _slot(self, op: Op) -> int | None:
+        """The slot of the ring that an op touches, or whose barrier it is on."""
+        for region in op.writes + op.reads:
+            if self.program.buffers[region.buffer].slots:
+                return region.box[0][0]
+        if op.barrier is not None and self.program.barriers[op.barrier].count > 1:
+            return op.index
+        return None
+
+    # What each kind does: from now on; returns when the thread goes on, None if that is not known.
+
+    def issue(self, thread: _Thread, op: Op, now: float, cycles: float) -> float:
+        self._span(thread, op, "issue", now, now + cycles)
+        return now + cycles
+
+    def nothing(self, thread: _Thread, op: Op, now: float) -> float:
+        self.opaque += op.kind == "opaque"
+        return now
+
+    def fence(self, thread: _Thread, op: Op, now: float) -> float:
+        return self.issue(thread, op, now, self.machine.fence_cycles)
+
+    def load(self, thread: _Thread, op: Op, now: float) -> float:
+        end = self.issue(thread, op, now, self.machine.load_issue_cycles)
+        start, moved = thread.sm.port.take(end, op.bytes / self.bytes_per_cycle)
+        landed = moved + self.load_latency
+        landing = _Done(landed, self._span(thread, op, "load", start, landed, engine=LOADS))
+        if op.barrier is None:
+            return end
+        own = self._barrier(thread, op.barrier, op.index)
+        phase = own.arrived // own.needed
+        self._arrival(thread, op.barrier, op.index, _Done(end, landing.span), len(op.peers) or 1)
+        for barrier in op.peers or (op.barrier,):
+            self._landing(thread, barrier, op.index, phase, landing)
+        return end
+
+    def prefetch(self, thread: _Thread, op: Op, now: float) -> float:
+        end = self.issue(thread, op, now, self.machine.load_issue_cycles)
+        start, moved = thread.sm.port.take(end, op.bytes / self.bytes_per_cycle)
+        self._span(thread, op, "load", start, moved, engine=LOADS)
+        return end
+
+    def store(self, thread: _Thread, op: Op, now: float) -> float:
+        end = self.issue(thread, op, now, self.machine.store_issue_cycles)
+        rate = min(self.bytes_per_cycle, self.machine.store_bytes_per_cycle)
+        start, moved = thread.sm.port.take(end, op.bytes / rate)
+        written = moved + self.machine.store_latency_cycles
+        span = self._span(thread, op, "store", start, written, engine=STORES)
+        thread.open.append((_Done(moved, span), _Done(written, span)))
+        return end
+
+    def commit_group(self, thread: _Thread, op: Op, now: float) -> float:
+        ends = thread.groups[-1:] + thread.open or [(_Done(now, None),) * 2]
+        thread.groups.append(tuple(max(each, key=lambda done: done.time) for each in zip(*ends)))
+        thread.open = []
+        return now
+
+    def wait_store(self, thread: _Thread, op: Op, now: float) -> float:
+        last = len(thread.groups) - (op.n or 0) - 1
+        if last < 0:
+            return now
+        done = thread.groups[last][op.note != "read_only"]
+        end = max(now, done.time)
+        self._span(thread, op, "wait", now, end, cause=done.span)
+        return end
+
+    def wgmma(self, thread: _Thread, op: Op, now: float) -> float:
+        end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
+        start, stop = thread.sm.tensor_core.take(end, self._product_cycles(op))
+        span = self._span(thread, op, "wgmma", start, stop, engine=TENSOR_CORE)
+        thread.products.append(_Done(stop, span))
+        return end
+
+    def wgmma_wait(self, thread: _Thread, op: Op, now: float) -> float:
+        last = len(thread.products) - (op.n or 0) - 1
+        if last < 0:
+            return now
+        done = thread.products[last]
+        end = max(now, done.time + self.machine.wgmma_latency_cycles)
+        self._span(thread, op, "wait", now, end, cause=done.span)
+        return end
+
+    def access(self, thread: _Thread, op: Op, now: float) -> float:
+        """An ordinary read or write, of GMEM through the port, of SMEM through its server."""
+        machine, regions = self.machine, op.reads + op.writes
+        spaces = {self.program.buffers[region.buffer].space for region in regions}
+        if "gmem" in spaces:
+            server, cycles = thread.sm.port, op.bytes / self.bytes_per_cycle
+            latency = self.load_latency if op.kind == "read" else 0.0
+        else:
+            server, cycles = thread.sm.smem, op.bytes / machine.smem_bytes_per_cycle
+            latency = machine.smem_latency_cycles if op.kind == "read" else 0.0
+        _, done = server.take(now, cycles)
+        self._span(thread, op, "access", now, done + latency)
+        return done + latency
+
+    def compute(self, thread: _Thread, op: Op, now: float) -> float:
+        hard = op.n or 0
+        cycles = max(0, op.flops - hard) / self.machine.alu_ops_per_cycle
+        cycles += hard / self.machine.transcendental_ops_per_cycle
+        _, done = thread.sm.alu.take(now, cycles)
+        self._span(thread, op, "compute", now, done)
+        return done
+
+    def arrive(self, thread: _Thread, op: Op, now: float) -> float:
+        end = now + self.machine.arrive_cycles
+        span = self._span(thread, op, "issue", now, end)
+        barrier = self.program.barriers[op.barrier]
+        for peer in barrier.peers or (op.barrier,):
+            self._arrival(thread, peer, op.index, _Done(end, span), 0)
+        return end
+
+    def wait(self, thread: _Thread, op: Op, now: float) -> float | None:
+        barrier = self._barrier(thread, op.barrier, op.index)
+        if barrier.complete(op.phase):
+            return self._pass(thread, op, barrier.phases[op.phase].last)
+        barrier.phases[op.phase].waiters.append(thread)
+        return None
+
+    def test(self, thread: _Thread, op: Op, now: float) -> float:
+        return self.issue(thread, op, now, self.machine.wait_cycles)
+
+    def scope_begin(self, thread: _Thread, op: Op, now: float) -> float | None:
+        if op.note != "shared" or self.per_block == 1:
+            return now
+        here = self.meets[thread.copy, thread.block, op.n]
+        here.append(thread)
+        if len(here) < self.per_block:
+            return None
+        del self.meets[thread.copy, thread.block, op.n]
+        end = now + self.machine.meet_cycles
+        last = self._span(thread, op, "wait", now, end, "meets the other threads of the block")
+        for other in here[:-1]:
+            self._resume(other, end, last, "waits for the other threads of the block")
+        return end
+
+    # Barriers.
+
+    def _barrier(self, thread: _Thread, barrier: int, index: int | None) -> _Barrier:
+        key = thread.copy, barrier, index or 0
+        if key not in self.barriers:
+            self.barriers[key] = _Barrier(self.program.barriers[barrier].arrivals)
+        return self.barriers[key]
+
+    def _arrival(self, thread, barrier: int, index: int | None, done: _Done, parts: int) -> None:
+        """An arrival, and how many parts must land before the phase completes."""
+        state = self._barrier(thread, barrier, index)
+        number = state.arrived // state.needed
+        state.arrived += 1
+        phase = state.phases[number]
+        phase.arrivals += 1
+        phase.announced += parts
+        self._update(state, number, done)
+
+    def _landing(self, thread, barrier: int, index: int | None, number: int, done: _Done) -> None:
+        state = self._barrier(thread, barrier, index)
+        state.phases[number].landed += 1
+        self._update(state, number, done)
+
+    def _update(self, barrier: _Barrier, number: int, done: _Done) -> None:
+        """Something happened to a phase; if it is now known when it completes, waiters go on."""
+        phase = barrier.phases[number]
+        if done.time >= phase.last.time:
+            phase.last = done
+        if barrier.complete(number):
+            for thread in phase.waiters:
+                op = thread.ops[thread.at]
+                self._resume(thread, self._passed(thread, phase.last), phase.last.span, self._on(op))
+            phase.waiters = []
+
+    def _passed(self, thread: _Thread, done: _Done) -> float:
+        """When a thread that waits since `thread.since` goes on."""
+        machine = self.machine
+        return max(thread.since + machine.wait_cycles, done.time + machine.wake_cycles)
+
+    def _pass(self, thread: _Thread, op: Op, done: _Done) -> float:
+        end = self._passed(thread, done)
+        self._span(thread, op, "wait", thread.since, end, self._on(op), cause=done.span)
+        return end
+
+    def _on(self, op: Op) -> str:
+        return f"waits on {self.program.barriers[op.barrier].name}[{op.index}], phase {op.phase}"
+
+    def _missing(self, thread: _Thread) -> str:
+        """What a thread waits for that never comes."""
+        op = thread.ops[thread.at]
+        if op.kind == "scope_begin":
+            return f"for the other threads to begin the shared scope {op.n}"
+        barrier = self._barrier(thread, op.barrier, op.index)
+        name, phase = self.program.barriers[op.barrier].name, barrier.phases[op.phase]
+        return (
+            f"on {name}[{op.index}], phase {op.phase}, which got {phase.arrivals} of"
+            f" {barrier.needed} arrivals"
+        )
+
+    # What a product takes.
+
+    def _product_cycles(self, op: Op) -> float:
+        """The longer of arithmetic and of the operands' way from SMEM.
+
+        The tensor core takes 64 rows at a time, and reads the right operand for each 64 again.
+        """
+        operands = [r for r in op.reads if self.program.buffers[r.buffer].space == "smem"]
+        dtype = self.program.buffers[operands[-1].buffer].dtype if operands else "float16"
+        rate = self.machine.wgmma_rate(dtype, op.line)
+        moved = 0.0
+        if operands:
+            right = self._bytes(operands[-1])
+            left = sum(map(self._bytes, operands[:-1]))
+            rows = self._rows(op)
+            moved = left + right * -(-rows // 64)
+        return max(op.flops / rate, moved / self.machine.smem_bytes_per_cycle)
+
+    def _rows(self, op: Op) -> int:
+        """Rows of the product: of what it writes."""
+        box = op.writes[0].box if op.writes else ((0, 64),)
+        return box[-2][1] - box[-2][0] if len(box) > 1 else 64
+
+    def _bytes(self, region: Region) -> float:
+        elements = math.prod(stop - start for start, stop in region.box)
+        return elements * self.element[region.buffer]
+
+    # The end.
+
+    def _end_stuck_waits(self) -> None:
+        """The waits that never end run to the end of everything."""
+        self.cycles = max((span.stop for span in self.spans), default=0.0)
+        stuck = [self.threads[number] for number in sorted(self.stuck)]
+        self.cycles = max([self.cycles, *(thread.since for thread in stuck)])
+        for thread in stuck:
+            text = f"waits {self._missing(thread)}, for ever"
+            self._span(thread, thread.ops[thread.at], "wait", thread.since, self.cycles, text)
+
+    def _notes(self) -> Iterator[str]:
+        program = self.program
+        if program.truncated:
+            cut = ", ".join(map(str, program.truncated))
+            yield f"truncated: the ends of threads {cut} are missing, and what waits for them waits"
+        shown = [
+            f"thread {thread.index} waits {self._missing(thread)}"
+            for thread in map(self.threads.__getitem__, sorted(self.stuck))
+            if not thread.copy
+        ]
+        if shown:
+            word = "cut off" if program.truncated else "deadlock"
+            yield f"{word} at {self.cycles:.0f} cycles: " + "; ".join(shown)
+        if self.opaque:
+            yield f"{self.opaque} opaque ops are taken to need no time"
+        if self.copies > 1:
+            yield f"one of {self.copies} blocks that share the multiprocessor"
+
+    def timeline(self) -> Timeline:
+        """What happened."""
+        return Timeline(
+            self.program.name, tuple(self.lanes), (*self.spans, *_scopes(self.spans)), self.cycles,
+            self.machine.clock_hz, "simulated", self.machine.name, bool(self.program.truncated),
+            tuple(self._notes()),
+        )  # fmt: skip
+
+
+def _scopes(spans: list[Span]) -> list[Span]:
+    """A span for each run of a thread's spans in one named scope and one step, outer ones first."""
+    found: list[Span] = []
+    current: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for span in spans:
+        if span.kind in ("load", "store", "wgmma"):
+            continue
+        names = span.scope.split("/") if span.scope else []
+        paths = ["/".join(names[: i + 1]) for i in range(len(names))]
+        before = current[span.lane]
+        current[span.lane] = now = {}
+        for path in paths:
+            number = before.get(path)
+            if number is not None and found[number].step == span.step:
+                found[number] = found[number]._replace(stop=span.stop)
+            else:
+                number = len(found)
+                shown = Span(span.lane, span.start, span.stop, "scope", path, thread=span.thread)
+                found.append(shown._replace(step=span.step, scope=path))
+            now[path] = number
+    return found
+
+
+def _bits(dtype: str) -> int:
+    """Bits of an element: `float8_e4m3fn` has 8, `bool` too."""
+    digits = "".join(c if c.isdigit() else " " for c in dtype).split()
+    return int(digits[0]) if digits else 8
+
+
+_HANDLERS: dict[str, Any] = {
+    "load": _Run.load, "store": _Run.store, "prefetch": _Run.prefetch,
+    "commit_group": _Run.commit_group, "wait_store": _Run.wait_store,
+    "arrive": _Run.arrive, "wait": _Run.wait, "test": _Run.test,
+    "read": _Run.access, "write": _Run.access, "compute": _Run.compute,
+    "wgmma": _Run.wgmma, "wgmma_wait": _Run.wgmma_wait, "acc_read": _Run.wgmma_wait,
+    "acc_init": _Run.nothing, "acc_write": _Run.nothing, "fence": _Run.fence,
+    "registers": _Run.nothing, "scope_begin": _Run.scope_begin, "scope_end": _Run.nothing,
+    "opaque": _Run.nothing,
+}  # fmt: skip

@@ -26,10 +26,16 @@ that has most steps, of how far the same op of successive steps is apart.
 Source: this project's own.
 """
 
+import pathlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from pipelib.schedule.player import Player
 
 
 class Span(NamedTuple):
@@ -213,6 +219,24 @@ class Timeline(NamedTuple):
         asked = {(s.thread, s.op): s.stop for s in self.spans if s.kind == "issue"}
         loads = [s for s in self.spans if s.kind == "load" and start <= s.start < stop]
         return 2 * sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads) > len(loads)
+
+    def plot(self, **options: Any) -> "Figure":
+        """This timeline as a matplotlib figure; the options are those of `plot.plot`."""
+        from pipelib.schedule.plot import plot
+
+        return plot(self, **options)
+
+    def player(self, **options: Any) -> "Player":
+        """This timeline as an HTML figure to step through; the options are `player.player`'s."""
+        from pipelib.schedule.player import Setting, player
+
+        return player([Setting({}, self)], **options)
+
+    def to_perfetto(self, path: str | pathlib.Path) -> None:
+        """Writes this timeline as a trace that ui.perfetto.dev and chrome://tracing open."""
+        from pipelib.schedule.perfetto import write
+
+        write(self, path)
 
 
 _BUSY = lambda use: use.busy

@@ -1,0 +1,265 @@
+"""What every drawing of a `Timeline` shows: rows, boxes, arrows, colours and words.
+
+The model. A lane takes as many rows as it has spans at one time: a thread one, the TMA engine one
+for each copy in flight (the first row that is free), named scopes some of their own above. A span
+within the window is a box on its row; a wait has an arrow from the end of its cause, unless that
+was over when the wait began or there is no room for it. Heights are in CSS pixels, times in cycles;
+`plot` and `svg` only turn them into ink.
+
+Colours. One palette for light and dark pages: that of M. Okabe and K. Ito, "Color Universal Design"
+(jfly.uni-koeln.de/color, 2008), chosen by them so that colour-blind readers can tell it apart. Its
+lighter colours are faint on white and its darker ones on black, so each box has an `EDGE` that
+stands out from both, and a label in the one of black and white that is read better on it. What has
+no colour here (waits, scopes, text, axes) is in the page's own text colour, whatever that is. Not
+covered: lanes of other meaning than those that `timeline.py` lists.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pipelib.schedule.timeline import Span, Timeline
+
+EDGE = "#777777"
+ROW, SCOPE_ROW, LANE_GAP = 20, 14, 8
+MAX_BOXES = 4000
+# A box this much of the window wide is about a pixel: nothing is too short to be seen.
+_LEAST_WIDTH = 1 / 1200
+
+
+class Kind(NamedTuple):
+    """How spans of a kind look: `fill` None is the page's text colour, thinned out."""
+
+    words: str
+    fill: str | None = None
+    label: str | None = None
+
+
+KINDS = {
+    "load": Kind("copy in", "#56B4E9", "#000000"),
+    "store": Kind("copy out", "#0072B2", "#FFFFFF"),
+    "wgmma": Kind("tensor core", "#D55E00", "#000000"),
+    "compute": Kind("arithmetic", "#E69F00", "#000000"),
+    "access": Kind("read, write", "#009E73", "#000000"),
+    "issue": Kind("issue, arrive", "#CC79A7", "#000000"),
+    "wait": Kind("wait"),
+    "scope": Kind("named scope"),
+}
+
+
+class Row(NamedTuple):
+    """A strip of a lane, `height` pixels high from `top` on."""
+
+    lane: int
+    top: int
+    height: int
+
+
+class Box(NamedTuple):
+    """A span as drawn: cut at the window's ends, and wide enough to be seen."""
+
+    index: int
+    span: Span
+    row: int
+    start: float
+    stop: float
+    label: str
+
+
+class Arrow(NamedTuple):
+    """From the end of a cause to the end of the wait for it, both numbers of boxes."""
+
+    cause: int
+    wait: int
+
+
+class Picture(NamedTuple):
+    """A drawing of `timeline` between the cycles `start` and `stop`; `boxes` go by start."""
+
+    timeline: Timeline
+    start: float
+    stop: float
+    rows: tuple[Row, ...]
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    height: int
+
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that are seen, in the legend's order."""
+        seen = {box.span.kind for box in self.boxes}
+        return tuple(kind for kind in KINDS if kind in seen)
+
+    def lanes(self) -> Iterator[tuple[str, int, int]]:
+        """Each lane's name, and where it begins and ends, in pixels."""
+        for lane, name in enumerate(self.timeline.lanes):
+            rows = [row for row in self.rows if row.lane == lane]
+            yield name, rows[0].top, rows[-1].top + rows[-1].height
+
+    def ends(self, arrow: Arrow) -> tuple[float, float, float, float]:
+        """Where an arrow begins and ends: cycles and pixels of the one, then of the other."""
+        cause, wait = self.boxes[arrow.cause], self.boxes[arrow.wait]
+        above, below = self.rows[cause.row], self.rows[wait.row]
+        if above.top < below.top:
+            return cause.stop, above.top + above.height, wait.stop, below.top
+        return cause.stop, above.top, wait.stop, below.top + below.height
+
+    def shows_label(self, box: Box, width: float) -> bool:
+        """Whether the box's label fits into it, if the window is `width` pixels wide."""
+        pixels = width * (box.stop - box.start) / (self.stop - self.start)
+        return bool(box.label) and pixels >= 6.5 * len(box.label) + 4
+
+    def shows_arrow(self, arrow: Arrow, width: float) -> bool:
+        """Whether the wait is long enough for its arrow not to be lost among its neighbours'."""
+        wait = self.boxes[arrow.wait]
+        return width * (wait.stop - wait.start) / (self.stop - self.start) >= 9
+
+    def ticks(self, most: int = 8) -> list[tuple[float, str, str]]:
+        """Round numbers of cycles: where, in cycles and in microseconds."""
+        step = _round_step((self.stop - self.start) / most)
+        us = 1e6 / self.timeline.clock_hz
+        digits = max(0, 1 - math.floor(math.log10(step * us)))
+        first = math.ceil(self.start / step)
+        places = [i * step for i in range(first, math.floor(self.stop / step) + 1)]
+        return [(at, f"{at:,.10g}", f"{at * us:.{digits}f}") for at in places]
+
+
+def picture(
+    timeline: Timeline,
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    steps: Iterable[int] | None = None,
+) -> Picture:
+    """Lays out a timeline, or a window of it.
+
+    Args:
+      timeline: what to draw.
+      start, stop: the window's ends in cycles; by default the timeline's.
+      steps: the window is that of the spans with one of these steps of their innermost loop.
+
+    Raises:
+      ValueError: an empty window, more spans than can be seen, a kind or a lane that is unknown.
+    """
+    _check(timeline)
+    low, high = _window(timeline, start, stop, steps)
+    seen = [
+        (index, span)
+        for index, span in enumerate(timeline.spans)
+        if (span.start < high and span.stop > low) or low <= span.start == span.stop <= high
+    ]
+    if len(seen) > MAX_BOXES:
+        raise ValueError(
+            f"There are {len(seen)} spans from cycle {low:,.0f} to {high:,.0f}, but more than"
+            f" {MAX_BOXES} are too small to be seen: draw a window with steps=range(...) or start="
+            " and stop=, or trace fewer steps with max_steps=."
+        )
+    rows, row_of, height = _rows(timeline, seen)
+    boxes = _boxes(seen, row_of, low, high)
+    number = {box.index: i for i, box in enumerate(boxes)}
+    arrows = tuple(
+        Arrow(number[box.span.cause], i)
+        for i, box in enumerate(boxes)
+        if box.span.cause in number and _has_waited(timeline, box.span) and box.span.stop <= high
+    )
+    return Picture(timeline, low, high, rows, boxes, arrows, height)
+
+
+def _has_waited(timeline: Timeline, wait: Span) -> bool:
+    """Whether what a wait is for was still to come when it began."""
+    return wait.start < timeline.spans[wait.cause].stop <= wait.stop
+
+
+def headline(timeline: Timeline) -> str:
+    """Where the times are from, as every figure says it."""
+    return f"{timeline.source} on {timeline.machine}"
+
+
+def remarks(timeline: Timeline) -> list[str]:
+    """What the reader of a figure must know of the timeline, a sentence each."""
+    cut = ["Truncated: the kernel goes on after the end of this timeline."]
+    return [*(cut if timeline.truncated else []), *timeline.notes]
+
+
+def _check(timeline: Timeline) -> None:
+    for index, span in enumerate(timeline.spans):
+        if span.kind not in KINDS:
+            raise ValueError(
+                f"Span {index} is of kind {span.kind!r}, for which there is no colour: a timeline's"
+                f" kinds are {', '.join(KINDS)}."
+            )
+        if not 0 <= span.lane < len(timeline.lanes):
+            raise ValueError(
+                f"Span {index} is on lane {span.lane}, but there are {len(timeline.lanes)} lanes:"
+                " it would be drawn nowhere."
+            )
+
+
+def _window(
+    timeline: Timeline,
+    start: float | None,
+    stop: float | None,
+    steps: Iterable[int] | None,
+) -> tuple[float, float]:
+    if steps is not None:
+        if start is not None or stop is not None:
+            raise ValueError("steps= and start=, stop= each choose the window: pass one of them.")
+        wanted = set(steps)
+        found = [s for s in timeline.spans if s.step and s.step[0] in wanted]
+        if not found:
+            some = sorted(wanted)[:3]
+            raise ValueError(f"No span is of the steps {some}...: there is nothing to draw.")
+        start, stop = min(s.start for s in found), max(s.stop for s in found)
+    low = 0.0 if start is None else start
+    high = timeline.cycles if stop is None else stop
+    if not low < high:
+        raise ValueError(f"The window from cycle {low:g} to {high:g} is empty: nothing to draw.")
+    return low, high
+
+
+def _rows(
+    timeline: Timeline, seen: list[tuple[int, Span]]
+) -> tuple[tuple[Row, ...], dict[int, int], int]:
+    """The rows, the row of each span by its index, and the height of all."""
+    rows: list[Row] = []
+    row_of: dict[int, int] = {}
+    top = LANE_GAP // 2
+    for lane in range(len(timeline.lanes)):
+        here = [(index, span) for index, span in seen if span.lane == lane]
+        for is_scope, height in ((True, SCOPE_ROW), (False, ROW)):
+            packed = pack([pair for pair in here if (pair[1].kind == "scope") == is_scope])
+            count = max(packed.values(), default=-1 if is_scope else 0) + 1
+            row_of |= {index: len(rows) + row for index, row in packed.items()}
+            rows += [Row(lane, top + i * height, height - 2) for i in range(count)]
+            top += count * height
+        top += LANE_GAP
+    return tuple(rows), row_of, top - LANE_GAP // 2
+
+
+def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
+    """Of spans with their indices: the first row on which each overlaps none before it."""
+    free: list[float] = []
+    found = {}
+    for index, span in sorted(spans, key=lambda pair: (pair[1].start, -pair[1].stop)):
+        row = next((i for i, until in enumerate(free) if until <= span.start), len(free))
+        free[row : row + 1] = [span.stop]
+        found[index] = row
+    return found
+
+
+def _boxes(
+    seen: list[tuple[int, Span]], row_of: dict[int, int], low: float, high: float
+) -> tuple[Box, ...]:
+    least = (high - low) * _LEAST_WIDTH
+    boxes = []
+    for index, span in sorted(seen, key=lambda pair: (pair[1].start, row_of[pair[0]])):
+        start = min(max(span.start, low), high - least)
+        stop = max(min(span.stop, high), start + least)
+        label = span.scope if span.kind == "scope" else "" if span.slot is None else str(span.slot)
+        boxes.append(Box(index, span, row_of[index], start, stop, label))
+    return tuple(boxes)
+
+
+def _round_step(least: float) -> float:
+    """The first of 1, 2, 5, 10, 20, ... that is not under `least`."""
+    power = 10 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))

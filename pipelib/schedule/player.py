@@ -1,0 +1,282 @@
+"""`player`: timelines as one HTML figure to step through, with sliders between them.
+
+The model. A `Setting` is a position of the sliders, the timeline that belongs to it and the outcome
+in words. Python draws every setting (`svg`) and writes every span's sentence; the script in
+`player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. All settings
+have one time scale, so that the shorter timeline is the faster kernel. The first setting's SVG
+stands in the page as it is, for readers without scripts; the others are JSON, deflated, in base64.
+
+The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
+text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
+within it, styles below `.pipelib-player`, ids there are none: a page may have many. In JupyterLab
+its keys are kept from the notebook.
+
+Not covered: browsers without `DecompressionStream` (before 2023), which show the first setting
+only. Source: this project's own.
+"""
+
+import base64
+import functools
+import html
+import json
+import math
+import pathlib
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+from pipelib.schedule import svg
+from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
+from pipelib.schedule.timeline import Span, Timeline
+
+MAX_BYTES = 200_000
+
+
+class Setting(NamedTuple):
+    """One position of the sliders: `values` by their names, and what came of it.
+
+    `timeline` is None where there is none to draw, as of a kernel that hangs. `outcome` is a few
+    words ("bubble 31%", "race"), `ok` whether it is a good one, `details` sentences on it.
+    """
+
+    values: Mapping[str, Any]
+    timeline: Timeline | None
+    outcome: str = ""
+    ok: bool = True
+    details: str = ""
+
+
+class Player:
+    """An HTML figure: notebooks show it, `str` is its HTML, `save` writes a page of its own."""
+
+    def __init__(self, figure: str, title: str) -> None:
+        self._figure, self._title = figure, title
+
+    def __str__(self) -> str:
+        return self._figure
+
+    def __repr__(self) -> str:
+        return f"<Player of {self._title}, {len(self._figure.encode()):,} bytes>"
+
+    def _repr_html_(self) -> str:
+        return self._figure
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes a page with this figure alone, in the reader's light or dark."""
+        page = (
+            '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta name="color-scheme" content="light dark">\n'
+            f"<title>{html.escape(self._title)}</title>\n"
+            '<body style="max-width: 60rem; margin: 1rem auto; padding: 0 0.75rem">\n'
+            f"{self._figure}\n</body>\n</html>\n"
+        )
+        pathlib.Path(path).write_text(page, "utf-8")
+
+
+def player(
+    settings: Iterable[Setting],
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    steps: Iterable[int] | None = None,
+) -> Player:
+    """A figure to step through timelines, with a slider for each name in the settings' values.
+
+    Args:
+      settings: one for each combination of the sliders' values, in the sliders' order; the first
+        is shown first. A name that has one value only has no slider.
+      start, stop: the window's ends in cycles; by default that of the longest timeline.
+      steps: the window is that of the spans with one of these steps, in each timeline.
+
+    Raises:
+      ValueError: no settings, settings that do not fill the sliders' grid, an empty window, or a
+        figure of more than 200,000 bytes.
+    """
+    settings = list(settings)
+    sliders = _sliders(settings)
+    steps = None if steps is None else set(steps)
+    if stop is None and steps is None:
+        stop = max((s.timeline.cycles for s in settings if s.timeline), default=None)
+    frames = []
+    for setting in settings:
+        drawn = setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
+        frames.append(_frame(setting, drawn, sliders))
+    data = base64.b64encode(zlib.compress(_json(_interned(frames, sliders)), 9)).decode()
+    figure = _figure(settings, sliders, frames, data)
+    size = len(figure.encode())
+    if size > MAX_BYTES:
+        spans = sum(len(frame["spans"]) for frame in frames)
+        raise ValueError(
+            f"The figure has {size:,} bytes for {spans:,} spans in {len(settings)} settings, but"
+            f" {MAX_BYTES:,} are the most for a page that loads at once: trace fewer steps with"
+            " max_steps=, draw a window with steps=range(...), or give the sliders fewer values."
+        )
+    return Player(figure, _title(settings))
+
+
+def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
+    """The values of each name, in the order in which they come; they must fill a grid."""
+    if not settings:
+        raise ValueError("There are 0 settings: a figure needs 1 at least.")
+    names = [*settings[0].values]
+    for setting in settings:
+        if {*setting.values} != {*names}:
+            raise ValueError(
+                f"One setting has values for {names}, another for {[*setting.values]}: each slider"
+                " needs a value in all."
+            )
+    sliders = {name: [*dict.fromkeys(s.values[name] for s in settings)] for name in names}
+    places = {tuple(s.values[name] for name in names) for s in settings}
+    counts = [len(values) for values in sliders.values()]
+    if not math.prod(counts) == len(settings) == len(places):
+        product = " x ".join(map(str, counts)) or "1"
+        raise ValueError(
+            f"There are {len(settings)} settings, {len(places)} of them different, but the sliders"
+            f" {', '.join(names)} have {product} = {math.prod(counts)} positions: each needs its"
+            " setting, once."
+        )
+    return sliders
+
+
+# ---- What the script gets ------------------------------------------------------------------------
+
+
+def _frame(setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]]) -> dict:
+    """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
+    frame: dict[str, Any] = {
+        "at": [sliders[name].index(setting.values[name]) for name in sliders],
+        "outcome": setting.outcome,
+        "ok": setting.ok,
+        "details": setting.details,
+        "source": "",
+        "notes": [],
+        "svg": "",
+        "spans": [],
+    }
+    if drawn is None:
+        return frame
+    timeline = drawn.timeline
+    numbers = {box.index: i for i, box in enumerate(drawn.boxes)}
+    spans = [
+        [
+            round(box.span.start, 1),
+            round(box.span.stop, 1),
+            _heading(timeline, box.span),
+            box.span.text,
+            box.span.line or "",
+            numbers.get(box.span.cause, -1),
+            box.span.lane,
+        ]
+        for box in drawn.boxes
+    ]
+    return frame | {
+        "source": headline(timeline),
+        "notes": remarks(timeline),
+        "svg": svg.draw(drawn),
+        "spans": spans,
+        "start": drawn.start,
+        "stop": drawn.stop,
+        "clock": timeline.clock_hz,
+    }
+
+
+def _heading(timeline: Timeline, span: Span) -> str:
+    words = [timeline.lanes[span.lane], KINDS[span.kind].words]
+    words += [f"step {', '.join(map(str, reversed(span.step)))}"] if span.step else []
+    words += [f"slot {span.slot}"] if span.slot is not None else []
+    words += [f"in {span.scope}"] if span.scope else []
+    return " · ".join(words)
+
+
+def _interned(frames: list[dict], sliders: dict[str, list[Any]]) -> dict:
+    """The frames, each text once and by its number; the first's SVG stands in the page already."""
+    texts: dict[str, int] = {}
+    number = lambda text: texts.setdefault(text, len(texts))
+    packed = []
+    for i, frame in enumerate(frames):
+        spans = [[*s[:2], *map(number, s[2:5]), *s[5:]] for s in frame["spans"]]
+        packed.append(frame | {"spans": spans} | ({} if i else {"svg": ""}))
+    counts = [len(values) for values in sliders.values()]
+    return {"frames": packed, "texts": [*texts], "counts": counts}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# ---- HTML ----------------------------------------------------------------------------------------
+
+
+def _figure(
+    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[dict], data: str
+) -> str:
+    first, escape = frames[0], html.escape
+    kinds = {s.kind for setting in settings if setting.timeline for s in setting.timeline.spans}
+    legend = "".join(
+        f'<li><svg width="18" height="12"><rect class="b {kind}" x="1" y="1" width="16"'
+        f' height="10"/></svg>{KINDS[kind].words}</li>'
+        for kind in KINDS
+        if kind in kinds
+    )
+    parts = {
+        "title": escape(_title(settings)),
+        "source": escape(first["source"]),
+        "setting": _setting(first, sliders),
+        "picture": first["svg"],
+        "legend": legend,
+        "notes": "".join(f"<p>{escape(note)}</p>" for note in first["notes"]),
+        "style": _style(),
+        "script": _script(),
+        "data": data,
+    }
+    return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], _file("player.html"))
+
+
+def _title(settings: list[Setting]) -> str:
+    return next((s.timeline.name for s in settings if s.timeline), "kernel")
+
+
+def _setting(first: dict, sliders: dict[str, list[Any]]) -> str:
+    """The sliders, and what came of the first setting; nothing for a timeline alone."""
+    if not sliders and not first["outcome"]:
+        return ""
+    rows = "".join(_slider(name, values) for name, values in sliders.items())
+    return (
+        f'<div class="setting"><div class="sliders">{rows}</div><div class="result" role="status">'
+        f'<p class="outcome {"ok" if first["ok"] else "bad"}">{html.escape(first["outcome"])}</p>'
+        f'<p class="details">{html.escape(first["details"])}</p></div></div>'
+    )
+
+
+def _slider(name: str, values: list[Any]) -> str:
+    """A native slider over the values' numbers, its value in words beside it."""
+    label, first = html.escape(name.replace("_", " ")), html.escape(str(values[0]))
+    if len(values) == 1:
+        return f"<p><span>{label}</span> <output>{first}</output></p>"
+    words = html.escape(json.dumps([str(value) for value in values]))
+    return (
+        f'<label><span>{label}</span><input type="range" min="0" max="{len(values) - 1}" value="0"'
+        f' aria-valuetext="{first}" data-values="{words}" disabled><output>{first}</output></label>'
+    )
+
+
+@functools.cache
+def _style() -> str:
+    colours = [f".pipelib-player .b{{stroke:{EDGE}}}"]
+    for name, kind in KINDS.items():
+        if kind.fill:
+            colours.append(f".pipelib-player .b.{name}{{fill:{kind.fill}}}")
+            colours.append(f".pipelib-player .l.{name}{{fill:{kind.label}}}")
+    return _file("player.css") + "".join(colours)
+
+
+def _script() -> str:
+    return _file("player.js")
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")

@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 KINDS = {
     "load": Kind("copy in", "#56B4E9", "#000000"),
     "store": Kind("copy out", "#0072B2", "#FFFFFF"),
-    "wgmma": Kind("tensor core", "#D55E00", "#000000"),
+    "wgmma": Kind("wgmma", "#D55E00", "#000000"),
     "compute": Kind("arithmetic", "#E69F00", "#000000"),
     "access": Kind("read, write", "#009E73", "#000000"),
     "issue": Kind("issue, arrive", "#CC79A7", "#000000"),
@@ -176,8 +176,9 @@ def headline(timeline: Timeline) -> str:
 
 def remarks(timeline: Timeline) -> list[str]:
     """What the reader of a figure must know of the timeline, a sentence each."""
+    said = any(note.lower().startswith("truncated") for note in timeline.notes)
     cut = ["Truncated: the kernel goes on after the end of this timeline."]
-    return [*(cut if timeline.truncated else []), *timeline.notes]
+    return [*(cut if timeline.truncated and not said else []), *timeline.notes]
 
 
 def _check(timeline: Timeline) -> None:

@@ -15,7 +15,7 @@ async function (figure, packed) {
   const places = new Map(frames.map((frame) => [String(frame.at), frame]));
 
   // What is shown: a frame, the box that was chosen (-1: none yet) and the time, in cycles.
-  let frame, boxes, labels, arrows, head, chosen = -1, time = 0, zoom = 1, fitted = false, playing = 0;
+  let frame, boxes, labels, arrows, head, chosen = -1, time = 0, zoom = 1, common = false, playing = 0;
 
   function show(next) {
     pause();
@@ -31,6 +31,8 @@ async function (figure, packed) {
     if (find(".setting")) {
       find(".outcome").textContent = frame.outcome;
       find(".outcome").className = "outcome " + (frame.ok ? "ok" : "bad");
+      find(".length").firstChild.style.width = 100 * frame.share + "%";
+      find(".total").textContent = frame.length;
       find(".details").textContent = frame.details;
     }
     find("figcaption").replaceChildren(...frame.notes.map((note) => paragraph(note)));
@@ -39,7 +41,7 @@ async function (figure, packed) {
     time = frame.start ?? 0;
     describe(-1);
     tell();
-    magnify(fitted ? fitting() : zoom);
+    magnify(zoom);
     // The same operation in another setting, if it is there: that is what a reader compares.
     if (same) {
       const twin = frame.spans.findIndex((span) => span[2] === same[2] && span[3] === same[3]);
@@ -88,7 +90,7 @@ async function (figure, packed) {
   function tell() {
     if (!boxes.length) return;
     const us = (time / frame.clock) * 1e6;
-    const words = `${Math.round(time).toLocaleString("en")} cycles, ${us.toFixed(2)} µs`;
+    const words = `${Math.round(time).toLocaleString("en")} cycles\n${us.toFixed(2)} µs`;
     find(".clock").textContent = words;
     scrub.setAttribute("aria-valuetext", words);
   }
@@ -165,26 +167,16 @@ async function (figure, packed) {
 
   function magnify(to) {
     zoom = Math.min(32, Math.max(1, to));
-    figure.style.setProperty("--zoom", zoom);
-    find('[data-do="fit"]').setAttribute("aria-pressed", fitted);
+    const longest = Math.max(...frames.map((each) => (each.svg ? each.stop - each.start : 0)));
+    figure.style.setProperty("--zoom", zoom * (common ? (frame.stop - frame.start) / longest : 1));
     crop();
     if (stage.classList.contains("going")) mark();
   }
 
-  function rescale(by) {
-    fitted = false;
-    magnify(zoom * by);
-  }
-
-  function fit() {
-    fitted = !fitted;
-    magnify(fitted ? fitting() : 1);
-  }
-
-  // All settings have one time scale: how much larger this one's must be to fill the width.
-  function fitting() {
-    const end = Math.max(...frame.spans.map((span) => span[1]));
-    return boxes.length ? (frame.stop - frame.start) / (Math.min(end, frame.stop) - frame.start) : 1;
+  function rescale() {
+    common = !common;
+    find('[data-do="scale"]').setAttribute("aria-pressed", common);
+    magnify(zoom);
   }
 
   // Hides what has no room at this width; the same rule as in picture.py.
@@ -193,12 +185,14 @@ async function (figure, packed) {
     const room = (box) => (parseFloat(box.getAttribute("width")) / 100) * width;
     labels.forEach((label, i) => label?.classList.toggle("narrow", room(boxes[i]) < 6.5 * label.textContent.length + 4));
     arrows.forEach((arrow) => arrow.classList.toggle("narrow", room(boxes[arrow.dataset.wait]) < 9));
+    const ticks = all(".stage .tick"), every = Math.ceil((48 * ticks.length) / width);
+    ticks.forEach((tick, i) => tick.classList.toggle("narrow", i % every > 0));
   }
 
   // ---- What the reader does ----
 
-  const actions = { back: () => step(-1), next: () => step(1), play: toggle, fit, in: () => rescale(2), out: () => rescale(0.5) };
-  const keys = { ArrowLeft: "back", ArrowRight: "next", " ": "play", "+": "in", "=": "in", "-": "out", f: "fit" };
+  const actions = { back: () => step(-1), next: () => step(1), play: toggle, scale: rescale, in: () => magnify(2 * zoom), out: () => magnify(zoom / 2) };
+  const keys = { ArrowLeft: "back", ArrowRight: "next", " ": "play", "+": "in", "=": "in", "-": "out", s: "scale" };
   all("button").forEach((button) => button.addEventListener("click", actions[button.dataset.do]));
   figure.addEventListener("keydown", (event) => {
     const action = actions[keys[event.key]];

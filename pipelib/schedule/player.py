@@ -2,9 +2,10 @@
 
 The model. A `Setting` is a position of the sliders, the timeline that belongs to it and the outcome
 in words. Python draws every setting (`svg`) and writes every span's sentence; the script in
-`player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. All settings
-have one time scale, so that the shorter timeline is the faster kernel. The first setting's SVG
-stands in the page as it is, for readers without scripts; the others are JSON, deflated, in base64.
+`player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
+setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
+deflated, in base64. Each timeline fills the width, beside a bar of its length among the others'; a
+button gives them all one time scale.
 
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
@@ -88,7 +89,7 @@ def player(
     Args:
       settings: one for each combination of the sliders' values, in the sliders' order; the first
         is shown first. A name that has one value only has no slider.
-      start, stop: the window's ends in cycles; by default that of the longest timeline.
+      start, stop: the window's ends in cycles; by default all of each timeline.
       steps: the window is that of the spans with one of these steps, in each timeline.
 
     Raises:
@@ -98,12 +99,11 @@ def player(
     settings = list(settings)
     sliders = _sliders(settings)
     steps = None if steps is None else set(steps)
-    if stop is None and steps is None:
-        stop = max((s.timeline.cycles for s in settings if s.timeline), default=None)
+    longest = max((s.timeline.cycles for s in settings if s.timeline), default=1)
     frames = []
     for setting in settings:
         drawn = setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
-        frames.append(_frame(setting, drawn, sliders))
+        frames.append(_frame(setting, drawn, sliders, longest))
     data = base64.b64encode(zlib.compress(_json(_interned(frames, sliders)), 9)).decode()
     figure = _figure(settings, sliders, frames, data)
     size = len(figure.encode())
@@ -144,7 +144,9 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 # ---- What the script gets ------------------------------------------------------------------------
 
 
-def _frame(setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]]) -> dict:
+def _frame(
+    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], longest: float
+) -> dict:
     """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
     frame: dict[str, Any] = {
         "at": [sliders[name].index(setting.values[name]) for name in sliders],
@@ -152,6 +154,8 @@ def _frame(setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]
         "ok": setting.ok,
         "details": setting.details,
         "source": "",
+        "length": "",
+        "share": 0,
         "notes": [],
         "svg": "",
         "spans": [],
@@ -159,6 +163,7 @@ def _frame(setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]
     if drawn is None:
         return frame
     timeline = drawn.timeline
+    us = 1e6 * timeline.cycles / timeline.clock_hz
     numbers = {box.index: i for i, box in enumerate(drawn.boxes)}
     spans = [
         [
@@ -174,6 +179,8 @@ def _frame(setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]
     ]
     return frame | {
         "source": headline(timeline),
+        "length": f"{timeline.cycles:,.0f} cycles, {us:.2f} µs",
+        "share": round(timeline.cycles / longest, 4),
         "notes": remarks(timeline),
         "svg": svg.draw(drawn),
         "spans": spans,
@@ -225,6 +232,7 @@ def _figure(
         "title": escape(_title(settings)),
         "source": escape(first["source"]),
         "setting": _setting(first, sliders),
+        "alone": "" if sliders else " hidden",
         "picture": first["svg"],
         "legend": legend,
         "notes": "".join(f"<p>{escape(note)}</p>" for note in first["notes"]),
@@ -247,6 +255,8 @@ def _setting(first: dict, sliders: dict[str, list[Any]]) -> str:
     return (
         f'<div class="setting"><div class="sliders">{rows}</div><div class="result" role="status">'
         f'<p class="outcome {"ok" if first["ok"] else "bad"}">{html.escape(first["outcome"])}</p>'
+        f'<p class="length"><i style="width:{100 * first["share"]:g}%"></i></p>'
+        f'<p class="total">{first["length"]}</p>'
         f'<p class="details">{html.escape(first["details"])}</p></div></div>'
     )
 

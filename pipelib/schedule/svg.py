@@ -3,7 +3,7 @@
 The model. The names of the lanes are one SVG, the time another one that can be scrolled. Every x is
 in percent of the width: the figure is as wide as the page lets it be, at any zoom, and its text
 keeps its size. Classes say what a thing is: `b` a box, `l` its label, both with their kind,
-`arrow`, and `narrow` for what has no room at the width that is supposed here, where the script looks
+`arrow`, and `narrow` for what has no room at the width that is supposed here; the script looks
 again. Not covered: a file of its own, which `plot` writes. Source: this project's own.
 """
 
@@ -50,8 +50,9 @@ def _axis(drawn: Picture) -> str:
         share = (at - drawn.start) / (drawn.stop - drawn.start)
         end = ' class="first"' if share < 0.03 else ' class="last"' if share > 0.97 else ""
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{bottom + 4}"/>')
-        parts.append(f'<text{end} x="{x}" y="{bottom + 12}">{cycles}</text>')
-        parts.append(f'<text{end} x="{x}" y="{bottom + 27}">{us}</text>')
+        words = f'<text{end} x="{x}" y="{bottom + 12}">{cycles}</text>'
+        words += f'<text{end} x="{x}" y="{bottom + 27}">{us}</text>'
+        parts.append(f'<g class="tick">{words}</g>')
     return "".join(parts)
 
 

@@ -42,10 +42,13 @@ def ring(slots=2, steps=8, latency=600, multiply=250, **fields):
     out = add(2, done + 250, done + 700, "store", "copies o_smem to o")
     add(1, done + 250, done + 710, "wait", "waits for the store", out)
     defaults = {
+        "name": "matmul",
+        "lanes": LANES,
+        "spans": tuple(spans),
         "cycles": done + 710.0,
         "clock_hz": 1.755e9,
         "source": "simulated",
         "machine": "a machine of the tests",
         "notes": ("One of 132 blocks.",),
     }
-    return Timeline("matmul", LANES, tuple(spans), **{**defaults, **fields})
+    return Timeline(**{**defaults, **fields})

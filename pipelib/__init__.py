@@ -3,7 +3,7 @@
 ``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are drop-in supersets of
 the functions of the same names in ``jax.experimental.pallas.mosaic_gpu``.
 ``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
-and deadlocks in it.
+and deadlocks in it; ``simulate`` gives it times, and a timeline to draw.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from pipelib.pipeline import emit_pipeline
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-_SCHEDULE = ("check", "trace")
+_SCHEDULE = ("H100", "H200", "check", "explore", "player", "simulate", "sweep", "trace")
 
-__all__ = ["check", "emit_pipeline", "emit_pipeline_warp_specialized", "trace"]
+__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized", *_SCHEDULE]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ import pipelib
 from pipelib.schedule import Program
 
 _SHORT = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint"}
-_MACHINES = ("H100", "H200")
+_MACHINES, _FIGURES = ("H100", "H200"), (".svg", ".png", ".html", ".json")
 _REFUSALS = (ImportError, AttributeError, TypeError, ValueError, NotImplementedError, OSError)
 
 
@@ -69,18 +69,18 @@ def _check(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace) -> int:
     path = pathlib.Path(options.output)
-    timeline = pipelib.simulate(_program(options), getattr(pipelib, options.machine))
-    if path.suffix == ".json":
-        timeline.to_perfetto(path)
-    elif path.suffix == ".html":
-        path.write_text(str(timeline.player()), "utf-8")
-    elif path.suffix in (".svg", ".png"):
-        timeline.plot().savefig(path, bbox_inches="tight")
-    else:
+    if path.suffix not in _FIGURES:
         raise ValueError(
             f"{path.name} ends with {path.suffix!r}, which no figure of pipelib's is: name it"
             " .svg, .png, .html (a page that plays) or .json (for Perfetto)."
         )
+    timeline = pipelib.simulate(_program(options), getattr(pipelib, options.machine))
+    if path.suffix == ".json":
+        timeline.to_perfetto(path)
+    elif path.suffix == ".html":
+        timeline.player().save(path)
+    else:
+        timeline.plot().savefig(path, bbox_inches="tight")
     print(f"{path}: {timeline.summary()}")
     return 0
 

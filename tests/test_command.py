@@ -66,3 +66,23 @@ def test_it_is_a_module_that_runs():
     done = subprocess.run(call, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no finding" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"),
+    [("a.svg", "<?xml"), ("a.html", "<!doctype html>"), ("a.json", "{"), ("a.png", "\x89PNG")],
+)
+def test_a_timeline_is_drawn(capsys, tmp_path, name, starts):
+    call = ("draw", f"{KERNELS}:matmul", "f16[64,320]", "f16[320,64]", "-o")
+    status, out, err = run(capsys, *call, str(tmp_path / name))
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{tmp_path / name}: kernel, simulated on NVIDIA H100")
+    assert (tmp_path / name).read_bytes().startswith(starts.encode("latin-1"))
+
+
+def test_a_figure_of_no_kind(capsys, tmp_path):
+    call = ("draw", f"{KERNELS}:matmul", "f16[64,320]", "f16[320,64]", "-o")
+    status, _, err = run(capsys, *call, str(tmp_path / "a.doc"))
+    assert status == 2
+    assert "a.doc ends with '.doc', which no figure of pipelib's is" in err
+    assert not list(tmp_path.iterdir())

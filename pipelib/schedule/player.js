@@ -35,7 +35,7 @@ async function (figure, packed) {
       find(".total").textContent = frame.length;
       find(".details").textContent = frame.details;
     }
-    find("figcaption").replaceChildren(...frame.notes.map((note) => paragraph(note)));
+    find(".notes").replaceChildren(...frame.notes.map((note) => paragraph(note)));
     find(".bar").hidden = saying.hidden = !boxes.length;
     chosen = -1;
     time = frame.start ?? 0;

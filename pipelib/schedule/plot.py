@@ -25,8 +25,7 @@ from pipelib.schedule.timeline import Timeline
 
 # Stands for the page's text colour until the SVG is written; black to the eye.
 _INK = "#010101"
-_WIDTH, _ABOVE, _BELOW = 900, 62, 74
-_AXES_WIDTH = 0.835 * _WIDTH
+_WIDTH, _ABOVE, _LEGEND_ROW, _BELOW, _RIGHT = 760, 45, 17, 74, 12
 _HATCH = "#77777766"
 _POINTS = 0.75  # in a CSS pixel
 _TEXT = {"fontsize": 9, "color": _INK}
@@ -78,22 +77,36 @@ def plot(
       ValueError: an empty window, or more spans than can be seen.
     """
     drawn = picture(timeline, start=start, stop=stop, steps=steps)
-    words = f"{timeline.name}, {headline(timeline)}"
     notes = remarks(timeline)
     if ax is None:
-        height = _ABOVE + drawn.height + _BELOW + 15 * len(notes)
-        size = _WIDTH * _POINTS / 72, height * _POINTS / 72
-        figure = TimelineFigure(figsize=size)
-        figure.description = ". ".join([words, *notes])
-        bottom = height - _ABOVE - drawn.height
-        box = 0.15, bottom / height, _AXES_WIDTH / _WIDTH, drawn.height / height
-        ax = figure.add_axes(box)
+        ax = _axes(drawn, len(notes))
+        title = f"{timeline.name}, {headline(timeline)}"
+        ax.figure.description = ". ".join([title, *notes])
     with matplotlib.rc_context(_STYLE):
         _draw_axes(ax, drawn)
         _draw_boxes(ax, drawn)
         _draw_arrows(ax, drawn)
-        _draw_words(ax, drawn, words, notes)
+        _draw_words(ax, drawn, notes)
     return ax.figure
+
+
+def _axes(drawn: Picture, notes: int) -> Axes:
+    """The axes of a new figure, with room for the lanes' names and the words around."""
+    left = 20 + 7 * max(len(name) for name, _, _ in drawn.lanes())
+    bottom = _BELOW + 15 * notes
+    height = _ABOVE + _LEGEND_ROW * _legend_rows(drawn) + drawn.height + bottom
+    figure = TimelineFigure(figsize=(_WIDTH * _POINTS / 72, height * _POINTS / 72))
+    across = left / _WIDTH, (_WIDTH - left - _RIGHT) / _WIDTH
+    return figure.add_axes((across[0], bottom / height, across[1], drawn.height / height))
+
+
+def _legend_rows(drawn: Picture) -> int:
+    return 2 if len(drawn.kinds()) > 6 else 1
+
+
+def _pixels(ax: Axes) -> float:
+    """How wide the axes are."""
+    return ax.get_window_extent().width / ax.figure.dpi * 72 / _POINTS
 
 
 def _draw_axes(ax: Axes, drawn: Picture) -> None:
@@ -127,8 +140,9 @@ def _draw_boxes(ax: Axes, drawn: Picture) -> None:
             left, right, bottom = box.start, box.stop, top + height
             corners.append([(left, top), (right, top), (right, bottom), (left, bottom)])
         ax.add_collection(PolyCollection(corners, zorder=2, **_patch(kind)), autolim=False)
+    width = _pixels(ax)
     for box in drawn.boxes:
-        if drawn.shows_label(box, _AXES_WIDTH):
+        if drawn.shows_label(box, width):
             row, scope = drawn.rows[box.row], box.span.kind == "scope"
             ax.text(
                 (box.start + box.stop) / 2, row.top + row.height / 2, box.label,
@@ -150,24 +164,25 @@ def _patch(kind: str) -> dict[str, Any]:
 
 def _draw_arrows(ax: Axes, drawn: Picture) -> None:
     style = {"arrowstyle": "-|>", "color": _INK, "linewidth": 0.7, "mutation_scale": 6}
-    for arrow in drawn.arrows:
-        if not drawn.shows_arrow(arrow, _AXES_WIDTH):
-            continue
+    width = _pixels(ax)
+    for arrow in (arrow for arrow in drawn.arrows if drawn.shows_arrow(arrow, width)):
         x0, y0, x1, y1 = drawn.ends(arrow)
         props = {**style, "shrinkA": 0, "shrinkB": 0}
         ax.annotate("", (x1, y1), (x0, y0), arrowprops=props, zorder=3, annotation_clip=True)
 
 
-def _draw_words(ax: Axes, drawn: Picture, words: str, notes: list[str]) -> None:
-    name, _, rest = words.rpartition(", ")
-    ax.set_title(name, loc="left", pad=30, fontsize=11, fontweight="bold", color=_INK)
-    ax.set_title(rest, loc="right", pad=30, **_TEXT)
-    legend = ax.legend(
-        handles=[Patch(label=KINDS[kind].words, **_patch(kind)) for kind in drawn.kinds()],
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=8, frameon=False, fontsize=8,
-        borderpad=0, borderaxespad=0.8, handlelength=1.6, columnspacing=1.4, labelcolor=_INK,
+def _draw_words(ax: Axes, drawn: Picture, notes: list[str]) -> None:
+    kinds, rows = drawn.kinds(), _legend_rows(drawn)
+    pad = 17 + _LEGEND_ROW * _POINTS * rows
+    name = drawn.timeline.name
+    ax.set_title(name, loc="left", pad=pad, fontsize=11, fontweight="bold", color=_INK)
+    ax.set_title(headline(drawn.timeline), loc="right", pad=pad, **_TEXT)
+    ax.legend(
+        handles=[Patch(label=KINDS[kind].words, **_patch(kind)) for kind in kinds],
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=-(-len(kinds) // rows), frameon=False,
+        borderpad=0, borderaxespad=0.8, handlelength=1.6, columnspacing=1.4, labelspacing=0.3,
+        fontsize=8, labelcolor=_INK,
     )  # fmt: skip
-    legend.set_in_layout(True)
     for i, note in enumerate(notes):
         ax.annotate(
             note, (0, 0), (0, -36 - 11 * i), xycoords="axes fraction", textcoords="offset points",
@@ -185,6 +200,6 @@ def _for_pages(svg: str, description: str) -> str:
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # would rule the whole page
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     label = html.escape(description)
-    look = "width: 100%; min-width: 620px; max-width: 900px; height: auto"
+    look = f"width: 100%; min-width: 620px; max-width: {_WIDTH}px; height: auto"
     look += "; font-family: system-ui, sans-serif"
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}" style="{look}"', 1)

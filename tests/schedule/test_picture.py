@@ -10,9 +10,9 @@ from pipelib.schedule.picture import EDGE, KINDS, picture
 from pipelib.schedule.timeline import Span
 from tests.schedule.timelines import ring
 
-# The pages that figures stand on: the book's light and dark (pydata-sphinx-theme), JupyterLab's
-# dark, and black.
-PAGES = ("#FFFFFF", "#14181E", "#111111", "#000000")
+# The pages that figures stand on: the book's light and dark (sphinx-book-theme), JupyterLab's
+# dark, and that of other themes made like the book's (pydata-sphinx-theme).
+PAGES = ("#FFFFFF", "#121212", "#111111", "#14181E")
 FILLS = {name: kind.fill for name, kind in KINDS.items() if kind.fill}
 # A colour as people with protanopia and deuteranopia see it: G. Machado, M. Oliveira and
 # L. Fernandes, "A physiologically-based model for simulation of color vision deficiency", 2009.

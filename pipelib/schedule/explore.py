@@ -13,19 +13,23 @@ Not covered: anything of a kernel that `trace` refuses. Source: this project's o
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pipelib.schedule.check import check
+from pipelib.schedule.machine import H100, Machine
 from pipelib.schedule.player import Setting, player
+from pipelib.schedule.simulate import simulate
+from pipelib.schedule.timeline import Timeline
+from pipelib.schedule.trace import trace
 
-if TYPE_CHECKING:
-    from pipelib.schedule.machine import Machine
-
+# Of the findings, how many are told in a figure.
+_MOST = 3
 KernelFactory = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
 def sweep(
     kernel_factory: KernelFactory,
-    machine: "Machine | None" = None,
+    machine: Machine = H100,
     *,
     max_steps: int | None = None,
     **ranges: Iterable[Any],
@@ -52,7 +56,7 @@ def sweep(
 
 def explore(
     kernel_factory: KernelFactory,
-    machine: "Machine | None" = None,
+    machine: Machine = H100,
     *,
     max_steps: int | None = None,
     **ranges: Iterable[Any],
@@ -108,31 +112,40 @@ def _values(ranges: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
 
 def _setting(
     kernel_factory: KernelFactory,
-    machine: "Machine | None",
+    machine: Machine,
     max_steps: int | None,
     values: dict[str, Any],
 ) -> Setting:
     """Traces, checks and simulates at one position; never raises an Exception."""
-    from pipelib import schedule
-
     try:
-        machine, rest = _apply(machine or schedule.H100, values)
+        machine, rest = _apply(machine, values)
         kernel, args = kernel_factory(**rest)
-        program = schedule.trace(kernel, *args, max_steps=max_steps)
-        findings = [*schedule.check(program)]
+        program = trace(kernel, *args, max_steps=max_steps)
+        findings = [*check(program)]
+        timeline = simulate(program, machine)
     except Exception as error:
-        return Setting(values, None, f"{type(error).__name__}", False, str(error))
+        return Setting(values, None, type(error).__name__, False, str(error))
+    if not findings:
+        return Setting(values, timeline, _bubble(timeline), True, f"Bound: {timeline.bound()}.")
     outcome = ", ".join(dict.fromkeys(finding.kind for finding in findings))
-    details = "\n".join(str(finding) for finding in findings[:3])
-    try:
-        timeline = schedule.simulate(program, machine)
-    except Exception as error:
-        outcome, details = outcome or type(error).__name__, details or str(error)
-        return Setting(values, None, outcome, False, details)
-    return Setting(values, timeline, outcome or "no finding", not findings, details)
+    details = "\n".join(f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST])
+    return Setting(values, timeline, outcome, False, details)
 
 
-def _apply(machine: "Machine", values: dict[str, Any]) -> tuple["Machine", dict[str, Any]]:
+def _bubble(timeline: Timeline) -> str:
+    """What part of the time the unit that the kernel is there to feed stands still.
+
+    That is the tensor core; without products, the TMA engine.
+    """
+    uses = timeline.uses()
+    for kind in ("wgmma", "load", "store"):
+        lane = next((span.lane for span in timeline.spans if span.kind == kind), None)
+        if lane is not None:
+            return f"{uses[lane].lane}: bubble {uses[lane].bubble:.0%}"
+    return "no finding"
+
+
+def _apply(machine: Machine, values: dict[str, Any]) -> tuple[Machine, dict[str, Any]]:
     """The machine with those values that are its fields; the rest of the values."""
     changes = {name: value for name, value in values.items() if name in machine._fields}
     rest = {name: value for name, value in values.items() if name not in machine._fields}

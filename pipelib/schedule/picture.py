@@ -25,6 +25,8 @@ ROW, SCOPE_ROW, LANE_GAP = 20, 14, 8
 MAX_BOXES = 4000
 # A box this much of the window wide is about a pixel: nothing is too short to be seen.
 _LEAST_WIDTH = 1 / 1200
+# Sums of fractions are not exact.
+_CYCLES_OF_NO_MATTER = 1e-3
 
 
 class Kind(NamedTuple):
@@ -238,10 +240,12 @@ def _rows(
 
 def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
     """Of spans with their indices: the first row on which each overlaps none before it."""
+    order = lambda span: (span.start, span.stop > span.start, -span.stop)
     free: list[float] = []
     found = {}
-    for index, span in sorted(spans, key=lambda pair: (pair[1].start, -pair[1].stop)):
-        row = next((i for i, until in enumerate(free) if until <= span.start), len(free))
+    for index, span in sorted(spans, key=lambda pair: order(pair[1])):
+        rows = (i for i, until in enumerate(free) if until <= span.start + _CYCLES_OF_NO_MATTER)
+        row = next(rows, len(free))
         free[row : row + 1] = [span.stop]
         found[index] = row
     return found

@@ -101,6 +101,13 @@ def test_a_thread_has_one_row_and_copies_in_flight_one_each():
             assert one.span.stop <= other.span.start or other.span.stop <= one.span.start
 
 
+def test_what_takes_no_time_takes_no_row():
+    spans = (Span(0, 0, 9, "issue"), Span(0, 9, 9, "wait"), Span(0, 9, 12, "access"))
+    for order in itertools.permutations(spans):
+        drawn = picture(ring(spans=order))
+        assert len(drawn.rows) == 4
+
+
 def test_rows_are_below_each_other_in_the_lanes_order():
     drawn = picture(ring())
     ends = [(row.top, row.top + row.height) for row in drawn.rows]

@@ -168,7 +168,7 @@ async function (figure, packed) {
   function magnify(to) {
     zoom = Math.min(32, Math.max(1, to));
     const longest = Math.max(...frames.map((each) => (each.svg ? each.stop - each.start : 0)));
-    figure.style.setProperty("--zoom", zoom * (common ? (frame.stop - frame.start) / longest : 1));
+    figure.style.setProperty("--zoom", zoom * (common && boxes.length ? (frame.stop - frame.start) / longest : 1));
     crop();
     if (stage.classList.contains("going")) mark();
   }

@@ -72,7 +72,7 @@ class Player:
             '<meta name="color-scheme" content="light dark">\n'
             f"<title>{html.escape(self._title)}</title>\n"
             '<body style="max-width: 60rem; margin: 1rem auto; padding: 0 0.75rem">\n'
-            f"{self._figure}\n</body>\n</html>\n"
+            f"<main>\n{self._figure}</main>\n</body>\n</html>\n"
         )
         pathlib.Path(path).write_text(page, "utf-8")
 

@@ -34,12 +34,13 @@ def names(program):
 def test_load_wait_compute_store():
     program = pipelib.trace(kernels.add_one, X)
     assert words(program) == [
-        "load reads in0[0:64, 0:64] writes x_smem[0:64, 0:64] on barrier[0] #0",
+        "load reads x[0:64, 0:64] writes x_smem[0:64, 0:64] on barrier[0] #0",
         "wait on barrier[0] #0",
         "read reads x_smem[0:64, 0:64] in compute",
+        "compute 0 in compute",
         "write writes x_smem[0:64, 0:64] in compute",
         "fence",
-        "store reads x_smem[0:64, 0:64] writes out0[0:64, 0:64]",
+        "store reads x_smem[0:64, 0:64] writes o[0:64, 0:64]",
         "commit_group",
         "wait_store 0",
     ]
@@ -55,8 +56,8 @@ def test_load_wait_compute_store():
 
 
 def test_gmem_has_its_role():
-    def kernel(x, total, o, given, scratch):
-        scratch[0] = given[0] + x[0]
+    def kernel(x, total, o, other, scratch):
+        scratch[0] = other[0] + x[0]
         total[0] = scratch[0]
 
     def call(x, total):
@@ -66,8 +67,8 @@ def test_gmem_has_its_role():
 
     found = {b.name: (b.space, b.role) for b in pipelib.trace(call, X, X).buffers}
     assert found == {
-        "in0": ("gmem", "in"), "in1": ("gmem", "in/out"), "out0": ("gmem", "out"),
-        "out1": ("gmem", "out"), "scratch": ("gmem", "scratch"),
+        "x": ("gmem", "in"), "total": ("gmem", "in/out"), "o": ("gmem", "out"),
+        "other": ("gmem", "out"), "scratch": ("gmem", "scratch"),
     }  # fmt: skip
 
 
@@ -80,9 +81,9 @@ def test_matmul_in_a_ring_of_two_slots():
     def loads(k, step):
         here, slot = f"{64 * k}:{64 * k + 64}", k % 2
         return [
-            f"load reads in0[0:64, {here}] writes {a}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
+            f"load reads a[0:64, {here}] writes {a}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
             f" #{k // 2 * 2} step ({step},)",
-            f"load reads in1[{here}, 0:64] writes {b}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
+            f"load reads b[{here}, 0:64] writes {b}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
             f" #{k // 2 * 2 + 1} step ({step},)",
         ]
 
@@ -97,7 +98,7 @@ def test_matmul_in_a_ring_of_two_slots():
 
     assert words(program) == [
         *loads(0, 0), *loads(1, 1), *compute(0), *loads(2, 0), *compute(1), *compute(2),
-        f"acc_read 0 reads {accumulator}", "write writes out0[0:64, 0:64]",
+        f"acc_read 0 reads {accumulator}", "compute 0", "write writes o[0:64, 0:64]",
     ]  # fmt: skip
     flops = [op.flops for op in program.threads[0] if op.kind == "wgmma"]
     assert flops == [2 * 64**3] * 3
@@ -134,14 +135,16 @@ def test_specialized_threads_have_their_roles():
     compute, memory = (collections.Counter(op.kind for op in ops) for ops in program.threads)
     scopes = dict(scope_begin=2, scope_end=2)
     assert memory == dict(registers=1, load=4, wait=4, **scopes)
-    assert compute == dict(registers=1, wait=4, read=8, fence=4, arrive=4, **scopes)
+    assert compute == dict(
+        registers=1, wait=4, read=8, compute=4, fence=4, arrive=4, **scopes
+    )
     shared = [op for ops in program.threads for op in ops if op.kind == "scope_begin"]
     assert len({op.n for op in shared}) == 2
 
 
 def test_block_picks_one():
     program = pipelib.trace(kernels.add_one, X, block=(3,))
-    assert words(program)[0].startswith("load reads in0[192:256, 0:64] writes")
+    assert words(program)[0].startswith("load reads x[192:256, 0:64] writes")
     assert program.block == (3,)
 
 
@@ -189,11 +192,11 @@ def test_transforms_and_predicates():
         "write writes smem[2, 6:8, 0:64]",
         "commit_group",
         "read reads smem[2, 0:64, 0:8]",
-        "write writes out0[0:8, 0:64]",
-        "store reads smem[0, 0:8, 0:16] writes out0[8:16, 0:16]",
-        "read reads out0[0, 0]",
+        "write writes o[0:8, 0:64]",
+        "store reads smem[0, 0:8, 0:16] writes o[8:16, 0:16]",
+        "read reads o[0, 0]",
         "read reads smem[3, 1, 2]",
-        "write writes out0[0, 0]",
+        "write writes o[0, 0]",
     ]
 
 
@@ -208,7 +211,7 @@ def test_loops_bounded_by_a_concrete_argument():
     program = pipelib.trace(kernels.of(kernel), X, np.array([9, 2], np.int32))
     assert [op.step for op in program.threads[0] if op.kind == "write"] == [(0,), (1,)]
     assert words(program)[-2:] == [
-        "read reads in0[0, 0:64] step (1,)", "write writes out0[1, 0:64] step (1,)",
+        "read reads x[0, 0:64] step (1,)", "write writes o[1, 0:64] step (1,)",
     ]  # fmt: skip
 
 
@@ -301,15 +304,17 @@ def test_what_else_a_kernel_may_do():
     for thread in range(2):
         lines = words(program, thread)
         assert lines[:5] == [
-            "prefetch reads in0[0:64, 0:64]",
+            "prefetch reads x[0:64, 0:64]",
             "opaque reads smem[0:8, 0:64] writes smem[0:8, 0:64] (magic)",
             "test on barrier[1] #0",
             "arrive on barrier[1] #0",
             "registers 40 (decrease)",
         ]
         assert lines[5:11] == [
-            f"write writes out0[{i}, {j}] step ({3 * i + j},) in inner"
+            f"write writes o[{i}, {j}] step ({3 * i + j},) in inner"
             for i in range(2) for j in range(3)
         ]  # fmt: skip
-        assert lines[11:] == ["read reads smem[0, 0:64]", "write writes out0[9, 0:64]"]
+        assert lines[11:] == [
+            "read reads smem[0, 0:64]", "compute 0", "write writes o[9, 0:64]",
+        ]  # fmt: skip
     assert program.registers == (40, 40)

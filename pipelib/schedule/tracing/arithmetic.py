@@ -1,0 +1,45 @@
+"""Arithmetic of integers as the device does it, and the cost of arithmetic on tensors.
+
+Source: XLA's semantics of division and of overflow.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Cost(NamedTuple):
+    """What arithmetic in registers takes: operations, and those of them that are transcendental."""
+
+    flops: int = 0
+    transcendental: int = 0
+
+    def plus(self, other: "Cost") -> "Cost":
+        """Both."""
+        return Cost(self.flops + other.flops, self.transcendental + other.transcendental)
+
+
+def wrapping(function: Callable, dtype: np.dtype) -> Callable:
+    """The function, with results that overflow as the dtype's do."""
+    if dtype.kind == "b":
+        return function
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+    def wrapped(*values):
+        result = function(*values)
+        return result if low <= result <= high else (result - low) % (high - low + 1) + low
+
+    return wrapped
+
+
+def divide(x: int, y: int) -> int:
+    """Rounds towards zero; by zero, as XLA does, gives -1."""
+    if y == 0:
+        return -1
+    return abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+
+
+def remainder(x: int, y: int) -> int:
+    """What `divide` leaves; all of x if y is zero."""
+    return x if y == 0 else x - divide(x, y) * y

@@ -1,0 +1,215 @@
+"""Compiles a jaxpr, once, to closures that are run for each thread.
+
+The algorithm. Each variable gets a slot in a list of values. Each equation becomes what the handler
+that the trace was given says: a function of the thread and the values, that does what the equation
+does and may append ops; `Silent`, a function which appends none; a `Cost`, if all that happens is
+arithmetic on tensors; None, if nothing does. The costs of equations that follow one another, in one
+named scope, add up to one op `compute`, placed before the next function that is not `Silent`.
+Running a code thus touches no equation again.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from pipelib.schedule.program import Op
+from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.source import line_of
+from pipelib.schedule.tracing.state import OPAQUE, Thread
+from pipelib.schedule.tracing.views import At, View, data_dependent
+
+Step = Callable[[Thread, list], None]
+
+
+class Silent(NamedTuple):
+    """A step that appends no op."""
+
+    step: Step
+
+
+class Code(NamedTuple):
+    """A jaxpr, compiled: `steps` are run in order on a copy of `template`.
+
+    `cost` is that of all of it, if it is arithmetic on tensors and nothing else.
+    """
+
+    invars: list
+    template: list
+    inputs: list[int]
+    outputs: list[int]
+    steps: list[Step]
+    cost: Cost | None
+    jaxpr: Any  # kept alive, since the cache knows it by its id
+
+    def run(self, thread: Thread, values: list) -> list:
+        """The results for these values."""
+        env = self.template.copy()
+        for slot, value in zip(self.inputs, values, strict=True):
+            env[slot] = value
+        for step in self.steps:
+            step(thread, env)
+        return [env[slot] for slot in self.outputs]
+
+
+class Codes:
+    """All that was compiled so far, and the handler of equations to compile more with."""
+
+    def __init__(self, handle: Callable[["Compiler", Any], "Step | Silent | Cost | None"]):
+        self.handle = handle
+        self._codes: dict[Any, Code] = {}
+
+    def compile(self, jaxpr: Any, is_open: bool = False, line: str | None = None) -> Code:
+        """The code of a jaxpr; if it is open, its constants are its first inputs.
+
+        JAX knows the frames of an equation up to the loop or branch that it is in only: `line` is
+        where that is, for equations that an emitter made.
+        """
+        key = id(jaxpr), line
+        if key not in self._codes:
+            self._codes[key] = Compiler(jaxpr, self, line).code(is_open)
+        return self._codes[key]
+
+
+class Compiler:
+    """Gives each variable of a jaxpr a slot, and each equation a step."""
+
+    def __init__(self, jaxpr: Any, codes: Codes, outer: str | None):
+        self.outer = outer
+        self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
+        self.template: list = []
+        self.slots: dict[Any, int] = {}
+
+    def slot(self, atom: Any) -> int:
+        """Where the value of a variable or a literal is."""
+        if isinstance(atom, Literal):
+            return self._constant(value_of(atom.val))
+        if atom not in self.slots:
+            self.slots[atom] = self._constant(OPAQUE)
+        return self.slots[atom]
+
+    def _constant(self, value: Any) -> int:
+        self.template.append(value)
+        return len(self.template) - 1
+
+    def code(self, is_open: bool) -> Code:
+        """Compiles it all."""
+        jaxpr = self.jaxpr
+        invars = [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
+        if not is_open:
+            for var, const in zip(jaxpr.constvars, getattr(self.whole, "consts", ()), strict=True):
+                self.template[self.slot(var)] = value_of(const)
+        inputs = list(map(self.slot, invars))
+        steps, cost = self._steps(jaxpr.eqns)
+        outputs = list(map(self.slot, jaxpr.outvars))
+        return Code(invars, self.template, inputs, outputs, steps, cost, self.whole)
+
+    def _steps(self, eqns: Any) -> tuple[list[Step], Cost | None]:
+        """The steps of these equations, and their cost if they do nothing but cost."""
+        steps: list[Step] = []
+        waiting: list[tuple[Any, Cost]] = []
+        total: Cost | None = Cost()
+        for eqn in eqns:
+            found = self.codes.handle(self, eqn)
+            if isinstance(found, Cost):
+                if waiting and _label(waiting[0][0]) != _label(eqn):
+                    steps += self._computes(waiting)
+                waiting += [(eqn, found)] if found.flops else []
+                total = total and total.plus(found)
+            elif isinstance(found, Silent):
+                steps.append(found.step)
+            elif found is not None:
+                steps += [*self._computes(waiting), found]
+                total = None
+        return steps + self._computes(waiting), total
+
+    def _computes(self, waiting: list[tuple[Any, Cost]]) -> list[Step]:
+        """The step that appends one op for all of these, which are done then."""
+        if not waiting:
+            return []
+        (eqn, cost), *others = waiting
+        for _, other in others:
+            cost = cost.plus(other)
+        waiting.clear()
+        emit = self.emitter("compute", eqn)
+        flops, n = cost
+
+        def compute(thread, env):
+            before = thread.ops[-1] if thread.ops else None
+            emit(thread, flops=flops, n=n)
+            if before is not None and before.kind == "compute":
+                _merge(thread.ops, before)
+
+        return [compute]
+
+    def sub(self, eqn: Any, jaxpr: Any, is_open: bool = False) -> Code:
+        """The code of a jaxpr that is a parameter of this equation."""
+        return self.codes.compile(jaxpr, is_open, self.line(eqn))
+
+    def line(self, eqn: Any) -> str | None:
+        """Where the equation is, or what it is in."""
+        return line_of(eqn) or self.outer
+
+    def emitter(self, kind: str, eqn: Any) -> Callable[..., None]:
+        """A function that appends an op of this kind and this equation."""
+        line, label, make = self.line(eqn), _label(eqn), Op
+
+        def emit(
+            thread, reads=(), writes=(), barrier=None, index=None, phase=None, size=0, flops=0,
+            n=None, note="", peers=(),
+        ) -> None:  # fmt: skip
+            scope = f"{thread.scope}/{label}" if thread.scope and label else thread.scope or label
+            op = make(
+                kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
+                size, flops, n, note, peers,
+            )  # fmt: skip
+            thread.ops.append(op)
+
+        return emit
+
+    def view(self, eqn: Any, ref: Any, leaves: list, tree: Any) -> View:
+        """A ref with the transforms whose leaves these atoms are."""
+        transforms = () if tree is None else tree.unflatten(map(At, map(self.slot, leaves)))
+        if not isinstance(transforms, (tuple, list)):
+            transforms = (transforms,)
+        return View(self.slot(ref), ref.aval, transforms, self.line(eqn))
+
+    def predicate(self, eqn: Any, atom: Any) -> Callable[[list], bool]:
+        """A function of the values that says whether the equation is to be run."""
+        if atom is None:
+            return lambda env: True
+        slot, line = self.slot(atom), self.line(eqn)
+
+        def holds(env):
+            if env[slot] is OPAQUE:
+                raise data_dependent("The predicate of a copy or an arrival", line)
+            return bool(env[slot])
+
+        return holds
+
+
+def _label(eqn: Any) -> str:
+    return str(eqn.source_info.name_stack)
+
+
+def _merge(ops: list[Op], before: Op) -> None:
+    """Makes one of the last two ops, if they are arithmetic of one step and named scope."""
+    last = ops[-1]
+    if (before.step, before.scope) == (last.step, last.scope):
+        ops[-2:] = [before._replace(flops=before.flops + last.flops, n=before.n + last.n)]
+
+
+def value_of(x: Any) -> Any:
+    """A constant or an argument as the trace holds it: a number, an array of integers or OPAQUE."""
+    for kind in (bool, int, float):
+        if isinstance(x, kind):
+            return kind(x)
+    if isinstance(x, jax.ShapeDtypeStruct) or not hasattr(x, "dtype"):
+        return OPAQUE
+    if not isinstance(x.dtype, np.dtype) or x.dtype.kind not in "biuf":
+        return OPAQUE
+    if x.ndim == 0:
+        return np.asarray(x).item()
+    return np.asarray(x) if x.dtype.kind in "biu" else OPAQUE

@@ -1,0 +1,67 @@
+"""Where an equation of a kernel was written, and what its author calls the kernel's arguments.
+
+JAX keeps the frames of each equation, and the file and line of each function, but the names of a
+kernel's first arguments are lost on the way to its jaxpr. They are read in the source again; where
+there is none, or where they do not fit (a kernel of `*refs`, a tree of refs), there are no names.
+"""
+
+import ast
+import linecache
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+_HIDDEN = (
+    os.path.join(os.path.dirname(jax.__file__), "_src", ""),
+    os.path.join(os.path.dirname(os.__file__), ""),
+)
+_EMITTERS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def line_of(eqn: Any) -> str | None:
+    """ "file:line" of the innermost frame that is neither JAX's nor an emitter's."""
+    traceback = eqn.source_info.traceback
+    for frame in traceback.frames if traceback else ():
+        path = frame.file_name
+        if path.startswith((*_HIDDEN, "<")) and "site-packages" not in path.replace(_HIDDEN[0], ""):
+            continue
+        if path.startswith(_HIDDEN[0]) or os.path.dirname(path) == _EMITTERS:
+            continue
+        here = os.path.join(os.getcwd(), "")
+        return f"{path.removeprefix(here)}:{frame.line_num}"
+    return None
+
+
+def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
+    """The names of a kernel's first `count` arguments; None if they cannot be told.
+
+    `debug_info` is that of the scope which gives the kernel its scratch memory: it has the names of
+    what comes after those arguments, and the place of the function.
+    """
+    place = re.fullmatch(r"(\S+) at (.+):(\d+)", getattr(debug_info, "func_src_info", None) or "")
+    if place is None:
+        return None
+    names = _parameters(*place.groups())
+    known = [re.match(r"\w*", name or "").group() for name in debug_info.arg_names or ()]
+    positional = [name for name in known if name in names]
+    if positional:
+        names = names[: names.index(positional[0])]
+    names = names[-count:] if positional else names
+    return names if len(names) == count > 0 else None
+
+
+def _parameters(name: str, path: str, line: str) -> list[str]:
+    """The positional parameters of the function that is defined there."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:
+        return []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first == int(line):
+                return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
+    return []

@@ -1,0 +1,302 @@
+"""What a trace knows as it goes: values, refs, a thread's ops, the memory of a cluster.
+
+The model. Threads are traced one after the other: those of the cluster's first block, then those
+of the next, in row-major order of the cluster's axes. What one of them allocates is allocated in
+every block at once, with consecutive numbers: a block knows its peers' memory before they run. The
+n-th allocation of one block is so the n-th of each, if they are of the same types; where blocks go
+different ways, each has some that it never uses.
+
+GMEM is one for all. An array of barriers of a cluster is one in each block, and the one of a block
+is arrived on by, and arrives on, the blocks that differ from it along one of its axes only.
+"""
+
+import itertools
+import math
+import operator
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+
+_SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
+
+
+class _Opaque:
+    """A value that depends on what tensors hold."""
+
+    def __repr__(self) -> str:
+        return "OPAQUE"
+
+
+OPAQUE = _Opaque()
+
+
+class Ended(Exception):
+    """A thread reached max_steps."""
+
+
+class Ref:
+    """A buffer or an array of barriers; `value` is what a scalar or a concrete argument holds.
+
+    `ids` has its number in each block of the cluster; `id` is that of the block at hand.
+    """
+
+    __slots__ = ("id", "ids", "shape", "space", "value", "whole")
+
+    def __init__(
+        self, id: int, shape: tuple[int, ...], space: str, value: Any = OPAQUE,
+        ids: tuple[int, ...] = (),
+    ):  # fmt: skip
+        self.id, self.shape, self.space, self.value = id, shape, space, value
+        self.ids = ids or (id,)
+        self.whole = Region(id, tuple((0, size) for size in shape))
+
+
+class Thread:
+    """One thread as it is traced; the host's has no cluster around it."""
+
+    def __init__(self, index: int, block: int, cluster: "Cluster | None", max_steps: int | None):
+        self.index, self.block, self.cluster, self.max_steps = index, block, cluster, max_steps
+        self.ops: list[Op] = []
+        self.step: tuple[int, ...] = ()
+        self.scope = ""
+        self.waits: Counter = Counter()
+        self.arrivals: Counter = Counter()
+        self.allocations: Counter = Counter()
+        self.smem_bytes = self.peak_bytes = 0
+        self.registers: int | None = None
+        self.axes: dict[Any, int] = {}
+        self.kernels: list[tuple[Any, list]] = []
+
+    def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
+        """Enters a step of a loop within the steps `outer`; Ended if it is one too many."""
+        if index == self.max_steps:
+            raise Ended
+        self.step = (index, *outer)
+
+
+class Allocation(NamedTuple):
+    """What one run_scoped gets in one block; `size` is in bytes of SMEM."""
+
+    number: int
+    refs: list[Ref]
+    size: int
+
+
+class Cluster:
+    """The blocks of one cluster of a kernel: what their threads share.
+
+    `mesh` is the kernel's; `block` the cluster's index on the axes of the grid.
+    """
+
+    def __init__(self, name: str, mesh: Any, block: Sequence[int] | None):
+        self.name = name
+        self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
+        self.names = tuple(mesh.cluster_names)
+        self.threads, self.thread_name = mesh.num_threads or 1, mesh.thread_name
+        names = (*mesh.grid_names, *self.names)
+        self.block = self._checked(block, names)
+        self.axes = dict(zip(names, self.block))
+        self.sizes = dict(zip(names, self.grid + self.shape)) | {self.thread_name: self.threads}
+        self.places = list(itertools.product(*map(range, self.shape)))
+        self.buffers: list[Buffer] = []
+        self.barriers: list[Barrier] = []
+        self.num_scopes = 0
+        self._made: dict[Any, list[Allocation]] = {}
+        self._entered: dict[tuple[int, int], tuple] = {}
+
+    def _checked(self, block, names) -> tuple[int, ...]:
+        """The index of the cluster's first block on all axes."""
+        sizes = self.grid + (1,) * len(self.shape)
+        if block is None:
+            return (0,) * len(sizes)
+        block = tuple(map(int, block))
+        if len(block) == len(self.grid):
+            block += (0,) * len(self.shape)
+        if len(block) != len(sizes):
+            raise ValueError(
+                f"{block=} has {len(block)} indices, but the grid {self.grid} has"
+                f" {len(self.grid)} axes and the cluster {len(self.shape)}: give one for each axis"
+                " of the grid."
+            )
+        for name, index, size in zip(names, block, sizes):
+            if name in self.names and index:
+                raise ValueError(
+                    f"{block=} has {index} on the cluster's axis {name!r}, but the blocks of a"
+                    " cluster are traced together: give 0 there, or nothing."
+                )
+            if not 0 <= index < size:
+                raise ValueError(
+                    f"{block=} is not in the grid: axis {name!r} has the blocks 0 to {size - 1},"
+                    f" and {index} is none of them."
+                )
+        return block
+
+    def peers(self, block: int, axes: Sequence[Any]) -> tuple[int, ...]:
+        """The blocks that differ from this one along these axes only, itself among them."""
+        free = [name in axes for name in self.names]
+        mine = self.places[block]
+        alike = lambda place: all(map(operator.or_, free, map(operator.eq, place, mine)))
+        return tuple(number for number, place in enumerate(self.places) if alike(place))
+
+    def block_at(self, block: int, indices: dict[Any, int]) -> int:
+        """The block that is where this one is, but for these indices."""
+        place = [indices.get(name, at) for name, at in zip(self.names, self.places[block])]
+        return self.places.index(tuple(place))
+
+    def argument(self, name: str, aval: Any, value: Any, role: str) -> Ref:
+        """A buffer in GMEM that is an operand or a result of the kernel."""
+        return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
+
+    def _gmem(self, name, shape, dtype, role, scope, value: Any = OPAQUE) -> Ref:
+        number, size = len(self.buffers), math.prod(shape) * dtype.itemsize
+        self.buffers.append(
+            Buffer(number, name, "gmem", shape, str(dtype), size, scope=scope, role=role)
+        )
+        return Ref(number, shape, "gmem", value, (number,) * len(self.places))
+
+    def allocate(
+        self, thread: Thread, avals: tuple, names: Sequence[str], transforms: Sequence[Any],
+        shared: bool = False,
+    ) -> Allocation:  # fmt: skip
+        """Memory and barriers of these types: the thread's own, or what all of its block share."""
+        owner = None if shared else thread.index % self.threads
+        place = thread.allocations[shared]
+        thread.allocations[shared] += 1
+        if shared:
+            others = self._entered.setdefault((thread.block, place), avals)
+            if others != avals:
+                raise ValueError(
+                    f"Thread {thread.index} allocates {list(map(str, avals))} where another"
+                    f" allocates {list(map(str, others))}, though together: all threads must"
+                    " reach the same run_scoped."
+                )
+        key = owner, place, avals
+        if key not in self._made:
+            self._made[key] = self._make(owner, avals, names, transforms)
+        return self._made[key][thread.block]
+
+    def _make(self, owner, avals, names, transforms) -> list[Allocation]:
+        """One allocation for each block."""
+        blocks = range(len(self.places))
+        first, self.num_scopes = self.num_scopes, self.num_scopes + len(blocks)
+        columns = [
+            self._refs(name, aval, transform, owner, first)
+            for name, aval, transform in zip(names, avals, transforms, strict=True)
+        ]
+        rows = [[column[block] for column in columns] for block in blocks]
+        return [Allocation(first + b, row, self._smem_bytes(row)) for b, row in zip(blocks, rows)]
+
+    def _refs(self, name, aval, transforms, owner, first) -> list[Ref]:
+        """A ref of this type in each block."""
+        space, shape = space_of(aval), tuple(aval.shape)
+        blocks = range(len(self.places))
+        if space == "tmem":
+            raise NotImplementedError(
+                f"{name!r} is in TMEM, the memory of Blackwell's tensor core, which a Hopper GPU"
+                " lacks: only kernels for Hopper are traced."
+            )
+        if space == "gmem":
+            shared = self._gmem(name, shape, aval.dtype, "scratch", first)
+            return [shared for _ in blocks]
+        made = self.barriers if space == "barrier" else self.buffers
+        ids = tuple(len(made) + block for block in blocks)
+        if space != "barrier":
+            shape, _ = logical(shape, transforms)
+        refs = [Ref(id, shape, space, ids=ids) for id in ids]
+        for block, ref in zip(blocks, refs):
+            label = name if len(blocks) == 1 else f"{name}@{block}"
+            alone = owner is None or (self.threads == 1 and space != "acc")
+            thread = None if alone else block * self.threads + owner
+            at = thread, first + block, block
+            make = self._barrier if space == "barrier" else self._buffer
+            made.append(make(ref, label, aval, *at))
+        return refs
+
+    def _buffer(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Buffer:
+        size = math.prod(ref.shape) * aval.dtype.itemsize
+        return Buffer(
+            ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
+        )
+
+    def _barrier(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Barrier:
+        """With the arrivals of a cluster's: each axis adds its other blocks to this one."""
+        axes = tuple(getattr(aval.dtype, "collective_axes", ()))
+        groups = [self.peers(block, axis if isinstance(axis, tuple) else (axis,)) for axis in axes]
+        blocks = sorted(set().union(*groups))
+        peers = tuple(ref.ids[peer] for peer in blocks) if len(blocks) > 1 else ()
+        arrivals = aval.dtype.num_arrivals * (1 + sum(len(group) - 1 for group in groups))
+        names = tuple("+".join(axis) if isinstance(axis, tuple) else str(axis) for axis in axes)
+        count = math.prod(ref.shape)
+        return Barrier(ref.id, name, arrivals, count, names, thread, scope, block, peers)
+
+    def _smem_bytes(self, refs: list[Ref]) -> int:
+        """What refs take of a block's shared memory, each buffer aligned."""
+        total = 0
+        for ref in refs:
+            if ref.space == "barrier":
+                total += _BARRIER_BYTES * self.barriers[ref.id].count
+            elif ref.space == "smem":
+                total += -(-self.buffers[ref.id].bytes // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT
+        return total
+
+    def program(self, code: Any, arguments: list[Ref], max_steps: int | None) -> Program:
+        """Runs the kernel's code for all threads of all blocks."""
+        threads, ended = [], []
+        for block, place in enumerate(self.places):
+            for local in range(self.threads):
+                thread = Thread(len(threads), block, self, max_steps)
+                thread.axes = self.axes | dict(zip(self.names, place)) | {self.thread_name: local}
+                try:
+                    code.run(thread, arguments)
+                except Ended:
+                    ended.append(thread.index)
+                threads.append(thread)
+        ops = tuple(tuple(thread.ops) for thread in threads)
+        return Program(
+            self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
+            self.shape, self.block, max(t.peak_bytes for t in threads),
+            tuple(t.registers for t in threads), tuple(ended), len(self.places),
+        )  # fmt: skip
+
+
+def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
+    """SMEM whose first dimension is only ever taken one at a time is a ring of slots."""
+    rings = {b.id for b in buffers if b.space == "smem" and len(b.shape) > 1}
+    for ops in threads:
+        for op in ops:
+            for region in op.reads + op.writes:
+                if region.buffer in rings:
+                    start, stop = region.box[0]
+                    if stop - start != 1:
+                        rings.discard(region.buffer)
+    return tuple(b._replace(slots=b.shape[0]) if b.id in rings else b for b in buffers)
+
+
+def space_of(aval: Any) -> str:
+    """gmem, smem, tmem, acc, barrier or regs."""
+    if "Barrier" in type(aval.dtype).__name__:
+        return "barrier"
+    if "Accumulator" in type(aval).__name__:
+        return "acc"
+    space = str(getattr(aval, "memory_space", None) or "regs").lower()
+    return "gmem" if space in ("any", "hbm") else space
+
+
+def logical(shape: tuple[int, ...], transforms: Sequence[Any]) -> tuple[tuple[int, ...], int]:
+    """A ref's shape without tiles, and how many of the transforms say how it is laid out."""
+    for done, transform in enumerate(transforms):
+        name = type(transform).__name__
+        if name == "UntilingTransform":
+            shape = untiled(shape, transform.tiling)
+        elif name != "UnswizzleRef":
+            return shape, done
+    return shape, len(transforms)
+
+
+def untiled(shape: tuple[int, ...], tiling: Sequence[int]) -> tuple[int, ...]:
+    """The shape whose last axes were cut into tiles."""
+    rank = len(tiling)
+    tiles, inner = shape[-2 * rank : -rank], shape[-rank:]
+    return shape[: -2 * rank] + tuple(map(operator.mul, tiles, inner))

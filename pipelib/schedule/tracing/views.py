@@ -1,0 +1,299 @@
+"""A ref under transforms, as regions of its buffer.
+
+The model. A view is a stack of frames. A frame is an array, of which indexing takes an interval on
+each axis and transposing reorders those; a transform that makes another array of the same bytes (a
+reshape, a bitcast, a member of a union, tiles put together) begins a frame upon it. A box in a
+frame is that of the bytes it covers in the frame below, as the smallest box around them: exact if
+they are contiguous there, as those of leading axes are.
+
+Not covered: strides of more than 1 (the interval from the first element to the last is taken), and
+transforms that are not known by name, from which on the whole of what was selected is meant.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from pipelib.schedule.program import Region
+from pipelib.schedule.tracing.state import Ref, logical, untiled
+
+Box = tuple[tuple[int, int], ...]
+
+
+def data_dependent(what: str, line: str | None) -> ValueError:
+    """The error of what must be known and is not."""
+    return ValueError(
+        f"{line or 'At an unknown line'}: {what} depends on what a tensor holds or a barrier"
+        " answers, which is not known without running: let it depend on program ids, loop counters,"
+        " shapes or a concrete integer argument."
+    )
+
+
+class At(NamedTuple):
+    """In a transform, the value in this slot."""
+
+    slot: int
+
+
+class _Dim(NamedTuple):
+    """An interval: start + the sum of value * factor; a size, or the slot that has it."""
+
+    start: int
+    terms: tuple[tuple[int, int], ...]
+    size: Any
+    stride: int
+
+    def take(self, start: Any, size: Any, stride: int) -> "_Dim":
+        if isinstance(start, At):
+            terms = (*self.terms, (start.slot, self.stride))
+            return _Dim(self.start, terms, size, self.stride * stride)
+        return _Dim(self.start + start * self.stride, self.terms, size, self.stride * stride)
+
+    def interval(self, env: list, inner: tuple[int, int] | None, line: str | None):
+        """(start, stop) of all of it, or of an interval in it."""
+        start, terms, size, stride = self
+        for slot, factor in terms:
+            start += _index(env[slot], "An index", line) * factor
+        if inner is None:
+            if isinstance(size, At):
+                size = _index(env[size.slot], "The size of a slice", line)
+            inner = 0, size
+        first, stop = inner
+        return start + first * stride, start + (stop - 1) * stride + 1
+
+
+def _index(value: Any, what: str, line: str | None) -> int:
+    if value.__class__ is int:
+        return value
+    if not isinstance(value, (int, np.integer)):
+        raise data_dependent(what, line)
+    return int(value)
+
+
+class _Frame:
+    """An array and what is selected of it; `below` takes a box to one in what the frame under it
+    selects."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, below: Callable[[Box], Box] | None):
+        self.base, self.dtype, self.below = shape, dtype, below
+        self.dims = [_Dim(0, (), size, 1) for size in shape]
+        self.axes = list(range(len(shape)))
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return tuple(self.dims[axis].size for axis in self.axes)
+
+    def index(self, indices: Sequence[Any]) -> None:
+        axes = []
+        for axis, index in zip(self.axes, indices, strict=True):
+            dim = self.dims[axis]
+            if hasattr(index, "stride"):
+                self.dims[axis] = dim.take(index.start, index.size, index.stride)
+                axes.append(axis)
+            else:
+                index = index if isinstance(index, At) else int(index)
+                self.dims[axis] = dim.take(index, 1, 1)
+        self.axes = axes
+
+    def slots(self) -> list[int]:
+        """Where the values are that the selection depends on."""
+        slots = [slot for dim in self.dims for slot, _ in dim.terms]
+        return slots + [dim.size.slot for dim in self.dims if isinstance(dim.size, At)]
+
+    def box(self, env: list, inner: Box | None, line: str | None) -> Box:
+        """The box in the array, not clipped; `inner` is one in what is selected."""
+        parts = dict(zip(self.axes, inner)) if inner is not None else {}
+        return tuple(dim.interval(env, parts.get(i), line) for i, dim in enumerate(self.dims))
+
+
+class View:
+    """A ref under transforms: `region(env)` in the coordinates of its buffer.
+
+    `shape` is what the view looks like, `exact` is False if its regions are larger than it.
+    `tiling` is that of the buffer in memory, or (), `is_swizzled` whether its tiles are.
+    """
+
+    def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
+        self.slot, self.line, self.exact = slot, line, True
+        shape, done = logical(tuple(aval.shape), transforms)
+        kinds = {type(t).__name__: t for t in transforms[:done]}
+        tiles = kinds.get("UntilingTransform")
+        self.tiling = () if tiles is None else tuple(tiles.tiling)
+        self.is_swizzled = "UnswizzleRef" in kinds
+        self.peer: list[tuple[Any, Any]] = []
+        self.frames = [_Frame(shape, aval.dtype, None)]
+        for transform in transforms[done:]:
+            self._apply(transform)
+        self.base, top = self.frames[0].base, self.frames[-1]
+        self.itemsize = getattr(top.dtype, "itemsize", 0)
+        self.shape = top.shape
+        sized = not any(isinstance(size, At) for size in self.shape)
+        self.elements = math.prod(self.shape) if sized else None
+        slots = [slot for frame in self.frames for slot in frame.slots()]
+        slots += [at.slot for _, at in self.peer if isinstance(at, At)]
+        self._key = operator.itemgetter(slot, *dict.fromkeys(slots))
+        self._regions: dict[Any, Region] = {}
+        self._places: dict[Any, tuple[int, int]] = {}
+
+    def _apply(self, transform: Any) -> None:
+        name, top = type(transform).__name__, self.frames[-1]
+        if name == "ClusterRefTransform":
+            self.peer += zip(transform.dims, transform.idxs, strict=True)
+        elif name in ("PeerMemRef", "MulticastRef"):
+            raise NotImplementedError(
+                f"{self.line}: this access is to the memory of another device ({name}), but a"
+                " program is that of one cluster of one device: trace a kernel for one device."
+            )
+        elif name == "UnswizzleRef" or not self.exact:
+            pass
+        elif name == "NDIndexer":
+            top.index(transform.indices)
+        elif name == "TransposeTransform":
+            top.axes = [top.axes[axis] for axis in transform.permutation]
+        elif name == "UntilingTransform":
+            below = lambda box: _tiled(box, tuple(transform.tiling))
+            self._push(untiled(top.shape, transform.tiling), top.dtype, below)
+        elif name in ("ReshapeTransform", "BitcastTransform", "ExtractAliasedRef"):
+            made = transform.transform_type(jax.core.ShapedArray(top.shape, top.dtype))
+            sizes, offset = top.shape, getattr(transform, "offset", 0)
+            width, unit = made.dtype.itemsize, top.dtype.itemsize
+            below = lambda box: _around(box, made.shape, width, offset, sizes, unit)
+            self._push(made.shape, made.dtype, below)
+        else:
+            self.exact = False
+
+    def _push(self, shape: tuple[int, ...], dtype: Any, below: Callable[[Box], Box]) -> None:
+        if any(isinstance(size, At) for size in shape):
+            self.exact = False
+        else:
+            self.frames.append(_Frame(tuple(shape), dtype, below))
+
+    def ref(self, env: list) -> Ref:
+        """The buffer or the barriers."""
+        ref = env[self.slot]
+        if type(ref) is not Ref:
+            raise NotImplementedError(
+                f"{self.line}: this access has a ref that the trace lost in an unknown primitive,"
+                " so its region is not known: use refs as they were given, or by `.at`."
+            )
+        return ref
+
+    def box(self, env: list, inner: Box | None = None) -> Box:
+        """The box in the buffer, not clipped; `inner` is one in the view."""
+        for frame in reversed(self.frames):
+            box = frame.box(env, inner, self.line)
+            inner = box if frame.below is None else frame.below(box)
+        return inner
+
+    def region(self, thread: Any, env: list) -> Region:
+        """The region in the buffer, clipped to it; equal regions are one object."""
+        key = self._key(env)
+        try:
+            return self._regions[key]
+        except (KeyError, TypeError):
+            self._regions[key] = region = self.part(thread, env, None)
+            return region
+
+    def part(self, thread: Any, env: list, inner: Box | None) -> Region:
+        """The region of a box in the view."""
+        ref = self.ref(env)
+        if ref.shape != self.base:
+            return ref.whole
+        clip = lambda x, size: max(0, min(x, size))
+        box = [(clip(a, n), clip(b, n)) for (a, b), n in zip(self.box(env, inner), ref.shape)]
+        return Region(self._id(thread, ref, env), tuple(box))
+
+    def _id(self, thread: Any, ref: Ref, env: list) -> int:
+        """The number of the ref's memory in this block, or in the peer that the view is of."""
+        if not self.peer:
+            return ref.id
+        at = lambda index: env[index.slot] if isinstance(index, At) else index
+        which = "A block of the cluster"
+        indices = {name: _index(at(index), which, self.line) for name, index in self.peer}
+        return ref.ids[thread.cluster.block_at(thread.block, indices)]
+
+    def bytes(self, region: Region) -> int:
+        """What an access to this region moves."""
+        if self.elements is not None:
+            return self.elements * self.itemsize
+        return math.prod(stop - start for start, stop in region.box) * self.itemsize
+
+    def barrier(self, thread: Any, env: list) -> tuple[int, int]:
+        """The id and the flat index, if this is a barrier."""
+        key = self._key(env)
+        try:
+            return self._places[key]
+        except (KeyError, TypeError):
+            ref, flat = self.ref(env), 0
+            for (start, _), size in zip(self.box(env), self.base):
+                flat = flat * size + start
+            self._places[key] = place = self._id(thread, ref, env), flat
+            return place
+
+
+def _around(
+    box: Box, shape: Sequence[int], width: int, offset: int, sizes: Sequence[int], unit: int
+) -> Box:
+    """The smallest box, in an array of `sizes`, around the bytes of a box in one of `shape`.
+
+    The arrays have elements of `unit` and `width` bytes; the second begins `offset` bytes after the
+    first.
+    """
+    if any(stop <= start for start, stop in box):
+        return tuple((0, 0) for _ in sizes)
+    first = last = 0
+    for (start, stop), size in zip(box, shape):
+        first, last = first * size + start, last * size + stop - 1
+    first, last = (offset + first * width) // unit, (offset + (last + 1) * width - 1) // unit
+    if math.prod(sizes) <= 0 or not 0 <= first <= last < math.prod(sizes):
+        return tuple((0, size) for size in sizes)
+    around: list[tuple[int, int]] = []
+    for start, stop in zip(np.unravel_index(first, sizes), np.unravel_index(last, sizes)):
+        if all(b - a == 1 for a, b in around):
+            around.append((int(start), int(stop) + 1))
+        else:
+            around.append((0, sizes[len(around)]))
+    return tuple(around)
+
+
+def _tiled(box: Box, tiling: tuple[int, ...]) -> Box:
+    """A box of an array in the one that is cut into tiles."""
+    rank = len(tiling)
+    tiles, inner = [], []
+    for (start, stop), size in zip(box[-rank:], tiling):
+        first, last = start // size, (stop - 1) // size
+        tiles.append((first, last + 1))
+        inner.append((start % size, (stop - 1) % size + 1) if first == last else (0, size))
+    return (*box[:-rank], *tiles, *inner)
+
+
+def share(view: View, number: int, count: int) -> Box:
+    """The box in a view that the block `number` of `count` loads of a copy that all of them share.
+
+    The first axes of the memory, tiles before what is in them, are cut among the blocks, but never
+    the last axis of swizzled tiles. The rule is Mosaic GPU's, which may cut no other way either.
+    """
+    rank, sizes = len(view.tiling), list(view.shape)
+    units = [1] * (len(sizes) - rank) + list(view.tiling)
+    cuts = [(axis, size // unit) for axis, (size, unit) in enumerate(zip(sizes, units))]
+    box, left = [(0, size) for size in sizes], count
+    for axis, size in cuts if rank or not view.is_swizzled else cuts[:-1]:
+        if left == 1:
+            break
+        parts = left if size % left == 0 else size if left % size == 0 else 0
+        if not parts:
+            break
+        number, mine = divmod(number, parts)
+        step = sizes[axis] // parts
+        box[axis], left = (mine * step, (mine + 1) * step), left // parts
+    if left > 1:
+        raise NotImplementedError(
+            f"{view.line}: a load of {tuple(view.shape)} is shared by {count} blocks, whose parts"
+            " are no boxes, since none of its first axes (or of its tiles) is a multiple of"
+            f" {count}: make one of them so."
+        )
+    return tuple(box)

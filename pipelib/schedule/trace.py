@@ -43,7 +43,7 @@ import numpy as np
 from pipelib.schedule.program import Program, Region
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pipelib.schedule.tracing.code import Codes, Compiler, Silent, Step, value_of
-from pipelib.schedule.tracing.source import argument_names
+from pipelib.schedule.tracing.source import argument_names, leaf_names
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Thread, space_of
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
@@ -603,9 +603,7 @@ def _run_scoped(compiler: Compiler, eqn: Any) -> Step:
     """Memory for a while; all threads of a block meet where they get it together."""
     jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
     code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
-    names = getattr(jaxpr.debug_info, "arg_names", None) or ()
-    names = [name or f"scratch{i}" for i, name in enumerate(names)]
-    names += [f"scratch{i}" for i in range(len(names), len(jaxpr.invars))]
+    names = leaf_names(jaxpr.debug_info, len(jaxpr.invars))
     avals = tuple(v.aval for v in jaxpr.invars)
     transforms = eqn.params.get("ref_transforms") or ((),) * len(avals)
     axes = eqn.params["collective_axes"]

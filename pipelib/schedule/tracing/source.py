@@ -53,6 +53,17 @@ def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     return names if len(names) == count > 0 else None
 
 
+def leaf_names(debug_info: Any, count: int) -> list[str]:
+    """Names for the memory of a scope: the argument's, or of a tree the last key and places in it.
+
+    JAX calls a leaf `buffers['smem'][0]`, say; it is then `smem.0`.
+    """
+    paths = list(getattr(debug_info, "arg_names", None) or ())
+    paths += [None] * (count - len(paths))
+    keys = [re.sub(r".*\['?(?=[^\d'\]])([^'\]]*)'?\]", r"\1", path or "") for path in paths]
+    return [re.sub(r"\[(\d+)\]", r".\1", key) or f"scratch{i}" for i, key in enumerate(keys)]
+
+
 def _parameters(name: str, path: str, line: str) -> list[str]:
     """The positional parameters of the function that is defined there."""
     try:

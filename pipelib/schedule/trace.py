@@ -650,7 +650,7 @@ def _run_state(compiler: Compiler, eqn: Any) -> Step:
         code.run(thread, refs)
         for ref in (ref for ref in refs if ref.space == "acc"):
             # What is left in flight is waited for, to have the accumulator's value in the end.
-            read(thread, (ref.whole,), size=thread.kernel.buffers[ref.id].bytes, n=0)
+            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes, n=0)
         for slot, ref in zip(outs, refs):
             env[slot] = ref.value
 

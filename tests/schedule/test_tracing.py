@@ -172,7 +172,8 @@ def test_a_box_behind_a_reshape_holds_what_is_read(data):
     cuts = [sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for n in other]
     cuts = [(a, b) if a < b else (0, n) for (a, b), n in zip(cuts, other)]
     window = tuple(slice(a, b) for a, b in cuts)
-    box = selected(shape, lambda ref: ref.reshape(*other).at[tuple(pl.ds(a, b - a) for a, b in cuts)])
+    ranges = tuple(pl.ds(a, b - a) for a, b in cuts)
+    box = selected(shape, lambda ref: ref.reshape(*other).at[ranges])
     numbers = np.arange(24).reshape(shape)
     read = set(numbers.reshape(other)[window].ravel())
     covered = numbers[tuple(slice(a, b) for a, b in box)].ravel()

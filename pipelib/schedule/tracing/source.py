@@ -18,7 +18,11 @@ _HIDDEN = (
     os.path.join(os.path.dirname(jax.__file__), "_src", ""),
     os.path.join(os.path.dirname(os.__file__), ""),
 )
-_EMITTERS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_EMITTERS = {
+    os.path.join(_PACKAGE, f"{module}.py")
+    for module in ("pipeline", "ring", "specs", "warp_specialized")
+}
 
 
 def line_of(eqn: Any) -> str | None:
@@ -28,7 +32,7 @@ def line_of(eqn: Any) -> str | None:
         path = frame.file_name
         if path.startswith((*_HIDDEN, "<")) and "site-packages" not in path.replace(_HIDDEN[0], ""):
             continue
-        if path.startswith(_HIDDEN[0]) or os.path.dirname(path) == _EMITTERS:
+        if path.startswith(_HIDDEN[0]) or path in _EMITTERS:
             continue
         here = os.path.join(os.getcwd(), "")
         return f"{path.removeprefix(here)}:{frame.line_num}"

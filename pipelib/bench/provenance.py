@@ -61,14 +61,20 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def code_digest(package: pathlib.Path = PACKAGE) -> str:
-    """SHA-256 of what the Python files under `package` mean."""
+def code_digest(*sources: pathlib.Path) -> str:
+    """SHA-256 of what Python files mean: these, and those under these folders; pipelib's if none.
+
+    A file counts with its path within its folder, one that was named itself with its name.
+    """
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        tree = ast.parse(path.read_text("utf-8"))
-        _strip_docstrings(tree)
-        digest.update(path.relative_to(package).as_posix().encode())
-        digest.update(repr(_shape(tree)).encode())
+    for source in sources or (PACKAGE,):
+        is_folder = source.is_dir()
+        for path in sorted(source.rglob("*.py")) if is_folder else [source]:
+            tree = ast.parse(path.read_text("utf-8"))
+            _strip_docstrings(tree)
+            name = path.relative_to(source if is_folder else source.parent)
+            digest.update(name.as_posix().encode())
+            digest.update(repr(_shape(tree)).encode())
     return digest.hexdigest()
 
 

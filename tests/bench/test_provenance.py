@@ -62,6 +62,17 @@ def test_a_moved_file_changes_the_digest(package):
     assert provenance.code_digest(package) != before
 
 
+def test_the_digest_of_one_file_is_of_its_name_and_code_alone(package):
+    module, other = package / "sub" / "module.py", package / "other.py"
+    before = provenance.code_digest(module)
+    other.write_text("x = 1")
+    moved = module.rename(package / "module.py")
+    assert provenance.code_digest(moved) == before
+    assert provenance.code_digest(moved, other) != before
+    moved.write_text("x = 1")
+    assert provenance.code_digest(moved) not in (before, provenance.code_digest(other))
+
+
 def test_provenance_is_plain_data_about_this_process():
     found = provenance.provenance()
     assert json.loads(json.dumps(found)) == found

@@ -13,16 +13,17 @@ race                two accesses are in progress at once that overlap, and one w
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
                     products of one thread's queue; the writes of two reductions into GMEM
 deadlock            no move is left, and a thread is not at its end
-barrier-misuse      an arrival where the phase has its arrivals and is not complete; a wait whose
-                    phase is complete and the next one too (the parity reads as not complete); a
-                    load in flight or a phase partly arrived where the barrier's scope, or the
-                    program, ends
+barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
+                    about to arrive where the phase takes one more (chance decides whose arrival
+                    counts in which phase); a wait whose phase is complete and the next one too
+                    (the parity reads as not complete); a load in flight or a phase partly arrived
+                    where the barrier's scope, or the program, ends
 uninitialized-read  a read of SMEM, or of GMEM that is no input, which no write has reached
 missing-commit      an asynchronous op begins on SMEM that has been written ordinarily, by anyone,
-                    since the last fence, by anyone
-lost-store          a store has not read its SMEM where its thread or the SMEM's scope ends; or an
-                    ordinary write of SMEM of which nothing is read until all of it is overwritten
-                    or the program ends
+                    since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only
+lost-store          a store has not read its SMEM where its thread ends or, that memory's scope
+                    having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
+                    nothing is ever read, not all of it overwritten by the same thread's writes
 ==================  ================================================================================
 
 Why "by anyone" is right for fences. Let A be the asynchronous op and W the write, ordered before A.
@@ -41,8 +42,7 @@ What is left out, since the rest covers it:
 
 Where a path has a misused barrier it ends there. Not covered: what `opaque`, `test`, `prefetch`,
 `registers` and `compute` do (nothing), products in flight when a thread ends, memory that two
-scopes share, ordinary writes to GMEM that a load reads with no fence between. Source: the semantics
-in `program.py`, PTX's mbarrier.
+scopes share. Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
 import bisect
@@ -51,7 +51,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipelib.schedule.program import Op, Program, Region
+from pipelib.schedule.program import Buffer, Op, Program, Region
 
 LIMIT = 200_000
 NOTHING = ("opaque", "test", "prefetch", "registers", "compute")
@@ -171,7 +171,7 @@ class _Explorer:
             mask = cells.buffer_masks[buffer.id]
             if buffer.space == "smem":
                 self.shared_memory |= mask
-            elif buffer.space != "gmem" or not buffer.name.startswith("out"):
+            elif buffer.role.startswith("in") or _is_of_zeros(buffer):
                 self.given |= mask
             if buffer.scope is not None:
                 self.of_scope[buffer.scope] = self.of_scope.get(buffer.scope, 0) | mask
@@ -189,12 +189,13 @@ class _Explorer:
                     self.late_conflicts[early] |= 1 << late
         flying = sum(1 << i for i, op in enumerate(self.ops) if op.kind in FLYING)
         own = [sum(1 << i for i in ops) for ops in self.threads]
+        self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
         self.is_local = []
         for i, op in enumerate(self.ops):
             alone = not self.conflicts[i] & (flying | ~own[op.thread])
             is_shared = op.kind == "scope_begin" and op.note == "shared"
-            local = op.kind in LOCAL and not is_shared or op.kind in ORDINARY and alone
-            self.is_local.append(local)
+            harmless = op.kind in LOCAL and not is_shared
+            self.is_local.append(harmless or (op.kind in ORDINARY and alone))
 
     def _conflict(self, one: int, other: int) -> bool:
         kinds = self.ops[one].kind, self.ops[other].kind
@@ -218,6 +219,7 @@ class _Explorer:
                 self.place[barrier.id, index] = len(self.arrivals)
                 self.arrivals.append(barrier.arrivals)
                 self.barrier_scope.append(barrier.scope)
+        self.arrives_at = [tuple(self._arrives_at(op)) for op in self.ops]
         self.ends = [0] * len(self.ops)
         self.scope_ends: dict[int, list[int]] = {}
         self.begins: dict[tuple[int, int], int] = {}
@@ -241,6 +243,13 @@ class _Explorer:
                 elif op.kind == "scope_end":
                     self.scope_ends.setdefault(op.n, []).append(i)
 
+    def _arrives_at(self, op: Op) -> Iterator[int]:
+        """The barriers that an op arrives on."""
+        if op.kind in ("arrive", "load") and op.barrier is not None:
+            peers = self.program.barriers[op.barrier].peers if op.kind == "arrive" else ()
+            for peer in peers or (op.barrier,):
+                yield self.place[peer, op.index]
+
     # The visit.
 
     def outcome(self) -> Outcome:
@@ -251,6 +260,7 @@ class _Explorer:
         while stack:
             state = stack.pop()
             self._tell_races(state)
+            self._tell_exchanged_arrivals(state)
             following = list(self._following(state))
             for new in following:
                 if new is not None and new not in seen:
@@ -286,6 +296,17 @@ class _Explorer:
         for i in _bits(state.writing):
             for other in _bits(self.late_conflicts[i] & state.writing):
                 self._tell("race", i, other)
+
+    def _tell_exchanged_arrivals(self, state: State) -> None:
+        arriving: dict[int, list[int]] = {}
+        for thread in range(len(self.threads)):
+            i = self._next(state, thread)
+            if i is not None:
+                for place in self.arrives_at[i]:
+                    arriving.setdefault(place, []).append(i)
+        for place, ops in arriving.items():
+            if len(ops) > 1 and state.barriers[place][1] == self.arrivals[place] - 1:
+                self._tell("barrier-misuse", *ops)
 
     def _tell_end(self, state: State) -> None:
         stuck = [i for t in range(len(self.threads)) if (i := self._next(state, t)) is not None]
@@ -324,10 +345,9 @@ class _Explorer:
         if op.kind == "wait" and barriers[self.place[op.barrier, op.index]][0] > op.phase + 1:
             self._tell("barrier-misuse", i)
             return None
-        if op.kind in ("load", "arrive") and op.barrier is not None:
-            barriers = self._arrived(barriers, i)
-            if barriers is None:
-                return None
+        barriers = self._arrived(barriers, i)
+        if barriers is None:
+            return None
         ended = self.ends[i]
         writing = writing & ~ended if op.note != "read_only" else writing | flying & ended
         flying &= ~ended
@@ -340,24 +360,23 @@ class _Explorer:
             self._tell_uncommitted(pending, i)
             flying |= bit
         elif op.kind == "fence":
-            pending = 0
-        elif op.kind == "write" and self.writes[i] & self.shared_memory:
+            pending &= self.to_gmem
+        elif op.kind == "write":
             pending |= bit
-        counters = counters[:thread] + (counters[thread] + 1,) + counters[thread + 1 :]
+        counters = (*counters[:thread], counters[thread] + 1, *counters[thread + 1 :])
         new = State(counters, flying, writing, pending, barriers)
-        if op.kind == "scope_end":
-            self._tell_scope_end(new, i)
+        if op.kind == "scope_begin" and self.of_scope.get(op.n, 0) & self.shared_memory:
+            self._tell_taken(new, thread)
+        elif op.kind == "scope_end" and all(self._is_past(new, j) for j in self.scope_ends[op.n]):
+            self._tell_left_over(new, op.n)
         if counters[thread] == len(self.threads[thread]):
             self._tell_thread_end(new, thread)
         return new
 
     def _arrived(self, barriers, i: int):
+        """The barriers after what an op arrives on; None if it may not."""
         op = self.ops[i]
-        peers = (op.barrier,)
-        if op.kind == "arrive" and self.program.barriers[op.barrier].peers:
-            peers = self.program.barriers[op.barrier].peers
-        for peer in peers:
-            place = self.place[peer, op.index]
+        for place in self.arrives_at[i]:
             done, arrived, copies = barriers[place]
             if arrived == self.arrivals[place]:
                 self._tell("barrier-misuse", i)
@@ -396,30 +415,30 @@ class _Explorer:
             self._tell("uninitialized-read", i)
 
     def _tell_uncommitted(self, pending: int, i: int) -> None:
-        touched = (self.reads[i] | self.writes[i]) & self.shared_memory
+        touched = self.reads[i] | self.writes[i]
         for write in _bits(pending):
             if self.writes[write] & touched:
                 self._tell("missing-commit", write, i)
 
-    def _tell_scope_end(self, state: State, i: int) -> None:
-        op = self.ops[i]
-        memory = self.of_scope.get(op.n, 0)
-        for store in _bits(state.flying):
-            is_store = self.ops[store].kind == "store" and self.ops[store].thread == op.thread
-            if is_store and self.reads[store] & memory:
-                self._tell("lost-store", store)
-        others = self.scope_ends[op.n]
-        if all(self._is_past(state, other) for other in others):
-            self._tell_left_over(state, op.n)
+    def _tell_taken(self, state: State, thread: int) -> None:
+        """Where a thread's scope may take the memory of those that it has ended."""
+        done = self.threads[thread][: state.counters[thread]]
+        ended = [self.ops[i].n for i in done if self.ops[i].kind == "scope_end"]
+        self._tell_unfinished(state, thread, sum({self.of_scope.get(n, 0) for n in ended}))
+
+    def _tell_unfinished(self, state: State, thread: int, memory: int) -> None:
+        """A thread's stores that may still read this memory."""
+        for i in _bits(state.flying):
+            op = self.ops[i]
+            if op.kind == "store" and op.thread == thread and self.reads[i] & memory:
+                self._tell("lost-store", i)
 
     def _is_past(self, state: State, i: int) -> bool:
         thread = self.ops[i].thread
         return i in self.threads[thread][: state.counters[thread]]
 
     def _tell_thread_end(self, state: State, thread: int) -> None:
-        for i in _bits(state.flying):
-            if self.ops[i].kind == "store" and self.ops[i].thread == thread:
-                self._tell("lost-store", i)
+        self._tell_unfinished(state, thread, self.shared_memory)
         if all(self._next(state, t) is None for t in range(len(self.threads))):
             self._tell_left_over(state, None)
 
@@ -427,35 +446,41 @@ class _Explorer:
         """Where a scope's barriers cease: loads in flight to them, and phases partly arrived."""
         for i in _bits(state.flying):
             op = self.ops[i]
-            if op.kind == "load" and op.barrier is not None:
-                if self.program.barriers[op.barrier].scope == scope:
-                    self._tell("barrier-misuse", i)
+            on = self.program.barriers[op.barrier] if op.barrier is not None else None
+            if op.kind == "load" and on is not None and on.scope == scope:
+                self._tell("barrier-misuse", i)
         for place, (_, arrived, _) in enumerate(state.barriers):
             if arrived and self.barrier_scope[place] == scope:
-                on = [i for i, op in enumerate(self.ops) if op.kind in ("arrive", "load")
-                      and op.barrier is not None and self.place[op.barrier, op.index] == place]
+                on = [i for i, places in enumerate(self.arrives_at) if place in places]
                 self._tell("barrier-misuse", *on[-1:])
 
     def _tell_unread(self, state: State) -> None:
         """Runs the program once, and looks whose writes are read."""
         owner: dict[int, int] = {}
-        unread: set[int] = set()
-        while True:
-            new = next((new for new in self._following(state) if new is not None), None)
-            if new is None:
-                break
-            changed = [t for t, (a, b) in enumerate(zip(state.counters, new.counters)) if a != b]
-            for thread in changed:
+        read, lost = set(), set()
+        while new := next((new for new in self._following(state) if new is not None), None):
+            for thread, (before, after) in enumerate(zip(state.counters, new.counters)):
+                if before == after:
+                    continue
                 i = self._next(state, thread)
-                for cell in _bits(self.reads[i] & self.shared_memory):
-                    unread.discard(owner.get(cell))
+                read |= {owner.get(cell) for cell in _bits(self.reads[i])}
                 for cell in _bits(self.writes[i] & self.shared_memory):
-                    owner[cell] = i
-                if self.ops[i].kind == "write" and self.writes[i] & self.shared_memory:
-                    unread.add(i)
+                    old, owner[cell] = owner.get(cell), i
+                    if old is not None and not self._is_meant(old, i):
+                        lost.add(old)
             state = new
-        for i in unread:
-            self._tell("lost-store", i)
+        lost |= set(owner.values())
+        for i in lost - read:
+            if self.ops[i].kind == "write":
+                self._tell("lost-store", i)
+
+    def _is_meant(self, old: int, new: int) -> bool:
+        """Whether a thread writes over what it wrote itself."""
+        return self.ops[new].kind == "write" and self.ops[new].thread == self.ops[old].thread
+
+
+def _is_of_zeros(buffer: Buffer) -> bool:
+    return buffer.space == "acc" and buffer.scope is not None
 
 
 def _bits(mask: int) -> Iterator[int]:

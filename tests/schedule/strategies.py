@@ -37,7 +37,7 @@ def counted(program: Program) -> Program:
 class Writer:
     """Writes ops of threads; a region is (buffer, first row, rows), the whole buffer by default.
 
-    An op's line is "k.py:" and where its kind and regions stand in the order of their first use.
+    Each op has a line of its own, unless it is given one.
     """
 
     def __init__(self, threads: int, name: str = "k"):
@@ -49,6 +49,10 @@ class Writer:
         number = len(self.buffers)
         self.buffers.append(Buffer(number, name, space, (rows,), "float32", 4 * rows, **options))
         return number
+
+    def accumulator(self, thread: int = 0) -> int:
+        """Zeros of a scope of the thread's own."""
+        return self.buffer(f"acc{thread}", "acc", 1, thread=thread, scope=thread)
 
     def barrier(self, arrivals: int = 1, count: int = 1, **options) -> int:
         number = len(self.barriers)
@@ -62,7 +66,7 @@ class Writer:
 
     def op(self, kind: str, thread: int = 0, reads=(), writes=(), **fields) -> "Writer":
         reads, writes = (tuple(map(self.region, found)) for found in (reads, writes))
-        fields.setdefault("line", f"k.py:{kind}")
+        fields.setdefault("line", f"k.py:{1 + sum(map(len, self.threads))}")
         self.threads[thread].append(Op(kind, thread, reads, writes, **fields))
         return self
 
@@ -127,8 +131,8 @@ def ring(
     """
     compute = compute if specialized else 1
     writer = Writer(compute + specialized, "ring")
-    x = writer.buffer("in0", "gmem", steps)
-    out = writer.buffer("out0", "gmem", steps * compute)
+    x = writer.buffer("in0", "gmem", steps, role="in")
+    out = writer.buffer("out0", "gmem", steps * compute, role="out")
     smem = writer.buffer("x_smem", rows=slots)
     produced = writer.barrier(1, slots)
     consumed = writer.barrier(arrivals or compute, slots) if specialized else None
@@ -139,7 +143,7 @@ def ring(
             writer.wait(consumed, k % slots, memory)
         load(k)
     for thread in range(compute):
-        acc = writer.buffer(f"acc{thread}", "acc", 1, thread=thread) if products else None
+        acc = writer.accumulator(thread) if products else None
         o_smem = writer.buffer(f"o_smem{thread}", rows=2) if stores else None
         for k in range(steps):
             writer.wait(produced, k % slots, thread)
@@ -192,7 +196,7 @@ def spoiled_rings(draw) -> Program:
     change = draw(st.sampled_from(["remove", "twice", "move", "count"]))
     op = ops.pop(index)
     if change == "twice":
-        ops[index:index] = [op, op]
+        ops[index:index] = [op, op._replace()]
     elif change == "move":
         ops.insert(draw(st.integers(0, len(ops))), op)
     elif change == "count" and op.n is not None:
@@ -213,9 +217,9 @@ def small_programs(draw) -> Program:
     """Accesses anywhere, and barriers from any thread to any other, used a few times each."""
     threads = draw(st.integers(1, 3))
     writer = Writer(threads, "small")
-    x, out = writer.buffer("in0", "gmem"), writer.buffer("out0", "gmem")
+    x, out = writer.buffer("in0", "gmem", role="in"), writer.buffer("out0", "gmem", role="out")
     smem = [writer.buffer("s0"), writer.buffer("s1")]
-    accs = [writer.buffer(f"acc{t}", "acc", 1, thread=t) for t in range(threads)]
+    accs = [writer.accumulator(thread) for thread in range(threads)]
     of = st.integers(0, threads - 1)
     halves = st.sampled_from([(0, 2), (0, 1), (1, 1)])
     place = lambda: (draw(st.sampled_from(smem)), *draw(halves))
@@ -245,9 +249,27 @@ def small_programs(draw) -> Program:
         else:
             draw(st.sampled_from([writer.read, writer.write]))((out, *draw(halves)), thread)
         _scatter(draw, writer.threads[thread], before)
+    _scopes(draw, writer, smem[1])
     for thread in range(threads):
         writer.wgmma_wait(0, thread)
     return writer.program()
+
+
+def _scopes(draw, writer: Writer, buffer: int) -> None:
+    """Perhaps all threads meet; perhaps a buffer is the first's, and its scope ends before all."""
+    if draw(st.booleans()):
+        for thread, ops in enumerate(writer.threads):
+            before = len(ops)
+            writer.op("scope_begin", thread, n=10, note="shared")
+            _scatter(draw, ops, before)
+    if draw(st.booleans()):
+        writer.buffers[buffer] = writer.buffers[buffer]._replace(scope=11)
+        writer.buffer("s2", scope=12)
+        inside = {i for i, op in enumerate(writer.threads[0])
+                  if buffer in [region.buffer for region in op.reads + op.writes]}  # fmt: skip
+        before = len(writer.threads[0])
+        writer.op("scope_end", n=11).op("scope_begin", n=12)
+        _scatter(draw, writer.threads[0], before, max(inside, default=0) + 1)
 
 
 def _link(draw, writer: Writer, first: int, second: int, x: int, place) -> None:
@@ -267,9 +289,9 @@ def _link(draw, writer: Writer, first: int, second: int, x: int, place) -> None:
         _scatter(draw, writer.threads[second], before)
 
 
-def _scatter(draw, ops: list, before: int) -> None:
-    """Moves the ops from `before` on to any place that is not after."""
+def _scatter(draw, ops: list, before: int, first: int = 0) -> None:
+    """Moves the ops from `before` on to any place from `first` on that is not after."""
     new = ops[before:]
     del ops[before:]
-    at = draw(st.integers(0, before))
+    at = draw(st.integers(min(first, before), before))
     ops[at:at] = new

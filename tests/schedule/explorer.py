@@ -11,7 +11,9 @@ kind                the state, or the move, that is told
 ==================  ================================================================================
 race                two accesses are in progress at once that overlap, and one writes. In progress
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
-                    products of one thread's queue; the writes of two reductions into GMEM
+                    products of one thread's queue; the writes of two reductions into GMEM. Also a
+                    scope with SMEM begins whose thread has a product in flight, the scope of whose
+                    operands has ended
 deadlock            no move is left, and a thread is not at its end
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
                     about to arrive where the phase takes one more (chance decides whose arrival
@@ -23,7 +25,7 @@ missing-commit      an asynchronous op begins on SMEM that has been written ordi
                     since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only
 lost-store          a store has not read its SMEM where its thread ends or, that memory's scope
                     having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
-                    nothing is ever read, not all of it overwritten by the same thread's writes
+                    nothing is ever read, nor written over ordinarily by the same thread
 ==================  ================================================================================
 
 Why "by anyone" is right for fences. Let A be the asynchronous op and W the write, ordered before A.
@@ -41,8 +43,8 @@ What is left out, since the rest covers it:
   flow of data; with a race it is not told.
 
 Where a path has a misused barrier it ends there. Not covered: what `opaque`, `test`, `prefetch`,
-`registers` and `compute` do (nothing), products in flight when a thread ends, memory that two
-scopes share. Source: the semantics in `program.py`, PTX's mbarrier.
+`registers` and `compute` do (nothing), products in flight when a thread ends, memory that scopes of
+different threads have in turn. Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
 import bisect
@@ -366,7 +368,7 @@ class _Explorer:
         counters = (*counters[:thread], counters[thread] + 1, *counters[thread + 1 :])
         new = State(counters, flying, writing, pending, barriers)
         if op.kind == "scope_begin" and self.of_scope.get(op.n, 0) & self.shared_memory:
-            self._tell_taken(new, thread)
+            self._tell_taken(new, i)
         elif op.kind == "scope_end" and all(self._is_past(new, j) for j in self.scope_ends[op.n]):
             self._tell_left_over(new, op.n)
         if counters[thread] == len(self.threads[thread]):
@@ -420,25 +422,29 @@ class _Explorer:
             if self.writes[write] & touched:
                 self._tell("missing-commit", write, i)
 
-    def _tell_taken(self, state: State, thread: int) -> None:
+    def _tell_taken(self, state: State, begin: int) -> None:
         """Where a thread's scope may take the memory of those that it has ended."""
+        thread = self.ops[begin].thread
         done = self.threads[thread][: state.counters[thread]]
-        ended = [self.ops[i].n for i in done if self.ops[i].kind == "scope_end"]
-        self._tell_unfinished(state, thread, sum({self.of_scope.get(n, 0) for n in ended}))
+        ended = {self.ops[i].n for i in done if self.ops[i].kind == "scope_end"}
+        memory = sum(self.of_scope.get(n, 0) for n in ended) & self.shared_memory
+        for kind, what in (("lost-store", "store"), ("race", "wgmma")):
+            for late in self._unfinished(state, thread, what):
+                if self.reads[late] & memory:
+                    self._tell(kind, begin, late)
 
-    def _tell_unfinished(self, state: State, thread: int, memory: int) -> None:
-        """A thread's stores that may still read this memory."""
-        for i in _bits(state.flying):
-            op = self.ops[i]
-            if op.kind == "store" and op.thread == thread and self.reads[i] & memory:
-                self._tell("lost-store", i)
+    def _unfinished(self, state: State, thread: int, kind: str) -> list[int]:
+        """A thread's ops of a kind that may still read SMEM."""
+        own = (i for i in _bits(state.flying) if self.ops[i].thread == thread)
+        return [i for i in own if self.ops[i].kind == kind]
 
     def _is_past(self, state: State, i: int) -> bool:
         thread = self.ops[i].thread
         return i in self.threads[thread][: state.counters[thread]]
 
     def _tell_thread_end(self, state: State, thread: int) -> None:
-        self._tell_unfinished(state, thread, self.shared_memory)
+        for store in self._unfinished(state, thread, "store"):
+            self._tell("lost-store", store)
         if all(self._next(state, t) is None for t in range(len(self.threads))):
             self._tell_left_over(state, None)
 
@@ -457,20 +463,20 @@ class _Explorer:
     def _tell_unread(self, state: State) -> None:
         """Runs the program once, and looks whose writes are read."""
         owner: dict[int, int] = {}
-        read, lost = set(), set()
+        useful, written = set(), set()
         while new := next((new for new in self._following(state) if new is not None), None):
             for thread, (before, after) in enumerate(zip(state.counters, new.counters)):
                 if before == after:
                     continue
                 i = self._next(state, thread)
-                read |= {owner.get(cell) for cell in _bits(self.reads[i])}
+                useful |= {owner.get(cell) for cell in _bits(self.reads[i])}
                 for cell in _bits(self.writes[i] & self.shared_memory):
                     old, owner[cell] = owner.get(cell), i
-                    if old is not None and not self._is_meant(old, i):
-                        lost.add(old)
+                    if old is not None and self._is_meant(old, i):
+                        useful.add(old)
+                    written.add(i)
             state = new
-        lost |= set(owner.values())
-        for i in lost - read:
+        for i in written - useful:
             if self.ops[i].kind == "write":
                 self._tell("lost-store", i)
 

@@ -250,8 +250,6 @@ def small_programs(draw) -> Program:
             draw(st.sampled_from([writer.read, writer.write]))((out, *draw(halves)), thread)
         _scatter(draw, writer.threads[thread], before)
     _scopes(draw, writer, smem[1])
-    for thread in range(threads):
-        writer.wgmma_wait(0, thread)
     return writer.program()
 
 

@@ -235,7 +235,18 @@ def test_a_store_that_outlives_its_memory(space):
     writer, _, s, o = made()
     writer.buffer("other", space, scope=1)
     writer.write(s).fence().store(s, o).op("scope_end", n=0).op("scope_begin", n=1).wait_store(0)
-    assert bad(writer) == ({Bad("lost-store", ((0, 2),))} if space == "smem" else set())
+    assert bad(writer) == ({Bad("lost-store", ((0, 2), (0, 5)))} if space == "smem" else set())
+
+
+def test_a_product_that_outlives_its_memory():
+    for n, expected in ((0, set()), (1, {Bad("race", ((0, 2), (0, 5)))})):
+        writer, _, s, *_ = made()
+        writer.buffer("other", scope=1)
+        acc = writer.accumulator()
+        writer.buffers[acc] = writer.buffers[acc]._replace(scope=2)
+        writer.write(s).fence().wgmma(acc, s).wgmma_wait(n)
+        writer.op("scope_end", n=0).op("scope_begin", n=1).acc_read(acc)
+        assert bad(writer) == expected
 
 
 def test_multicast_copies():

@@ -19,7 +19,7 @@ def run(capsys, *arguments):
 
 def test_no_finding_exits_with_0(capsys):
     status, out, err = run(capsys, "check", f"{KERNELS}:add_one", "f16[256,64]")
-    assert (status, out, err) == (0, "kernel: no finding (10 ops of 1 thread checked)\n", "")
+    assert (status, out, err) == (0, "kernel: no finding (11 ops of 1 thread checked)\n", "")
 
 
 def test_a_finding_exits_with_1_also_from_a_file(capsys, tmp_path):

@@ -33,10 +33,11 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
     top = {name.partition("/")[0] for name in names}
     assert top == {"pipelib", "pallas_pipelib-0.1.0.dist-info"}
     assert "pipelib/py.typed" in names
-    modules = {n for n in names if n.endswith(".py")}
-    assert modules == {
+    files = (p for p in (ROOT / "pipelib").rglob("*") if p.is_file())
+    assert {name for name in names if name.startswith("pipelib/")} == {
         path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "pipelib").rglob("*.py")
+        for path in files
+        if "__pycache__" not in path.parts
     }
 
 

@@ -62,20 +62,33 @@ def provenance() -> dict[str, Any]:
 
 
 def code_digest(*sources: pathlib.Path) -> str:
-    """SHA-256 of what Python files mean: these, and those under these folders; pipelib's if none.
+    """SHA-256 of what code means: these files, and all under these folders; pipelib's if none.
 
-    A file counts with its path within its folder, one that was named itself with its name.
+    A file counts with its path within its folder, one that was named itself with its name. What is
+    not Python counts byte by byte.
     """
     digest = hashlib.sha256()
     for source in sources or (PACKAGE,):
-        is_folder = source.is_dir()
-        for path in sorted(source.rglob("*.py")) if is_folder else [source]:
-            tree = ast.parse(path.read_text("utf-8"))
-            _strip_docstrings(tree)
-            name = path.relative_to(source if is_folder else source.parent)
-            digest.update(name.as_posix().encode())
-            digest.update(repr(_shape(tree)).encode())
+        folder = source if source.is_dir() else source.parent
+        for path in _files(source):
+            digest.update(path.relative_to(folder).as_posix().encode())
+            digest.update(_meaning(path))
     return digest.hexdigest()
+
+
+def _files(source: pathlib.Path) -> list[pathlib.Path]:
+    if not source.is_dir():
+        return [source]
+    files = (path for path in source.rglob("*") if path.is_file())
+    return sorted(path for path in files if "__pycache__" not in path.parts)
+
+
+def _meaning(path: pathlib.Path) -> bytes:
+    if path.suffix != ".py":
+        return path.read_bytes()
+    tree = ast.parse(path.read_text("utf-8"))
+    _strip_docstrings(tree)
+    return repr(_shape(tree)).encode()
 
 
 def _strip_docstrings(tree: ast.AST) -> None:

@@ -62,6 +62,18 @@ def test_a_moved_file_changes_the_digest(package):
     assert provenance.code_digest(package) != before
 
 
+def test_what_is_not_python_counts_byte_by_byte(package):
+    before = provenance.code_digest(package)
+    (package / "table.json").write_text("[1]")
+    first = provenance.code_digest(package)
+    (package / "table.json").write_text("[1] ")
+    assert len({before, first, provenance.code_digest(package)}) == 3
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "module.pyc").write_text("")
+    (package / "table.json").write_text("[1]")
+    assert provenance.code_digest(package) == first
+
+
 def test_the_digest_of_one_file_is_of_its_name_and_code_alone(package):
     module, other = package / "sub" / "module.py", package / "other.py"
     before = provenance.code_digest(module)

@@ -80,7 +80,10 @@ def _files(source: pathlib.Path) -> list[pathlib.Path]:
     if not source.is_dir():
         return [source]
     files = (path for path in source.rglob("*") if path.is_file())
-    return sorted(path for path in files if "__pycache__" not in path.parts)
+    is_cache = lambda part: part.startswith((".", "__pycache__"))
+    return sorted(
+        path for path in files if not any(map(is_cache, path.relative_to(source).parts))
+    )
 
 
 def _meaning(path: pathlib.Path) -> bytes:

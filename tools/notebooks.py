@@ -15,9 +15,9 @@ the code does:
 
 The record stands in the notebook's metadata under `pipelib_record`: the
 provenance (machine, versions, time), the seconds the chapter took, and
-`source_digest`, the hash of the chapter's code cells and of pipelib's code, and
-`outputs_digest`, the hash of what they put out. Text may be edited without
-recording anew; code may not.
+`source_digest`, the hash of the chapter's code cells and of pipelib's code (with
+its `schedule` only where the chapter uses that), and `outputs_digest`, the hash
+of what they put out. Text may be edited without recording anew; code may not.
 """
 
 import argparse
@@ -49,6 +49,8 @@ from pipelib.bench import provenance
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 RECORD = "pipelib_record"
+# What a chapter says that shows a schedule; its outputs depend on all of pipelib.
+ANALYSIS = re.compile(r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)")
 CELL_SECONDS = 300
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
@@ -197,7 +199,9 @@ def without_colours(text: str) -> str:
 
 def source_digest(notebook: NotebookNode) -> str:
     """SHA-256 of the chapter's code cells and of pipelib's code."""
-    parts = [provenance.code_digest(), *code(notebook)]
+    cells = code(notebook)
+    package = [provenance.PACKAGE] if ANALYSIS.search("\n".join(cells)) else []
+    parts = [provenance.code_digest(*package), *cells]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -5,9 +5,11 @@ the last run of the GPU tests, and the benchmarks. All of them hold
 `provenance()`, and `code_digest()` tells whether the code is still the one that
 was run.
 
-The digest is over the *meaning* of pipelib's code: comments, layout and
-docstrings may change, and a record stays valid. It is also the same for every
-Python from 3.12 on, which `ast.dump` is not.
+The digest is over the *meaning* of code: comments, layout and docstrings may
+change, and a record stays valid. It is also the same for every Python from 3.12
+on, which `ast.dump` is not. It leaves out what no GPU result depends on: the
+analysis of kernels in `schedule`, and the gallery, whose record has a digest of
+its own.
 
 `python -m pipelib.bench.provenance` prints the provenance as JSON. A caller
 that must not take the GPU's memory itself asks that way.
@@ -27,6 +29,7 @@ import jax
 import jaxlib.version
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+ANALYSIS = ("__main__.py", "gallery.py", "schedule")
 
 
 def on_hopper() -> bool:
@@ -62,17 +65,19 @@ def provenance() -> dict[str, Any]:
 
 
 def code_digest(*sources: pathlib.Path) -> str:
-    """SHA-256 of what code means: these files, and all under these folders; pipelib's if none.
+    """SHA-256 of what code means: that of these files, and of all under these folders.
 
-    A file counts with its path within its folder, one that was named itself with its name. What is
-    not Python counts byte by byte.
+    Without sources it is that of pipelib but for `ANALYSIS`. A file counts with its path within its
+    folder, one that was named itself with its name. What is not Python counts byte by byte.
     """
     digest = hashlib.sha256()
     for source in sources or (PACKAGE,):
         folder = source if source.is_dir() else source.parent
         for path in _files(source):
-            digest.update(path.relative_to(folder).as_posix().encode())
-            digest.update(_meaning(path))
+            name = path.relative_to(folder)
+            if sources or name.parts[0] not in ANALYSIS:
+                digest.update(name.as_posix().encode())
+                digest.update(_meaning(path))
     return digest.hexdigest()
 
 

@@ -62,6 +62,20 @@ def test_a_moved_file_changes_the_digest(package):
     assert provenance.code_digest(package) != before
 
 
+def test_the_analysis_is_no_part_of_what_runs_on_gpus(package, monkeypatch):
+    monkeypatch.setattr(provenance, "PACKAGE", package)
+    before = provenance.code_digest()
+    (package / "schedule").mkdir()
+    (package / "schedule" / "check.py").write_text("x = 1")
+    (package / "gallery.py").write_text("x = 1")
+    (package / ".cache").mkdir()
+    (package / ".cache" / "tag").write_text("")
+    assert provenance.code_digest() == before
+    (package / "ring.py").write_text("x = 1")
+    assert provenance.code_digest() != before
+    assert provenance.code_digest(package) != provenance.code_digest()
+
+
 def test_what_is_not_python_counts_byte_by_byte(package):
     before = provenance.code_digest(package)
     (package / "table.json").write_text("[1]")

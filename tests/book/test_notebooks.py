@@ -115,9 +115,23 @@ def test_a_cell_keeps_its_id_when_others_are_added(md):
 
 
 def test_other_code_in_pipelib_is_found(md, monkeypatch):
-    monkeypatch.setattr(provenance, "code_digest", lambda: "other")
+    monkeypatch.setattr(provenance, "code_digest", lambda *_: "other")
     (problem,) = notebooks.problems(md)
     assert "outputs of other code" in problem
+
+
+def test_only_a_chapter_that_shows_schedules_depends_on_all_of_pipelib(
+    md, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(
+        provenance, "code_digest", lambda *sources: str(asked.append(sources))
+    )
+    notebook = notebooks.read_source(md)
+    notebooks.source_digest(notebook)
+    notebooks.code_cells(notebook)[0].source += "\npipelib.check(program)"
+    notebooks.source_digest(notebook)
+    assert asked == [(), (provenance.PACKAGE,)]
 
 
 def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):

@@ -19,7 +19,9 @@ not of the instructions that the compiler makes of them.
 Not covered:
 
 - flow, indices and predicates that depend on what tensors hold, `barrier_test` among it: refused;
-- `pl.pallas_call`, Blackwell, semaphores, other devices, unknown effects: refused;
+- `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
+  runs in the interpreter, and nowhere else); Blackwell, semaphores, other devices: refused;
+- a primitive that has effects and is not known: refused;
 - regions of `inline_mgpu`, which are whole buffers, and those that `tracing.views` says;
 - memory of a scope that is entered again: it is new each time, with barriers at phase 0;
 - lines within JAX's and pipelib's emitters: an op of theirs has the line where they were called.
@@ -43,7 +45,7 @@ import numpy as np
 from pipelib.schedule.program import Program, Region
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pipelib.schedule.tracing.code import Codes, Compiler, Silent, Step, value_of
-from pipelib.schedule.tracing.source import argument_names, leaf_names
+from pipelib.schedule.tracing.source import argument_names, function_name, leaf_names
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Thread, space_of
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
@@ -79,10 +81,10 @@ def trace(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     eqn, values = _called(_kernels(kernel, args), call)
-    name, (jaxpr, *_) = eqn.params["name"], eqn.params["jaxprs"]
-    cluster = Cluster(name, _mesh(eqn.params), block)
-    code = Codes(_handle).compile(jaxpr)
-    arguments = _arguments(cluster, eqn, code.invars, values)
+    mesh, (jaxpr, *_) = _mesh(eqn.params), eqn.params["jaxprs"]
+    code, info = Codes(_handle).compile(jaxpr), _kernel_info(jaxpr)
+    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
+    arguments = _arguments(cluster, eqn, code.invars, values, info)
     collects = gc.isenabled()
     gc.disable()  # ops are many, in no cycles, and all kept: to look for garbage takes a third
     try:
@@ -143,15 +145,20 @@ def _mesh(params: dict) -> Any:
     return mesh
 
 
-def _arguments(cluster: Cluster, eqn: Any, invars: list, values: list) -> list[Ref]:
+def _kernel_info(jaxpr: Any) -> Any:
+    """What JAX noted of the kernel's function: of the scope that gives it its scratch memory."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
+        if eqn.primitive.name == "run_scoped":
+            return eqn.params["jaxpr"].debug_info
+    return None
+
+
+def _arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any) -> list[Ref]:
     """The kernel's operands and then its results, in GMEM."""
     given, made = len(values), len(invars) - len(values)
     roles = ["in/out" if _is_ref(atom) else "in" for atom in eqn.invars] + ["out"] * made
     names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
-    (jaxpr, *_) = eqn.params["jaxprs"]
-    for inner in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
-        scope = inner.params.get("jaxpr") if inner.primitive.name == "run_scoped" else None
-        names = argument_names(getattr(scope, "debug_info", None), len(invars)) or names
+    names = argument_names(info, len(invars)) or names
     values = [value.value if type(value) is Ref else value for value in values]
     return [
         cluster.argument(name, var.aval, value, role)
@@ -717,9 +724,9 @@ def _pallas_call(compiler: Compiler, eqn: Any) -> Step:
 
     def step(thread, env):
         raise NotImplementedError(
-            f"{compiler.line(eqn)}: a pl.pallas_call {said} is not traced: what was expected is a"
-            " kernel that was made by plgpu.kernel (JAX has no way to compile a pl.pallas_call by"
-            " Mosaic GPU any more)."
+            f"{compiler.line(eqn)}: a pl.pallas_call {said} is not traced, since the JAX that is"
+            " installed compiles none by Mosaic GPU: what was expected is a kernel that was made by"
+            " plgpu.kernel."
         )
 
     return step

@@ -10,10 +10,10 @@ from pipelib.schedule import Program
 from tests.schedule import corpus
 from tests.schedule.kernels import like
 
-CLEAN = corpus.clean()
+KERNELS = corpus.clean() + corpus.suspect()
 
 
-@pytest.mark.parametrize("kernel", CLEAN, ids=[kernel.name for kernel in CLEAN])
+@pytest.mark.parametrize("kernel", KERNELS, ids=[kernel.name for kernel in KERNELS])
 def test_a_program_is_sound_in_itself(kernel):
     """Regions lie in their buffers, every op says where it was written, JSON keeps it all."""
     program = kernel.trace()
@@ -27,7 +27,7 @@ def test_a_program_is_sound_in_itself(kernel):
 
 
 def test_names_are_unique():
-    assert len({kernel.name for kernel in CLEAN}) == len(CLEAN)
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
 
 
 def test_upstream_s_ragged_dot_wants_its_group_sizes():

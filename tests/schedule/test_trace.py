@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import triton
 
 import pipelib
 from pipelib.schedule import Op, Program
@@ -264,13 +266,170 @@ def test_an_unknown_effect_is_named():
 
 
 def test_what_is_no_kernel():
-    with pytest.raises(ValueError, match="calls 0 Mosaic GPU kernels, but a program is"):
+    with pytest.raises(ValueError, match=r"calls 0 .* kernels, but .* one: pass a function that"):
         pipelib.trace(lambda x: x + 1, X)
-    with pytest.raises(ValueError, match="calls 2 Mosaic GPU kernels"):
-        pipelib.trace(lambda x: kernels.add_one(kernels.add_one(x)), X)
-    call = pl.pallas_call(lambda x, o: None, out_shape=X)
-    with pytest.raises(NotImplementedError, match=r"a pl\.pallas_call .* is not traced.*plgpu"):
+    with pytest.raises(TypeError, match="A ShapeDtypeStruct was given to trace, which is no func"):
+        pipelib.trace(X)
+
+
+def test_arguments_that_are_missing():
+    expected = r"given no arguments \(it takes a, b, .*\), and without them it fails: .*'a' and 'b'"
+    with pytest.raises(ValueError, match=expected):
+        pipelib.trace(kernels.matmul)
+    with pytest.raises(ValueError, match=r"was given no arguments .* fails: .*Give arrays or jax"):
+        pipelib.trace(kernels.ring_by_hand(1))
+
+
+def test_one_of_several_kernels():
+    def call(x):
+        return kernels.add_one(kernels.of(lambda x, o: plgpu.commit_smem())(x))
+
+    with pytest.raises(ValueError, match=r"calls 2 .*: say which with call=0 to call=1\."):
         pipelib.trace(call, X)
+    with pytest.raises(ValueError, match="one, and call=2 is none of them: say which"):
+        pipelib.trace(call, X, call=2)
+    assert words(pipelib.trace(call, X, call=0)) == ["fence"]
+    assert len(words(pipelib.trace(call, X, call=1))) == 9
+
+
+@pytest.mark.parametrize(
+    ("params", "which"),
+    [
+        (None, "without compiler_params, which is Triton's on a GPU,"),
+        (triton.CompilerParams(), "with compiler_params for Triton"),
+        (pltpu.CompilerParams(), "with compiler_params for a TPU"),
+        (plgpu.CompilerParams(), "with compiler_params for Mosaic GPU"),
+    ],
+)
+def test_a_pallas_call_is_refused(params, which):
+    call = pl.pallas_call(lambda x, o: None, out_shape=X, compiler_params=params)
+    with pytest.raises(NotImplementedError) as error:
+        pipelib.trace(call, X)
+    told = f"a pl.pallas_call {which} is not traced, since the JAX that is installed compiles none"
+    assert told in str(error.value)
+    assert str(error.value).endswith("what was expected is a kernel that was made by plgpu.kernel.")
+
+
+def test_jax_compiles_no_pallas_call_by_mosaic_gpu():
+    """The day it does, `trace` has to follow."""
+    call = pl.pallas_call(lambda x, o: None, out_shape=X, compiler_params=plgpu.CompilerParams())
+    with pytest.raises(AssertionError):
+        jax.jit(call).trace(X).lower(lowering_platforms=("cuda",))
+
+
+def test_what_is_not_for_one_cluster_of_hopper_is_refused():
+    line = r"tests/schedule/test_trace\.py:\d+: "
+
+    def signal(x, o, semaphore):
+        pl.semaphore_signal(semaphore)
+
+    def globally(x, o):
+        pl.semaphore_signal(pl.get_global(plgpu.SemaphoreType.REGULAR))
+
+    def tensor_memory(x, o, tmem):
+        pass
+
+    def earlier(x, o, smem):
+        plgpu.copy_gmem_to_smem(x.at[0:8], smem)
+
+    def other_device(x, o):
+        plgpu.remote_ref(x, {"device": 1})[0]
+
+    def in_warps(x, o):
+        plgpu.warp_map(lambda warp: None)
+
+    semaphore, smem = plgpu.SemaphoreType.REGULAR, plgpu.SMEM((8, 64), jnp.float16)
+    tmem = plgpu.TMEM((128, 64), jnp.float32)
+    for text, expected in {
+        refused(signal, scratch_types=[semaphore]): "'semaphore' is a semaphore, by which blocks"
+        " and devices wait for each other, but a program is that of one cluster of one device:"
+        " trace a kernel that needs none.",
+        refused(globally): line
+        + "the primitive 'get_global' is how blocks and devices reach each other, but a"
+        " program is that of one cluster of one device: trace a kernel that needs no others.",
+        refused(tensor_memory, scratch_types=[tmem]): "'tmem' is in TMEM, the memory of Blackwell's"
+        " tensor core, which a Hopper GPU lacks: only kernels for Hopper are traced.",
+        refused(earlier, scratch_types=[smem]): line
+        + "the primitive 'copy_gmem_to_smem' copies without a barrier, as only GPUs before Hopper"
+        " do, which are not traced: give the copy a barrier and wait for that.",
+        refused(other_device): line + r"this access is to the memory of another device .*",
+        refused(in_warps): line + r"a kernel within a kernel, as plgpu\.warp_map makes one, .*",
+    }.items():
+        assert re.fullmatch(expected, text), text
+
+
+def test_accesses_of_other_kinds():
+    @jax.custom_vjp
+    def doubled(x):
+        return x + x
+
+    doubled.defvjp(lambda x: (x + x, None), lambda _, dx: (dx + dx,))
+
+    def kernel(x, o, smem):
+        o[0] = doubled(plgpu.load(smem.at[1]))
+        plgpu.atomic_add(o.at[2], x[2])
+        plgpu.griddepcontrol_wait()
+        pl.delay(10)
+        pl.debug_print("here")
+
+    smem = plgpu.SMEM((8, 64), jnp.float16)
+    program = pipelib.trace(kernels.of(kernel, scratch_types=[smem]), X)
+    assert words(program) == [
+        "read reads smem[1, 0:64]", "compute 0", "write writes o[0, 0:64]",
+        "read reads x[2, 0:64]", "write reads o[2, 0:64] writes o[2, 0:64] (atomic add)",
+        "opaque (griddepcontrol_wait)", "opaque (delay)", "opaque (debug_print)",
+    ]  # fmt: skip
+
+
+def test_products_in_registers():
+    def kernel(a, b, o):
+        zero = plgpu.layout_cast(jnp.zeros((64, 8), jnp.float32), plgpu.Layout.WGMMA)
+        o[...] = plgpu.mma(zero, a[...], b[...])
+
+    out = like(64, 8, dtype=jnp.float32)
+    program = pipelib.trace(kernels.of(kernel, out), like(64, 16), like(16, 8))
+    (mma,) = [op for op in program.threads[0] if op.kind == "opaque"]
+    assert (mma.note, mma.flops) == ("mma", 2 * 64 * 16 * 8)
+
+
+def test_threads_meet_where_they_share_a_scope():
+    def kernel(x, o, smem):
+        pl.run_scoped(lambda more: None, plgpu.SMEM((8, 64), jnp.float16), collective_axes="wg")
+
+        @pl.when(lax.axis_index("wg") == 0)
+        def _():
+            pl.run_scoped(lambda acc: None, plgpu.ACC((64, 64), jnp.float32))
+
+    scratch, threads = [plgpu.SMEM((8, 64), jnp.float16)], dict(num_threads=2, thread_name="wg")
+    program = pipelib.trace(kernels.of(kernel, scratch_types=scratch, **threads), X)
+    first, second = (
+        [(op.kind, op.n, op.note) for op in ops if op.kind.startswith("scope")]
+        for ops in program.threads
+    )
+    shared = [
+        ("scope_begin", 0, "shared"), ("scope_begin", 1, "shared"), ("scope_end", 1, "shared"),
+        ("scope_end", 0, "shared"),
+    ]  # fmt: skip
+    assert second == shared
+    assert [op for op in first if op[2]] == shared
+    assert [op for op in first if not op[2]] == [("scope_begin", 2, ""), ("scope_end", 2, "")]
+    alone = pipelib.trace(kernels.of(lambda x, o, s: None, scratch_types=scratch), X)
+    assert [op.note for op in alone.threads[0]] == ["", ""]
+
+
+def test_a_scope_that_is_entered_again_has_new_memory():
+    def kernel(x, o):
+        @pl.loop(0, 2)
+        def _(i):
+            def use(smem):
+                smem[...] = x[0:8]
+
+            pl.run_scoped(use, smem=plgpu.SMEM((8, 64), jnp.float16))
+
+    program = pipelib.trace(kernels.of(kernel), X)
+    used = [op.writes[0].buffer for op in program.threads[0] if op.kind == "write"]
+    assert len(set(used)) == 2
+    assert program.smem_bytes == 1024
 
 
 def test_what_else_a_kernel_may_do():

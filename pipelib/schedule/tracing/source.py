@@ -45,7 +45,7 @@ def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     `debug_info` is that of the scope which gives the kernel its scratch memory: it has the names of
     what comes after those arguments, and the place of the function.
     """
-    place = re.fullmatch(r"(\S+) at (.+):(\d+)", getattr(debug_info, "func_src_info", None) or "")
+    place = _place(debug_info)
     if place is None:
         return None
     names = _parameters(*place.groups())
@@ -55,6 +55,17 @@ def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
         names = names[: names.index(positional[0])]
     names = names[-count:] if positional else names
     return names if len(names) == count > 0 else None
+
+
+def function_name(debug_info: Any) -> str | None:
+    """The name of a kernel's function, also where it was bound to some of its arguments."""
+    place = _place(debug_info)
+    return place and place.group(1)
+
+
+def _place(debug_info: Any) -> re.Match | None:
+    """The function, the file and the line of what was traced."""
+    return re.fullmatch(r"(\S+) at (.+):(\d+)", getattr(debug_info, "func_src_info", None) or "")
 
 
 def leaf_names(debug_info: Any, count: int) -> list[str]:

@@ -197,6 +197,11 @@ class Cluster:
                 f"{name!r} is in TMEM, the memory of Blackwell's tensor core, which a Hopper GPU"
                 " lacks: only kernels for Hopper are traced."
             )
+        if "Semaphore" in type(aval.dtype).__name__:
+            raise NotImplementedError(
+                f"{name!r} is a semaphore, by which blocks and devices wait for each other, but a"
+                " program is that of one cluster of one device: trace a kernel that needs none."
+            )
         if space == "gmem":
             shared = self._gmem(name, shape, aval.dtype, "scratch", first)
             return [shared for _ in blocks]

@@ -4,8 +4,8 @@ The algorithm. `jax.make_jaxpr` gives the kernel's jaxpr. Each jaxpr in it is co
 list of Python closures over a list of values (`tracing.code`); the list is run once for each Pallas
 thread of each block of one cluster. Scalars are Python numbers and so are exact; a tensor is
 OPAQUE, without its contents. What touches memory or synchronises appends an `Op`, and so does
-arithmetic on tensors, with its cost. This module has a function for each primitive, by its name; no
-other knows any.
+arithmetic on tensors, with its cost. This module has the function for each primitive, by its name,
+in `_HANDLERS`; no other module knows any by name.
 
 Covered: `plgpu.kernel` with threads and clusters; the primitives in `_HANDLERS`; scalars read from
 a concrete integer argument that nothing has written, and what the host computed of it.
@@ -42,12 +42,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelib.schedule.program import Program, Region
+from pipelib.schedule.program import Program
+from pipelib.schedule.tracing import copies, flow
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
-from pipelib.schedule.tracing.code import Codes, Compiler, Silent, Step, value_of
-from pipelib.schedule.tracing.source import argument_names, function_name, leaf_names
-from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Thread, space_of
-from pipelib.schedule.tracing.views import View, data_dependent, share
+from pipelib.schedule.tracing.code import (
+    Codes,
+    Compiler,
+    Silent,
+    Step,
+    is_ref,
+    split,
+    value_of,
+)
+from pipelib.schedule.tracing.source import argument_names, function_name
+from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Thread
 
 _INDEXES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint32", "uint64")))
 _MOST_INTEGERS = 2**16
@@ -156,7 +164,7 @@ def _kernel_info(jaxpr: Any) -> Any:
 def _arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any) -> list[Ref]:
     """The kernel's operands and then its results, in GMEM."""
     given, made = len(values), len(invars) - len(values)
-    roles = ["in/out" if _is_ref(atom) else "in" for atom in eqn.invars] + ["out"] * made
+    roles = ["in/out" if is_ref(atom) else "in" for atom in eqn.invars] + ["out"] * made
     names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
     names = argument_names(info, len(invars)) or names
     values = [value.value if type(value) is Ref else value for value in values]
@@ -198,198 +206,12 @@ def _refuse(compiler: Compiler, eqn: Any, reason: str) -> Step:
     return step
 
 
-def _split(atoms: Any, *trees: Any) -> list[list]:
-    """The leaves of each tree, and what is left over."""
-    parts, atoms = [], list(atoms)
-    for tree in trees:
-        count = getattr(tree, "num_leaves", 0)
-        parts.append(atoms[:count])
-        atoms = atoms[count:]
-    return [*parts, atoms]
-
-
-# Accesses and copies.
-
-
-def _get(compiler: Compiler, eqn: Any) -> Step:
-    """A read; the value is known if it is a scalar of a concrete argument or of the registers."""
-    ref, *leaves = eqn.invars
-    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit, acc = compiler.emitter("read", eqn), compiler.emitter("acc_read", eqn)
-    (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
-
-    def step(thread, env):
-        source = view.ref(env)
-        value = source.value
-        if value is not OPAQUE and isinstance(value, np.ndarray):
-            index = tuple(start for start, _ in view.box(env))
-            value = value[index].item() if scalar and view.exact else OPAQUE
-        env[out] = value
-        if source.space != "regs":
-            region = view.region(thread, env)
-            if source.space == "acc":
-                acc(thread, (region,), size=view.bytes(region), n=0)
-            else:
-                emit(thread, (region,), size=view.bytes(region))
-
-    return step
-
-
-def _put(compiler: Compiler, eqn: Any) -> Step:
-    """A write, and a read too if what was there is used."""
-    ref, value, *leaves = eqn.invars
-    view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(value)
-    emit, acc = compiler.emitter("write", eqn), compiler.emitter("acc_write", eqn)
-    old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
-    out = None if old is None else compiler.slot(old)
-    is_used = _is_used(compiler.jaxpr, old)
-
-    def step(thread, env):
-        target = view.ref(env)
-        if out is not None:
-            env[out] = OPAQUE if isinstance(target.value, np.ndarray) else target.value
-        held = env[value]
-        plain = target.space == "regs" and not target.shape
-        target.value = held if plain and not isinstance(held, np.ndarray) else OPAQUE
-        if target.space != "regs":
-            region = view.region(thread, env)
-            reads = (region,) if is_used else ()
-            (acc if target.space == "acc" else emit)(
-                thread, reads, (region,), size=view.bytes(region)
-            )
-
-    return step
-
-
-def _is_used(jaxpr: Any, var: Any) -> bool:
-    """Whether any equation or output of a jaxpr has this variable."""
-    if var is None:
-        return False
-    return any(v is var for eqn in jaxpr.eqns for v in eqn.invars) or any(
-        v is var for v in jaxpr.outvars
-    )
-
-
-def _atomic(compiler: Compiler, eqn: Any) -> Step:
-    """A write that reads what was there, in one: others' atomic ones are no harm."""
-    tree = eqn.params["args_tree"]
-    at = jax.tree.unflatten(tree, eqn.invars)
-    ref, transforms = at[0], at[1]
-    leaves, structure = jax.tree.flatten(transforms)
-    view, emit = compiler.view(eqn, ref, leaves, structure), compiler.emitter("write", eqn)
-    kind = getattr(eqn.params["atomic_type"], "value", eqn.params["atomic_type"])
-
-    def step(thread, env):
-        view.ref(env).value = OPAQUE
-        region = view.region(thread, env)
-        emit(thread, (region,), (region,), size=view.bytes(region), note=f"atomic {kind}")
-
-    return step
-
-
-def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Callable]:
-    """The refs of an asynchronous copy, and the function that says if it is done."""
-    refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
-    trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]
-    *leaves, predicate = _split(rest, *trees)
-    views = [compiler.view(eqn, *each) for each in zip(refs, leaves, trees)]
-    return views, compiler.predicate(eqn, predicate[0] if predicate else None)
-
-
-def _axes(params: dict) -> tuple:
-    """The cluster's axes along which a copy is shared."""
-    axes = params.get("collective_axes") or ()
-    return (axes,) if isinstance(axes, str) else tuple(axes)
-
-
 def _load(compiler: Compiler, eqn: Any) -> Step:
-    """A copy into SMEM, or a block's share of one into that of several blocks."""
     if not eqn.params.get("has_barrier", True):
         return _refuse(compiler, eqn, _EARLIER)
     if eqn.params.get("leader_tracked") is not None:
         return _refuse(compiler, eqn, f"with leader_tracked {_BLACKWELL}")
-    (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
-    emit, axes = compiler.emitter("load", eqn), _axes(eqn.params)
-    note = f"collective {', '.join(map(str, axes))}" if axes else ""
-
-    def step(thread, env):
-        if not holds(env):
-            return
-        place = on.barrier(thread, env)
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
-        blocks = thread.cluster.peers(thread.block, axes) if axes else ()
-        if len(blocks) < 2:
-            region = target.region(thread, env)
-            emit(
-                thread, (source.region(thread, env),), (region,), *place, phase,
-                target.bytes(region), note=note,
-            )  # fmt: skip
-            return
-        box = share(target, blocks.index(thread.block), len(blocks))
-        reads, mine = (source.part(thread, env, box),), target.part(thread, env, box)
-        smem, barriers = target.ref(env).ids, on.ref(env).ids
-        writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
-        size = math.prod(stop - start for start, stop in box) * target.itemsize
-        peers = tuple(barriers[peer] for peer in blocks)
-        emit(thread, reads, writes, *place, phase, size, note=note, peers=peers)
-
-    return step
-
-
-def _store(compiler: Compiler, eqn: Any) -> Step:
-    (source, target), holds = _copied(compiler, eqn, "src", "dst")
-    emit, commit = compiler.emitter("store", eqn), compiler.emitter("commit_group", eqn)
-    grouped, reduction = eqn.params["commit_group"], eqn.params.get("reduction_op")
-    note = f"reduces by {reduction}" if reduction else ""
-
-    def step(thread, env):
-        if holds(env):
-            region, to = source.region(thread, env), target.region(thread, env)
-            target.ref(env).value = OPAQUE
-            emit(thread, (region,), (to,), size=source.bytes(region), note=note)
-        if grouped:  # predicated off, the group is there and empty
-            commit(thread)
-
-    return step
-
-
-def _prefetch(compiler: Compiler, eqn: Any) -> Step:
-    (view,), holds = _copied(compiler, eqn, "ref")
-    emit, axes = compiler.emitter("prefetch", eqn), _axes(eqn.params)
-    note = f"collective {', '.join(map(str, axes))}" if axes else ""
-
-    def step(thread, env):
-        if holds(env):
-            region = view.region(thread, env)
-            emit(thread, (region,), size=view.bytes(region), note=note)
-
-    return step
-
-
-def _store_to_peer(compiler: Compiler, eqn: Any) -> Step:
-    """Registers to a peer's SMEM: like a load, it arrives there, and its bytes land there."""
-    params, (_, ref, barrier, index, *rest) = eqn.params, eqn.invars
-    trees = params["ref_transforms_treedef"], params["barrier_transforms_treedef"]
-    *leaves, _ = _split(rest, *trees)
-    target = compiler.view(eqn, ref, leaves[0], trees[0])
-    on = compiler.view(eqn, barrier, leaves[1], trees[1])
-    emit, index, line = compiler.emitter("load", eqn), compiler.slot(index), compiler.line(eqn)
-    axis, atomic = params["cluster_dim"], params.get("atomic")
-    note = "from registers" + (f", atomic {atomic}" if atomic else "")
-
-    def step(thread, env):
-        if env[index] is OPAQUE:
-            raise data_dependent("The block that is stored to", line)
-        peer = thread.cluster.block_at(thread.block, {axis: int(env[index])})
-        mine, (_, flat) = target.region(thread, env), on.barrier(thread, env)
-        there = Region(target.ref(env).ids[peer], mine.box)
-        place = on.ref(env).ids[peer], flat
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
-        emit(thread, (), (there,), *place, phase, target.bytes(mine), note=note)
-
-    return step
+    return copies.load(compiler, eqn)
 
 
 # Barriers, fences, registers.
@@ -401,7 +223,7 @@ def _barrier(kind: str) -> Callable:
     def handler(compiler: Compiler, eqn: Any) -> Step:
         ref, *rest = eqn.invars
         tree = eqn.params["transforms_treedef"]
-        leaves, predicate = _split(rest, tree)
+        leaves, predicate = split(rest, tree)
         view, emit = compiler.view(eqn, ref, leaves, tree), compiler.emitter(kind, eqn)
         holds = compiler.predicate(eqn, predicate[0] if predicate else None)
 
@@ -446,8 +268,8 @@ def _wgmma(compiler: Compiler, eqn: Any) -> Step:
     params, (acc, a, b, *rest) = eqn.params, eqn.invars
     trees = [params[f"{name}_transforms_tree"] for name in ("acc", "a", "b")]
     views = [
-        compiler.view(eqn, ref, leaves, tree) if _is_ref(ref) else None
-        for ref, leaves, tree in zip((acc, a, b), _split(rest, *trees), trees)
+        compiler.view(eqn, ref, leaves, tree) if is_ref(ref) else None
+        for ref, leaves, tree in zip((acc, a, b), split(rest, *trees), trees)
     ]
     out, left, right = views
     inner = right.shape[0] if right.exact else a.aval.shape[-1]
@@ -460,10 +282,6 @@ def _wgmma(compiler: Compiler, eqn: Any) -> Step:
         emit(thread, (*reads, target), (target,), flops=flops)
 
     return step
-
-
-def _is_ref(atom: Any) -> bool:
-    return "Ref" in type(atom.aval).__name__
 
 
 def _mma(compiler: Compiler, eqn: Any) -> Step:
@@ -489,7 +307,7 @@ def _accumulator_read(compiler: Compiler, eqn: Any) -> Step:
 
 
 def _opaque(compiler: Compiler, eqn: Any) -> Step:
-    refs = [compiler.slot(atom) for atom in eqn.invars if _is_ref(atom)]
+    refs = [compiler.slot(atom) for atom in eqn.invars if is_ref(atom)]
     emit, function = compiler.emitter("opaque", eqn), eqn.params.get("mgpu_fn")
     note = getattr(function, "__name__", None) or eqn.primitive.name
     outs = list(map(compiler.slot, eqn.outvars))
@@ -504,198 +322,6 @@ def _opaque(compiler: Compiler, eqn: Any) -> Step:
         emit(thread, regions, regions, note=note)
 
     return step
-
-
-# Control flow, scopes and calls.
-
-
-def _labelled(eqn: Any, step: Step) -> Step:
-    """Runs a step within the named scopes of its equation."""
-    label = str(eqn.source_info.name_stack)
-    if not label:
-        return step
-
-    def inside(thread, env):
-        outer = thread.scope
-        thread.scope = f"{outer}/{label}" if outer else label
-        step(thread, env)
-        thread.scope = outer
-
-    return inside
-
-
-def _call(name: str) -> Callable:
-    """Runs the jaxpr in this parameter on the operands, or counts it if it does arithmetic only."""
-
-    def handler(compiler: Compiler, eqn: Any) -> Step | Cost:
-        code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
-        outs = list(map(compiler.slot, eqn.outvars))
-        if code.cost is not None and not eqn.effects and all(map(_is_tensor, eqn.outvars)):
-            return code.cost
-
-        def step(thread, env):
-            results = code.run(thread, [env[slot] for slot in inputs])
-            for slot, value in zip(outs, results, strict=True):
-                env[slot] = value
-
-        return _labelled(eqn, step)
-
-    return handler
-
-
-def _cond(compiler: Compiler, eqn: Any) -> Step:
-    codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
-    which, *inputs = map(compiler.slot, eqn.invars)
-    outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
-
-    def step(thread, env):
-        if env[which] is OPAQUE:
-            raise data_dependent("The branch that is taken", line)
-        code = codes[min(max(int(env[which]), 0), last)]
-        for slot, value in zip(outs, code.run(thread, [env[i] for i in inputs]), strict=True):
-            env[slot] = value
-
-    return _labelled(eqn, step)
-
-
-def _while(compiler: Compiler, eqn: Any) -> Step:
-    params = eqn.params
-    test, body = (compiler.sub(eqn, params[f"{name}_jaxpr"]) for name in ("cond", "body"))
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
-    first, line = params["cond_nconsts"], compiler.line(eqn)
-    second = first + params["body_nconsts"]
-
-    def step(thread, env):
-        values = [env[slot] for slot in inputs]
-        test_consts, consts, carry = values[:first], values[first:second], values[second:]
-        outer, index = thread.step, 0
-        while (goes_on := test.run(thread, test_consts + carry)[0]) is not OPAQUE and goes_on:
-            thread.begin_step(index, outer)
-            carry, index = body.run(thread, consts + carry), index + 1
-            thread.step = outer
-        if goes_on is OPAQUE:
-            raise data_dependent("The end of a loop", line)
-        for slot, value in zip(outs, carry, strict=True):
-            env[slot] = value
-
-    return _labelled(eqn, step)
-
-
-def _scan(compiler: Compiler, eqn: Any) -> Step:
-    length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
-    stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
-    xs = sum(map(stacked, eqn.invars, body.invars))
-    ys = sum(map(stacked, eqn.outvars, getattr(body.jaxpr, "jaxpr", body.jaxpr).outvars))
-    carried = len(outs) - ys
-    first, second = len(inputs) - xs - carried, len(inputs) - xs
-    order = range(length - 1, -1, -1) if eqn.params["reverse"] else range(length)
-
-    def step(thread, env):
-        values = [env[slot] for slot in inputs]
-        consts, carry, rows = values[:first], values[first:second], values[second:]
-        outer = thread.step
-        for count, index in enumerate(order):
-            thread.begin_step(count, outer)
-            row = [value_of(x[index]) if isinstance(x, np.ndarray) else OPAQUE for x in rows]
-            carry = body.run(thread, consts + carry + row)[:carried]
-        thread.step = outer
-        for slot, value in zip(outs, carry + [OPAQUE] * ys, strict=True):
-            env[slot] = value
-
-    return _labelled(eqn, step)
-
-
-def _run_scoped(compiler: Compiler, eqn: Any) -> Step:
-    """Memory for a while; all threads of a block meet where they get it together."""
-    jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
-    code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
-    names = leaf_names(jaxpr.debug_info, len(jaxpr.invars))
-    avals = tuple(v.aval for v in jaxpr.invars)
-    transforms = eqn.params.get("ref_transforms") or ((),) * len(avals)
-    axes = eqn.params["collective_axes"]
-    axes = axes if isinstance(axes, tuple) else (axes,)
-    begin, end = (compiler.emitter(f"scope_{what}", eqn) for what in ("begin", "end"))
-
-    def step(thread, env):
-        cluster = thread.cluster
-        shared = cluster.threads > 1 and cluster.thread_name in axes
-        number, refs, size = cluster.allocate(thread, avals, names, transforms, shared)
-        thread.smem_bytes += size
-        thread.peak_bytes = max(thread.peak_bytes, thread.smem_bytes)
-        note = "shared" if shared else ""
-        begin(thread, size=size, n=number, note=note)
-        results = code.run(thread, [env[slot] for slot in inputs] + refs)
-        end(thread, size=size, n=number, note=note)
-        thread.smem_bytes -= size
-        for slot, value in zip(outs, results, strict=True):
-            env[slot] = value
-
-    return _labelled(eqn, step)
-
-
-def _run_state(compiler: Compiler, eqn: Any) -> Step:
-    """Refs to the operands: an accumulator is new and begins as its operand, scalars are kept."""
-    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
-    outs = list(map(compiler.slot, eqn.outvars))
-    emit, read = compiler.emitter("acc_init", eqn), compiler.emitter("acc_read", eqn)
-    avals = [var.aval for var in code.invars]
-
-    def step(thread, env):
-        refs = []
-        for i, (aval, slot) in enumerate(zip(avals, inputs, strict=True)):
-            value = env[slot]
-            if type(value) is Ref:
-                ref = value
-            elif space_of(aval) == "acc":
-                (ref,) = thread.cluster.allocate(thread, (aval,), [f"acc{i}"], [()]).refs
-                size = thread.cluster.buffers[ref.id].bytes
-                emit(thread, (), (ref.whole,), size=size)
-            else:
-                ref = Ref(-1, tuple(aval.shape), "regs", OPAQUE if aval.shape else value)
-            refs.append(ref)
-        code.run(thread, refs)
-        for ref in (ref for ref in refs if ref.space == "acc"):
-            # What is left in flight is waited for, to have the accumulator's value in the end.
-            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes, n=0)
-        for slot, ref in zip(outs, refs):
-            env[slot] = ref.value
-
-    return _labelled(eqn, step)
-
-
-def _new_ref(compiler: Compiler, eqn: Any) -> Step:
-    """An array that the host may change; a kernel that gets it reads and writes it."""
-    held, out = compiler.slot(eqn.invars[0]), compiler.slot(eqn.outvars[0])
-    shape = tuple(eqn.outvars[0].aval.shape)
-
-    def step(thread, env):
-        env[out] = Ref(-1, shape, "regs", env[held])
-
-    return step
-
-
-def _axis_index(compiler: Compiler, eqn: Any) -> Silent:
-    (out,), names = map(compiler.slot, eqn.outvars), eqn.params["axis_name"]
-    names = names if isinstance(names, tuple) else (names,)
-
-    def step(thread, env):
-        flat = 0
-        for name in names:
-            flat = flat * thread.cluster.sizes[name] + thread.axes[name]
-        env[out] = flat
-
-    return Silent(step)
-
-
-def _program(compiler: Compiler, eqn: Any) -> Silent:
-    (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
-    sized = eqn.primitive.name == "num_programs"
-
-    def step(thread, env):
-        env[out] = (thread.cluster.grid if sized else thread.cluster.block)[axis]
-
-    return Silent(step)
 
 
 def _kernel(compiler: Compiler, eqn: Any) -> Step:
@@ -807,14 +433,10 @@ def _is_scalar(atom: Any) -> bool:
     aval = atom.aval
     return (
         not getattr(aval, "shape", (1,))
-        and not _is_ref(atom)
+        and not is_ref(atom)
         and isinstance(aval.dtype, np.dtype)
         and aval.dtype.kind in "biuf"
     )
-
-
-def _is_tensor(atom: Any) -> bool:
-    return bool(getattr(atom.aval, "shape", ())) and not _is_ref(atom)
 
 
 def _scalar_function(eqn: Any, name: str) -> Callable:
@@ -882,14 +504,14 @@ _REFUSED = {
 }  # fmt: skip
 
 _HANDLERS: dict[str, Callable] = {
-    "get": _get,
-    "load": _get,
-    "swap": _put,
-    "mgpu_atomic_store": _atomic,
+    "get": copies.get,
+    "load": copies.get,
+    "swap": copies.put,
+    "mgpu_atomic_store": copies.atomic,
     "copy_gmem_to_smem": _load,
-    "copy_smem_to_gmem": _store,
-    "async_prefetch": _prefetch,
-    "async_store_smem": _store_to_peer,
+    "copy_smem_to_gmem": copies.store,
+    "async_prefetch": copies.prefetch,
+    "async_store_smem": copies.store_to_peer,
     "commit_group": _simple("commit_group"),
     "wait_smem_to_gmem": _simple(
         "wait_store", lambda params: "read_only" if params["wait_read_only"] else ""
@@ -909,24 +531,24 @@ _HANDLERS: dict[str, Callable] = {
     "delay": _opaque,
     "griddepcontrol_wait": _opaque,
     "griddepcontrol_launch_dependents": _opaque,
-    "run_scoped": _run_scoped,
-    "run_state": _run_state,
-    "new_ref": _new_ref,
-    "cond": _cond,
-    "while": _while,
-    "scan": _scan,
-    "jit": _call("jaxpr"),
-    "pjit": _call("jaxpr"),
-    "closed_call": _call("call_jaxpr"),
-    "core_call": _call("call_jaxpr"),
-    "eval_jaxpr": _call("call_jaxpr"),
-    "checkpoint": _call("jaxpr"),
-    "custom_jvp_call": _call("call_jaxpr"),
-    "custom_vjp_call": _call("call_jaxpr"),
-    "custom_vmap_call": _call("call"),
-    "axis_index": _axis_index,
-    "program_id": _program,
-    "num_programs": _program,
+    "run_scoped": flow.run_scoped,
+    "run_state": flow.run_state,
+    "new_ref": flow.new_ref,
+    "cond": flow.cond,
+    "while": flow.while_loop,
+    "scan": flow.scan,
+    "jit": flow.call("jaxpr"),
+    "pjit": flow.call("jaxpr"),
+    "closed_call": flow.call("call_jaxpr"),
+    "core_call": flow.call("call_jaxpr"),
+    "eval_jaxpr": flow.call("call_jaxpr"),
+    "checkpoint": flow.call("jaxpr"),
+    "custom_jvp_call": flow.call("call_jaxpr"),
+    "custom_vjp_call": flow.call("call_jaxpr"),
+    "custom_vmap_call": flow.call("call"),
+    "axis_index": flow.axis_index,
+    "program_id": flow.program_id,
+    "num_programs": flow.num_programs,
     "mpmd_map": _kernel,
     "pallas_call": _pallas_call,
 }

@@ -213,3 +213,23 @@ def value_of(x: Any) -> Any:
     if x.ndim == 0:
         return np.asarray(x).item()
     return np.asarray(x) if x.dtype.kind in "biu" else OPAQUE
+
+
+def is_ref(atom: Any) -> bool:
+    """Whether a variable is a ref."""
+    return "Ref" in type(atom.aval).__name__
+
+
+def is_tensor(atom: Any) -> bool:
+    """Whether a variable is an array of values, of any number of axes but none."""
+    return bool(getattr(atom.aval, "shape", ())) and not is_ref(atom)
+
+
+def split(atoms: Any, *trees: Any) -> list[list]:
+    """The leaves of each tree, and what is left over."""
+    parts, atoms = [], list(atoms)
+    for tree in trees:
+        count = getattr(tree, "num_leaves", 0)
+        parts.append(atoms[:count])
+        atoms = atoms[count:]
+    return [*parts, atoms]

@@ -1,0 +1,195 @@
+"""Accesses to memory and copies between memories: what reads and writes regions.
+
+Each function takes the compiler and an equation of one kind of primitive, and returns its step.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from pipelib.schedule.program import Region
+from pipelib.schedule.tracing.code import Compiler, Step, split
+from pipelib.schedule.tracing.state import OPAQUE
+from pipelib.schedule.tracing.views import View, data_dependent, share
+
+
+def get(compiler: Compiler, eqn: Any) -> Step:
+    """A read; the value is known if it is a scalar of a concrete argument or of the registers."""
+    ref, *leaves = eqn.invars
+    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
+    emit, acc = compiler.emitter("read", eqn), compiler.emitter("acc_read", eqn)
+    (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
+
+    def step(thread, env):
+        source = view.ref(env)
+        value = source.value
+        if value is not OPAQUE and isinstance(value, np.ndarray):
+            index = tuple(start for start, _ in view.box(env))
+            value = value[index].item() if scalar and view.exact else OPAQUE
+        env[out] = value
+        if source.space != "regs":
+            region = view.region(thread, env)
+            if source.space == "acc":
+                acc(thread, (region,), size=view.bytes(region), n=0)
+            else:
+                emit(thread, (region,), size=view.bytes(region))
+
+    return step
+
+
+def put(compiler: Compiler, eqn: Any) -> Step:
+    """A write, and a read too if what was there is used."""
+    ref, value, *leaves = eqn.invars
+    view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(value)
+    emit, acc = compiler.emitter("write", eqn), compiler.emitter("acc_write", eqn)
+    old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
+    out = None if old is None else compiler.slot(old)
+    is_used = _is_used(compiler.jaxpr, old)
+
+    def step(thread, env):
+        target = view.ref(env)
+        if out is not None:
+            env[out] = OPAQUE if isinstance(target.value, np.ndarray) else target.value
+        held = env[value]
+        plain = target.space == "regs" and not target.shape
+        target.value = held if plain and not isinstance(held, np.ndarray) else OPAQUE
+        if target.space != "regs":
+            region = view.region(thread, env)
+            reads = (region,) if is_used else ()
+            (acc if target.space == "acc" else emit)(
+                thread, reads, (region,), size=view.bytes(region)
+            )
+
+    return step
+
+
+def _is_used(jaxpr: Any, var: Any) -> bool:
+    """Whether any equation or output of a jaxpr has this variable."""
+    if var is None:
+        return False
+    return any(v is var for eqn in jaxpr.eqns for v in eqn.invars) or any(
+        v is var for v in jaxpr.outvars
+    )
+
+
+def atomic(compiler: Compiler, eqn: Any) -> Step:
+    """A write that reads what was there, in one: others' atomic ones are no harm."""
+    tree = eqn.params["args_tree"]
+    at = jax.tree.unflatten(tree, eqn.invars)
+    ref, transforms = at[0], at[1]
+    leaves, structure = jax.tree.flatten(transforms)
+    view, emit = compiler.view(eqn, ref, leaves, structure), compiler.emitter("write", eqn)
+    kind = getattr(eqn.params["atomic_type"], "value", eqn.params["atomic_type"])
+
+    def step(thread, env):
+        view.ref(env).value = OPAQUE
+        region = view.region(thread, env)
+        emit(thread, (region,), (region,), size=view.bytes(region), note=f"atomic {kind}")
+
+    return step
+
+
+def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Callable]:
+    """The refs of an asynchronous copy, and the function that says if it is done."""
+    refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
+    trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]
+    *leaves, predicate = split(rest, *trees)
+    views = [compiler.view(eqn, *each) for each in zip(refs, leaves, trees)]
+    return views, compiler.predicate(eqn, predicate[0] if predicate else None)
+
+
+def _axes(params: dict) -> tuple:
+    """The cluster's axes along which a copy is shared."""
+    axes = params.get("collective_axes") or ()
+    return (axes,) if isinstance(axes, str) else tuple(axes)
+
+
+def load(compiler: Compiler, eqn: Any) -> Step:
+    """A copy into SMEM, or a block's share of one into that of several blocks."""
+    (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
+    emit, axes = compiler.emitter("load", eqn), _axes(eqn.params)
+    note = f"collective {', '.join(map(str, axes))}" if axes else ""
+
+    def step(thread, env):
+        if not holds(env):
+            return
+        place = on.barrier(thread, env)
+        phase = thread.arrivals[place]
+        thread.arrivals[place] += 1
+        blocks = thread.cluster.peers(thread.block, axes) if axes else ()
+        if len(blocks) < 2:
+            region = target.region(thread, env)
+            emit(
+                thread, (source.region(thread, env),), (region,), *place, phase,
+                target.bytes(region), note=note,
+            )  # fmt: skip
+            return
+        box = share(target, blocks.index(thread.block), len(blocks))
+        reads, mine = (source.part(thread, env, box),), target.part(thread, env, box)
+        smem, barriers = target.ref(env).ids, on.ref(env).ids
+        writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
+        size = math.prod(stop - start for start, stop in box) * target.itemsize
+        peers = tuple(barriers[peer] for peer in blocks)
+        emit(thread, reads, writes, *place, phase, size, note=note, peers=peers)
+
+    return step
+
+
+def store(compiler: Compiler, eqn: Any) -> Step:
+    """A copy out of SMEM."""
+    (source, target), holds = _copied(compiler, eqn, "src", "dst")
+    emit, commit = compiler.emitter("store", eqn), compiler.emitter("commit_group", eqn)
+    grouped, reduction = eqn.params["commit_group"], eqn.params.get("reduction_op")
+    note = f"reduces by {reduction}" if reduction else ""
+
+    def step(thread, env):
+        if holds(env):
+            region, to = source.region(thread, env), target.region(thread, env)
+            target.ref(env).value = OPAQUE
+            emit(thread, (region,), (to,), size=source.bytes(region), note=note)
+        if grouped:  # predicated off, the group is there and empty
+            commit(thread)
+
+    return step
+
+
+def prefetch(compiler: Compiler, eqn: Any) -> Step:
+    """A copy into the L2 cache."""
+    (view,), holds = _copied(compiler, eqn, "ref")
+    emit, axes = compiler.emitter("prefetch", eqn), _axes(eqn.params)
+    note = f"collective {', '.join(map(str, axes))}" if axes else ""
+
+    def step(thread, env):
+        if holds(env):
+            region = view.region(thread, env)
+            emit(thread, (region,), size=view.bytes(region), note=note)
+
+    return step
+
+
+def store_to_peer(compiler: Compiler, eqn: Any) -> Step:
+    """Registers to a peer's SMEM: like a load, it arrives there, and its bytes land there."""
+    params, (_, ref, barrier, index, *rest) = eqn.params, eqn.invars
+    trees = params["ref_transforms_treedef"], params["barrier_transforms_treedef"]
+    *leaves, _ = split(rest, *trees)
+    target = compiler.view(eqn, ref, leaves[0], trees[0])
+    on = compiler.view(eqn, barrier, leaves[1], trees[1])
+    emit, index, line = compiler.emitter("load", eqn), compiler.slot(index), compiler.line(eqn)
+    axis, atomic = params["cluster_dim"], params.get("atomic")
+    note = "from registers" + (f", atomic {atomic}" if atomic else "")
+
+    def step(thread, env):
+        if env[index] is OPAQUE:
+            raise data_dependent("The block that is stored to", line)
+        peer = thread.cluster.block_at(thread.block, {axis: int(env[index])})
+        mine, (_, flat) = target.region(thread, env), on.barrier(thread, env)
+        there = Region(target.ref(env).ids[peer], mine.box)
+        place = on.ref(env).ids[peer], flat
+        phase = thread.arrivals[place]
+        thread.arrivals[place] += 1
+        emit(thread, (), (there,), *place, phase, target.bytes(mine), note=note)
+
+    return step

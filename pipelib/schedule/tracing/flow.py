@@ -1,0 +1,218 @@
+"""Control flow, calls, and scopes of memory: what runs other jaxprs, and where a thread is.
+
+Each function takes the compiler and an equation of one kind of primitive, and returns its step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.code import Compiler, Silent, Step, is_tensor, value_of
+from pipelib.schedule.tracing.source import leaf_names
+from pipelib.schedule.tracing.state import OPAQUE, Ref, space_of
+from pipelib.schedule.tracing.views import data_dependent
+
+
+def _labelled(eqn: Any, step: Step) -> Step:
+    """Runs a step within the named scopes of its equation."""
+    label = str(eqn.source_info.name_stack)
+    if not label:
+        return step
+
+    def inside(thread, env):
+        outer = thread.scope
+        thread.scope = f"{outer}/{label}" if outer else label
+        step(thread, env)
+        thread.scope = outer
+
+    return inside
+
+
+def call(name: str) -> Callable:
+    """Runs the jaxpr in this parameter on the operands, or counts it if it does arithmetic only."""
+
+    def handler(compiler: Compiler, eqn: Any) -> Step | Cost:
+        code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
+        outs = list(map(compiler.slot, eqn.outvars))
+        if code.cost is not None and not eqn.effects and all(map(is_tensor, eqn.outvars)):
+            return code.cost
+
+        def step(thread, env):
+            results = code.run(thread, [env[slot] for slot in inputs])
+            for slot, value in zip(outs, results, strict=True):
+                env[slot] = value
+
+        return _labelled(eqn, step)
+
+    return handler
+
+
+def cond(compiler: Compiler, eqn: Any) -> Step:
+    """Runs the branch that is taken."""
+    codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
+    which, *inputs = map(compiler.slot, eqn.invars)
+    outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
+
+    def step(thread, env):
+        if env[which] is OPAQUE:
+            raise data_dependent("The branch that is taken", line)
+        code = codes[min(max(int(env[which]), 0), last)]
+        for slot, value in zip(outs, code.run(thread, [env[i] for i in inputs]), strict=True):
+            env[slot] = value
+
+    return _labelled(eqn, step)
+
+
+def while_loop(compiler: Compiler, eqn: Any) -> Step:
+    """Runs the body while the condition holds; each time is a step."""
+    params = eqn.params
+    test, body = (compiler.sub(eqn, params[f"{name}_jaxpr"]) for name in ("cond", "body"))
+    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    first, line = params["cond_nconsts"], compiler.line(eqn)
+    second = first + params["body_nconsts"]
+
+    def step(thread, env):
+        values = [env[slot] for slot in inputs]
+        test_consts, consts, carry = values[:first], values[first:second], values[second:]
+        outer, index = thread.step, 0
+        while (goes_on := test.run(thread, test_consts + carry)[0]) is not OPAQUE and goes_on:
+            thread.begin_step(index, outer)
+            carry, index = body.run(thread, consts + carry), index + 1
+            thread.step = outer
+        if goes_on is OPAQUE:
+            raise data_dependent("The end of a loop", line)
+        for slot, value in zip(outs, carry, strict=True):
+            env[slot] = value
+
+    return _labelled(eqn, step)
+
+
+def scan(compiler: Compiler, eqn: Any) -> Step:
+    """Runs the body as often as the rows, or the count, say; each time is a step."""
+    length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
+    stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
+    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    xs = sum(map(stacked, eqn.invars, body.invars))
+    ys = sum(map(stacked, eqn.outvars, getattr(body.jaxpr, "jaxpr", body.jaxpr).outvars))
+    carried = len(outs) - ys
+    first, second = len(inputs) - xs - carried, len(inputs) - xs
+    order = range(length - 1, -1, -1) if eqn.params["reverse"] else range(length)
+
+    def step(thread, env):
+        values = [env[slot] for slot in inputs]
+        consts, carry, rows = values[:first], values[first:second], values[second:]
+        outer = thread.step
+        for count, index in enumerate(order):
+            thread.begin_step(count, outer)
+            row = [value_of(x[index]) if isinstance(x, np.ndarray) else OPAQUE for x in rows]
+            carry = body.run(thread, consts + carry + row)[:carried]
+        thread.step = outer
+        for slot, value in zip(outs, carry + [OPAQUE] * ys, strict=True):
+            env[slot] = value
+
+    return _labelled(eqn, step)
+
+
+def run_scoped(compiler: Compiler, eqn: Any) -> Step:
+    """Memory for a while; all threads of a block meet where they get it together."""
+    jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
+    code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
+    names = leaf_names(jaxpr.debug_info, len(jaxpr.invars))
+    avals = tuple(v.aval for v in jaxpr.invars)
+    transforms = eqn.params.get("ref_transforms") or ((),) * len(avals)
+    axes = eqn.params["collective_axes"]
+    axes = axes if isinstance(axes, tuple) else (axes,)
+    begin, end = (compiler.emitter(f"scope_{what}", eqn) for what in ("begin", "end"))
+
+    def step(thread, env):
+        cluster = thread.cluster
+        shared = cluster.threads > 1 and cluster.thread_name in axes
+        number, refs, size = cluster.allocate(thread, avals, names, transforms, shared)
+        thread.smem_bytes += size
+        thread.peak_bytes = max(thread.peak_bytes, thread.smem_bytes)
+        note = "shared" if shared else ""
+        begin(thread, size=size, n=number, note=note)
+        results = code.run(thread, [env[slot] for slot in inputs] + refs)
+        end(thread, size=size, n=number, note=note)
+        thread.smem_bytes -= size
+        for slot, value in zip(outs, results, strict=True):
+            env[slot] = value
+
+    return _labelled(eqn, step)
+
+
+def run_state(compiler: Compiler, eqn: Any) -> Step:
+    """Refs to the operands: an accumulator is new and begins as its operand, scalars are kept."""
+    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
+    outs = list(map(compiler.slot, eqn.outvars))
+    emit, read = compiler.emitter("acc_init", eqn), compiler.emitter("acc_read", eqn)
+    avals = [var.aval for var in code.invars]
+
+    def step(thread, env):
+        refs = []
+        for i, (aval, slot) in enumerate(zip(avals, inputs, strict=True)):
+            value = env[slot]
+            if type(value) is Ref:
+                ref = value
+            elif space_of(aval) == "acc":
+                (ref,) = thread.cluster.allocate(thread, (aval,), [f"acc{i}"], [()]).refs
+                size = thread.cluster.buffers[ref.id].bytes
+                emit(thread, (), (ref.whole,), size=size)
+            else:
+                ref = Ref(-1, tuple(aval.shape), "regs", OPAQUE if aval.shape else value)
+            refs.append(ref)
+        code.run(thread, refs)
+        for ref in (ref for ref in refs if ref.space == "acc"):
+            # What is left in flight is waited for, to have the accumulator's value in the end.
+            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes, n=0)
+        for slot, ref in zip(outs, refs):
+            env[slot] = ref.value
+
+    return _labelled(eqn, step)
+
+
+def new_ref(compiler: Compiler, eqn: Any) -> Step:
+    """An array that the host may change; a kernel that gets it reads and writes it."""
+    held, out = compiler.slot(eqn.invars[0]), compiler.slot(eqn.outvars[0])
+    shape = tuple(eqn.outvars[0].aval.shape)
+
+    def step(thread, env):
+        env[out] = Ref(-1, shape, "regs", env[held])
+
+    return step
+
+
+def axis_index(compiler: Compiler, eqn: Any) -> Silent:
+    """Where the thread is on axes of the grid, of the cluster and of the block's threads."""
+    (out,), names = map(compiler.slot, eqn.outvars), eqn.params["axis_name"]
+    names = names if isinstance(names, tuple) else (names,)
+
+    def step(thread, env):
+        flat = 0
+        for name in names:
+            flat = flat * thread.cluster.sizes[name] + thread.axes[name]
+        env[out] = flat
+
+    return Silent(step)
+
+
+def program_id(compiler: Compiler, eqn: Any) -> Silent:
+    """The block's index on an axis of the grid."""
+    (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
+
+    def step(thread, env):
+        env[out] = thread.cluster.block[axis]
+
+    return Silent(step)
+
+
+def num_programs(compiler: Compiler, eqn: Any) -> Silent:
+    """The grid's size on an axis."""
+    (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
+
+    def step(thread, env):
+        env[out] = thread.cluster.grid[axis]
+
+    return Silent(step)

@@ -14,7 +14,10 @@ Measured numbers reach the text through `say`, so that none is typed by hand.
 """
 
 import dataclasses
+import inspect
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +25,11 @@ import jax
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.bench import provenance, timing
+import pipelib
+from pipelib.bench import outcomes, provenance, timing
+from pipelib.gallery import GALLERY
+from pipelib.schedule.player import Player, Setting
+from pipelib.schedule.report import Report, count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +160,75 @@ def compare(
         )
     say("\n".join(rows))
     return results
+
+
+def show_code(*objects: Any) -> None:
+    """Shows the source of functions or classes of the package."""
+    sources = (inspect.getsource(each).replace("  # fmt: skip", "") for each in objects)
+    say("````python\n" + "\n\n".join(sources) + "````")
+
+
+def show_report(report: Report) -> None:
+    """Shows a report in full, as lines of text."""
+    say(f"````text\n{_report_text(report)}\n````")
+
+
+def show_hazard(name: str) -> None:
+    """Shows a hazard of the gallery: code, what is said of it and what it did, the remedy.
+
+    Of the checker's report, the first two findings.
+    """
+    hazard, seen = GALLERY[name], outcomes.Outcomes.read()
+    source = hazard.source().replace("  # fmt: skip", "")
+    report = _report_text(pipelib.check(hazard.program(fixed=False)), most=2)
+    say(
+        f"{hazard.summary}\n\n````python\n{source}````\n\n"
+        f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n"
+        f"- **JAX's race detector:** {seen.in_jax(name)}\n"
+        f"- **{seen.gpu_name}:** {seen.on_gpu(name)}\n"
+        f"- **Remedy:** {hazard.remedy}"
+    )
+
+
+def play_hazard(name: str) -> Player:
+    """A figure to step through: a hazard's faulty and its mended version, simulated."""
+    settings, hazard = [], GALLERY[name]
+    for version in ("faulty", "mended"):
+        program = hazard.program(fixed=version == "mended")._replace(name=hazard.title)
+        findings = [*pipelib.check(program)]
+        kinds = ", ".join({finding.kind: None for finding in findings}) or "no finding"
+        causes = "\n".join(finding.cause for finding in findings)
+        timeline = pipelib.simulate(program, pipelib.H200)
+        settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
+    return pipelib.player(settings)
+
+
+def hazard_table() -> str:
+    """A row for each hazard: what the checker, JAX's race detector and the GPU made of it."""
+    seen = outcomes.Outcomes.read()
+    rows = [f"| fault | `pipelib.check` | JAX's race detector | {seen.gpu_name} |"]
+    rows.append("|---|---|---|---|")
+    for name, hazard in GALLERY.items():
+        kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
+        rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(seen.row(name))} |")
+    return "\n".join(rows)
+
+
+def _report_text(report: Report, most: int = sys.maxsize) -> str:
+    """A report's words in lines for a page, without this machine's paths."""
+    parts = str(report).split("\n\n")
+    if (more := len(report) - most) > 0:
+        parts[most : len(report)] = [f"({count(more, 'more finding')})"]
+    text = "\n\n".join(parts).replace(f"{provenance.PACKAGE.parent}/", "")
+    text = re.sub(r"\S*ipykernel_\d+/\d+\.py", "cell", text)
+    return "\n".join(map(_wrapped, text.split("\n")))
+
+
+def _wrapped(line: str) -> str:
+    """Prose in short lines; what is indented deeply is code, and stays."""
+    if line.startswith("    "):
+        return line
+    return textwrap.fill(line, 72, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _find_device() -> Device:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import hazards
-from pipelib import gallery
+from pipelib import book, gallery
 from pipelib.bench import provenance
 from pipelib.schedule import check
 from pipelib.schedule.report import KINDS
@@ -175,3 +175,62 @@ def test_the_benchmark_reads_what_the_interpreter_says(tmp_path):
     assert hazards.in_interpreter(Told([{"raised": "Trace\nValueError: no"}])) == dict(
         race=None, end="raised", text="ValueError: no"
     )
+
+
+# The chapter.
+
+CHAPTER = (hazards.ROOT / "book" / "04_what_can_go_wrong.md").read_text()
+
+
+@EVERY
+def test_the_chapter_shows_it_under_its_title(hazard):
+    _, heading, section = CHAPTER.partition(f"\n### {hazard.title}\n")
+    assert heading
+    assert f'book.show_hazard("{hazard.name}")' in section.partition("\n##")[0]
+
+
+def test_a_hazard_is_shown_with_all_that_is_known_of_it(capsys):
+    book.show_hazard("one-release-of-two")
+    shown = capsys.readouterr().out
+    hazard = GALLERY["one-release-of-two"]
+    assert hazard.summary in shown and hazard.source() in shown and hazard.remedy in shown
+    assert "race: slot 0 of `x_smem` is overwritten" in shown
+    assert "more findings)" in shown and "kernel: 6 findings" in shown
+    assert "**NVIDIA H200:** " in shown and "**JAX's race detector:** " in shown
+    assert str(hazards.ROOT) not in shown and "fmt:" not in shown
+
+
+def test_a_report_is_shown_in_lines_without_a_machine_s_paths(capsys):
+    long = "race: " + "word " * 30
+    lines = [long, f"  --> {hazards.ROOT}/pipelib/gallery.py:3", "  --> /a/ipykernel_12/34.py:5"]
+    lines.append("      " + "x" * 90)
+    book.show_report(Said("\n".join(lines)))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == shown[-1].replace("text", "") + "text"
+    assert all(len(line) <= 72 for line in shown[1:-2])
+    assert shown[4:-1] == ["  --> pipelib/gallery.py:3", "  --> cell:5", lines[-1]]
+
+
+class Said:
+    """A report of these words."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __len__(self):
+        return 1
+
+    def __str__(self):
+        return self.words
+
+
+def test_a_figure_has_both_versions(capsys):
+    figure = str(book.play_hazard("staging-used-again"))
+    assert "Staging memory used again" in figure and len(figure) < 200_000
+
+
+def test_the_table_has_a_row_for_each(capsys):
+    head, _, *rows = book.hazard_table().splitlines()
+    assert head.count("|") == 5 and len(rows) == len(GALLERY)
+    for hazard, row in zip(GALLERY.values(), rows):
+        assert row.startswith(f"| {hazard.title} | ") and hazard.kind in row

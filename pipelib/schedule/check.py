@@ -76,8 +76,8 @@ def _notes(program: Program, stuck: list[int], memory: Memory) -> Iterator[str]:
         yield "a barrier test orders nothing here, whatever it answers."
     for (line, name), times in memory.overwritten.items():
         yield (
-            f"{line}: what is written to `{name}` is written over unread, {count(times, 'time')}:"
-            " right if only the last is meant to count."
+            f"{line}: what is written to `{name}` is not read before it is written anew,"
+            f" {count(times, 'time')}: right if only the last is meant to count."
         )
 
 

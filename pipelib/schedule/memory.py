@@ -14,7 +14,8 @@ What is written over is forgotten: whoever comes after the newer is after the ol
 - A read of a box that the writes so far do not cover: uninitialized. Arguments that a kernel is
   given and accumulators that it allocates (zeros) are written from the start.
 - An ordinary write of SMEM that is never read until it is loaded over or all ends: a lost store.
-  One that the same thread writes over may be meant (only the last counts), so that is a note.
+  If the same line of the thread writes to the buffer again, that may be meant (only the last
+  counts), so it is a note.
 
 Where accesses of a buffer race, nothing else is reported of the source lines at which they stand.
 Not covered: code that is opaque (it counts as having read and written its buffers, and takes part
@@ -67,6 +68,7 @@ class Memory:
         self.cells: list[dict[Box, Cell]] = [{} for _ in program.buffers]
         self.written: list[dict[Box, None]] = [{} for _ in program.buffers]
         self.raced: set[tuple] = set()
+        self.latest: dict[tuple, int] = {}
         self.suspects: list[tuple[str, Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
         changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
@@ -122,6 +124,7 @@ class Memory:
                 near.writes.clear()
                 near.reads.clear()
         cell.writes[access.component] = access
+        self.latest[_site(access.op, buffer)] = access.index
         self.written[region.buffer][region.box] = None
         cell.is_covered = True
 
@@ -175,7 +178,8 @@ class Memory:
         if buffer.space == "smem":
             for access in cell.writes.values():
                 if access.is_ordinary and not access.was_read:
-                    if by and by.is_ordinary and by.op.thread == access.op.thread:
+                    again = by is None and access.index < self.latest[_site(access.op, buffer)]
+                    if again or (by and by.is_ordinary and by.op.thread == access.op.thread):
                         self.overwritten[access.op.line, buffer.name] += 1
                     else:
                         self.suspects.append(("lost-store", access, buffer))

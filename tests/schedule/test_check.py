@@ -340,13 +340,16 @@ def test_a_result_that_is_never_stored():
         "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ends"
         " to exist: the result is lost."
     )
+    rotated = [write(0, "a"), write(1, "a"), read(1)]  # as an output whose block stays does
+    assert check(program(rotated)).ok
+    assert only(check(program([write(0, "a"), read(0), write(1, "a")])), "lost-store")
     loaded_over = [write(1), just("fence"), load(0, 1), wait(PRODUCED, 1), read(1)]
     assert only(check(program(loaded_over)), "lost-store")
     overwritten = check(program([write(1, "a"), write(1, "b"), read(1)]))
     assert overwritten.ok
     assert overwritten.notes == (
-        "a: what is written to `ring` is written over unread, 1 time: right if only the last is"
-        " meant to count.",
+        "a: what is written to `ring` is not read before it is written anew, 1 time: right if only"
+        " the last is meant to count.",
     )
 
 
@@ -454,7 +457,8 @@ def test_multicast_copies():
 def test_a_report_reads_like_a_compiler_s_error(tmp_path):
     source = tmp_path / "k.py"
     source.write_text("first\n  x_smem[...] = value  # <&>\n")
-    report = check(program([write(0, f"{source}:2"), write(1, f"{source}:2")]))
+    again = [write(slot, f"{source}:2") for slot in (0, 1)]
+    report = check(program(again[:1], again[1:]))
     assert str(report) == (
         "lost-store: thread 0 writes slot 0 of `ring`, and nothing reads it before it is written"
         " over or ends to exist: the result is lost.\n"
@@ -463,7 +467,7 @@ def test_a_report_reads_like_a_compiler_s_error(tmp_path):
         "      (write writes ring[0, 0:8])\n"
         "  remedy: Store it with copy_smem_to_gmem, or leave the write out.\n"
         "  (1 more of the same)\n\n"
-        "hand-made: 1 finding (2 ops of 1 thread checked)"
+        "hand-made: 1 finding (2 ops of 2 threads checked)"
     )
     assert "<code>x_smem[...] = value  # &lt;&amp;&gt;</code>" in report._repr_html_()
 

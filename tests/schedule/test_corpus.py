@@ -10,13 +10,35 @@ from pipelib.schedule import Program
 from tests.schedule import corpus
 from tests.schedule.kernels import like
 
-KERNELS = corpus.clean() + corpus.suspect()
+CLEAN, SUSPECT = corpus.clean(), corpus.suspect()
+KERNELS = CLEAN + SUSPECT
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=[kernel.name for kernel in KERNELS])
-def test_a_program_is_sound_in_itself(kernel):
-    """Regions lie in their buffers, every op says where it was written, JSON keeps it all."""
+def named(kernels):
+    return pytest.mark.parametrize("kernel", kernels, ids=[kernel.name for kernel in kernels])
+
+
+@named(CLEAN)
+def test_a_right_kernel_has_no_finding(kernel):
+    """Not even by the letter of PTX, if pipelib emitted it: its fence is there."""
     program = kernel.trace()
+    is_sound(program)
+    by_upstream = "upstream" in kernel.name or kernel.name.startswith("jax/")
+    report = pipelib.check(program, strict=not by_upstream)
+    assert report.ok, str(report)
+
+
+@named(SUSPECT)
+def test_what_is_wrong_with_a_kernel_of_jax_s_is_found(kernel):
+    program = kernel.trace()
+    is_sound(program)
+    found = pipelib.check(program)
+    assert {finding.kind for finding in found} == {"race"}, str(found)
+    assert all("it may still be read by the wgmma of thread" in f.cause for f in found)
+
+
+def is_sound(program):
+    """Regions lie in their buffers, every op says where it was written, JSON keeps it all."""
     assert not program.truncated
     for op in (op for ops in program.threads for op in ops):
         assert op.line is not None or op.kind.startswith("scope_")

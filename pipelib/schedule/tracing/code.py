@@ -154,18 +154,20 @@ class Compiler:
 
     def emitter(self, kind: str, eqn: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation."""
-        line, label, make = self.line(eqn), _label(eqn), Op
+        line, label, make = self.line(eqn), _label(eqn), tuple.__new__  # in half of Op's time
 
         def emit(
             thread, reads=(), writes=(), barrier=None, index=None, phase=None, size=0, flops=0,
             n=None, note="", peers=(),
         ) -> None:  # fmt: skip
-            scope = f"{thread.scope}/{label}" if thread.scope and label else thread.scope or label
-            op = make(
+            scope = thread.scope
+            if label:
+                scope = f"{scope}/{label}" if scope else label
+            fields = (
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
                 size, flops, n, note, peers,
             )  # fmt: skip
-            thread.ops.append(op)
+            thread.ops.append(make(Op, fields))
 
         return emit
 

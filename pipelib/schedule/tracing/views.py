@@ -106,7 +106,9 @@ class _Frame:
 
     def box(self, env: list, inner: Box | None, line: str | None) -> Box:
         """The box in the array, not clipped; `inner` is one in what is selected."""
-        parts = dict(zip(self.axes, inner)) if inner is not None else {}
+        if inner is None:
+            return tuple([dim.interval(env, None, line) for dim in self.dims])
+        parts = dict(zip(self.axes, inner))
         return tuple(dim.interval(env, parts.get(i), line) for i, dim in enumerate(self.dims))
 
 
@@ -203,9 +205,13 @@ class View:
         ref = self.ref(env)
         if ref.shape != self.base:
             return ref.whole
-        clip = lambda x, size: max(0, min(x, size))
-        box = [(clip(a, n), clip(b, n)) for (a, b), n in zip(self.box(env, inner), ref.shape)]
-        return Region(self._id(thread, ref, env), tuple(box))
+        box = self.box(env, inner)
+        for (start, stop), size in zip(box, ref.shape):
+            if start < 0 or stop > size:
+                clip = lambda x, size: max(0, min(x, size))
+                box = tuple((clip(a, n), clip(b, n)) for (a, b), n in zip(box, ref.shape))
+                break
+        return Region(self._id(thread, ref, env), box)
 
     def _id(self, thread: Any, ref: Ref, env: list) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is of."""

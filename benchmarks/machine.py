@@ -1,38 +1,125 @@
-"""Measures what the parameters of `pipelib.schedule.machine` come from, on the GPU at hand."""
+"""Measures what `pipelib.schedule.machine` holds, and how near `simulate` comes, on one GPU.
 
+    python -m benchmarks.machine measure RECORD   on the GPU: the record, one JSON file, and beside
+                                                  it profile.json, what the in-kernel profiler wrote
+    python -m benchmarks.machine derive RECORD    prints the machine's file for the package
+    python -m benchmarks.machine compare RECORD   prints simulated beside measured times
+
+A record has the provenance, every probe's samples (`benchmarks.probes`), the copy's times, and for
+each kernel of `benchmarks.kernels` the cycles of its blocks (median and quartiles, one of each for
+every launch), how many of them an SM had at once, and the kernel's own times by CUPTI.
+"""
+
+import functools
 import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.mosaic.gpu import profiler
 
-from benchmarks import probes
+import pipelib
+from benchmarks import kernels, probes
+from pipelib.bench import timing
 from pipelib.bench.provenance import provenance
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.simulate import simulate
 
 LAUNCHES = 5
+RING_SLOTS, RING_STEPS = 2, 16
+RING = (
+    jax.ShapeDtypeStruct((128, 64 * RING_STEPS), jnp.float16),
+    jax.ShapeDtypeStruct((64 * RING_STEPS, 128), jnp.float16),
+)
+
+
+# Measuring.
 
 
 def run_probe(probe: probes.Probe) -> dict[str, Any]:
     """A probe's samples, one for each launch."""
+    call = jax.jit(probes.kernel(probe))
     flush = jax.jit(lambda x: x + 1)
     big = jnp.zeros(1 << 26, jnp.float32)  # 256 MiB, several times L2
     args = [jnp.ones(probe.input, jnp.float16)] if probe.input else []
-    call = jax.jit(probes.kernel(probe))
     samples = []
     for launch in range(LAUNCHES + 1):
         if probe.cold:
             big = flush(big).block_until_ready()
         result = call(*args)
         stamps = np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
-        if launch:  # the first one compiles and warms up
+        if launch:  # the first one warms up
             samples.append(probes.slopes(stamps, probe.repeats))
-    columns = {key: [round(s[key], 4) for s in samples] for key in samples[0]}
-    return dict(work=probe.work, repeats=probe.repeats, blocks=probe.blocks, **columns)
+    columns = {key: [round(sample[key], 3) for sample in samples] for key in samples[0]}
+    return dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks, **columns)
+
+
+def run_case(case: kernels.Case) -> dict[str, Any]:
+    """A kernel's blocks by their stamps, and its times by CUPTI."""
+    keys = jax.random.split(jax.random.key(0), len(case.inputs))
+    args = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, case.inputs)]
+    kernel = jax.jit(case.build(True)).lower(*args).compile()
+    columns: dict[str, list] = {}
+    for launch in range(LAUNCHES + 1):
+        stamps = np.asarray(kernel(*args)[-1]).astype(np.uint32)
+        if launch:  # the first one warms up
+            for name, value in _blocks(stamps).items():
+                columns.setdefault(name, []).append(value)
+    _, milliseconds = profiler.Cupti(finalize=False).measure(kernel, iterations=LAUNCHES)(*args)
+    return dict(columns, microseconds=[1e3 * ms for ms in milliseconds])
+
+
+def _blocks(stamps: np.ndarray) -> dict[str, float]:
+    """What one launch's stamps (block, thread, stamp) say of its blocks."""
+    clock0, clock1, ns0, ns1, sm = np.moveaxis(stamps, -1, 0)
+    start = clock0[:, :1]  # the counter wraps, so all is counted from the first thread's start
+    starts = (clock0 - start).astype(np.int32).min(axis=1)
+    stops = (clock1 - start).astype(np.int32).max(axis=1)
+    cycles = (stops - starts).astype(np.float64)
+    low, middle, high = np.quantile(cycles, [0.25, 0.5, 0.75])
+    seconds = (ns1 - ns0).astype(np.float64).sum() * 1e-9
+    most = max(_at_once(clock0[sm[:, 0] == n], clock1[sm[:, 0] == n]) for n in set(sm[:, 0]))
+    return dict(
+        block_cycles=float(middle), quartiles=[float(low), float(high)], blocks_per_sm=most,
+        clock_hz=float((clock1 - clock0).astype(np.float64).sum() / seconds),
+    )  # fmt: skip
+
+
+def _at_once(clock0: np.ndarray, clock1: np.ndarray) -> int:
+    """How many blocks of one SM ran at the same time, at most."""
+    origin = clock0[0, 0]
+    starts = (clock0 - origin).astype(np.int32).min(axis=1)
+    stops = (clock1 - origin).astype(np.int32).max(axis=1)
+    return int(max(((starts <= t) & (stops > t)).sum() for t in starts))
+
+
+def copy_bandwidth() -> dict[str, Any]:
+    """x + 1 by XLA on 4 GiB of float32: bytes read and written, and times."""
+    x = jnp.zeros(1 << 30, jnp.float32)
+    samples = timing.measure({"copy": lambda x: x + 1}, (x,), rounds=2, burst=5)
+    return dict(bytes=2 * x.nbytes, microseconds=list(samples["copy"].microseconds))
+
+
+def in_kernel_profile() -> dict[str, Any]:
+    """The Chrome trace that the in-kernel profiler writes of the ring by hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = kernels.ring(
+            RING_SLOTS, RING_STEPS, False, profile_space=8 * RING_STEPS, profile_dir=folder
+        )
+        args = [jnp.ones(x.shape, x.dtype) for x in RING]
+        for _ in range(2):  # the second finds its code in the caches
+            jax.block_until_ready(jax.jit(kernel)(*args))
+            jax.effects_barrier()
+        newest = max(pathlib.Path(folder).iterdir(), key=lambda path: path.stat().st_mtime)
+        return json.loads(newest.read_text())
 
 
 def nvidia_smi() -> str:
@@ -42,28 +129,136 @@ def nvidia_smi() -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def main(path: str, words: list[str]) -> None:
-    """Writes the record."""
-    record: dict[str, Any] = dict(provenance=provenance(), launches=LAUNCHES, probes={})
-    for probe in probes.select(probes.probes(), words):
-        start = time.perf_counter()
-        try:
-            found = run_probe(probe)
-        except Exception as error:
-            print("FAILED", probe.name, type(error).__name__, str(error)[:300], flush=True)
-            continue
-        record["probes"][probe.name] = found
-        seconds = time.perf_counter() - start
-        cycles, inner = (float(np.median(found[key])) for key in ("cycles", "inner"))
-        work = " ".join(f"{v / cycles:.1f} {k}/cycle" for k, v in probe.work.items())
-        spread = max(found["cycles"]) - min(found["cycles"])
-        clock = float(np.median(found["clock_hz"])) / 1e9
-        print(f"{probe.name:50s} {cycles:10.1f} +-{spread:8.1f} inner {inner:8.1f} {work}"
-              f" {clock:.3f} GHz {seconds:.1f} s", flush=True)
-        pathlib.Path(path).write_text(json.dumps(record, indent=1))
-    record["nvidia_smi"] = nvidia_smi()
-    pathlib.Path(path).write_text(json.dumps(record, indent=1))
+def measure(path: pathlib.Path) -> None:
+    """Writes the record, anew after each part of it, so that what was measured is not lost."""
+    started = time.monotonic()
+    record: dict[str, Any] = dict(provenance=provenance(), launches=LAUNCHES)
+    record |= dict(probes={}, kernels={}, nvidia_smi=[nvidia_smi()])
+
+    def note(part: str, name: str, run: Callable[..., Any], *args: Any) -> None:
+        record[part][name] = found = run(*args)
+        shown = {
+            key: round(median(values), 1)
+            for key, values in found.items()
+            if isinstance(values, list) and isinstance(values[0], (int, float))
+        }
+        print(f"{time.monotonic() - started:6.1f} s", name, shown, flush=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+
+    note("kernels", "copy", copy_bandwidth)
+    path.with_name("profile.json").write_text(json.dumps(in_kernel_profile()) + "\n")
+    ring = kernels.Case("ring", functools.partial(kernels.ring, RING_SLOTS, RING_STEPS), RING)
+    for case in [ring, *kernels.cases()]:
+        note("kernels", case.name, run_case, case)
+    for probe in probes.probes():
+        note("probes", probe.name, run_probe, probe)
+    record["nvidia_smi"].append(nvidia_smi())
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+# What follows from a record.
+
+
+def parameters(record: dict[str, Any]) -> Machine:
+    """The machine of a record; `Machine` says which probe each parameter is from."""
+    of = lambda name, key="cycles": median(record["probes"][name][key])
+    inner = lambda name: of(name, "inner") - of("clock", "inner")
+    load = lambda size, where: of(f"load {size} bytes, {where}")
+    rings = [name for name in record["probes"] if name.startswith("load ring")]
+    work = lambda name: next(iter(record["probes"][name]["work"].values()))
+    most = lambda where, key: max(work(n) / of(n, key) for n in rings if n.endswith(where))
+    flops = lambda name: work(name) / of(name)
+
+    clock, copy = of("clock rate", "clock_hz"), record["kernels"]["copy"]
+    arrive, load_issue = inner("arrive"), inner("load 1024 bytes, L2")
+    wake = of("round trip, delayed") / 2 - of("delay") - arrive
+    sm_rate = most(", 1 blocks, L2", "cycles")
+    landed = lambda size, where: load(size, where) - size / sm_rate - load_issue - wake
+    store = [of(f"store {size} bytes, written") for size in (1024, 32768)]
+    store_rate = (32768 - 1024) / (store[1] - store[0])
+    store_issue = inner("store 1024 bytes, written")
+    product = inner("wgmma 64x64x64 float16, 0 left, 1 threads, issue timed")
+    retired = of("wgmma 64x64x64 float16, 0 left, 1 threads") - of(
+        "wgmma 64x64x64 float16, 1 left, 1 threads"
+    )
+    access = {rows: f"{{}} {rows}x128, 1 threads" for rows in (16, 64)}
+    write = [of(access[rows].format("write")) for rows in (16, 64)]
+    smem_rate = (64 - 16) * 128 * 4 / (write[1] - write[0])
+    read = of(access[16].format("read")) - 16 * 128 * 4 / smem_rate - inner("fence")
+    found = Machine(
+        name=record["provenance"]["gpu"],
+        clock_hz=clock,
+        sms=probes.SMS,
+        load_issue_cycles=load_issue,
+        l2_latency_cycles=landed(16384, "L2"),
+        hbm_latency_cycles=landed(16384, "HBM"),
+        sm_bytes_per_cycle=sm_rate,
+        l2_bytes_per_second=most(f", {probes.SMS} blocks, L2", "second_run") * probes.SMS * clock,
+        hbm_bytes_per_second=copy["bytes"] / median(copy["microseconds"]) * 1e6,
+        store_issue_cycles=store_issue,
+        store_latency_cycles=store[0] - 1024 / store_rate - store_issue,
+        store_bytes_per_cycle=store_rate,
+        wgmma_issue_cycles=product,
+        wgmma_latency_cycles=retired - product,
+        wgmma_flops_per_cycle=(
+            ("bfloat16", flops("wgmma 64x128x64 bfloat16, 1 left, 1 threads")),
+            ("float16", flops("wgmma 64x128x64 float16, 1 left, 1 threads")),
+            ("float8_e4m3fn", flops("wgmma 64x128x128 float8_e4m3fn, 1 left, 1 threads")),
+        ),
+        arrive_cycles=arrive,
+        wait_cycles=inner("wait, passed"),
+        wake_cycles=wake,
+        meet_cycles=of("meet"),
+        fence_cycles=inner("fence"),
+        smem_latency_cycles=max(0.0, read),
+        smem_bytes_per_cycle=smem_rate,
+        alu_ops_per_cycle=flops("add, 1 threads"),
+        transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),
+    )
+    digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
+    rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
+    rounded = {name: digits(value) for name, value in found._asdict().items()}
+    return Machine(**rounded | dict(wgmma_flops_per_cycle=rates))
+
+
+def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, float]]:
+    """Simulated and measured cycles of a block of each kernel.
+
+    Simulated at the clock that the kernel ran at, which falls under load: GMEM's bandwidth does
+    not, so that an SM then gets more bytes in a cycle.
+    """
+    ring = kernels.Case("ring", functools.partial(kernels.ring, RING_SLOTS, RING_STEPS), RING)
+    found = {}
+    for case in [ring, *kernels.cases()]:
+        measured = record["kernels"][case.name]
+        program = pipelib.trace(case.build(False), *case.inputs)
+        crowd = max(measured["blocks_per_sm"])
+        here = machine._replace(clock_hz=median(measured["clock_hz"]))
+        timeline = simulate(program, here, blocks_per_sm=crowd)
+        found[case.name] = timeline.cycles, median(measured["block_cycles"])
+    return found
+
+
+def compare(record: dict[str, Any]) -> None:
+    """Prints simulated beside measured cycles."""
+    print("| kernel | blocks/SM | GHz | simulated | measured | ratio |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, (simulated, measured) in ratios(record, parameters(record)).items():
+        crowd = max(record["kernels"][name]["blocks_per_sm"])
+        clock = median(record["kernels"][name]["clock_hz"]) / 1e9
+        print(
+            f"| {name} | {crowd} | {clock:.2f} | {simulated:,.0f} | {measured:,.0f} |"
+            f" {simulated / measured:.2f} |"
+        )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    command, file = sys.argv[1], pathlib.Path(sys.argv[2])
+    if command == "measure":
+        measure(file)
+    elif command == "derive":
+        print(parameters(json.loads(file.read_text())).to_json(), end="")
+    elif command == "compare":
+        compare(json.loads(file.read_text()))
+    else:
+        raise SystemExit(f"{command!r} is not measure, derive or compare.")

@@ -7,10 +7,12 @@ up, around one operation within each step, how far the counter went (`inner`); r
 cycles too, which the probe `clock` tells. The global timer, read beside the first and the last,
 gives the clock's rate.
 
-Not covered: loops cost some cycles a step (the probe `loop`), which no other figure is freed of.
+Not covered: a loop itself costs some cycles a step, which no figure is freed of.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -41,7 +43,7 @@ class Probe(NamedTuple):
     input: tuple[int, ...] | None = None
     output: tuple[int, ...] | None = None
     blocks: int = 1
-    work: dict[str, float] = {}
+    work: Mapping[str, float] = MappingProxyType({})
     cold: bool = False
     approx_math: bool = False
 
@@ -127,13 +129,24 @@ def kernel(probe: Probe) -> Callable[..., Any]:
 
 
 def slopes(stamps: np.ndarray, repeats: int) -> dict[str, float]:
-    """Cycles for one step, and of its inner part, a mean over blocks and threads."""
+    """Cycles for one step, and of its inner part, a mean over blocks and threads.
+
+    `second_run` is the second run's time over its steps, start and drain included; `crowd` all
+    blocks' time from the first's start to the last's end, over the steps of one: what to divide by
+    for a bandwidth that blocks share, since their slopes differ as others start and end.
+    """
     fields = dict(zip(STAMPS, np.moveaxis(stamps.astype(np.uint32), -1, 0)))
     gone = lambda a, b: (fields[b] - fields[a]).astype(np.float64)  # modulo 2**32
     slope = (gone("clock1", "clock2") - gone("clock0", "clock1")) / repeats
     inner_cycles = fields["inner"].astype(np.float64) / (2 * repeats)
+    second = gone("clock1", "clock2") / (2 * repeats)
     rate = gone("clock0", "clock2").sum() / gone("ns0", "ns2").sum() * 1e9
-    return dict(cycles=slope.mean(), inner=inner_cycles.mean(), clock_hz=rate)
+    found = dict(cycles=slope, second_run=second, inner=inner_cycles)
+    first = fields["ns0"].reshape(-1)[0]
+    begin, end = ((fields[key] - first).astype(np.int32) for key in ("ns0", "ns2"))
+    crowd = (end.max() - begin.min()) * 1e-9 * rate / (3 * repeats)
+    means = {name: float(value.mean()) for name, value in found.items()}
+    return means | dict(crowd=float(crowd), clock_hz=float(rate))
 
 
 # Synchronisation.
@@ -157,14 +170,31 @@ def _arrive_wait(i, block, barrier):
     return inner(lambda: plgpu.barrier_wait(barrier))
 
 
-def _ping(i, block, there, back):
+def _wait_passed(i, block, barrier):
+    plgpu.barrier_arrive(barrier)
+    _delay(8)  # some hundred cycles, after which the phase is long complete
+    return inner(lambda: plgpu.barrier_wait(barrier))
+
+
+def _delay(count: int) -> None:
+    for _ in range(count):
+        plgpu.commit_smem()
+
+
+def _ping(delay, i, block, there, back):
+    _delay(delay)
     plgpu.barrier_arrive(there)
     plgpu.barrier_wait(back)
 
 
-def _pong(i, block, there, back):
+def _pong(delay, i, block, there, back):
     plgpu.barrier_wait(there)
+    _delay(delay)
     plgpu.barrier_arrive(back)
+
+
+def _round_trip(delay: int) -> tuple[Callable[..., None], ...]:
+    return tuple(_once(functools.partial(role, delay)) for role in (_ping, _pong))
 
 
 def _meet(i, block):
@@ -178,13 +208,15 @@ def synchronisation() -> list[Probe]:
     """What barriers, fences and the counter itself cost."""
     barrier = plgpu.Barrier()
     return [
-        Probe("loop", (_once(lambda i, block: None),), 1024),
         Probe("clock", (_once(lambda i, block: inner(lambda: None)),), 1024),
         Probe("clock rate", (_once(lambda i, block: plgpu.commit_smem()),), 1 << 17),
         Probe("fence", (_once(lambda i, block: inner(plgpu.commit_smem)),), 1024),
         Probe("arrive", (_once(_arrive),), 1024, (barrier,)),
         Probe("arrive, wait", (_once(_arrive_wait),), 1024, (barrier,)),
-        Probe("round trip", (_once(_ping), _once(_pong)), 1024, (barrier, barrier)),
+        Probe("wait, passed", (_once(_wait_passed),), 1024, (barrier,)),
+        Probe("delay", (_once(lambda i, block: _delay(8)),), 1024),
+        Probe("round trip", _round_trip(0), 1024, (barrier, barrier)),
+        Probe("round trip, delayed", _round_trip(8), 1024, (barrier, barrier)),
         Probe("meet", (_once(_meet), _once(_meet)), 256),
     ]
 
@@ -219,7 +251,7 @@ def load_latency(rows: int, cold: bool) -> Probe:
 
 def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
     """A ring of slots that are loaded again as soon as they are full."""
-    repeats, warm = (192 if cold else 512), 8 if blocks > 1 else 16
+    repeats, warm = (384 if cold else 768), 8 if blocks > 1 else 16
     tiles = 3 * repeats * blocks if cold else warm * blocks
 
     def role(timed, block, x, ring, barriers):
@@ -275,7 +307,7 @@ def store_latency(rows: int, read_only: bool) -> Probe:
 
 def store_bandwidth(rows: int, blocks: int, cold: bool) -> Probe:
     """Stores with up to four in flight; over more than L2 holds, if cold."""
-    repeats = 192 if cold else 512
+    repeats = 384 if cold else 768
     tiles = 3 * repeats * blocks if cold else 8 * blocks
 
     def step(i, block, out, slot):
@@ -292,9 +324,10 @@ def store_bandwidth(rows: int, blocks: int, cold: bool) -> Probe:
 
 def copies() -> list[Probe]:
     """What loads and stores take, alone and in crowds."""
+    rings = (64, 1), (64, 2), (64, 4), (64, 8), (64, 16), (128, 8), (256, 4), (256, 6)
     probes = [load_latency(rows, cold) for rows in (8, 64, 128, 256) for cold in (False, True)]
     for blocks in (1, SMS):
-        for rows, slots in ((64, 1), (64, 2), (64, 4), (64, 8), (64, 16), (128, 8)):
+        for rows, slots in rings:
             probes += [load_bandwidth(rows, slots, blocks, cold) for cold in (False, True)]
     for rows in (8, 64, 128, 256):
         probes += [store_latency(rows, read_only) for read_only in (False, True)]
@@ -305,8 +338,20 @@ def copies() -> list[Probe]:
 # The tensor core.
 
 
-def wgmma(m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1) -> Probe:
-    """Products one after another with `left` unfinished; the inner part is the issue."""
+def _keep_rolled() -> None:
+    """A loop that never does a step: the compiler unrolls loops that have none within.
+
+    Of products unrolled, it needs a time that grows with the square of the accumulator: minutes.
+    This costs a step some 76 cycles where nothing runs meanwhile.
+    """
+    count = jnp.where(clock() == 0, clock(), 0)
+    lax.fori_loop(jnp.int32(0), count, lambda i, x: (plgpu.commit_smem(), x)[1], jnp.int32(0))
+
+
+def wgmma(
+    m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1, timed_issue: bool = False
+) -> Probe:
+    """Products one after another with `left` unfinished; the inner part is the issue, if timed."""
     dtype = jnp.dtype(dtype)
     transforms = plgpu.TilingTransform((8, 128 // dtype.itemsize)), plgpu.SwizzleTransform(128)
     transposed = dtype.itemsize == 1 or n < 64  # where only rows of b along k fill the swizzle
@@ -317,8 +362,11 @@ def wgmma(m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1) -> Pr
                 right = b.T if transposed else b
 
                 def step(i):
-                    issue = inner(lambda: plgpu.wgmma(acc, a.at[thread], right))
+                    multiply = lambda: plgpu.wgmma(acc, a.at[thread], right)
+                    issue = inner(multiply) if timed_issue else multiply()
                     plgpu.wgmma_wait(left)
+                    if n > 64:
+                        _keep_rolled()
                     return issue
 
                 def run(first, count):
@@ -329,16 +377,18 @@ def wgmma(m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1) -> Pr
                 timed(run)
                 return acc[...]
 
-            sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32))
+            # Products whose result nobody needs are not made.
+            sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
 
         return run_role
 
     scratch = (
         plgpu.SMEM((threads, m, k), dtype, transforms=transforms),
         plgpu.SMEM((n, k) if transposed else (k, n), dtype, transforms=transforms),
-        plgpu.SMEM((threads, m, n), jnp.float32),
+        plgpu.SMEM((threads, m, n), jnp.float16, transforms=TILED if n >= 64 else ()),
     )
     name = f"wgmma {m}x{n}x{k} {dtype.name}, {left} left, {threads} threads"
+    name += ", issue timed" * timed_issue
     roles = tuple(map(role, range(threads)))
     return Probe(name, roles, 256, scratch, work=dict(flops=2.0 * m * n * k))
 
@@ -346,15 +396,16 @@ def wgmma(m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1) -> Pr
 def tensor_core() -> list[Probe]:
     """What products take, for many shapes."""
     half, quarter = jnp.float16, jnp.float8_e4m3fn
-    probes = [
-        wgmma(m, n, 64, half, left)
-        for m in (64, 128) for n in (16, 32, 64, 128, 256) for left in (0, 1)
-        if (m, n) != (128, 256)
-    ]  # fmt: skip
-    probes += [wgmma(64, 128, k, half, left) for k in (128,) for left in (0, 1)]
-    probes += [wgmma(64, 128, 64, half, left, threads=2) for left in (0, 1)]
-    probes += [wgmma(64, 128, 64, jnp.bfloat16, left) for left in (0, 1)]
-    probes += [wgmma(64, n, 128, quarter, left) for n in (128, 256) for left in (0, 1)]
+    shapes = (64, 16), (64, 32), (64, 64), (64, 128), (64, 256), (128, 64), (128, 128)
+    probes = [wgmma(m, n, 64, half, left) for m, n in shapes for left in (0, 1)]
+    probes += [
+        wgmma(64, 128, 128, half, 1),
+        wgmma(64, 128, 64, half, 1, threads=2),
+        wgmma(64, 128, 64, jnp.bfloat16, 1),
+        wgmma(64, 128, 128, quarter, 1),
+        wgmma(64, 64, 64, half, 0, timed_issue=True),
+        wgmma(64, 32, 64, half, 0, timed_issue=True),
+    ]
     return probes
 
 
@@ -372,10 +423,14 @@ def _lanes(
             start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
             for slot in range(2):
                 ring[thread, slot] = start
+            # The compiler must not know what memory holds, nor drop what nobody reads.
+            plgpu.commit_smem()
 
             def run(first, count):
                 one = lambda i, x: step(ring.at[thread, lax.rem(first + i, np.int32(2))], x)
-                ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
+                x = plgpu.layout_cast(ring[thread, 1], layout)
+                ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, x)
+                plgpu.commit_smem()
 
             timed(run)
 
@@ -386,8 +441,15 @@ def _lanes(
     return Probe(f"{name}, {threads} threads", roles, 256, scratch, work=work, **options)
 
 
+def _read(ref, x):
+    x = x + ref[...]
+    plgpu.commit_smem()  # without it, reads and writes leave the loop
+    return x
+
+
 def _write(ref, x):
     ref[...] = x
+    plgpu.commit_smem()
     return x
 
 
@@ -410,7 +472,7 @@ def lanes() -> list[Probe]:
             shape = (rows, 128)
             moved = dict(bytes=4.0 * rows * 128)
             probes += [
-                _lanes(f"read {rows}x128", shape, moved, lambda ref, x: x + ref[...], threads),
+                _lanes(f"read {rows}x128", shape, moved, _read, threads),
                 _lanes(f"write {rows}x128", shape, moved, _write, threads),
             ]
         shape = (32, 128)
@@ -452,7 +514,7 @@ def _epilogue() -> Probe:
 
 def probes() -> list[Probe]:
     """All of them."""
-    return synchronisation() + copies() + tensor_core() + lanes() + [_epilogue()]
+    return [*synchronisation(), *copies(), *lanes(), _epilogue(), *tensor_core()]
 
 
 def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:

@@ -147,7 +147,8 @@ class _Thread:
     """A thread of a block on an SM, and what it started that is not finished."""
 
     __slots__ = (
-        "at", "block", "copy", "groups", "index", "number", "open", "ops", "products", "since", "sm",
+        "at", "block", "copy", "groups", "index", "number", "open", "ops", "products", "since",
+        "sm",
     )  # fmt: skip
 
     def __init__(self, number: int, per_block: int, threads: tuple, sms: "list[_Sm]") -> None:
@@ -442,8 +443,8 @@ class _Run:
             phase.last = done
         if barrier.complete(number):
             for thread in phase.waiters:
-                op = thread.ops[thread.at]
-                self._resume(thread, self._passed(thread, phase.last), phase.last.span, self._on(op))
+                end, text = self._passed(thread, phase.last), self._on(thread.ops[thread.at])
+                self._resume(thread, end, phase.last.span, text)
             phase.waiters = []
 
     def _passed(self, thread: _Thread, done: _Done) -> float:

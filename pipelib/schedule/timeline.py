@@ -26,6 +26,7 @@ that has most steps, of how far the same op of successive steps is apart.
 Source: this project's own.
 """
 
+import itertools
 import pathlib
 import statistics
 from collections import Counter, defaultdict
@@ -124,19 +125,17 @@ class Timeline(NamedTuple):
         """Each lane's fractions of a window in cycles, by default of the whole."""
         stop = self.cycles if stop is None else stop
         length = max(stop - start, 0.0)
-        inside: list[tuple[list, list]] = [([], []) for _ in self.lanes]
-        named = [[] for _ in self.lanes]
+        done: list[list] = [[] for _ in self.lanes]
+        waited: list[list] = [[] for _ in self.lanes]
         for span in self.spans:
             piece = max(span.start, start), min(span.stop, stop)
-            if piece[0] < piece[1]:
-                if span.kind == "scope":
-                    named[span.lane].append(piece)
-                else:
-                    inside[span.lane][span.kind == "wait"].append(piece)
+            # Of what was measured, scopes are all there is; what was simulated is within them.
+            if piece[0] < piece[1] and (span.kind != "scope" or self.source == "measured"):
+                (waited if span.kind == "wait" else done)[span.lane].append(piece)
         uses = []
-        for lane, (busy, waiting), scopes in zip(self.lanes, inside, named):
-            work = _covered(busy or ([] if waiting else scopes)) / length if length else 0.0
+        for lane, busy, waiting in zip(self.lanes, done, waited):
             wait = _covered(waiting) / length if length else 0.0
+            work = _covered(busy + waiting) / length - wait if length else 0.0
             uses.append(LaneUse(lane, work, wait, max(0.0, 1 - work - wait)))
         return tuple(uses)
 
@@ -161,7 +160,7 @@ class Timeline(NamedTuple):
         """The steps of each thread that has waits, products or work in them, in order."""
         runs: defaultdict[int, list[list[Span]]] = defaultdict(list)
         for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
-            if span.step and span.kind not in ("load", "store", "wgmma"):
+            if span.step and span.kind not in _ENGINES:
                 if self.source == "simulated" and span.kind == "scope":
                     continue
                 here = runs[span.lane]
@@ -184,33 +183,34 @@ class Timeline(NamedTuple):
         core = max((u for u in uses if u.lane.endswith("tensor core")), default=None, key=_BUSY)
         if core is not None and core.busy >= 0.9:
             return f"tensor core: busy {core.busy:.0%} of {where}"
-        waits = self._waits(steady.lane if steady else None, start, stop)
-        lane = steady.lane if steady else None
-        busiest = uses[lane] if lane is not None else max(uses, key=_BUSY, default=None)
-        if waits and busiest is not None:
+        lane = steady.lane if steady else self._busiest_thread(uses)
+        waits, use = self._waits(lane, start, stop), uses[lane]
+        if waits:
             (kind, text), cycles = waits.most_common(1)[0]
             fraction = cycles / (stop - start)
-            if fraction >= busiest.busy:
-                what = _CAUSES.get(kind, "nobody")
+            if fraction >= use.busy:
+                what = _CAUSES.get(kind, "waiting")
                 if kind == "load":
-                    queue = self._loads_queue(start, stop)
-                    what += " bandwidth" if queue else " latency"
-                return f"{what}: {fraction:.0%} of {where} {busiest.lane} {text}"
-        if busiest is None:
-            return "nothing: no lane"
-        return f"{busiest.lane}: busy {busiest.busy:.0%} of {where} with its own work"
+                    what += " bandwidth" if self._loads_queue(start, stop) else " latency"
+                return f"{what}: {fraction:.0%} of {where} {use.lane} {text}"
+        return f"{use.lane}: busy {use.busy:.0%} of {where} with its own work"
 
-    def _waits(self, lane: int | None, start: float, stop: float) -> Counter:
-        """Cycles of a window that are waited (by one lane, or all), by cause's kind and by text."""
+    def _busiest_thread(self, uses: tuple[LaneUse, ...]) -> int:
+        """The lane of the thread that works most."""
+        threads = {span.lane for span in self.spans if span.kind not in _ENGINES}
+        return max(threads, key=lambda lane: uses[lane].busy, default=0)
+
+    def _waits(self, lane: int, start: float, stop: float) -> Counter:
+        """Cycles of a window that a lane waits, by cause's kind and by text."""
         waits: Counter = Counter()
         for span in self.spans:
             inside = min(span.stop, stop) - max(span.start, start)
-            if span.kind == "wait" and inside > 0 and lane in (None, span.lane):
+            if span.kind == "wait" and inside > 0 and span.lane == lane:
                 text, kind = span.text.partition("[")[0], ""
                 if span.cause is not None:
                     cause = self.spans[span.cause]
                     kind = cause.kind
-                    text += f" for the {cause.text.partition(',')[0]} of {self.lanes[cause.lane]}"
+                    text += f" for {cause.text.partition(',')[0]} ({self.lanes[cause.lane]})"
                 waits[kind, text] += inside
         return waits
 
@@ -239,6 +239,7 @@ class Timeline(NamedTuple):
         write(self, path)
 
 
+_ENGINES = "load", "store", "wgmma"  # what TMA and the tensor core do
 _BUSY = lambda use: use.busy
 _CAUSES = {
     "load": "memory", "store": "stores", "wgmma": "tensor core", "issue": "synchronisation",
@@ -265,5 +266,5 @@ def _period(runs: list[list[Span]]) -> float | None:
             key = span.kind, span.line, span.scope
             starts[*key, seen[key]].append(span.start)
             seen[key] += 1
-    gaps = [b - a for each in starts.values() for a, b in zip(each, each[1:])]
+    gaps = [b - a for each in starts.values() for a, b in itertools.pairwise(each)]
     return statistics.median(gaps) if gaps else None

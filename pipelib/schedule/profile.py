@@ -1,0 +1,117 @@
+"""`read_profile`: the in-kernel profiler's Chrome trace as a measured `Timeline`.
+
+The format, as JAX's profiler writes it (`plgpu.CompilerParams(profile_space=, profile_dir=)`). One
+B and one E event for each `jax.named_scope`; `pid` is one more than the multiprocessor's number,
+`tid` numbers the Pallas threads of all blocks from 1. `ts` claims to be microseconds and is not:
+a thread's first event has the GPU's timer in it, in nanoseconds over 1000, and each further event
+adds to that the multiprocessor's *cycles* since the first, also over 1000.
+
+So within a lane times are exact cycles (less what the profiler takes its own events to cost), but
+lanes are only as well aligned as the timer ticks: their first events, of the scope `Init` that JAX
+puts around a kernel's start, are taken to be when the timer said.
+
+Not covered: the SM's clock, which the file does not have; a wait looks like any other scope, unless
+its name begins with "wait": such a scope is a span of kind "wait". Which block of the grid a thread
+belongs to is taken from `tid`, so threads without events must not be in between.
+Source: `jax.experimental.mosaic.gpu.profiler` of JAX 0.11.2 and 0.12.0.1.
+"""
+
+import json
+import pathlib
+from collections import Counter, defaultdict
+from typing import Any
+
+from pipelib.schedule.timeline import Span, Timeline
+
+
+def read_profile(
+    path: str | pathlib.Path,
+    *,
+    clock_hz: float,
+    threads: int = 1,
+    block: int | None = None,
+    name: str = "",
+    machine: str = "",
+) -> Timeline:
+    """What the in-kernel profiler saw, with one lane for each Pallas thread.
+
+    Args:
+      path: the JSON file, one of those in the kernel's `profile_dir`.
+      clock_hz: the SM's clock while the kernel ran, to align the threads.
+      threads: Pallas threads of a block.
+      block: only this one, by its number in the grid; by default all that are in the file.
+      name: the kernel's, by default the file's.
+      machine: what it ran on.
+
+    Returns:
+      A timeline in cycles, source "measured". The spans of a name in a thread are its steps in
+      order: `step` is (0,), (1,), ...
+
+    Raises:
+      ValueError: the file is no such trace, an end has no beginning, or a block is not in it.
+    """
+    path = pathlib.Path(path)
+    events = _events(path)
+    by_tid: defaultdict[int, list[dict]] = defaultdict(list)
+    for event in events:
+        by_tid[event["tid"]].append(event)
+    numbers = sorted(by_tid)
+    if block is not None:
+        numbers = [tid for tid in numbers if (tid - 1) // threads == block]
+        if not numbers:
+            found = sorted({(tid - 1) // threads for tid in by_tid})
+            raise ValueError(f"{path.name} has no event of {block=}, only of the blocks {found}.")
+    first = min((by_tid[tid][0]["ts"] for tid in numbers), default=0.0)
+    spans, lanes = [], []
+    for lane, tid in enumerate(numbers):
+        origin = by_tid[tid][0]["ts"]
+        offset = (origin - first) * 1e3 * clock_hz * 1e-9  # the timer's nanoseconds
+        spans += _spans(path, lane, by_tid[tid], origin, offset)
+        lanes.append(_lane(tid, threads, len(numbers) > threads))
+    cycles = max((span.stop for span in spans), default=0.0)
+    notes = ("threads are aligned at their first event, by the GPU's timer",)
+    return Timeline(
+        name or path.stem, tuple(lanes), tuple(spans), cycles, clock_hz, "measured", machine,
+        notes=notes,
+    )  # fmt: skip
+
+
+def _events(path: pathlib.Path) -> list[dict[str, Any]]:
+    try:
+        events = json.loads(path.read_text("utf-8"))["traceEvents"]
+        return [dict(event, ts=float(event["ts"]), tid=int(event["tid"])) for event in events]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path.name} is not a Chrome trace of the in-kernel profiler: it needs 'traceEvents'"
+            f" with 'ts' and 'tid' ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _lane(tid: int, threads: int, many: bool) -> str:
+    block, thread = divmod(tid - 1, threads)
+    return f"block {block} thread {thread}" if many else f"thread {thread}"
+
+
+def _spans(path, lane: int, events: list[dict], origin: float, offset: float) -> list[Span]:
+    """One thread's spans, outer ones before those within."""
+    spans: list[Span | None] = []
+    opened: list[tuple[int, str, float]] = []
+    seen: Counter = Counter()
+    for event in events:
+        cycle = offset + round((event["ts"] - origin) * 1e3)
+        if event["ph"] == "B":
+            opened.append((len(spans), event["name"], cycle))
+            spans.append(None)
+            continue
+        if not opened or opened[-1][1] != event["name"]:
+            raise ValueError(
+                f"{path.name}: {event['name']!r} ends in thread {event['tid']} at {event['ts']} but"
+                " is not the scope that began last, so events were lost: enlarge profile_space."
+            )
+        place, text, start = opened.pop()
+        scope = "/".join([*(outer for _, outer, _ in opened), text])
+        kind = "wait" if text.startswith("wait") else "scope"
+        step = (seen[scope],)
+        seen[scope] += 1
+        spans[place] = Span(lane, start, cycle, kind, text, step=step, scope=scope)
+    return [span for span in spans if span is not None]

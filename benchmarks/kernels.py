@@ -21,16 +21,26 @@ from benchmarks import probes
 
 SIZE = 4096
 ROWS = 16384
+RING_SLOTS, RING_STEPS = 2, 16
 _CROWD = {True: "", False: ", as many blocks as fit"}  # of an SM, where more than one does
 STAMPS = ("clock0", "clock1", "ns0", "ns1", "sm")
 
 
 class Case(NamedTuple):
-    """A kernel to measure and to simulate: `build(stamped)` of inputs of these shapes."""
+    """A kernel to measure and to simulate: `build(stamped)` of inputs of these shapes.
+
+    `l2_hits` is `simulate`'s: 1 for inputs so small that they are in L2 from the launch before.
+    """
 
     name: str
     build: Callable[[bool], Callable[..., Any]]
     inputs: tuple[jax.ShapeDtypeStruct, ...]
+    l2_hits: float | None = None
+
+
+def like(*shape: int, dtype: Any = jnp.float16) -> jax.ShapeDtypeStruct:
+    """An array of this shape."""
+    return jax.ShapeDtypeStruct(shape, dtype)
 
 
 def _kernel(
@@ -98,7 +108,7 @@ def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., 
         plgpu.copy_smem_to_gmem(out_smem, out.at[here])
         plgpu.wait_smem_to_gmem(0)
 
-    out = jax.ShapeDtypeStruct((SIZE, SIZE), half)
+    out = like(SIZE, SIZE)
     scratch = (plgpu.SMEM((128, 128), half, transforms=probes.TILED), *pad)
     return _kernel(body, out, dict(i=SIZE // 128, j=SIZE // 128), stamped, scratch=scratch)
 
@@ -141,7 +151,7 @@ def specialized(
             ],
         )(a, b)  # fmt: skip
 
-    out = jax.ShapeDtypeStruct((SIZE, SIZE), half)
+    out = like(SIZE, SIZE)
     scratch = (plgpu.SMEM((tile, 128), half, transforms=probes.TILED), *pad)
     grid = dict(i=SIZE // tile, j=SIZE // 128)
     return _kernel(body, out, grid, stamped, threads=3, scratch=scratch)
@@ -161,7 +171,7 @@ def add_one(slots: int, stamped: bool) -> Callable[..., Any]:
             step, grid=(SIZE // 64,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=slots
         )(x, out)
 
-    out = jax.ShapeDtypeStruct((ROWS, SIZE), jnp.float32)
+    out = like(ROWS, SIZE, dtype=jnp.float32)
     return _kernel(body, out, dict(i=ROWS // 64), stamped)
 
 
@@ -180,7 +190,7 @@ def total(slots: int, stamped: bool) -> Callable[..., Any]:
         plgpu.copy_smem_to_gmem(sums, out.at[pl.ds(i * 64, 64)])
         plgpu.wait_smem_to_gmem(0)
 
-    out = jax.ShapeDtypeStruct((ROWS, 64), jnp.float32)
+    out = like(ROWS, 64, dtype=jnp.float32)
     scratch = (plgpu.SMEM((64, 64), jnp.float32),)
     return _kernel(body, out, dict(i=ROWS // 64), stamped, scratch=scratch)
 
@@ -231,15 +241,16 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
     )  # fmt: skip
-    out = jax.ShapeDtypeStruct((2, 128, 128), jnp.float16)
+    out = like(2, 128, 128)
     return _kernel(body, out, dict(i=2), stamped, threads=2, scratch=scratch, **params)
 
 
 def cases() -> list[Case]:
     """All that is measured."""
-    square = (jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float16),) * 2
-    tall = (jax.ShapeDtypeStruct((ROWS, SIZE), jnp.float32),)
-    found = []
+    steps = RING_STEPS * 64
+    small = (like(128, steps), like(steps, 128))
+    square, tall = (like(SIZE, SIZE),) * 2, (like(ROWS, SIZE, dtype=jnp.float32),)
+    found = [Case("ring", functools.partial(ring, RING_SLOTS, RING_STEPS), small, l2_hits=1.0)]
     for slots, delay in ((1, 0), (2, 0), (3, 0), (4, 0), (4, 1)):
         for alone in (True, False) if slots < 3 else (True,):
             name = f"matmul 128x128x64, {slots} slots, delay {delay}" + _CROWD[alone]

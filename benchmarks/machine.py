@@ -10,7 +10,6 @@ each kernel of `benchmarks.kernels` the cycles of its blocks (median and quartil
 every launch), how many of them an SM had at once, and the kernel's own times by CUPTI.
 """
 
-import functools
 import json
 import pathlib
 import subprocess
@@ -34,11 +33,6 @@ from pipelib.schedule.machine import Machine
 from pipelib.schedule.simulate import simulate
 
 LAUNCHES = 5
-RING_SLOTS, RING_STEPS = 2, 16
-RING = (
-    jax.ShapeDtypeStruct((128, 64 * RING_STEPS), jnp.float16),
-    jax.ShapeDtypeStruct((64 * RING_STEPS, 128), jnp.float16),
-)
 
 
 # Measuring.
@@ -111,10 +105,9 @@ def copy_bandwidth() -> dict[str, Any]:
 def in_kernel_profile() -> dict[str, Any]:
     """The Chrome trace that the in-kernel profiler writes of the ring by hand."""
     with tempfile.TemporaryDirectory() as folder:
-        kernel = kernels.ring(
-            RING_SLOTS, RING_STEPS, False, profile_space=8 * RING_STEPS, profile_dir=folder
-        )
-        args = [jnp.ones(x.shape, x.dtype) for x in RING]
+        ring, *_ = kernels.cases()
+        kernel = ring.build(False, profile_space=8 * kernels.RING_STEPS, profile_dir=folder)
+        args = [jnp.ones(x.shape, x.dtype) for x in ring.inputs]
         for _ in range(2):  # the second finds its code in the caches
             jax.block_until_ready(jax.jit(kernel)(*args))
             jax.effects_barrier()
@@ -147,8 +140,7 @@ def measure(path: pathlib.Path) -> None:
 
     note("kernels", "copy", copy_bandwidth)
     path.with_name("profile.json").write_text(json.dumps(in_kernel_profile()) + "\n")
-    ring = kernels.Case("ring", functools.partial(kernels.ring, RING_SLOTS, RING_STEPS), RING)
-    for case in [ring, *kernels.cases()]:
+    for case in kernels.cases():
         note("kernels", case.name, run_case, case)
     for probe in probes.probes():
         note("probes", probe.name, run_probe, probe)
@@ -227,14 +219,13 @@ def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, f
     Simulated at the clock that the kernel ran at, which falls under load: GMEM's bandwidth does
     not, so that an SM then gets more bytes in a cycle.
     """
-    ring = kernels.Case("ring", functools.partial(kernels.ring, RING_SLOTS, RING_STEPS), RING)
     found = {}
-    for case in [ring, *kernels.cases()]:
+    for case in kernels.cases():
         measured = record["kernels"][case.name]
         program = pipelib.trace(case.build(False), *case.inputs)
         crowd = max(measured["blocks_per_sm"])
         here = machine._replace(clock_hz=median(measured["clock_hz"]))
-        timeline = simulate(program, here, blocks_per_sm=crowd)
+        timeline = simulate(program, here, blocks_per_sm=crowd, l2_hits=case.l2_hits)
         found[case.name] = timeline.cycles, median(measured["block_cycles"])
     return found
 

@@ -3,6 +3,10 @@
 Source of all numbers: a machine's file in `machines/` here, which `benchmarks/machine.py` derives
 from the record of its measurements, `benchmarks/results/<gpu>/machine.json`; a test holds the two
 together. Probes named below are that record's. Nothing is fitted to a whole kernel.
+
+Under load a GPU lowers its clock (the record has it for each kernel: 1.5 to 1.8 GHz where the
+tensor core is busy), and GMEM then gives more bytes in a cycle. `machine._replace(clock_hz=...)`
+simulates that; the times of whole kernels are compared so.
 """
 
 import json
@@ -36,7 +40,8 @@ class Machine(NamedTuple):
       fence_cycles: `commit_smem` ("fence", inner part).
       smem_latency_cycles: an ordinary read of SMEM, without its bytes' time ("read ...").
       smem_bytes_per_cycle: ordinary accesses of SMEM, and operands of wgmma ("read ...").
-      alu_ops_per_cycle: operations on float32 elements ("add").
+      alu_ops_per_cycle: operations on float32 elements ("add"); a multiplication and an addition
+        that the compiler fuses take the time of one ("multiply and add").
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
     """
 

@@ -24,7 +24,10 @@ beginning and end of other memory, `commit_group` and what only counts registers
 GMEM's bandwidth. A byte comes from HBM or, with the probability `l2_hits`, from L2; stored bytes
 all go on to HBM. The port's rate is the lower of what an SM can take, L2's share for all bytes and
 HBM's share for the rest: a mean over the kernel, not a cache. By default each byte of GMEM is
-fetched from HBM once for the whole grid and every further load of it hits: L2 at its best.
+fetched from HBM once for the whole grid and every further load of it hits: L2 at its best. Its
+bandwidth was measured with SMs that each read tiles of their own; those that read the same tiles at
+about the same time, as in a matrix product, get more: where L2 is what bounds them, simulated times
+are a fifth too long.
 
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
 servers; the timeline shows the first. They start together, which real ones do for the first wave.
@@ -340,7 +343,7 @@ class _Run:
             return now
         done = thread.groups[last][op.note != "read_only"]
         end = max(now, done.time)
-        self._span(thread, op, "wait", now, end, cause=done.span)
+        self._span(thread, op, "wait", now, end, "waits for its stores", cause=done.span)
         return end
 
     def wgmma(self, thread: _Thread, op: Op, now: float) -> float:
@@ -356,7 +359,7 @@ class _Run:
             return now
         done = thread.products[last]
         end = max(now, done.time + self.machine.wgmma_latency_cycles)
-        self._span(thread, op, "wait", now, end, cause=done.span)
+        self._span(thread, op, "wait", now, end, "waits for its products", cause=done.span)
         return end
 
     def access(self, thread: _Thread, op: Op, now: float) -> float:

@@ -210,7 +210,7 @@ class Timeline(NamedTuple):
                 if span.cause is not None:
                     cause = self.spans[span.cause]
                     kind = cause.kind
-                    text += f" for {cause.text.partition(',')[0]} ({self.lanes[cause.lane]})"
+                    text += f" ({cause.text.partition(',')[0]}, {self.lanes[cause.lane]})"
                 waits[kind, text] += inside
         return waits
 

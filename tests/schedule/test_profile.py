@@ -8,7 +8,6 @@ import pytest
 
 import pipelib
 from benchmarks import kernels
-from benchmarks import machine as benchmark
 from pipelib.schedule.machine import H200
 from pipelib.schedule.profile import read_profile
 from pipelib.schedule.simulate import simulate
@@ -58,14 +57,14 @@ def test_the_recorded_profile():
     names = {s.scope for s in second.spans}
     assert names == {"Init", "wait produced", "multiply", "release", "wait consumed", "load"}
     multiplied = [s for s in second.spans if s.scope == "multiply"]
-    assert [s.step for s in multiplied] == [(i,) for i in range(benchmark.RING_STEPS)]
+    assert [s.step for s in multiplied] == [(i,) for i in range(kernels.RING_STEPS)]
     assert second.name == "ring"
 
 
 def test_the_simulated_ring_is_near_the_measured_one():
     """The same kernel, the same sizes, seen by the same function."""
-    build = kernels.ring(benchmark.RING_SLOTS, benchmark.RING_STEPS, False)
-    simulated = simulate(pipelib.trace(build, *benchmark.RING), H200)
+    ring, *_ = kernels.cases()
+    simulated = simulate(pipelib.trace(ring.build(False), *ring.inputs), H200, l2_hits=ring.l2_hits)
     measured = recorded(block=0)
     ratio = simulated.steady().cycles_per_step / measured.steady().cycles_per_step
     assert 0.8 < ratio < 1.25

@@ -262,9 +262,7 @@ def test_a_multicast_lands_on_all_peers():
         Barrier(i, f"produced{i}", 1, 1, ("x",), block=i, peers=peers) for i in range(2)
     )
     part = lambda i: load(0)._replace(thread=i, barrier=i, peers=peers, bytes=10)
-    threads = [
-        [compute(flops=30 * i, thread=i), part(i), wait(i, 0, thread=i)] for i in range(2)
-    ]
+    threads = [[compute(flops=30 * i, thread=i), part(i), wait(i, 0, thread=i)] for i in range(2)]
     made = program(*threads, blocks=2)._replace(barriers=barriers)
     found = simulate(made, TOY, l2_hits=1)
     landed = [s.stop for s in found.spans if s.kind == "load"]
@@ -402,7 +400,7 @@ def test_steady_state_of_a_bounded_ring():
     steady = found.steady()
     assert steady.cycles_per_step == 20
     assert found.bound().startswith("memory bandwidth: ")
-    assert found.bound().endswith(" waits on produced for load x (TMA loads)")
+    assert found.bound().endswith(" waits on produced (load x, TMA loads)")
     slow = simulate(ring(40, 4, 50), TOY, l2_hits=1)
     assert slow.steady().cycles_per_step == 51
     assert slow.bound() == "thread 1: busy 100% of the steady state with its own work"

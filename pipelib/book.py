@@ -190,8 +190,11 @@ def show_hazard(name: str) -> None:
     )
 
 
-def play_hazard(name: str) -> Player:
-    """A figure to step through: a hazard's faulty and its mended version, simulated."""
+def play_hazard(name: str, **window: Any) -> Player:
+    """A figure to step through: a hazard's faulty and its mended version, simulated.
+
+    `window` is what `pipelib.player` takes to show a part of it.
+    """
     settings, hazard = [], GALLERY[name]
     for version in ("faulty", "mended"):
         program = hazard.program(fixed=version == "mended")._replace(name=hazard.title)
@@ -200,7 +203,7 @@ def play_hazard(name: str) -> Player:
         causes = "\n".join(finding.cause for finding in findings)
         timeline = pipelib.simulate(program, pipelib.H200)
         settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
-    return pipelib.player(settings)
+    return pipelib.player(settings, **window)
 
 
 def hazard_table() -> str:

@@ -411,7 +411,8 @@ class _Run:
             return None
         del self.meets[thread.copy, thread.block, op.n]
         end = now + self.machine.meet_cycles
-        last = self._span(thread, op, "wait", now, end, "meets the other threads of the block")
+        # The last to come waits for nobody: it releases the others.
+        last = self._span(thread, op, "issue", now, end, "meets the other threads of the block")
         for other in here[:-1]:
             self._resume(other, end, last, "waits for the other threads of the block")
         return end

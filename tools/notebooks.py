@@ -49,7 +49,9 @@ from pipelib.bench import provenance
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 RECORD = "pipelib_record"
-# What a chapter says that shows a schedule; its outputs depend on all of pipelib.
+# What a chapter says that shows a schedule; its outputs depend on all of pipelib
+# and on what hazards did.
+HAZARDS = tuple(ROOT.glob("benchmarks/results/*/hazards*.json"))
 ANALYSIS = re.compile(r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)")
 CELL_SECONDS = 300
 # What every chapter's notebook says of its language; no more, so that the same
@@ -200,8 +202,9 @@ def without_colours(text: str) -> str:
 def source_digest(notebook: NotebookNode) -> str:
     """SHA-256 of the chapter's code cells and of pipelib's code."""
     cells = code(notebook)
-    package = [provenance.PACKAGE] if ANALYSIS.search("\n".join(cells)) else []
-    parts = [provenance.code_digest(*package), *cells]
+    shows = ANALYSIS.search("\n".join(cells))
+    sources = [provenance.PACKAGE, *sorted(HAZARDS)] if shows else []
+    parts = [provenance.code_digest(*sources), *cells]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

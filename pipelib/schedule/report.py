@@ -45,6 +45,10 @@ class Finding(NamedTuple):
     slot: int | None = None
     count: int = 1
 
+    def __str__(self) -> str:
+        """Kind, cause and remedy; a `Report` has the ops in words, too."""
+        return f"{self.kind}: {self.cause} {self.remedy}"
+
 
 class Report:
     """The findings of one program, an iterable; `ok` if there are none.

@@ -472,6 +472,11 @@ def test_a_report_reads_like_a_compiler_s_error(tmp_path):
     assert "<code>x_smem[...] = value  # &lt;&amp;&gt;</code>" in report._repr_html_()
 
 
+def test_a_finding_alone_has_its_sentences():
+    finding = only(check(program([write(1, "a")])), "lost-store")
+    assert str(finding) == f"lost-store: {finding.cause} {finding.remedy}"
+
+
 def test_what_is_left_out_is_said():
     opaque = Op("opaque", 0, (at(SMEM, 0, 2),), (at(SMEM, 0, 2),), note="magic")
     report = check(program([opaque, read(1), Op("test", 0, barrier=PRODUCED, index=0)]))

@@ -12,7 +12,7 @@ from pipelib.schedule.machine import H100, H200, Machine
 from tests.schedule.toy import TOY
 
 ROOT = pathlib.Path(__file__).parents[2]
-RECORD = json.loads((ROOT / "benchmarks/results/h200/machine.json").read_text())
+RECORD = json.loads((ROOT / "benchmarks/results/nvidia-h200/machine.json").read_text())
 # Where the model is off by more than an eighth. L2 bounds these, and gives more than its own probe
 # found where multiprocessors load the same tiles at about the same time, as here.
 FARTHER = {

@@ -12,7 +12,7 @@ from pipelib.schedule.machine import H200
 from pipelib.schedule.profile import read_profile
 from pipelib.schedule.simulate import simulate
 
-RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/h200"
+RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
 RECORD = json.loads((RESULTS / "machine.json").read_text())
 
 

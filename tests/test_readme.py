@@ -1,5 +1,6 @@
 """The README's kernel does what it says, here and on a GPU."""
 
+import os
 import pathlib
 import re
 import subprocess
@@ -24,6 +25,25 @@ def run(folder):
 
 def test_the_kernel_in_the_interpreter(tmp_path):
     run(tmp_path)
+
+
+def test_the_commands_and_what_they_print(tmp_path):
+    text = README.read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "kernel.py").write_text(program)
+    commands = re.findall(r"^python (-m pipelib .*)$", text, re.MULTILINE)
+    (printed,) = re.findall(r"^add_one: no finding.*$", text, re.MULTILINE)
+    assert len(commands) == 2
+    first, second = (
+        subprocess.run(
+            [sys.executable, *command.split()], capture_output=True, text=True, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(README.parent)},
+        )
+        for command in commands
+    )  # fmt: skip
+    assert (first.returncode, first.stdout) == (0, printed + "\n"), first.stderr
+    assert second.stdout.startswith("timeline.html: add_one, simulated on NVIDIA H100")
+    assert (tmp_path / "timeline.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.gpu

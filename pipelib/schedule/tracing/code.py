@@ -33,12 +33,13 @@ class Silent(NamedTuple):
 class Code(NamedTuple):
     """A jaxpr, compiled: `steps` are run in order on a copy of `template`.
 
-    `cost` is that of all of it, if it is arithmetic on tensors and nothing else.
+    The operands are side by side there, from `first` on. `cost` is that of all of it, if it is
+    arithmetic on tensors and nothing else.
     """
 
     invars: list
     template: list
-    inputs: list[int]
+    first: int
     outputs: list[int]
     steps: list[Step]
     cost: Cost | None
@@ -47,8 +48,7 @@ class Code(NamedTuple):
     def run(self, thread: Thread, values: list) -> list:
         """The results for these values."""
         env = self.template.copy()
-        for slot, value in zip(self.inputs, values, strict=True):
-            env[slot] = value
+        env[self.first : self.first + len(values)] = values
         for step in self.steps:
             step(thread, env)
         return [env[slot] for slot in self.outputs]
@@ -101,10 +101,11 @@ class Compiler:
         if not is_open:
             for var, const in zip(jaxpr.constvars, getattr(self.whole, "consts", ()), strict=True):
                 self.template[self.slot(var)] = value_of(const)
-        inputs = list(map(self.slot, invars))
+        first = len(self.template)
+        list(map(self.slot, invars))
         steps, cost = self._steps(jaxpr.eqns)
         outputs = list(map(self.slot, jaxpr.outvars))
-        return Code(invars, self.template, inputs, outputs, steps, cost, self.whole)
+        return Code(invars, self.template, first, outputs, steps, cost, self.whole)
 
     def _steps(self, eqns: Any) -> tuple[list[Step], Cost | None]:
         """The steps of these equations, and their cost if they do nothing but cost."""

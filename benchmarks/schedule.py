@@ -1,10 +1,22 @@
-"""How fast `pipelib.trace` is: one block of a warp-specialized matmul, and one of many steps.
+"""How fast `pipelib.trace` is and how much memory it takes, for products of more and more steps.
 
-Prints a row for each: operations, seconds from the call to the program, operations a second; and
-again, when JAX remembers the jaxprs. Run it with `python benchmarks/schedule.py`; needs no GPU.
+`python -m benchmarks.schedule` measures on one core, in a minute or two, and writes the record
+`results/cpu/schedule.json`; no GPU is needed. A sample of `first_seconds` is one call with JAX's
+caches cleared, from the function to the program; one of `again_seconds` a call after that, where
+JAX remembers jaxprs. They are seconds of the core, which do not pass while others have it;
+`first_wall_seconds` and `again_wall_seconds` are those on the clock. `peak_bytes` is what Python's
+tracemalloc saw at most in one more call, `kept_bytes` what it saw after it, the program.
 """
 
+import collections
+import gc
+import json
+import pathlib
+import platform
+import statistics
 import time
+import tracemalloc
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +25,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib.bench.provenance import provenance
 
 TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 4
+STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
+RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
 TRANSFORMS = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
@@ -63,19 +78,51 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     )(a, b)  # fmt: skip
 
 
-def measure(name: str, m: int, n: int, k: int) -> None:
-    """Prints the row of one size."""
+def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
+    """The record of one size; prints its row."""
     a, b = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((m, k), (k, n)))
-    seconds, ops = [], 0
-    for _ in range(2):
-        start = time.perf_counter()
-        ops = sum(map(len, pipelib.trace(matmul, a, b).threads))
-        seconds.append(time.perf_counter() - start)
-    columns = (f"{each:7.3f} s {ops / each:9,.0f} ops/s" for each in seconds)
-    print(f"{name:12} {ops:8,} ops | first {next(columns)} | again {next(columns)}")
+    samples: dict[str, list[float]] = collections.defaultdict(list)
+    for _ in range(SAMPLES):
+        jax.clear_caches()
+        for which in ("first", "again"):
+            gc.collect()
+            wall, core = time.perf_counter(), time.process_time()
+            pipelib.trace(matmul, a, b)
+            samples[f"{which}_seconds"].append(time.process_time() - core)
+            samples[f"{which}_wall_seconds"].append(time.perf_counter() - wall)
+    gc.collect()
+    tracemalloc.start()
+    program = pipelib.trace(matmul, a, b)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    ops = sum(map(len, program.threads))
+    row = f"{name:18} {ops:8,} ops"
+    for which in ("first", "again"):
+        seconds = statistics.median(samples[f"{which}_seconds"])
+        row += f" | {which} {seconds:7.3f} s {ops / seconds:9,.0f} ops/s"
+    print(f"{row} | {peak / ops:6,.0f} bytes/op at most")
+    return dict(name=name, m=m, n=n, k=k, ops=ops, **samples, peak_bytes=peak, kept_bytes=kept)
+
+
+def cpu() -> str:
+    """The processor's name, where the system tells it."""
+    info = pathlib.Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def main() -> None:
+    """Measures all sizes and writes the record."""
+    measure("warm-up", 256, 256, 256)
+    sizes = [measure("4096 x 4096 x 4096", 4096, 4096, 4096)]
+    sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
+    record = dict(
+        command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(), sizes=sizes
+    )
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
-    measure("warm-up", 256, 256, 256)
-    measure("4096^3", 4096, 4096, 4096)
-    measure("100,000 ops", 256, 256, TILE_K * 9000)
+    main()

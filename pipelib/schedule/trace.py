@@ -488,8 +488,8 @@ _UNKNOWN = (
     " traced"
 )
 _EARLIER = (
-    "copies without a barrier, as only GPUs before Hopper do, which are not traced: give the copy a"
-    " barrier and wait for that"
+    "is for copies without a barrier, as only GPUs before Hopper make them, which are not traced:"
+    " give the copy a barrier and wait for that"
 )
 _BLACKWELL = "is Blackwell's, but only kernels for Hopper are traced: use wgmma and accumulators"
 _OTHERS = (

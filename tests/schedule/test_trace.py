@@ -350,8 +350,13 @@ def test_what_is_not_for_one_cluster_of_hopper_is_refused():
         refused(tensor_memory, scratch_types=[tmem]): "'tmem' is in TMEM, the memory of Blackwell's"
         " tensor core, which a Hopper GPU lacks: only kernels for Hopper are traced.",
         refused(earlier, scratch_types=[smem]): line
-        + "the primitive 'copy_gmem_to_smem' copies without a barrier, as only GPUs before Hopper"
-        " do, which are not traced: give the copy a barrier and wait for that.",
+        + "the primitive 'copy_gmem_to_smem' is for copies without a barrier, as only GPUs before"
+        " Hopper make them, which are not traced: give the copy a barrier and wait for that.",
+        refused(lambda x, o: plgpu.wait_gmem_to_smem(0)): line
+        + "the primitive 'wait_gmem_to_smem' is for copies without a barrier, as only GPUs .*",
+        refused(lambda x, o: plgpu.commit_tmem()): line
+        + "the primitive 'commit_tmem' is Blackwell's, but only kernels for Hopper are traced: use"
+        " wgmma and accumulators.",
         refused(other_device): line + r"this access is to the memory of another device .*",
         refused(in_warps): line + r"a kernel within a kernel, as plgpu\.warp_map makes one, .*",
     }.items():

@@ -1,0 +1,30 @@
+"""What `benchmarks/schedule.py` measured keeps the goal: 100,000 ops a second, linear memory."""
+
+import json
+import statistics
+
+from benchmarks import schedule
+
+RECORD = json.loads(schedule.RECORD.read_text("utf-8"))
+LONG = [size for size in RECORD["sizes"] if size["m"] == 256]
+
+
+def test_the_record_says_where_it_is_from():
+    assert RECORD["command"] == "python -m benchmarks.schedule"
+    assert RECORD["cpu"]
+    assert {"jax", "python", "utc", "git_commit", "code_digest"} <= RECORD["provenance"].keys()
+    assert all(len(size["first_seconds"]) == schedule.SAMPLES for size in RECORD["sizes"])
+
+
+def test_a_hundred_thousand_ops_a_second():
+    whole = [size for size in LONG if size["ops"] > 90_000]
+    assert whole
+    for size in whole:
+        for seconds in (size["first_seconds"], size["again_seconds"]):
+            assert size["ops"] / statistics.median(seconds) >= 100_000
+
+
+def test_memory_is_linear_in_ops():
+    first, *others = LONG
+    for size in others:
+        assert size["peak_bytes"] / size["ops"] <= 1.2 * first["peak_bytes"] / first["ops"]

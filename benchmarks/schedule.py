@@ -25,11 +25,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib.bench.provenance import provenance
+from pipelib.bench.provenance import PACKAGE, code_digest, provenance
 
-TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 4
+TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 3
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
+# A record is of these sources, and stale when they change.
+SOURCES = (
+    pathlib.Path(__file__),
+    *(PACKAGE / "schedule" / name for name in ("program.py", "trace.py", "tracing")),
+)
 TRANSFORMS = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
@@ -118,8 +123,9 @@ def main() -> None:
     sizes = [measure("4096 x 4096 x 4096", 4096, 4096, 4096)]
     sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
     record = dict(
-        command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(), sizes=sizes
-    )
+        command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(),
+        sources_digest=code_digest(*SOURCES), sizes=sizes,
+    )  # fmt: skip
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 

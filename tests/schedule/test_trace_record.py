@@ -3,7 +3,12 @@
 import json
 import statistics
 
+import jax
+import jax.numpy as jnp
+
+import pipelib
 from benchmarks import schedule
+from pipelib.bench.provenance import code_digest
 
 RECORD = json.loads(schedule.RECORD.read_text("utf-8"))
 LONG = [size for size in RECORD["sizes"] if size["m"] == 256]
@@ -14,6 +19,17 @@ def test_the_record_says_where_it_is_from():
     assert RECORD["cpu"]
     assert {"jax", "python", "utc", "git_commit", "code_digest"} <= RECORD["provenance"].keys()
     assert all(len(size["first_seconds"]) == schedule.SAMPLES for size in RECORD["sizes"])
+
+
+def test_the_record_is_of_this_code():
+    assert RECORD["sources_digest"] == code_digest(*schedule.SOURCES), (
+        f"the code has changed since: run `{RECORD['command']}`"
+    )
+
+
+def test_the_kernel_is_one_that_could_run():
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((256, 256), (256, 256)))
+    assert pipelib.check(pipelib.trace(schedule.matmul, a, b)).ok
 
 
 def test_a_hundred_thousand_ops_a_second():

@@ -1,0 +1,68 @@
+"""Whether a block's shared memory and registers fit.
+
+The model. SMEM is what `Program.smem_bytes` says, at most at once. Registers are those that threads
+ask for, and those that accumulators take at least. Not covered: registers that the compiler needs.
+Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0.
+"""
+
+from pipelib.schedule.program import Program
+from pipelib.schedule.report import Findings, count, thread_name
+
+SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
+_LANES, _REGISTER_BYTES = 128, 4
+
+
+def shared_memory(program: Program, block: int, findings: Findings) -> None:
+    """Adds a finding, with the sum, if the block allocates more SMEM than it can have."""
+    if program.smem_bytes <= SMEM_BYTES or block:
+        return
+    inside = lambda x: program.blocks == 1 or x.block in (None, block)
+    terms = [f"{b.bytes:,} ({b.name})" for b in program.buffers if b.space == "smem" and inside(b)]
+    singles = sum(b.count for b in program.barriers if inside(b))
+    terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
+    findings.add(
+        "resource", (),
+        f"The block allocates {program.smem_bytes:,} bytes of SMEM at once, and a block can have"
+        f" {SMEM_BYTES:,}: {' + '.join(terms)}, each buffer rounded up to 1,024; it cannot be"
+        " launched.",
+        "Take fewer slots, smaller tiles, or scopes that do not live at the same time.",
+    )  # fmt: skip
+
+
+def registers(program: Program, block: int, findings: Findings) -> None:
+    """Adds findings if the block's threads ask for too many, or accumulators need too many."""
+    each = len(program.threads) // program.blocks
+    threads = range(block * each, (block + 1) * each)
+    asked = [(program.registers[t] or 0) if program.registers else 0 for t in threads]
+    if _LANES * sum(asked) > REGISTERS:
+        terms = " + ".join(map(str, asked))
+        findings.add(
+            "resource", (),
+            f"The threads ask for {_LANES} x ({terms}) = {_LANES * sum(asked):,} registers, and a"
+            f" block can have {REGISTERS:,}: who asks last waits for ever.",
+            "Let the memory thread give up more, or the compute threads ask for less.",
+        )  # fmt: skip
+    for thread, limit in zip(threads, asked):
+        needed = _accumulator_registers(program, thread)
+        if needed > (limit or THREAD_REGISTERS):
+            findings.add(
+                "resource", (),
+                f"The accumulators of {thread_name(program, thread)} take {needed} registers a lane"
+                f" at once, and it has {limit or THREAD_REGISTERS}: they spill to local memory.",
+                "Take a smaller tile, or share it among more compute threads.",
+            )  # fmt: skip
+
+
+def _accumulator_registers(program: Program, thread: int) -> int:
+    """The most that the accumulators of the thread's scopes take at once, in registers a lane."""
+    sizes: dict[int, int] = {}
+    for buffer in program.buffers:
+        if buffer.space == "acc" and buffer.thread == thread and buffer.scope is not None:
+            size = buffer.bytes // (_LANES * _REGISTER_BYTES)
+            sizes[buffer.scope] = sizes.get(buffer.scope, 0) + size
+    now = most = 0
+    for op in program.threads[thread]:
+        if op.kind in ("scope_begin", "scope_end") and op.n in sizes:
+            now += sizes[op.n] if op.kind == "scope_begin" else -sizes[op.n]
+            most = max(most, now)
+    return most

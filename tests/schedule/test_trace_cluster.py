@@ -168,6 +168,15 @@ def test_what_a_block_does_in_another():
         ]
 
 
+def test_a_block_that_the_cluster_lacks():
+    def kernel(x, o, barrier):
+        plgpu.barrier_arrive(plgpu.cluster_ref(barrier, {"x": lax.axis_index("x") + 1}))
+
+    told = r"Block \(1,\) reaches for the block \(2,\) of its cluster of \(2,\), which has none"
+    with pytest.raises(ValueError, match=told):
+        pipelib.trace(of(kernel, scratch_types=[plgpu.Barrier()]), X)
+
+
 def test_blackwell_s_copies_are_refused():
     def kernel(x, o, smem, barrier):
         plgpu.copy_gmem_to_smem(

@@ -142,8 +142,13 @@ class Cluster:
 
     def block_at(self, block: int, indices: dict[Any, int]) -> int:
         """The block that is where this one is, but for these indices."""
-        place = [indices.get(name, at) for name, at in zip(self.names, self.places[block])]
-        return self.places.index(tuple(place))
+        place = tuple(indices.get(name, at) for name, at in zip(self.names, self.places[block]))
+        if place not in self.places:
+            raise ValueError(
+                f"Block {self.places[block]} reaches for the block {place} of its cluster of"
+                f" {self.shape}, which has none there: keep each index below the axis's size."
+            )
+        return self.places.index(place)
 
     def argument(self, name: str, aval: Any, value: Any, role: str) -> Ref:
         """A buffer in GMEM that is an operand or a result of the kernel."""

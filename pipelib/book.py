@@ -200,7 +200,9 @@ def play_hazard(name: str, **window: Any) -> Player:
         program = hazard.program(fixed=version == "mended")._replace(name=hazard.title)
         findings = [*pipelib.check(program)]
         kinds = ", ".join({finding.kind: None for finding in findings}) or "no finding"
-        causes = "\n".join(finding.cause for finding in findings)
+        causes = findings[0].cause if findings else ""
+        if len(findings) > 1:
+            causes += f" ({len(findings) - 1} more)"
         timeline = pipelib.simulate(program, pipelib.H200)
         settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
     return pipelib.player(settings, **window)

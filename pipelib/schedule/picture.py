@@ -1,10 +1,12 @@
 """What every drawing of a `Timeline` shows: rows, boxes, arrows, colours and words.
 
 The model. A lane takes as many rows as it has spans at one time: a thread one, the TMA engine one
-for each copy in flight (the first row that is free), named scopes some of their own above. A span
-within the window is a box on its row; a wait has an arrow from the end of its cause, unless that
-was over when the wait began or there is no room for it. Heights are in CSS pixels, times in cycles;
-`plot` and `svg` only turn them into ink.
+for each copy in flight (the first row that is free), named scopes some of their own above. A lane
+without any span is left out. A span within the window is a box on its row; a wait has an arrow from
+the end of its cause, unless that was over when the wait began or there is no room for it. Accesses
+and arithmetic that follow each other at once, each too short to be told apart, are one box with the
+colour of what took longest. Heights are in CSS pixels, times in cycles; `plot` and `svg` only turn
+them into ink.
 
 Colours. One palette for light and dark pages: that of M. Okabe and K. Ito, "Color Universal Design"
 (jfly.uni-koeln.de/color, 2008), chosen by them so that colour-blind readers can tell it apart. Its
@@ -15,6 +17,7 @@ covered: lanes of other meaning than those that `timeline.py` lists.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -25,6 +28,8 @@ ROW, SCOPE_ROW, LANE_GAP = 20, 14, 8
 MAX_BOXES = 4000
 # A box this much of the window wide is about a pixel: nothing is too short to be seen.
 _LEAST_WIDTH = 1 / 1200
+# Work shorter than this much of the window is told from its neighbours by no one.
+_LEAST_WORK = 1 / 200
 # Sums of fractions are not exact.
 _CYCLES_OF_NO_MATTER = 1e-3
 
@@ -94,8 +99,8 @@ class Picture(NamedTuple):
     def lanes(self) -> Iterator[tuple[str, int, int]]:
         """Each lane's name, and where it begins and ends, in pixels."""
         for lane, name in enumerate(self.timeline.lanes):
-            rows = [row for row in self.rows if row.lane == lane]
-            yield name, rows[0].top, rows[-1].top + rows[-1].height
+            if rows := [row for row in self.rows if row.lane == lane]:
+                yield name, rows[0].top, rows[-1].top + rows[-1].height
 
     def ends(self, arrow: Arrow) -> tuple[float, float, float, float]:
         """Where an arrow begins and ends: cycles and pixels of the one, then of the other."""
@@ -149,6 +154,7 @@ def picture(
         for index, span in enumerate(timeline.spans)
         if (span.start < high and span.stop > low) or low <= span.start == span.stop <= high
     ]
+    seen = _merged(seen, _LEAST_WORK * (high - low))
     if len(seen) > MAX_BOXES:
         raise ValueError(
             f"There are {len(seen)} spans from cycle {low:,.0f} to {high:,.0f}, but more than"
@@ -164,6 +170,42 @@ def picture(
         if box.span.cause in number and _has_waited(timeline, box.span) and box.span.stop <= high
     )
     return Picture(timeline, low, high, rows, boxes, arrows, height)
+
+
+def _merged(seen: list[tuple[int, Span]], least: float) -> list[tuple[int, Span]]:
+    """The spans with each run of short work made one, which has the first's place."""
+    causes = {span.cause for _, span in seen}
+    runs: list[list[tuple[int, Span]]] = []
+    open_runs: dict[int, list[tuple[int, Span]]] = {}  # of each lane, the last if it can go on
+    for index, span in sorted(seen, key=lambda pair: (pair[1].start, pair[0])):
+        is_work = span.kind in ("access", "compute") and span.stop - span.start < least
+        if not is_work or index in causes:
+            if span.kind != "scope":
+                open_runs.pop(span.lane, None)
+            runs.append([(index, span)])
+            continue
+        run = open_runs.get(span.lane)
+        if run and abs(run[-1][1].stop - span.start) <= _CYCLES_OF_NO_MATTER:
+            run.append((index, span))
+        else:
+            open_runs[span.lane] = [(index, span)]
+            runs.append(open_runs[span.lane])
+    return [(run[0][0], _one([span for _, span in run])) for run in runs]
+
+
+def _one(spans: list[Span]) -> Span:
+    """One span for several that follow each other."""
+    if len(spans) == 1:
+        return spans[0]
+    cycles = Counter()
+    for span in spans:
+        cycles[span.kind] += span.stop - span.start
+    text = f"{len(spans)} operations: reads, writes and arithmetic; the first: {spans[0].text}"
+    slots = {span.slot for span in spans if span.slot is not None}
+    return spans[0]._replace(
+        stop=spans[-1].stop, kind=cycles.most_common(1)[0][0], text=text,
+        slot=slots.pop() if len(slots) == 1 else None,
+    )  # fmt: skip
 
 
 def _has_waited(timeline: Timeline, wait: Span) -> bool:
@@ -226,7 +268,7 @@ def _rows(
     rows: list[Row] = []
     row_of: dict[int, int] = {}
     top = LANE_GAP // 2
-    for lane in range(len(timeline.lanes)):
+    for lane in sorted({span.lane for span in timeline.spans}):
         here = [(index, span) for index, span in seen if span.lane == lane]
         for is_scope, height in ((True, SCOPE_ROW), (False, ROW)):
             packed = pack([pair for pair in here if (pair[1].kind == "scope") == is_scope])

@@ -105,7 +105,29 @@ def test_what_takes_no_time_takes_no_row():
     spans = (Span(0, 0, 9, "issue"), Span(0, 9, 9, "wait"), Span(0, 9, 12, "access"))
     for order in itertools.permutations(spans):
         drawn = picture(ring(spans=order))
-        assert len(drawn.rows) == 4
+        assert len(drawn.rows) == 1
+
+
+def test_a_lane_with_no_span_is_left_out():
+    spans = (Span(2, 0, 9, "load"),)
+    drawn = picture(ring(spans=spans, cycles=9.0))
+    assert [name for name, *_ in drawn.lanes()] == ["TMA"]
+
+
+def test_short_work_that_follows_at_once_is_one_box():
+    work = [Span(1, i, i + 1, ("access", "compute")[i % 3 == 0], f"{i}", 1) for i in range(9)]
+    apart = [Span(1, 100, 101, "access", "later", 1), Span(0, 3, 4, "access", "other", 0)]
+    long = [Span(1, 400, 900, "compute", "long")]
+    drawn = picture(ring(spans=(*work, *apart, *long), cycles=1000.0))
+    boxes = {box.span.text: box for box in drawn.boxes}
+    first = "9 operations: reads, writes and arithmetic; the first: 0"
+    assert boxes.keys() == {first, "later", "other", "long"}
+    merged = boxes[first].span
+    assert (merged.start, merged.stop, merged.kind, merged.slot) == (0, 9, "access", 1)
+    near = picture(ring(spans=tuple(work), cycles=9.0))
+    assert len(near.boxes) == 9
+    waits = Span(2, 0, 5, "wait", cause=4)
+    assert len(picture(ring(spans=(*work, waits), cycles=1000.0)).boxes) == 4
 
 
 def test_rows_are_below_each_other_in_the_lanes_order():

@@ -72,6 +72,7 @@ START = pytest.StashKey[float]()
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config):
+    write_tables(terminalreporter)
     finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     if config.getoption("gpu_record"):
         if finished:
@@ -81,6 +82,20 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config):
     elif not is_gpu_run(config):
         terminalreporter.section("last GPU run of the tests")
         terminalreporter.write_line(describe_record())
+
+
+def write_tables(reporter):
+    """The lines that tests gave with `record_property("table: TITLE", lines)`, under each title."""
+    tables = {}
+    for outcome in ("passed", "failed"):
+        for report in reporter.getreports(outcome):
+            for name, lines in getattr(report, "user_properties", ()):
+                if report.when == "call" and name.startswith("table: "):
+                    tables.setdefault(name.removeprefix("table: "), []).extend(lines)
+    for title, lines in sorted(tables.items()):
+        reporter.section(title)
+        for line in sorted(set(lines)):
+            reporter.write_line(line)
 
 
 def write_record(reporter, config):

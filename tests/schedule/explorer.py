@@ -48,9 +48,12 @@ different threads have in turn. Source: the semantics in `program.py`, PTX's mba
 """
 
 import bisect
+import functools
 import itertools
 import math
-from collections.abc import Iterator
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from pipelib.schedule.program import Buffer, Op, Program, Region
@@ -180,38 +183,33 @@ class _Explorer:
 
     def _conflicts(self) -> None:
         """For each op the others that conflict with it; and those whose write to GMEM does."""
-        count = len(self.ops)
-        self.conflicts, self.late_conflicts = [0] * count, [0] * count
-        for one, other in itertools.combinations(range(count), 2):
-            if self._conflict(one, other):
-                self.conflicts[one] |= 1 << other
-                self.conflicts[other] |= 1 << one
-            for early, late in ((one, other), (other, one)):
-                if self.ops[late].kind == "store" and self._meets_write(early, late):
-                    self.late_conflicts[early] |= 1 << late
-        flying = sum(1 << i for i, op in enumerate(self.ops) if op.kind in FLYING)
+        readers, writers = self._by_cell(self.reads), self._by_cell(self.writes)
+        of = lambda holds: sum(1 << i for i, op in enumerate(self.ops) if holds(op))
+        reductions, stores = of(_reduces), of(lambda op: op.kind == "store")
+        flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
         own = [sum(1 << i for i in ops) for ops in self.threads]
-        self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
-        self.is_local = []
+        self.conflicts, self.late_conflicts, self.is_local = [], [], []
         for i, op in enumerate(self.ops):
+            exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
+            to_writes = _union(writers[cell] for cell in _bits(self.reads[i]))
+            to_writes |= _union(writers[cell] for cell in _bits(self.writes[i])) & ~(
+                reductions if _reduces(op) else 0
+            )
+            to_reads = _union(readers[cell] for cell in _bits(self.writes[i]))
+            self.conflicts.append((to_reads | to_writes) & ~exempt)
+            self.late_conflicts.append(to_writes & stores & ~exempt)
             alone = not self.conflicts[i] & (flying | ~own[op.thread])
-            is_shared = op.kind == "scope_begin" and op.note == "shared"
-            harmless = op.kind in LOCAL and not is_shared
+            harmless = op.kind in LOCAL and (op.kind, op.note) != ("scope_begin", "shared")
             self.is_local.append(harmless or (op.kind in ORDINARY and alone))
+        self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
 
-    def _conflict(self, one: int, other: int) -> bool:
-        kinds = self.ops[one].kind, self.ops[other].kind
-        if kinds == ("wgmma", "wgmma") and self.ops[one].thread == self.ops[other].thread:
-            return False
-        return bool(self.reads[one] & self.writes[other]) or self._meets_write(other, one)
-
-    def _meets_write(self, one: int, other: int) -> bool:
-        """Whether the first op touches what the second writes."""
-        touched = self.reads[one]
-        reduce = [self.ops[i].note.startswith("reduces") for i in (one, other)]
-        if not all(reduce):
-            touched |= self.writes[one]
-        return bool(touched & self.writes[other])
+    def _by_cell(self, masks: list[int]) -> dict[int, int]:
+        """For each cell, the ops whose mask has it."""
+        found: dict[int, int] = defaultdict(int)
+        for i, mask in enumerate(masks):
+            for cell in _bits(mask):
+                found[cell] |= 1 << i
+        return found
 
     def _synchronisation(self) -> None:
         """Barriers' numbers, what a wait for copies or products ends, where scopes end."""
@@ -483,6 +481,14 @@ class _Explorer:
     def _is_meant(self, old: int, new: int) -> bool:
         """Whether a thread writes over what it wrote itself."""
         return self.ops[new].kind == "write" and self.ops[new].thread == self.ops[old].thread
+
+
+def _union(masks: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, masks, 0)
+
+
+def _reduces(op: Op) -> bool:
+    return op.note.startswith("reduces")
 
 
 def _is_of_zeros(buffer: Buffer) -> bool:

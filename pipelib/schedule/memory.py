@@ -37,10 +37,10 @@ ASYNC = ("load", "store", "wgmma")
 class Access:
     """One op's access of one box, over for clocks that have `value` at `component`."""
 
-    __slots__ = ("component", "index", "op", "value", "was_read", "writes")
+    __slots__ = ("component", "event", "op", "value", "was_read", "writes")
 
     def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
-        self.op, self.index, self.writes, self.was_read = event.op, event.index, writes, False
+        self.event, self.op, self.writes, self.was_read = event, event.op, writes, False
         self.component, self.value = done
 
     @property
@@ -117,14 +117,14 @@ class Memory:
         cell, buffer = self._cell(region), self.program.buffers[region.buffer]
         for near in cell.near:
             for older in (*near.writes.values(), *near.reads.values()):
-                if older.op is not access.op:
+                if older.event is not event:
                     self._compare(older, access, event, buffer)
             if near is cell or _contains(cell.box, near.box):
                 self._suspect_unread(near, buffer, access)
                 near.writes.clear()
                 near.reads.clear()
         cell.writes[access.component] = access
-        self.latest[_site(access.op, buffer)] = access.index
+        self.latest[_site(access.op, buffer)] = access.event.index
         self.written[region.buffer][region.box] = None
         cell.is_covered = True
 
@@ -178,7 +178,8 @@ class Memory:
         if buffer.space == "smem":
             for access in cell.writes.values():
                 if access.is_ordinary and not access.was_read:
-                    again = by is None and access.index < self.latest[_site(access.op, buffer)]
+                    latest = self.latest[_site(access.op, buffer)]
+                    again = by is None and access.event.index < latest
                     if again or (by and by.is_ordinary and by.op.thread == access.op.thread):
                         self.overwritten[access.op.line, buffer.name] += 1
                     else:

@@ -153,6 +153,9 @@ def test_two_stores_of_one_place():
     assert only(check(program(stores)), "race").cause.startswith(
         "`out` is overwritten by the store"
     )
+    again = store(0, 3)  # by hand, one op may stand twice
+    twice = [write(0), just("fence"), again, again, *STORED]
+    assert only(check(program(twice)), "race").count == 1
     adds = [op._replace(note="reduces by add") if op.kind == "store" else op for op in stores]
     assert check(program(adds)).ok
 

@@ -206,8 +206,8 @@ def matmul(
       config: by default one is picked from the shape alone. There is no table of tuned ones yet.
       epilogue: a function of a float32 array that works on each element alone; called with parts of
         the product, in registers, and with the whole of it without the kernel. It captures no
-        arrays. JAX compiles anew for each function object, so pass the same one. JAX 0.11 compiles
-        no `jax.custom_jvp`: for `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
+        arrays, only numbers. JAX compiles anew for each function object, so pass the same one. JAX
+        0.11 compiles no `jax.custom_jvp`: for `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
       out_dtype: float16, bfloat16 or float32. By default that of `a`, bfloat16 for float8.
 
     Returns:
@@ -283,18 +283,17 @@ def _check_shapes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
 
 
 def _check_epilogue(epilogue: Epilogue) -> None:
-    tile = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-    closed, out = jax.make_jaxpr(epilogue, return_shape=True)(tile)
-    if getattr(out, "shape", None) != tile.shape:
+    part = jax.ShapeDtypeStruct((3, 5), jnp.float32)  # nothing but an elementwise function fits
+    closed, out = jax.make_jaxpr(epilogue, return_shape=True)(part)
+    if getattr(out, "shape", None) != part.shape:
         raise ValueError(
-            f"matmul: the epilogue makes {out} of a tile of shape {tile.shape}; it must work on"
+            f"matmul: the epilogue makes {out} of a part of shape {part.shape}; it must work on"
             " each element alone and keep the shape."
         )
-    if any(jnp.ndim(const) for const in closed.consts):
-        shapes = [jnp.shape(const) for const in closed.consts]
+    if closed.consts:
         raise ValueError(
-            f"matmul: the epilogue captures arrays of shapes {shapes}, but a tile does not know its"
-            " place in them; apply them to the result of matmul."
+            f"matmul: the epilogue captures arrays of shapes {list(map(jnp.shape, closed.consts))},"
+            " which a kernel cannot read; use numbers of Python, or apply them to the result."
         )
 
 
@@ -412,8 +411,8 @@ def _tile_pipeline(a, b, out, staging, product, config, tile, state) -> Any:
     mine = pl.ds(lax.axis_index("thread") * config.rows, config.rows)
 
     def multiply(_, a, b, acc):
-        a = plgpu.transpose_ref(a.at[:, mine], (1, 0)) if product.transpose_a else a.at[mine]
-        b = plgpu.transpose_ref(b, (1, 0)) if product.transpose_b else b
+        a = a.at[:, mine].transpose((1, 0)) if product.transpose_a else a.at[mine]
+        b = b.transpose((1, 0)) if product.transpose_b else b
         plgpu.wgmma(acc, a, b)
         plgpu.wgmma_wait(delay)
         return acc

@@ -1,0 +1,494 @@
+"""`pipelib.kernels.matmul` against float64: interpreted, traced and checked, lowered; on a GPU."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pipelib
+from pipelib import specs
+from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels.matmul import default_config
+from tests.emitters.contract import interpreted
+
+HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
+E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
+
+# Of the norm, by the output's dtype: its rounding alone gives 0.0002, 0.0017 and 0.00000003. One
+# step of 64 lost in 4096 gives 0.12.
+TOLERANCE = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 1e-5}
+
+# Two blocks go through several tiles each, and not equally many.
+ONE = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=0, blocks=2)
+TWO = MatmulConfig(128, 128, 64, slots=3, compute_threads=2, delay_release=1, width=2, blocks=2)
+ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, order="m", blocks=1)
+
+
+BOTH = dict(transpose_a=True, transpose_b=True)
+
+
+def factors(m, n, k, dtype=HALF, transpose_a=False, transpose_b=False, dtype_b=None, batch=()):
+    """Normal random factors, stored as asked for."""
+    keys = jax.random.split(jax.random.key(m + n + k))
+    a = jax.random.normal(keys[0], (*batch, *((k, m) if transpose_a else (m, k))), FLOAT)
+    b = jax.random.normal(keys[1], (n, k) if transpose_b else (k, n), FLOAT)
+    return a.astype(dtype), b.astype(dtype_b or dtype)
+
+
+def check_close(out, expected, dtype):
+    out, expected = np.asarray(out), np.asarray(expected)
+    assert out.shape == expected.shape and out.dtype == jnp.dtype(dtype)
+    error = np.linalg.norm(out.astype(np.float64) - expected) / np.linalg.norm(expected)
+    assert error <= TOLERANCE[out.dtype.name]
+
+
+def reference(a, b, transpose_a=False, transpose_b=False):
+    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+    return (a.T if transpose_a else a) @ (b.T if transpose_b else b)
+
+
+def uses_kernel(*args, **options):
+    """Whether such a product is the kernel's; else `trace` finds none."""
+    try:
+        pipelib.trace(lambda a, b: matmul(a, b, **options), *args)
+    except ValueError as e:
+        assert "kernel" in str(e)
+        return False
+    return True
+
+
+# Interpreted, with race detection.
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "dtype", "options"),
+    [
+        pytest.param((192, 64, 256), ONE, HALF, {}, id="3 tiles, 2 blocks"),
+        pytest.param((256, 256, 192), TWO, BRAIN, {"transpose_b": True}, id="2 compute threads"),
+        pytest.param((64, 384, 64), ODD, BRAIN, {"out_dtype": FLOAT}, id="3 parts, 1 step"),
+        pytest.param((136, 192, 320), TWO, HALF, {}, id="edges of all three"),
+        pytest.param((128, 64, 40), ONE, HALF, BOTH, id="both transposed"),
+        pytest.param((5, 40, 24), ONE, HALF, {}, id="within a piece"),
+    ],
+)
+def test_product(shape, config, dtype, options):
+    transposed = {key: value for key, value in options.items() if "transpose" in key}
+    a, b = factors(*shape, dtype, **transposed)
+    assert uses_kernel(a, b, config=config, **options)
+    with interpreted():
+        out = matmul(a, b, config=config, **options)
+    check_close(out, reference(a, b, **transposed), options.get("out_dtype", dtype))
+
+
+def test_float8():
+    config = dataclasses.replace(ONE, tile_k=128)
+    a, b = factors(64, 64, 256, E5M2, transpose_b=True, dtype_b=E4M3)
+    with interpreted():
+        out = matmul(a, b, config=config, transpose_b=True)
+    check_close(out, reference(a, b, transpose_b=True), BRAIN)
+
+
+def test_epilogue():
+    a, b = factors(64, 128, 128)
+    with interpreted():
+        out = matmul(a, b, config=ONE, epilogue=lambda acc: jnp.maximum(2.0 * acc, -1.0))
+    check_close(out, np.maximum(2.0 * reference(a, b), -1.0), HALF)
+
+
+def test_jit_with_the_default_configuration():
+    a, b = factors(128, 128, 128)
+    with interpreted():
+        out = jax.jit(matmul)(a, b)
+    check_close(out, reference(a, b), HALF)
+
+
+def test_vmap_of_a_shared_factor():
+    """Tiles of 64 rows, of which each matrix has 8: none of the next one's may be read."""
+    a, b = factors(8, 128, 64, batch=(2,))
+    with interpreted():
+        out = jax.vmap(lambda a: matmul(a, b, config=ONE))(a)
+    check_close(out, np.stack([reference(a[0], b), reference(a[1], b)]), HALF)
+
+
+# Gradients. Those of the fallback's sizes are made by the same rule.
+
+
+def check_gradients(m, n, k, transpose_a, transpose_b, config=None):
+    options = dict(transpose_a=transpose_a, transpose_b=transpose_b)
+    a, b = factors(m, n, k, **options)
+    g = jax.random.normal(jax.random.key(0), (m, n), FLOAT)
+
+    def loss(a, b):
+        return jnp.sum(matmul(a, b, config=config, out_dtype=FLOAT, **options) * g)
+
+    da, db = jax.grad(loss, (0, 1))(a, b)
+    g64 = np.asarray(g.astype(HALF)).astype(np.float64)
+    a64, b64 = (np.asarray(x).astype(np.float64) for x in (a, b))
+    expected_a = g64 @ (b64 if transpose_b else b64.T)
+    expected_b = (a64 if transpose_a else a64.T) @ g64
+    check_close(da, expected_a.T if transpose_a else expected_a, HALF)
+    check_close(db, expected_b.T if transpose_b else expected_b, HALF)
+
+
+def test_gradients_of_the_kernel():
+    with interpreted():
+        check_gradients(64, 64, 128, False, True, ONE)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_gradients_in_every_order(transpose_a, transpose_b):
+    check_gradients(17, 23, 29, transpose_a, transpose_b)
+
+
+def test_vmap_of_gradients():
+    a, b = factors(9, 11, 13, batch=(3,))
+    loss = lambda a, b: jnp.sum(matmul(a, b, out_dtype=FLOAT))
+    da, db = jax.vmap(jax.grad(loss, (0, 1)), (0, None))(a, b)
+    b64, a64 = np.asarray(b).astype(np.float64), np.asarray(a).astype(np.float64)
+    check_close(da, np.broadcast_to(b64.sum(1), a.shape), HALF)
+    check_close(db, np.broadcast_to(a64.sum(1)[:, :, None], (3, 13, 11)), HALF)
+
+
+# The fallback.
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "kernel"),
+    [
+        ((64, 64, 64), {}, True),
+        ((7, 64, 64), {}, True),
+        ((9, 64, 64), {}, False),
+        ((8, 72, 64), {}, False),
+        ((8, 64, 72), {}, False),
+        ((8, 60, 64), {}, False),
+        ((8, 56, 64), {}, True),
+        ((8, 40, 64), {"out_dtype": FLOAT}, False),
+        ((8, 32, 64), {"out_dtype": FLOAT}, True),
+        ((72, 64, 64), {"transpose_a": True}, False),
+        ((8, 64, 20), {"transpose_a": True}, False),
+        ((8, 64, 24), {"transpose_a": True}, True),
+    ],
+)
+def test_fallback(shape, options, kernel):
+    """Rows in eights or fewer, columns in whole 128 bytes or a multiple of 16 below, of all."""
+    transposed = {key: value for key, value in options.items() if "transpose" in key}
+    a, b = factors(*shape, **transposed)
+    assert uses_kernel(a, b, config=ONE, **options) == kernel
+    if not kernel:
+        out = matmul(a, b, config=ONE, epilogue=lambda acc: acc + 1.0, **options)
+        expected = reference(a, b, **transposed) + 1.0
+        check_close(out, expected, options.get("out_dtype", HALF))
+
+
+# Traced and checked, and the arithmetic of what it takes.
+
+CONFIGS = {
+    "one": ONE,
+    "two": TWO,
+    "odd": ODD,
+    "default": None,
+    "large": MatmulConfig(256, 128, 64, slots=3, delay_release=2, epilogue_n=128),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_check_finds_nothing(config, transposed):
+    m, n, k = 640, 768, 512
+    options = dict(transpose_a=transposed, transpose_b=transposed)
+    a, b = factors(m, n, k, **options)
+    program = pipelib.trace(lambda a, b: matmul(a, b, config=config, **options), a, b)
+    assert list(pipelib.check(program, strict=True)) == []
+    config = config or default_config(m, n, HALF, HALF)
+    assert program.smem_bytes == config.smem_bytes(HALF, HALF)
+
+
+def test_check_finds_a_slot_released_early(monkeypatch):
+    """What the test above would see if the product were left in flight too long."""
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    wait = plgpu.wgmma_wait
+    monkeypatch.setattr(plgpu, "wgmma_wait", lambda n: wait(n + 1))
+    config = dataclasses.replace(TWO, width=3)  # not compiled yet
+    a, b = factors(640, 768, 512)
+    program = pipelib.trace(lambda a, b: matmul(a, b, config=config), a, b)
+    assert list(pipelib.check(program))
+
+
+@pytest.mark.parametrize("out_dtype", [HALF, FLOAT])
+@pytest.mark.parametrize("dtype", [HALF, E4M3])
+@pytest.mark.parametrize("shape", [(1, 8), (16, 4096), (1024, 1024), (4096, 4096), (8192, 28672)])
+def test_default_configuration_fits(shape, dtype, out_dtype):
+    config = default_config(*shape, dtype, out_dtype)
+    config.check(dtype, out_dtype)
+    assert config.slots >= 2
+
+
+def test_default_configuration_has_a_tile_for_each_multiprocessor():
+    assert default_config(4096, 4096, HALF, HALF).tile_n == 256
+    assert default_config(2048, 2048, HALF, HALF).tile_n == 128
+    config = default_config(1024, 1024, HALF, HALF)
+    assert (config.tile_m, config.tile_n, config.compute_threads) == (64, 128, 1)
+
+
+# Lowered for a GPU that is not there: layouts, registers and copies, short of PTX.
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "options"),
+    [
+        ((4096, 4096, 4096), HALF, {}),
+        ((1000, 1088, 1152), BRAIN, {"out_dtype": FLOAT, "epilogue": jnp.tanh}),
+        ((3, 4096, 4096), HALF, {"transpose_b": True}),
+        ((192, 64, 64), HALF, BOTH),
+        ((4096, 4096, 4096), E5M2, {"transpose_b": True}),
+    ],
+)
+def test_lowers(shape, dtype, options):
+    (m, n, k), transposed = shape, options.get("transpose_a", False)
+    a = jax.ShapeDtypeStruct((k, m) if transposed else (m, k), dtype)
+    b = jax.ShapeDtypeStruct((n, k) if options.get("transpose_b") else (k, n), dtype)
+    traced = jax.jit(lambda a, b: matmul(a, b, **options)).trace(a, b)
+    assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"compute_threads": 3}, "compute_threads=3 is not 1 or 2."),
+        ({"compute_threads": 0}, "compute_threads=0 is not 1 or 2."),
+        (
+            {"tile_m": 192},
+            "tile_m=192 is not a multiple of 64 x 2 rows = 128, which the compute threads divide.",
+        ),
+        (
+            {"tile_n": 320},
+            "tile_n=320 is not a multiple of 64 up to 256, the most columns of a wgmma.",
+        ),
+        ({"tile_k": 32}, "tile_k=32 is not a multiple of 64."),
+        (
+            {"epilogue_n": 192},
+            "epilogue_n=192 is not a multiple of 64 that divides tile_n=256.",
+        ),
+        (
+            {"slots": 2, "delay_release": 2},
+            "delay_release=2 is not 0 to slots=2 - 1, so no slot would be loaded.",
+        ),
+        ({"blocks": 0}, "slots=4, width=8 and blocks=0 are not all at least 1."),
+        ({"slots": 33}, "slots=33 is over 32, which barriers can tell."),
+        ({"order": "k"}, "order='k' is not 'm' or 'n'."),
+    ],
+)
+def test_configuration_errors(options, message):
+    with pytest.raises(ValueError) as error:
+        MatmulConfig(**options)
+    assert str(error.value) == f"MatmulConfig: {message}"
+
+
+def check_error(kind, message, a, b, **options):
+    with pytest.raises(kind) as error:
+        matmul(a, b, **options)
+    assert str(error.value) == message
+
+
+def test_too_little_shared_memory():
+    check_error(
+        ValueError,
+        "MatmulConfig: slots of a 6 x 16,384 B + slots of b 6 x 32,768 B + staging 2 x 16,384 B +"
+        " barriers 12 x 8 B = 327,776 B of shared memory, but a block has 232,448 B, so the kernel"
+        " could not start.",
+        *factors(64, 64, 64), config=MatmulConfig(slots=6),
+    )  # fmt: skip
+    assert MatmulConfig().smem_bytes(HALF, HALF) <= specs.SMEM_BYTES == 232_448
+
+
+def test_too_few_registers():
+    check_error(
+        ValueError,
+        "MatmulConfig: an accumulator of 128 x 256 takes 128 x 256 / 128 lanes = 256 registers of a"
+        " lane, but each of 2 compute threads has 232, and needs some for the rest.",
+        *factors(64, 64, 64), config=MatmulConfig(tile_m=256, slots=2),
+    )  # fmt: skip
+
+
+def test_half_a_swizzled_row():
+    check_error(
+        ValueError,
+        "MatmulConfig: tile_k=64 of float8_e4m3fn is 64 x 1 = 64 B, not a multiple of the 128 B of"
+        " a swizzled row.",
+        *factors(64, 64, 64, E4M3, transpose_b=True), config=ONE, transpose_b=True,
+    )  # fmt: skip
+
+
+def test_shapes():
+    a, b = factors(64, 32, 16)
+    check_error(
+        ValueError,
+        "matmul: a (16, 32) with transpose_a=False has K = 32, and b (64, 16) with"
+        " transpose_b=False has K = 64; they must be equal.",
+        b, a,
+    )  # fmt: skip
+    check_error(
+        ValueError,
+        "matmul: a has shape (1, 64, 16) and b (16, 32), but both must have 2 axes; use jax.vmap"
+        " for a batch.",
+        a[None], b,
+    )  # fmt: skip
+    check_error(
+        ValueError, "matmul: a (0, 16) or b (16, 32) is empty; M, N, K must be 1 or more.", a[:0], b
+    )
+
+
+def test_dtypes():
+    a, b = factors(64, 64, 64)
+    check_error(
+        TypeError,
+        "matmul: b is float32, but wgmma multiplies here float16, bfloat16, float8_e4m3fn,"
+        " float8_e5m2.",
+        a, b.astype(FLOAT),
+    )  # fmt: skip
+    check_error(
+        TypeError,
+        "matmul: a is float16 and b is bfloat16, but wgmma takes one dtype: cast one.",
+        a, b.astype(BRAIN),
+    )  # fmt: skip
+    check_error(
+        TypeError,
+        "matmul: out_dtype=int32 is none of float16, bfloat16, float32, which it can store.",
+        a, b, out_dtype=jnp.int32,
+    )  # fmt: skip
+    check_error(
+        ValueError,
+        "matmul: transpose_a=False and transpose_b=False in float8, but wgmma reads float8 only"
+        " with K as the last axis of both: a [M, K], and b [N, K] with transpose_b=True.",
+        a.astype(E4M3), b.astype(E4M3),
+    )  # fmt: skip
+
+
+def test_epilogues():
+    a, b = factors(64, 64, 64)
+    bias = jnp.ones(5)
+    check_error(
+        ValueError,
+        "matmul: the epilogue makes ShapeDtypeStruct(shape=(3,), dtype=float32) of a part of shape"
+        " (3, 5); it must work on each element alone and keep the shape.",
+        a, b, epilogue=lambda acc: acc.sum(1),
+    )  # fmt: skip
+    check_error(
+        ValueError,
+        "matmul: the epilogue captures arrays of shapes [(5,)], which a kernel cannot read; use"
+        " numbers of Python, or apply them to the result.",
+        a, b, epilogue=lambda acc: acc + bias,
+    )  # fmt: skip
+
+
+def test_no_gradients():
+    a, b = factors(9, 9, 9)
+    loss = lambda a, **options: jnp.sum(matmul(a, b.astype(a.dtype), out_dtype=FLOAT, **options))
+    says = "matmul: a product with {} has no gradient yet; differentiate a plain one in float16 or"
+    with pytest.raises(NotImplementedError) as error:
+        jax.grad(loss)(a, epilogue=jnp.tanh)
+    assert str(error.value) == says.format("an epilogue") + " bfloat16."
+    with pytest.raises(NotImplementedError) as error:
+        jax.grad(loss)(a.astype(E4M3), transpose_b=True)
+    assert str(error.value) == says.format("factors in float8_e4m3fn") + " bfloat16."
+
+
+def test_another_gpu(monkeypatch):
+    class Ampere:
+        platform, device_kind, compute_capability, core_count = "gpu", "NVIDIA A100", "8.0", 108
+
+    monkeypatch.setattr(jax, "devices", lambda *_: [Ampere])
+    check_error(
+        ValueError,
+        "matmul: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU.",
+        *factors(64, 128, 192),
+    )
+
+
+# On a Hopper GPU.
+
+
+def check_rows(out, a, b, dtype, transpose_a=False, transpose_b=False, rows=64):
+    """A sample of rows, the first and the last among them, against float64."""
+    m = out.shape[0]
+    sample = np.unique(np.linspace(0, m - 1, min(rows, m)).round().astype(int))
+    a = np.asarray(a[:, sample] if transpose_a else a[sample])
+    expected = reference(a, b, transpose_a, transpose_b)
+    check_close(np.asarray(out)[sample], expected, dtype)
+
+
+SHAPES = [
+    (4096, 4096, 4096),
+    (1000, 1088, 1152),
+    (3, 4096, 4096),
+    (16, 40, 24),
+    (136, 320, 8),
+    (1000, 1000, 1000),
+    (17, 4096, 4096),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_on_gpu(shape, dtype):
+    a, b = factors(*shape, dtype)
+    check_rows(matmul(a, b), a, b, dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_transposed_on_gpu(transpose_a, transpose_b):
+    options = dict(transpose_a=transpose_a, transpose_b=transpose_b)
+    a, b = factors(1088, 2112, 1152, HALF, **options)
+    check_rows(matmul(a, b, **options), a, b, HALF, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [ONE, TWO, ODD, CONFIGS["large"]], ids=str)
+def test_configurations_on_gpu(config):
+    config = dataclasses.replace(config, blocks=None)
+    a, b = factors(4096, 2048, 1024, BRAIN)
+    check_rows(matmul(a, b, config=config, out_dtype=FLOAT), a, b, FLOAT)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "dtype_b"), [(E4M3, E4M3), (E5M2, E4M3)])
+def test_float8_on_gpu(dtype, dtype_b):
+    a, b = factors(1024, 1024, 2048, dtype, transpose_b=True, dtype_b=dtype_b)
+    check_rows(matmul(a, b, transpose_b=True), a, b, BRAIN, transpose_b=True)
+
+
+@pytest.mark.gpu
+def test_epilogue_on_gpu():
+    a, b = factors(1024, 1024, 64)
+    out = matmul(a, b, epilogue=lambda acc: jnp.tanh(acc / 8.0))
+    expected = np.tanh(reference(a[:64], b) / 8.0)
+    check_close(out[:64], expected, HALF)
+
+
+@pytest.mark.gpu
+def test_vmap_and_gradients_on_gpu():
+    a, b = factors(264, 320, 512, batch=(3,))
+    out = jax.vmap(matmul, (0, None))(a, b)
+    check_close(out, np.stack([reference(x, b) for x in a]), HALF)
+    for transpose_a in (False, True):
+        for transpose_b in (False, True):
+            check_gradients(512, 320, 768, transpose_a, transpose_b)
+
+
+@pytest.mark.gpu
+def test_many_launches_agree():
+    """A race would show as a difference, now and then."""
+    a, b = factors(2048, 2048, math.prod((4, 512)))
+    first = matmul(a, b)
+    assert all(bool(jnp.array_equal(matmul(a, b), first)) for _ in range(50))

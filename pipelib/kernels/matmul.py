@@ -215,8 +215,9 @@ def matmul(
 
     Raises:
       TypeError: dtypes that are not as above.
-      ValueError: shapes; a GPU that is not Hopper; a configuration that does not fit, with the sum;
-        an epilogue that changes the shape or captures arrays.
+      ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
+        one is Pallas's); a configuration that does not fit, with the sum; an epilogue that changes
+        the shape or captures arrays.
       NotImplementedError: gradients with an epilogue or in float8.
     """
     _check_dtypes(a, b, transpose_a, transpose_b)
@@ -371,7 +372,7 @@ def _kernel(a: jax.Array, b: jax.Array, product: _Product) -> jax.Array:
     config = product.config or default_config(m, n, a.dtype, product.out_dtype)
     tiles = math.ceil(m / config.tile_m), math.ceil(n / config.tile_n)
 
-    def body(a, b, out, staging):
+    def matmul_block(a, b, out, staging):
         def scope(allocations):
             @plgpu.nd_loop((math.prod(tiles),), collective_axes="block")
             def _(info):
@@ -399,7 +400,7 @@ def _kernel(a: jax.Array, b: jax.Array, product: _Product) -> jax.Array:
     shape = config.compute_threads, config.staging_slots, config.rows, config.epilogue_n
     blocks = min(math.prod(tiles), config.blocks or _num_sms())
     return plgpu.kernel(
-        body, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype), grid=(blocks,),
+        matmul_block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype), grid=(blocks,),
         grid_names=("block",), num_threads=config.compute_threads + 1, thread_name="thread",
         scratch_types=[plgpu.SMEM(shape, product.out_dtype, transforms=_tiled(product.out_dtype))],
     )(a, b)  # fmt: skip

@@ -1,7 +1,6 @@
 """`pipelib.kernels.matmul` against float64: interpreted, traced and checked, lowered; on a GPU."""
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +16,9 @@ from tests.emitters.contract import interpreted
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
 
-# Of the norm, by the output's dtype: its rounding alone gives 0.0002, 0.0017 and 0.00000003. One
-# step of 64 lost in 4096 gives 0.12.
-TOLERANCE = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 1e-5}
+# Of the norm, by the output's dtype: its rounding alone gives 0.0002, 0.0017 and 0.00000003, and
+# tensor cores cut off what they add. One step of 64 lost in 4096 gives 0.12.
+TOLERANCE = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 3e-5}
 
 # Two blocks go through several tiles each, and not equally many.
 ONE = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=0, blocks=2)
@@ -28,14 +27,15 @@ ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, ord
 
 
 BOTH = dict(transpose_a=True, transpose_b=True)
+EPILOGUE = dict(out_dtype=FLOAT, epilogue=lambda acc: 2.0 * acc * acc - 1.0)
 
 
 def factors(m, n, k, dtype=HALF, transpose_a=False, transpose_b=False, dtype_b=None, batch=()):
     """Normal random factors, stored as asked for."""
-    keys = jax.random.split(jax.random.key(m + n + k))
-    a = jax.random.normal(keys[0], (*batch, *((k, m) if transpose_a else (m, k))), FLOAT)
-    b = jax.random.normal(keys[1], (n, k) if transpose_b else (k, n), FLOAT)
-    return a.astype(dtype), b.astype(dtype_b or dtype)
+    draw = np.random.default_rng(m + n + k).standard_normal
+    a = draw((*batch, *((k, m) if transpose_a else (m, k))), np.float32)
+    b = draw((n, k) if transpose_b else (k, n), np.float32)
+    return jnp.asarray(a.astype(dtype)), jnp.asarray(b.astype(dtype_b or dtype))
 
 
 def check_close(out, expected, dtype):
@@ -67,9 +67,9 @@ def uses_kernel(*args, **options):
     ("shape", "config", "dtype", "options"),
     [
         pytest.param((192, 64, 256), ONE, HALF, {}, id="3 tiles, 2 blocks"),
-        pytest.param((256, 256, 192), TWO, BRAIN, {"transpose_b": True}, id="2 compute threads"),
-        pytest.param((64, 384, 64), ODD, BRAIN, {"out_dtype": FLOAT}, id="3 parts, 1 step"),
-        pytest.param((136, 192, 320), TWO, HALF, {}, id="edges of all three"),
+        pytest.param((384, 128, 192), TWO, BRAIN, {"transpose_b": True}, id="2 compute threads"),
+        pytest.param((64, 384, 64), ODD, BRAIN, EPILOGUE, id="3 parts, 1 step, epilogue"),
+        pytest.param((136, 64, 256), TWO, HALF, {}, id="edges of all three"),
         pytest.param((128, 64, 40), ONE, HALF, BOTH, id="both transposed"),
         pytest.param((5, 40, 24), ONE, HALF, {}, id="within a piece"),
     ],
@@ -80,7 +80,8 @@ def test_product(shape, config, dtype, options):
     assert uses_kernel(a, b, config=config, **options)
     with interpreted():
         out = matmul(a, b, config=config, **options)
-    check_close(out, reference(a, b, **transposed), options.get("out_dtype", dtype))
+    expected = options.get("epilogue", lambda acc: acc)(reference(a, b, **transposed))
+    check_close(out, expected, options.get("out_dtype", dtype))
 
 
 def test_float8():
@@ -91,15 +92,8 @@ def test_float8():
     check_close(out, reference(a, b, transpose_b=True), BRAIN)
 
 
-def test_epilogue():
-    a, b = factors(64, 128, 128)
-    with interpreted():
-        out = matmul(a, b, config=ONE, epilogue=lambda acc: jnp.maximum(2.0 * acc, -1.0))
-    check_close(out, np.maximum(2.0 * reference(a, b), -1.0), HALF)
-
-
 def test_jit_with_the_default_configuration():
-    a, b = factors(128, 128, 128)
+    a, b = factors(64, 64, 64)
     with interpreted():
         out = jax.jit(matmul)(a, b)
     check_close(out, reference(a, b), HALF)
@@ -107,7 +101,7 @@ def test_jit_with_the_default_configuration():
 
 def test_vmap_of_a_shared_factor():
     """Tiles of 64 rows, of which each matrix has 8: none of the next one's may be read."""
-    a, b = factors(8, 128, 64, batch=(2,))
+    a, b = factors(8, 64, 64, batch=(2,))
     with interpreted():
         out = jax.vmap(lambda a: matmul(a, b, config=ONE))(a)
     check_close(out, np.stack([reference(a[0], b), reference(a[1], b)]), HALF)
@@ -119,13 +113,13 @@ def test_vmap_of_a_shared_factor():
 def check_gradients(m, n, k, transpose_a, transpose_b, config=None):
     options = dict(transpose_a=transpose_a, transpose_b=transpose_b)
     a, b = factors(m, n, k, **options)
-    g = jax.random.normal(jax.random.key(0), (m, n), FLOAT)
+    g, _ = factors(m, k, n, FLOAT)
 
     def loss(a, b):
         return jnp.sum(matmul(a, b, config=config, out_dtype=FLOAT, **options) * g)
 
     da, db = jax.grad(loss, (0, 1))(a, b)
-    g64 = np.asarray(g.astype(HALF)).astype(np.float64)
+    g64 = np.asarray(g).astype(HALF).astype(np.float64)
     a64, b64 = (np.asarray(x).astype(np.float64) for x in (a, b))
     expected_a = g64 @ (b64 if transpose_b else b64.T)
     expected_b = (a64 if transpose_a else a64.T) @ g64
@@ -178,10 +172,13 @@ def test_fallback(shape, options, kernel):
     transposed = {key: value for key, value in options.items() if "transpose" in key}
     a, b = factors(*shape, **transposed)
     assert uses_kernel(a, b, config=ONE, **options) == kernel
-    if not kernel:
-        out = matmul(a, b, config=ONE, epilogue=lambda acc: acc + 1.0, **options)
-        expected = reference(a, b, **transposed) + 1.0
-        check_close(out, expected, options.get("out_dtype", HALF))
+
+
+@pytest.mark.parametrize("transposed", [{}, BOTH], ids=["plain", "transposed"])
+def test_product_of_the_fallback(transposed):
+    a, b = factors(17, 23, 29, **transposed)
+    out = matmul(a, b, config=ONE, epilogue=lambda acc: acc + 1.0, **transposed)
+    check_close(out, reference(a, b, **transposed) + 1.0, HALF)
 
 
 # Traced and checked, and the arithmetic of what it takes.
@@ -413,6 +410,14 @@ def test_another_gpu(monkeypatch):
     )
 
 
+def test_a_cpu_that_interprets_nothing():
+    check_error(
+        ValueError,
+        "Only interpret mode is supported on CPU backend.",
+        *factors(64, 128, 256), config=ONE,
+    )  # fmt: skip
+
+
 # On a Hopper GPU.
 
 
@@ -464,7 +469,7 @@ def test_configurations_on_gpu(config):
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "dtype_b"), [(E4M3, E4M3), (E5M2, E4M3)])
 def test_float8_on_gpu(dtype, dtype_b):
-    a, b = factors(1024, 1024, 2048, dtype, transpose_b=True, dtype_b=dtype_b)
+    a, b = factors(1024, 1024, 1024, dtype, transpose_b=True, dtype_b=dtype_b)
     check_rows(matmul(a, b, transpose_b=True), a, b, BRAIN, transpose_b=True)
 
 
@@ -489,6 +494,6 @@ def test_vmap_and_gradients_on_gpu():
 @pytest.mark.gpu
 def test_many_launches_agree():
     """A race would show as a difference, now and then."""
-    a, b = factors(2048, 2048, math.prod((4, 512)))
+    a, b = factors(2048, 2048, 2048)
     first = matmul(a, b)
     assert all(bool(jnp.array_equal(matmul(a, b), first)) for _ in range(50))

@@ -139,9 +139,11 @@ class Plan(NamedTuple):
         cls, num_rows: int, length: int, size: int, weight_size: int, slots: int, rows: int | None
     ) -> "Plan | None":
         """The plan for elements of `size` bytes; None if rows have no pieces."""
-        fitting = (p for p in range(min(length, BOX), 0, -1) if _is_piece(p, length, size))
-        if (piece := next(fitting, None)) is None:
+        padded = lambda piece: pl.cdiv(length, math.lcm(piece, LANES)) * math.lcm(piece, LANES)
+        fitting = [p for p in range(1, min(length, BOX) + 1) if _is_piece(p, length, size)]
+        if not fitting:
             return None
+        piece = min(fitting, key=lambda piece: (padded(piece), -piece))
         pieces, unit = length // piece, LANES // math.gcd(piece, LANES)
 
         def finish(block: int) -> Plan:
@@ -174,8 +176,9 @@ class Plan(NamedTuple):
 
 def _is_piece(piece: int, length: int, size: int) -> bool:
     """Whether TMA takes rows in such pieces, and 128 lanes a step of them."""
-    copies = length % piece == 0 and piece * size % TMA_UNIT == 0 and piece * size >= MIN_PIECE_BYTES
-    return copies and math.lcm(piece, LANES) * size <= STEP_BYTES
+    is_copied = length % piece == 0 and piece * size % TMA_UNIT == 0
+    is_shared = math.lcm(piece, LANES) * size <= STEP_BYTES
+    return is_copied and is_shared and piece * size >= MIN_PIECE_BYTES
 
 
 def _row(operation: Any, plan: Plan, x: Any, chunk: Any) -> jax.Array:
@@ -216,9 +219,7 @@ def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
     *weight, o = refs
     first = lax.axis_index("block")
     options = dict(grid=(plan.chunks,), max_concurrent_steps=min(plan.slots, plan.chunks))
-    spec = plgpu.BlockSpec(
-        (plan.rows, plan.block, plan.piece), lambda chunk: (first, chunk, 0)
-    )
+    spec = plgpu.BlockSpec((plan.rows, plan.block, plan.piece), lambda chunk: (first, chunk, 0))
     weight_specs = [plgpu.BlockSpec(spec.block_shape[1:], lambda chunk: (chunk, 0))] * len(weight)
 
     def gather(indices, x_smem, carry):
@@ -234,9 +235,7 @@ def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
 
     start = [tuple(map(jnp.float32, operation.start)) for _ in range(plan.rows)]
     statistics = emit_pipeline(gather, in_specs=[spec], init_carry=start, **options)(x)
-    emit_pipeline(write, in_specs=[spec, *weight_specs], out_specs=[spec], **options)(
-        x, *weight, o
-    )
+    emit_pipeline(write, in_specs=[spec, *weight_specs], out_specs=[spec], **options)(x, *weight, o)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -1,0 +1,304 @@
+"""rms_norm and softmax: values, edges, gradients, schedules, lowering, refusals; and at size."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pipelib
+from pipelib.kernels import memory_bound
+from pipelib.kernels.memory_bound import (
+    Plan,
+    rms_norm,
+    rms_norm_reference,
+    softmax,
+    softmax_reference,
+)
+from tests.emitters import contract
+
+#: Relative, of one rounding to the output's dtype with room for another of an argument.
+TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
+BOTH = pytest.mark.parametrize("kernel", [rms_norm, softmax])
+
+
+def normal(*shape, dtype="float32", seed=0):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.float32).astype(dtype)
+
+
+def exact(kernel, x, weight=None, eps=1e-6):
+    """In float64."""
+    x = np.asarray(x, np.float64)
+    if kernel is softmax:
+        with np.errstate(invalid="ignore"):
+            e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return y if weight is None else y * np.asarray(weight, np.float64)
+
+
+def check(kernel, x, *weight, tolerance=None, **options):
+    """Runs a kernel in the interpreter and compares it with float64."""
+    with contract.interpreted():
+        y = np.asarray(kernel(x, *weight, **options))
+    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    tolerance = tolerance or TOLERANCE[x.dtype.name]
+    smallest = float(jnp.finfo(x.dtype).smallest_subnormal)
+    expected = exact(kernel, x, *weight)
+    np.testing.assert_allclose(np.asarray(y, np.float64), expected, tolerance, 8 * smallest)
+
+
+def plan_of(kernel_rows, length, size, weight_size=0, slots=2, rows=None):
+    return Plan.of(kernel_rows, length, size, weight_size, slots, rows)
+
+
+# Values.
+
+
+# Whole rows; rows padded for the lanes, with leading axes; a row alone.
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((5, 384), "float32"), ((3, 1, 200), "bfloat16"), ((256,), "float16")]
+)
+@BOTH
+def test_one_pass(kernel, shape, dtype):
+    check(kernel, 3 * normal(*shape, dtype=dtype))
+
+
+# Chunks that divide the row, and that do not; 3 rows, of which the last block has one.
+@pytest.mark.parametrize(("length", "padded"), [(163 * 128, True), (160 * 128, False)])
+@BOTH
+def test_two_passes(kernel, length, padded):
+    plan = plan_of(3, length, 4)
+    assert plan.chunks > 1 and plan.padded == padded
+    check(kernel, normal(3, length) * jnp.linspace(1.0, 9.0, length))  # the maximum moves
+
+
+@pytest.mark.parametrize(
+    ("weight_dtype", "length"), [("float16", 384), ("bfloat16", 200), ("float32", 163 * 128)]
+)
+def test_weight(weight_dtype, length):
+    weight = jnp.linspace(0.5, 2.0, length).astype(weight_dtype)
+    check(rms_norm, normal(3, length), weight)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "slots", "rows"), [(softmax, 1, 4), (rms_norm, 3, 1), (softmax, 2, 2)]
+)
+def test_blocks_take_several_steps(kernel, slots, rows, monkeypatch):
+    """13 rows do not divide into steps of 2 or 4, nor the steps among the blocks."""
+    monkeypatch.setattr(memory_bound, "SMS", 1)
+    monkeypatch.setattr(memory_bound, "SM_BYTES", 40 * 1024)
+    plan = plan_of(13, 1024, 4, slots=slots, rows=rows)
+    assert plan.blocks < -(-13 // rows)
+    check(kernel, normal(13, 1024), slots=slots, rows=rows)
+
+
+def test_rms_norm_of_extremes():
+    scale = jnp.array([1e-30, 1e-3, 1e4, 1e18, 0.0, -7.0])[:, None]
+    check(rms_norm, scale * normal(6, 256), tolerance=2e-5)
+
+
+def test_eps():
+    with contract.interpreted():
+        out = rms_norm(jnp.zeros((2, 256)) + 2.0, eps=12.0)
+    np.testing.assert_allclose(out, 0.5, 1e-6)
+
+
+@pytest.mark.parametrize("length", [200, 163 * 128])
+def test_softmax_of_extremes(length):
+    """Large, all equal, some -inf (a whole chunk of them first), one that is not; then NaN."""
+    x = np.asarray(normal(8, length)).copy()
+    x[0] *= 1e4
+    x[1] = -3e38
+    x[2] = 7.0
+    x[3, : length * 3 // 4] = -np.inf
+    x[4, 1::2] = -np.inf
+    x[5], x[5, 17] = -np.inf, -4.0
+    check(softmax, jnp.asarray(x), tolerance=2e-5)
+    x[6] = -np.inf  # as jax.nn.softmax: 0 / 0
+    x[7, 3] = np.nan
+    with contract.interpreted():
+        y = np.asarray(softmax(jnp.asarray(x)))
+    np.testing.assert_array_equal(np.isnan(y).all(-1), [False] * 6 + [True] * 2)
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(softmax_reference(jnp.asarray(x))))
+
+
+# What JAX makes of them.
+
+
+@BOTH
+def test_vmap_is_one_kernel(kernel):
+    x = normal(2, 3, 256)
+    jaxpr = str(jax.make_jaxpr(jax.vmap(kernel, in_axes=1))(x))
+    assert len(re.findall(r"mpmd_map|pallas_call", jaxpr)) >= 1
+    with contract.interpreted():
+        y = jax.jit(jax.vmap(kernel, in_axes=1, out_axes=1))(x)
+    np.testing.assert_allclose(y, exact(kernel, x), 1e-5)
+
+
+def test_vmap_of_the_weight():
+    x, weight = normal(3, 256), normal(2, 256, seed=1)
+    y = jax.vmap(rms_norm, in_axes=(None, 0))(x, weight)  # plain JAX: needs no interpreter
+    np.testing.assert_allclose(y, exact(rms_norm, x, weight[:, None]), 1e-5)
+
+
+def test_gradients():
+    x, weight, c = normal(3, 256), normal(256, seed=1), normal(3, 256, seed=2)
+
+    def gradients(norm, smax):
+        total = lambda x, weight: jnp.sum(c * (norm(x, weight) + norm(x) + smax(x)))
+        return jax.grad(total, (0, 1))(x, weight)
+
+    expected = gradients(rms_norm_reference, softmax_reference)
+    with contract.interpreted():
+        actual = gradients(rms_norm, softmax)
+    for one, other in zip(actual, expected):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-6)
+
+
+# Left to plain JAX: no multiple of 16 bytes; 8 times a prime; pieces that would be 16 bytes; none.
+@pytest.mark.parametrize("shape", [(3, 129), (3, 8 * 1021), (3, 8), (0, 256), (3, 0)])
+def test_fallback(shape):
+    x = normal(*shape, dtype="bfloat16")
+    np.testing.assert_array_equal(rms_norm(x), rms_norm_reference(x))  # outside the interpreter
+    if shape[-1]:
+        np.testing.assert_array_equal(softmax(x), softmax_reference(x))
+
+
+# Schedules and lowering.
+
+#: One pass whole and padded, two passes whole and padded; each with what it needs.
+SHAPES = [(20, 8192), (20, 8200), (20, 128000), (20, 151936)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight", [None, "bfloat16", "float32"])
+def test_no_finding_and_it_lowers(shape, weight):
+    """At real sizes; lowering infers the layouts of registers, and needs no GPU."""
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    weights = [jax.ShapeDtypeStruct(shape[1:], weight)] if weight else []
+    kernels = [rms_norm] if weight else [rms_norm, softmax]
+    for kernel in kernels:
+        program = pipelib.trace(kernel, x, *weights)
+        report = pipelib.check(program, strict=True)
+        assert report.ok, report
+        jax.jit(kernel).trace(x, *weights).lower(lowering_platforms=("cuda",))
+
+
+def test_plans():
+    """The default plans of the shapes that are measured, and of edges."""
+    plan = plan_of(8192, 8192, 2)
+    assert plan == Plan(256, 32, 32, rows=1, slots=2, blocks=3 * 132)
+    assert plan_of(8192, 8192, 2, weight_size=2).blocks == 2 * 132
+    assert plan_of(8192, 1024, 2).rows == 8
+    padded = plan_of(8192, 8200, 2)
+    assert (padded.piece, padded.pieces, padded.block, padded.rows) == (40, 205, 208, 2)
+    long = plan_of(64, 151936, 2)  # 1187 pieces, a prime number
+    assert (long.piece, long.block, long.chunks, long.rows) == (128, 63, 19, 2)
+    assert not plan_of(64, 128000, 2).padded
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("weight_size", [0, 2, 4])
+def test_every_plan_is_possible(size, weight_size):
+    """TMA, the lanes, SMEM and registers can do what a plan says, for all lengths."""
+    taken = 0
+    for length in [*range(1, 3000), *range(8000, 40000, 8), 50257, 151936, 262144]:
+        if (plan := plan_of(100, length, size, weight_size)) is None:
+            continue
+        taken += 1
+        step = plan.block * plan.piece
+        assert plan.piece * plan.pieces == length and plan.piece * size % 16 == 0
+        assert step % 128 == 0 and step <= 16384
+        assert (plan.chunks - 1) * plan.block < plan.pieces <= plan.chunks * plan.block
+        contiguous = plan.rows == 1 or plan.block == plan.pieces
+        assert contiguous or (plan.block <= 256 and plan.piece <= 256)
+        assert not (plan.padded and plan.rows == 1)
+        rings = 2 * plan.slots * plan.rows * step * size
+        weights = step * weight_size * (1 if plan.chunks == 1 else plan.slots)
+        assert rings + weights + 3072 <= 227 * 1024, plan
+    assert taken > 1000
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda x: softmax(x.astype(jnp.int32)),
+            "softmax: x of shape (3, 256) and int32 has no rows that the kernel takes: it needs at"
+            " least one axis, and float32, bfloat16 or float16.",
+        ),
+        (
+            lambda x: rms_norm(x[0, 0]),
+            "rms_norm: x of shape () and float32 has no rows that the kernel takes: it needs at"
+            " least one axis, and float32, bfloat16 or float16.",
+        ),
+        (
+            lambda x: rms_norm(x, x[0, :128]),
+            "rms_norm: a weight of shape (128,) and float32 cannot scale rows of 256 elements: it"
+            " must be (256,) and float32, bfloat16 or float16.",
+        ),
+        (
+            lambda x: softmax(x, slots=0),
+            "softmax: slots=0 is less than 1, so nothing is loaded.",
+        ),
+        (
+            lambda x: rms_norm(x[:, :200], rows=1),
+            "rows=1, but rows of 200 elements are padded to 640, so the copy of one alone would"
+            " overwrite the next; it takes at least 2 in a block.",
+        ),
+        (
+            lambda x: softmax(jnp.tile(x, 256), slots=20),
+            "The pipeline needs in_specs[0] 16 x",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(normal(3, 256))
+
+
+# On a GPU, at size.
+
+AT_SIZE = [(8192, 8192), (8191, 8200), (33, 128000), (33, 151936), (5, 200), (9999, 1024)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", AT_SIZE)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@BOTH
+def test_at_size(kernel, dtype, shape):
+    x = 3 * normal(*shape, dtype=dtype)
+    check_on_gpu(kernel, x)
+    if kernel is rms_norm:
+        for weight_dtype in TOLERANCE:
+            check_on_gpu(kernel, x, normal(shape[1], dtype=weight_dtype, seed=1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@BOTH
+def test_slots_at_size(kernel, slots):
+    check_on_gpu(functools.partial(kernel, slots=slots), normal(8192, 8192, dtype="bfloat16"))
+
+
+@pytest.mark.gpu
+def test_some_infinite_at_size():
+    x = normal(64, 151936)
+    x = x.at[:, ::3].set(-jnp.inf).at[1, :100000].set(-jnp.inf).at[2].set(-jnp.inf)
+    check_on_gpu(softmax, x)
+    assert np.isnan(softmax(x)[2]).all()
+
+
+def check_on_gpu(kernel, x, *weight):
+    """Against the reference, everywhere, and so that no row is lost."""
+    function = getattr(kernel, "func", kernel)
+    reference = {rms_norm: rms_norm_reference, softmax: softmax_reference}[function]
+    y, expected = kernel(x, *weight), reference(x.astype(jnp.float32), *weight)
+    close = functools.partial(jnp.isclose, rtol=4 * TOLERANCE[x.dtype.name], atol=1e-7)
+    assert bool(jnp.all(close(y.astype(jnp.float32), expected, equal_nan=True)))

@@ -146,8 +146,8 @@ class Plan(NamedTuple):
         piece = min(fitting, key=lambda piece: (padded(piece), -piece))
         pieces, unit = length // piece, LANES // math.gcd(piece, LANES)
 
-        def finish(block: int) -> Plan:
-            """The plan with so many pieces in a block."""
+        def finish(block: int) -> Plan | None:
+            """The plan with so many pieces in a block; None if whole rows do not fit the SMEM."""
             step, padded = block * piece * size, pieces % block != 0
             least, most = (2 if padded else 1), (MAX_ROWS if block >= pieces else 2)
             chosen = rows or max(least, min(most, STEP_BYTES // step, num_rows))
@@ -160,13 +160,15 @@ class Plan(NamedTuple):
             if block < pieces:
                 return cls(piece, pieces, block, chosen, slots, pl.cdiv(num_rows, chosen))
             smem = 2 * slots * chosen * step + block * piece * weight_size + SCRATCH_BYTES
-            resident = max(1, SM_BYTES // (smem + RESERVED_BYTES)) * (smem <= specs.SMEM_BYTES)
+            if smem > specs.SMEM_BYTES:
+                return None
+            resident = max(1, SM_BYTES // (smem + RESERVED_BYTES))
             blocks = min(pl.cdiv(num_rows, chosen), resident * SMS)
             return cls(piece, pieces, block, chosen, slots, blocks)
 
         block = pieces if length % LANES == 0 else pl.cdiv(pieces, unit) * unit
         is_box = block == pieces or block <= BOX  # a contiguous run of bytes has no limit
-        if is_box and block * piece <= MAX_ELEMENTS and (plan := finish(block)).blocks:
+        if is_box and block * piece <= MAX_ELEMENTS and (plan := finish(block)):
             return plan
         most = min(BOX, STEP_BYTES // (piece * size)) // unit * unit
         whole = [b for b in range(unit, most + 1, unit) if pieces % b == 0 and 2 * b >= most]
@@ -294,8 +296,9 @@ def rms_norm(
       x: (..., length), float32, bfloat16 or float16.
       weight: (length,), of one of these dtypes, not necessarily x's; None for ones.
       eps: added to the mean of squares.
-      slots: for the loads, and as many for the stores; 2 by default.
-      rows: in a step; by default, as many as come to 16 KiB.
+      slots: for the loads, and as many for the stores; 2 by default. If so many do not hold whole
+        rows, there are two passes; of a row's chunks there are no more slots than steps.
+      rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
 
     Returns:
       An array of x's shape and dtype.
@@ -320,8 +323,9 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
-      slots: for the loads, and as many for the stores; 2 by default.
-      rows: in a step; by default, as many as come to 16 KiB.
+      slots: for the loads, and as many for the stores; 2 by default. If so many do not hold whole
+        rows, there are two passes; of a row's chunks there are no more slots than steps.
+      rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
 
     Returns:
       An array of x's shape and dtype.
@@ -354,9 +358,12 @@ def _check(name: str, x: jax.Array, slots: int | None, rows: int | None) -> None
             f"{name}: x of shape {x.shape} and {x.dtype} has no rows that the kernel takes: it"
             f" needs at least one axis, and {_names()}."
         )
-    for argument, value in dict(slots=slots, rows=rows).items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: {argument}={value} is less than 1, so nothing is loaded.")
+    for argument, value, most in (("slots", slots, specs.MAX_SLOTS), ("rows", rows, BOX)):
+        if value is not None and not 1 <= value <= most:
+            raise ValueError(
+                f"{name}: {argument}={value} is not 1 to {most}, which"
+                f" {'barriers can tell' if argument == 'slots' else 'one copy can take'}."
+            )
 
 
 def _names() -> str:

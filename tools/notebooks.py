@@ -16,8 +16,9 @@ the code does:
 The record stands in the notebook's metadata under `pipelib_record`: the
 provenance (machine, versions, time), the seconds the chapter took, and
 `source_digest`, the hash of the chapter's code cells and of pipelib's code (with
-its `schedule` only where the chapter uses that), and `outputs_digest`, the hash
-of what they put out. Text may be edited without recording anew; code may not.
+its `schedule` and its `kernels` only where the chapter uses them), and
+`outputs_digest`, the hash of what they put out. Text may be edited without
+recording anew; code may not.
 """
 
 import argparse
@@ -49,10 +50,13 @@ from pipelib.bench import provenance
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 RECORD = "pipelib_record"
-# What a chapter says that shows a schedule; its outputs depend on all of pipelib
-# and on what hazards did.
+# What hazards did, and the words of a chapter that its outputs depend on this,
+# or on a part of pipelib that other chapters do without.
 HAZARDS = tuple(ROOT.glob("benchmarks/results/*/hazards*.json"))
-ANALYSIS = re.compile(r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)")
+ANALYSIS = re.compile(
+    r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
+)
+KERNELS = re.compile(r"pipelib\.kernels|import kernels")
 CELL_SECONDS = 300
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
@@ -202,10 +206,21 @@ def without_colours(text: str) -> str:
 def source_digest(notebook: NotebookNode) -> str:
     """SHA-256 of the chapter's code cells and of pipelib's code."""
     cells = code(notebook)
-    shows = ANALYSIS.search("\n".join(cells))
-    sources = [provenance.PACKAGE, *sorted(HAZARDS)] if shows else []
-    parts = [provenance.code_digest(*sources), *cells]
+    parts = [provenance.code_digest(*sources("\n".join(cells))), *cells]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def sources(text: str) -> list[pathlib.Path]:
+    """The parts of pipelib, and the records, that a chapter of this code uses."""
+    shows, without = ANALYSIS.search(text), {"__main__.py"}
+    without |= set() if shows else {"gallery.py", "schedule"}
+    without |= set() if KERNELS.search(text) else {"kernels"}
+    package = (
+        path
+        for path in provenance.PACKAGE.iterdir()
+        if path.name not in without and not path.name.startswith((".", "__py"))
+    )
+    return [*sorted(package), *sorted(HAZARDS if shows else ())]
 
 
 def outputs_digest(notebook: NotebookNode) -> str:

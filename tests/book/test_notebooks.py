@@ -120,20 +120,21 @@ def test_other_code_in_pipelib_is_found(md, monkeypatch):
     assert "outputs of other code" in problem
 
 
-def test_only_a_chapter_that_shows_schedules_depends_on_all_of_pipelib(
-    md, monkeypatch
-):
-    asked = []
-    monkeypatch.setattr(
-        provenance, "code_digest", lambda *sources: str(asked.append(sources))
-    )
-    notebook = notebooks.read_source(md)
-    notebooks.source_digest(notebook)
-    notebooks.code_cells(notebook)[0].source += "\npipelib.check(program)"
-    notebooks.source_digest(notebook)
-    alone, (package, *records) = asked
-    assert (alone, package) == ((), provenance.PACKAGE)
-    assert len(records) == 3
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        ("x = 1", set()),
+        ("pipelib.check(program)", {"gallery.py", "schedule", "hazards.json"}),
+        ("pipelib.kernels.matmul(a, b)", {"kernels"}),
+    ],
+)
+def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
+    found = {path.name for path in notebooks.sources(code)}
+    some = {"ring.py", "pipeline.py", "book.py", "bench", "__init__.py"}
+    optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
+    assert some <= found
+    assert found & optional == more
+    assert "__main__.py" not in found and "__pycache__" not in found
 
 
 def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):

@@ -16,11 +16,12 @@ Edges need no other code. A load beyond an operand's end brings zeros, which add
 store beyond the output's end is dropped (both are what TMA does). A chain goes on in the slot where
 it stopped, so each tile takes a multiple of `slots` steps; those beyond K multiply zeros.
 
-The fallback. Pallas copies by pieces of 8 rows x 128 bytes, which is how `wgmma` reads SMEM. Each
-axis of `a`, `b` and the output, as they are stored, must be whole pieces or part of a single one,
-and TMA needs rows of a multiple of 16 bytes. So in 16 bits: rows 1 to 8, 16, 24, ...; columns 8,
-16, ..., 64, 128, 192, .... A product that has others (17 rows, say, or 1000 columns) is made by
-`jax.lax.dot_general`, accumulating in float32: no operand is copied, and no configuration applies.
+The fallback. Pallas copies by pieces of 8 rows x 128 bytes, which is how `wgmma` reads SMEM. The
+rows of `a`, `b` and the output, as they are stored, must be whole multiples of 128 bytes (64
+elements of 16 bits), and their number a multiple of 8, or 8 at most. A product that has others (17
+rows, say, or 1000 columns) is made by `jax.lax.dot_general`, accumulating in float32: no operand is
+copied, and no configuration applies. (JAX lets rows of under 128 bytes pass; 16 x 40 x 24 then came
+out wrong on an H200.)
 
 Not covered: clusters and multicast; several operands in an epilogue; gradients of a product with
 an epilogue or in float8; tuned configurations. Source of the hardware's constants: `specs`.
@@ -41,8 +42,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib import specs
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-#: Rows of a piece of a swizzled copy, and bytes of each; what a stride of TMA is a multiple of.
-_PIECE_ROWS, _SWIZZLE, _TMA_STRIDE = 8, 128, 16
+#: Rows of a piece of a swizzled copy, and bytes of each.
+_PIECE_ROWS, _SWIZZLE = 8, 128
 #: SMs of an H100 and an H200: the blocks where JAX has no GPU to ask (interpreted, or traced).
 _SMS = 132
 #: Enough to compute addresses and to issue copies (CUTLASS gives its memory threads 24 to 40).
@@ -313,8 +314,7 @@ def _addressable(a: Any, b: Any, product: _Product) -> bool:
     m, n, _ = product.sizes(a, b)
     out = jax.ShapeDtypeStruct((m, n), product.out_dtype)
     for rows, columns, dtype in ((*array.shape, array.dtype) for array in (a, b, out)):
-        row_bytes = columns * jnp.dtype(dtype).itemsize
-        if row_bytes % _TMA_STRIDE or (row_bytes > _SWIZZLE and row_bytes % _SWIZZLE):
+        if columns * jnp.dtype(dtype).itemsize % _SWIZZLE:
             return False
         if rows > _PIECE_ROWS and rows % _PIECE_ROWS:
             return False

@@ -1,7 +1,5 @@
 """Programs by hand: ops without thread and phase, which `program` fills in."""
 
-from collections import Counter
-
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
 
 WIDTH = 8
@@ -67,16 +65,23 @@ RING = barriers()
 
 def program(*threads, buffers=BUFFERS, barriers=RING, **fields):
     """The program of these threads' ops."""
-    numbered = tuple(tuple(_numbered(index, ops)) for index, ops in enumerate(threads))
-    return Program("hand-made", numbered, buffers, barriers, **fields)
+    mine = tuple(
+        tuple(op._replace(thread=thread) for op in ops) for thread, ops in enumerate(threads)
+    )
+    return counted(Program("hand-made", mine, buffers, barriers, **fields))
 
 
-def _numbered(thread, ops):
-    waits, arrivals = Counter(), Counter()
-    for op in ops:
-        op = op._replace(thread=thread)
-        if op.barrier is not None:
-            counts = waits if op.kind in ("wait", "test") else arrivals
-            op = op._replace(phase=counts[op.barrier, op.index])
-            counts[op.barrier, op.index] += op.kind != "test"
-        yield op
+def counted(program: Program) -> Program:
+    """The program with each wait's and arrival's phase counted anew: how many came before."""
+    threads = []
+    for ops in program.threads:
+        seen: dict[tuple, int] = {}
+        found = []
+        for op in ops:
+            if op.barrier is not None:
+                key = op.barrier, op.index, op.kind in ("wait", "test")
+                op = op._replace(phase=seen.get(key, 0))
+                seen[key] = op.phase + (op.kind != "test")
+            found.append(op)
+        threads.append(tuple(found))
+    return program._replace(threads=tuple(threads))

@@ -11,27 +11,12 @@ All is so small that the explorer ends within a second.
 from hypothesis import strategies as st
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+from tests.schedule.build import counted
 
 ROWS = 2
 SYNCHRONISATION = (
     "wait", "arrive", "fence", "commit_group", "wait_store", "wgmma_wait", "load", "store",
 )  # fmt: skip
-
-
-def counted(program: Program) -> Program:
-    """The program with each wait's and arrival's phase counted anew: how many came before."""
-    threads = []
-    for ops in program.threads:
-        seen: dict[tuple, int] = {}
-        found = []
-        for op in ops:
-            if op.barrier is not None:
-                key = op.barrier, op.index, op.kind in ("wait", "test")
-                op = op._replace(phase=seen.get(key, 0))
-                seen[key] = op.phase + (op.kind != "test")
-            found.append(op)
-        threads.append(tuple(found))
-    return program._replace(threads=tuple(threads))
 
 
 class Writer:

@@ -1,11 +1,13 @@
-"""How fast `pipelib.trace` is and how much memory it takes, for products of more and more steps.
+"""How fast kernels are traced, checked and simulated, for products of more and more steps.
 
 `python -m benchmarks.schedule` measures on one core, in a minute or two, and writes the record
 `results/cpu/schedule.json`; no GPU is needed. A sample of `first_seconds` is one call with JAX's
 caches cleared, from the function to the program; one of `again_seconds` a call after that, where
 JAX remembers jaxprs. They are seconds of the core, which do not pass while others have it;
-`first_wall_seconds` and `again_wall_seconds` are those on the clock. `peak_bytes` is what Python's
-tracemalloc saw at most in one more call, `kept_bytes` what it saw after it, the program.
+`first_wall_seconds` and `again_wall_seconds` are those on the clock. `check_seconds` and
+`simulate_seconds` are of the core too, of the program. `peak_bytes` is what Python's tracemalloc
+saw at most in one more trace, `kept_bytes` what it saw after it, the program. `move_seconds` are
+those on the clock that a slider of `pipelib.explore` takes to trace, check, simulate and draw anew.
 """
 
 import collections
@@ -31,10 +33,7 @@ TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 3
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
 # A record is of these sources, and stale when they change.
-SOURCES = (
-    pathlib.Path(__file__),
-    *(PACKAGE / "schedule" / name for name in ("program.py", "trace.py", "tracing")),
-)
+SOURCES = (pathlib.Path(__file__), PACKAGE / "schedule")
 TRANSFORMS = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
@@ -105,8 +104,34 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
     for which in ("first", "again"):
         seconds = statistics.median(samples[f"{which}_seconds"])
         row += f" | {which} {seconds:7.3f} s {ops / seconds:9,.0f} ops/s"
+    for which, function in (
+        ("check", pipelib.check),
+        ("simulate", lambda program: pipelib.simulate(program, pipelib.H100)),
+    ):
+        for _ in range(SAMPLES):
+            core = time.process_time()
+            function(program)
+            samples[f"{which}_seconds"].append(time.process_time() - core)
+        row += f" | {which} {statistics.median(samples[f'{which}_seconds']):6.3f} s"
     print(f"{row} | {peak / ops:6,.0f} bytes/op at most")
     return dict(name=name, m=m, n=n, k=k, ops=ops, **samples, peak_bytes=peak, kept_bytes=kept)
+
+
+def measure_moves() -> list[float]:
+    """Seconds that each of some moves of a slider takes, for a product of 16 steps."""
+    args = [jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((256, 1024), (1024, 256))]
+    seconds = []
+    for cycles in range(600, 600 + 100 * (SAMPLES + 1), 100):
+        start = time.perf_counter()
+        # As `explore` does: the kernel is a new function at each position.
+        pipelib.player(
+            pipelib.sweep(
+                lambda: (lambda a, b: matmul(a, b), args), hbm_latency_cycles=[cycles]
+            )
+        )  # fmt: skip
+        seconds.append(time.perf_counter() - start)
+    print(f"a move of a slider: {statistics.median(seconds[1:]):.3f} s")
+    return seconds[1:]  # the first one imports
 
 
 def cpu() -> str:
@@ -124,7 +149,7 @@ def main() -> None:
     sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
     record = dict(
         command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(),
-        sources_digest=code_digest(*SOURCES), sizes=sizes,
+        sources_digest=code_digest(*SOURCES), sizes=sizes, move_seconds=measure_moves(),
     )  # fmt: skip
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")

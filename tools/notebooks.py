@@ -212,8 +212,8 @@ def source_digest(notebook: NotebookNode) -> str:
 
 def sources(text: str) -> list[pathlib.Path]:
     """The parts of pipelib, and the records, that a chapter of this code uses."""
-    shows, without = ANALYSIS.search(text), {"__main__.py"}
-    without |= set() if shows else {"gallery.py", "schedule"}
+    shows = ANALYSIS.search(text)
+    without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
     package = (
         path

@@ -37,8 +37,8 @@ def add_one(x):
     return of(kernel, grid=(4,), grid_names=("i",), scratch_types=scratch)(x)
 
 
-def matmul(a, b, waits=0, delay=0):
-    """One block, one thread, a ring of two slots."""
+def matmul(a, b, waits=0, delay=0, slots=2):
+    """One block, one thread, a ring of slots; `waits` products are left unfinished."""
 
     def kernel(a, b, o):
         block = lambda shape, at: plgpu.BlockSpec(
@@ -52,7 +52,7 @@ def matmul(a, b, waits=0, delay=0):
                 plgpu.wgmma_wait(waits)
 
             pipelib.emit_pipeline(
-                body, grid=(a.shape[1] // 64,), in_specs=specs, max_concurrent_steps=2,
+                body, grid=(a.shape[1] // 64,), in_specs=specs, max_concurrent_steps=slots,
                 ordinary_reads=False,
             )(a, b)  # fmt: skip
             o[...] = acc[...].astype(jnp.float16)

@@ -1,45 +1,26 @@
 """Kernels over ranges of values, before and live."""
 
+import functools
 import re
 import sys
 
-import jax.numpy as jnp
 import pytest
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
 from pipelib.schedule import check, trace
 from pipelib.schedule.explore import explore, sweep
 from pipelib.schedule.machine import H100, H200
 from pipelib.schedule.player import Setting, player
 from pipelib.schedule.simulate import simulate
-from tests.schedule.kernels import TRANSFORMS, like, of
+from tests.schedule import kernels
+from tests.schedule.kernels import like
 
 
 def matmul(slots, unfinished=0, steps=4):
     """A chapter's matrix product, the size of one block; one unfinished product is too many."""
     if slots == 5:
         raise ValueError("5 slots are too many")
-
-    def kernel(a, b, o):
-        block = lambda shape, at: plgpu.BlockSpec(shape, at, transforms=TRANSFORMS)
-        specs = block((64, 64), lambda k: (0, k)), block((64, 64), lambda k: (k, 0))
-
-        def scope(acc):
-            def body(_, a, b):
-                plgpu.wgmma(acc, a, b)
-                plgpu.wgmma_wait(unfinished)
-
-            pipelib.emit_pipeline(
-                body, grid=(steps,), in_specs=specs, max_concurrent_steps=slots,
-                ordinary_reads=False,
-            )(a, b)  # fmt: skip
-            o[...] = acc[...].astype(jnp.float16)
-
-        pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
-
-    return of(kernel, like(64, 64)), (like(64, 64 * steps), like(64 * steps, 64))
+    kernel = functools.partial(kernels.matmul, waits=unfinished, slots=slots)
+    return kernel, (like(64, 64 * steps), like(64 * steps, 64))
 
 
 def test_every_combination_is_traced_checked_and_simulated():

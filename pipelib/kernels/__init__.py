@@ -1,6 +1,7 @@
 """Kernels made with this package's emitters, to be called as any JAX function."""
 
-from pipelib.kernels.matmul import MatmulConfig, matmul
+from pipelib.kernels.matmul import matmul
+from pipelib.kernels.matmul_config import MatmulConfig
 from pipelib.kernels.memory_bound import rms_norm, softmax
 
 __all__ = ["MatmulConfig", "matmul", "rms_norm", "softmax"]

@@ -1,0 +1,186 @@
+"""`MatmulConfig`: how a matrix product is divided, and what it takes of an SM.
+
+The model. A block makes tiles of `tile_m` x `tile_n` in steps of `tile_k`. In SMEM it has a ring of
+`slots`, each a step's part of a and of b; for each compute thread a staging slot or two, through
+which its part of a tile is stored; and the barriers. In registers it has the float32 accumulators.
+All of it is added up here, from the allocations that the kernel makes, before anything is compiled.
+
+Source of the hardware's constants: `pipelib.specs`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from pipelib import specs
+
+#: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
+SWIZZLE, PIECE_ROWS = 128, 8
+#: Enough to compute addresses and to issue copies (CUTLASS gives its memory threads 24 to 40).
+MEMORY_REGISTERS = 40
+FORMS = ("ring", "specialized", "persistent", "chained")
+
+
+@dataclasses.dataclass(frozen=True)
+class MatmulConfig:
+    """How `matmul` divides its work; what cannot be is refused when it is made.
+
+    Attributes:
+      tile_m: rows of a block's tile, a multiple of 64 for each compute thread.
+      tile_n: columns of it, a multiple of 64 to 256, the most that one `wgmma` takes.
+      tile_k: of K, what one step multiplies; a multiple of 64 (of 128 for float8).
+      slots: steps that are in SMEM at once, the most (fewer if K has fewer).
+      compute_threads: Pallas threads that multiply, 1 to 3 (1 or 2 in a "ring").
+      delay_release: `wgmma`s in flight while the next is issued, fewer than `slots`.
+      form: "ring": the compute threads load what they multiply, and a block makes one tile;
+        "specialized": a memory thread loads; "persistent": and a block goes through many tiles;
+        "chained": and loads the next tile's steps while it stores this one's result.
+      order: the axis of the output ("m" or "n") along which tiles are grouped.
+      width: how many tiles (of a cluster) a group has along it.
+      epilogue_n: columns that are staged and stored at once, a multiple of 64 that divides tile_n.
+      cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
+        Those in a column share the loads of b, those in a row the loads of a (multicast).
+      blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
+        None: one for each SM.
+
+    Raises:
+      ValueError: for values that are not as above.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 256
+    tile_k: int = 64
+    slots: int = 4
+    compute_threads: int = 2
+    delay_release: int = 1
+    form: Literal["ring", "specialized", "persistent", "chained"] = "chained"
+    order: Literal["m", "n"] = "n"
+    width: int = 8
+    epilogue_n: int = 64
+    cluster_m: int = 1
+    cluster_n: int = 1
+    blocks: int | None = None
+
+    def __post_init__(self):
+        for problem in (text for text, is_so in self._problems().items() if is_so):
+            raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
+
+    def _problems(self) -> dict[str, Any]:
+        unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
+        counts = self.slots, self.width, 1 if self.blocks is None else self.blocks
+        is_alone = self.form in ("ring", "specialized")
+        return {
+            f"{self.form=} is none of {', '.join(FORMS)}": self.form not in FORMS,
+            f"{self.compute_threads=} is not 1 to {most}, as form={self.form!r} has":
+                not 1 <= self.compute_threads <= most,
+            f"{self.tile_m=} is not a multiple of 64 x {self.compute_threads} rows = {unit}, which"
+            " the compute threads divide": self.tile_m < 1 or self.tile_m % unit,
+            f"{self.tile_n=} is not a multiple of 64 up to 256, the most columns of a wgmma":
+                self.tile_n not in (64, 128, 192, 256),
+            f"{self.tile_k=} is not a multiple of 64": self.tile_k < 1 or self.tile_k % 64,
+            f"{self.epilogue_n=} is not a multiple of 64 that divides {self.tile_n=}":
+                self.epilogue_n < 1 or self.epilogue_n % 64 or self.tile_n % self.epilogue_n,
+            f"{self.delay_release=} is not 0 to {self.slots=} - 1, so no slot would be loaded":
+                not 0 <= self.delay_release < self.slots,
+            f"{self.slots=}, {self.width=} and {self.blocks=} are not all at least 1":
+                min(counts) < 1,
+            f"{self.slots=} is over {specs.MAX_SLOTS}, which barriers can tell":
+                self.slots > specs.MAX_SLOTS,
+            f"{self.order=} is not 'm' or 'n'": self.order not in ("m", "n"),
+            f"{self.cluster_m=} and {self.cluster_n=} are not 1, 2 or 4, and at most 8 together,"
+            " which a GPU schedules as a cluster":
+                {self.cluster_m, self.cluster_n} - {1, 2, 4} or self.cluster_size > 8,
+            f"{self.form=} has no memory thread, so {self.cluster_m=} x {self.cluster_n=} blocks"
+            " could not tell each other which slots are free":
+                self.form == "ring" and self.cluster_size > 1,
+            f"{self.form=} has a block for each tile, so {self.blocks=} would leave some out":
+                is_alone and self.blocks is not None,
+            f"{self.blocks=} is not a multiple of clusters of {self.cluster_size}":
+                (self.blocks or 0) % max(self.cluster_size, 1),
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        """The rows of each compute thread."""
+        return self.tile_m // self.compute_threads
+
+    @property
+    def threads(self) -> int:
+        """Pallas threads of a block."""
+        return self.compute_threads + (self.form != "ring")
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def parts(self) -> int:
+        """Times that a compute thread stores for a tile."""
+        return self.tile_n // self.epilogue_n
+
+    @property
+    def staging_slots(self) -> int:
+        """Two, if each tile then begins with the same one; else one."""
+        return 1 if self.parts % 2 else 2
+
+    def tiles(self, m: int, n: int) -> tuple[int, int]:
+        """Tiles along m and n, whole clusters of them."""
+        whole = lambda size, tile, cluster: math.ceil(size / (tile * cluster)) * cluster
+        return whole(m, self.tile_m, self.cluster_m), whole(n, self.tile_n, self.cluster_n)
+
+    def accumulator_registers(self) -> int:
+        """Registers that each lane's part of a thread's float32 accumulator takes."""
+        return self.rows * self.tile_n // 128
+
+    def smem_bytes(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> int:
+        """Bytes of shared memory that a block of the kernel takes, with all slots.
+
+        Args:
+          dtype, out_dtype: of the factors and of the result.
+          operands: the dtypes of the epilogue's operands that are matrices.
+        """
+        terms = self._smem_terms(dtype, out_dtype, operands)
+        return sum(count * size for _, count, size in terms)
+
+    def check(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> None:
+        """Raises ValueError, with the sum, if an SM has too little for these dtypes."""
+        dtype = jnp.dtype(dtype)
+        if self.tile_k * dtype.itemsize % SWIZZLE:
+            raise ValueError(
+                f"MatmulConfig: tile_k={self.tile_k} of {dtype} is {self.tile_k} x"
+                f" {dtype.itemsize} = {self.tile_k * dtype.itemsize} B, not a multiple of the"
+                f" {SWIZZLE} B of a swizzled row."
+            )
+        share = min(255, specs.REGISTERS // self.threads)
+        if self.form != "ring":
+            share = specs.compute_registers(MEMORY_REGISTERS, self.compute_threads)
+        if (taken := self.accumulator_registers()) >= share:
+            raise ValueError(
+                f"MatmulConfig: an accumulator of {self.rows} x {self.tile_n} takes {self.rows} x"
+                f" {self.tile_n} / 128 lanes = {taken} registers of a lane, but each of"
+                f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
+            )
+        if (total := self.smem_bytes(dtype, out_dtype, operands)) > specs.SMEM_BYTES:
+            terms = self._smem_terms(dtype, out_dtype, operands)
+            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in terms)
+            raise ValueError(
+                f"MatmulConfig: {terms} = {total:,} B of shared memory, but a block has"
+                f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
+            )
+
+    def _smem_terms(self, dtype, out_dtype, operands) -> list[tuple[str, int, int]]:
+        size = lambda dtype: jnp.dtype(dtype).itemsize
+        step, staged = self.tile_k * size(dtype), self.tile_m * self.epilogue_n
+        terms = [
+            ("slots of a", self.slots, self.tile_m * step),
+            ("slots of b", self.slots, self.tile_n * step),
+            ("staging", self.staging_slots, staged * size(out_dtype)),
+        ]
+        terms += [("an operand", self.staging_slots, staged * size(dtype)) for dtype in operands]
+        barriers = self.slots * (2 if self.threads > 1 else 1)
+        barriers += self.compute_threads * self.staging_slots if operands else 0
+        return [*terms, ("barriers", barriers, 8)]

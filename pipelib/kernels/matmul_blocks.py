@@ -5,7 +5,7 @@ The model. Every form multiplies the steps of a tile into float32 accumulators a
     for each tile of the block:
       for each step k, in a ring of slots:
         accumulator += a[m, k] @ b[k, n]       (wgmma, delay_release of them in flight)
-      for each `epilogue_n` columns:
+      for each 64 rows and `epilogue_n` columns:
         wait until a staging slot has been read, write epilogue(accumulator) into it, start a store
 
 ===========  =====================================================================================
@@ -43,7 +43,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
-from pipelib.kernels.matmul_config import MEMORY_REGISTERS, PIECE_ROWS, SWIZZLE, MatmulConfig
+from pipelib.kernels.matmul_config import (
+    MEMORY_REGISTERS,
+    PIECE_ROWS,
+    STAGED_ROWS,
+    SWIZZLE,
+    MatmulConfig,
+)
 from pipelib.pipeline import emit_pipeline
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -113,7 +119,7 @@ def _scratch(product: Product, kinds: tuple[str, ...], operands: list[Any]) -> l
     """Staging slots of the output and of each matrix among the operands, and their barriers."""
     config, dtypes = product.config, [product.out_dtype]
     dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
-    shape = config.compute_threads, config.staging_slots, config.rows, config.epilogue_n
+    shape = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
     scratch = [plgpu.SMEM(shape, dtype, transforms=tiled(dtype)) for dtype in dtypes]
     if loads := len(dtypes) - 1:
         slots = config.compute_threads * config.staging_slots
@@ -355,12 +361,17 @@ class Result(NamedTuple):
         """That of another tile."""
         return self._replace(place=(m, n))
 
+    def _first(self, part: int) -> tuple[int, int]:
+        """The first row and column of a part, of this thread's."""
+        row, column = divmod(part * self.product.config.epilogue_n, self.product.config.tile_n)
+        return row * STAGED_ROWS, column
+
     def _here(self, part: int) -> tuple[Any, Any]:
-        """This thread's rows, and the columns of a part of the tile."""
-        config = self.product.config
-        row = self.place[0] * config.tile_m + _thread(config) * config.rows
-        column = self.place[1] * config.tile_n + part * config.epilogue_n
-        return pl.ds(row, config.rows), pl.ds(column, config.epilogue_n)
+        """The rows and the columns of a part in the output."""
+        config, (row, column) = self.product.config, self._first(part)
+        row += self.place[0] * config.tile_m + _thread(config) * config.rows
+        column += self.place[1] * config.tile_n
+        return pl.ds(row, STAGED_ROWS), pl.ds(column, config.epilogue_n)
 
     def _slot(self, part: int) -> tuple[Any, Any]:
         """This thread's staging slot for a part."""
@@ -389,8 +400,8 @@ class Result(NamedTuple):
         """Starts the stores of this thread's rows of a tile, part by part."""
         config, staging = self.product.config, self.scratch[0]
         for part in range(config.parts):
-            first = part * config.epilogue_n
-            values = acc[:, first : first + config.epilogue_n]
+            row, column = self._first(part)
+            values = acc[row : row + STAGED_ROWS, column : column + config.epilogue_n]
             if self.product.epilogue is not None:
                 values = self.product.epilogue(values, *self._parts(part))
             plgpu.wait_smem_to_gmem(config.staging_slots - 1, wait_read_only=True)
@@ -404,7 +415,7 @@ class Result(NamedTuple):
     def _parts(self, part: int) -> list[jax.Array]:
         """The operands of a part, in float32, each of the part's shape."""
         config, layout = self.product.config, plgpu.Layout.WGMMA
-        shape, (rows, columns) = (config.rows, config.epilogue_n), self._here(part)
+        shape, (rows, columns) = (STAGED_ROWS, config.epilogue_n), self._here(part)
         if matrices := [staging for _, staging in self._matrices()]:
             plgpu.barrier_wait(self._barrier(part))
         values = []

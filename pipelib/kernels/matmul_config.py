@@ -19,6 +19,8 @@ from pipelib import specs
 
 #: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
 SWIZZLE, PIECE_ROWS = 128, 8
+#: Rows that are staged and stored at once: those of a `wgmma`.
+STAGED_ROWS = 64
 #: Enough to compute addresses and to issue copies (CUTLASS gives its memory threads 24 to 40).
 MEMORY_REGISTERS = 40
 FORMS = ("ring", "specialized", "persistent", "chained")
@@ -40,7 +42,8 @@ class MatmulConfig:
         "chained": and loads the next tile's steps while it stores this one's result.
       order: the axis of the output ("m" or "n") along which tiles are grouped.
       width: how many tiles (of a cluster) a group has along it.
-      epilogue_n: columns that are staged and stored at once, a multiple of 64 that divides tile_n.
+      epilogue_n: columns that are staged and stored at once, of 64 rows; a multiple of 64 that
+        divides tile_n.
       cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
         Those in a column share the loads of b, those in a row the loads of a (multicast).
       blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
@@ -120,7 +123,7 @@ class MatmulConfig:
     @property
     def parts(self) -> int:
         """Times that a compute thread stores for a tile."""
-        return self.tile_n // self.epilogue_n
+        return self.rows // STAGED_ROWS * (self.tile_n // self.epilogue_n)
 
     @property
     def staging_slots(self) -> int:
@@ -174,7 +177,8 @@ class MatmulConfig:
 
     def _smem_terms(self, dtype, out_dtype, operands) -> list[tuple[str, int, int]]:
         size = lambda dtype: jnp.dtype(dtype).itemsize
-        step, staged = self.tile_k * size(dtype), self.tile_m * self.epilogue_n
+        staged = self.compute_threads * STAGED_ROWS * self.epilogue_n
+        step = self.tile_k * size(dtype)
         terms = [
             ("slots of a", self.slots, self.tile_m * step),
             ("slots of b", self.slots, self.tile_n * step),

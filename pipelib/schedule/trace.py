@@ -37,11 +37,13 @@ import inspect
 import math
 import operator
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import jax
 import numpy as np
 
+from pipelib.schedule.arguments import expect
 from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import copies, flow
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
@@ -54,7 +56,12 @@ from pipelib.schedule.tracing.code import (
     split,
     value_of,
 )
-from pipelib.schedule.tracing.source import argument_names, function_name
+from pipelib.schedule.tracing.source import (
+    UNKNOWN,
+    argument_names,
+    function_name,
+    line_of_function,
+)
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Thread
 
 _INDEXES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint32", "uint64")))
@@ -64,7 +71,7 @@ _MOST_INTEGERS = 2**16
 def trace(
     kernel: Callable[..., Any],
     *args: Any,
-    block: tuple[int, ...] | None = None,
+    block: int | tuple[int, ...] | None = None,
     max_steps: int | None = None,
     call: int | None = None,
 ) -> Program:
@@ -74,18 +81,22 @@ def trace(
       kernel: a function that calls one `plgpu.kernel`, or that kernel.
       *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Nothing is run. Control flow may
         depend on integers in arrays, which a ShapeDtypeStruct does not have.
-      block: the index on each axis of the grid; by default zeros. All blocks of its cluster are
-        traced; indices on the cluster's axes may follow, but only zeros.
+      block: the index on each axis of the grid, or a number if it has one axis; by default zeros.
+        All blocks of its cluster are traced; indices on the cluster's axes may follow, but only
+        zeros.
       max_steps: no loop runs for more steps. A thread ends there, and the program is `truncated`.
       call: which kernel, from 0, if the function calls several.
 
     Raises:
-      TypeError: `kernel` is no function.
+      TypeError: `kernel` is no function; `block`, `max_steps` or `call` is not of integers.
       ValueError: no kernel or several, no arguments where it takes some, a block outside the grid,
         flow that depends on tensors.
       NotImplementedError: a kernel for a TPU, Triton or Blackwell; a primitive that has effects and
         is not known.
     """
+    for name, value in (("max_steps", max_steps), ("call", call)):
+        if value is not None:
+            expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     eqn, values = _called(_kernels(kernel, args), call)
@@ -104,11 +115,8 @@ def trace(
 
 def _kernels(function: Callable[..., Any], args: tuple) -> list[tuple[Any, list]]:
     """The equations of the kernels that the function calls, and their operands."""
-    if not callable(function):
-        raise TypeError(
-            f"A {type(function).__name__} was given to trace, which is no function: give one that"
-            " calls plgpu.kernel(...), and its arguments after it."
-        )
+    remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
+    expect("trace", function, Callable, "a function", remedy)
     try:
         closed = jax.make_jaxpr(function)(*args)
     except TypeError as error:
@@ -198,10 +206,10 @@ def _handled(compiler: Compiler, eqn: Any, pure: Callable[[str], Any]) -> Any:
 
 def _refuse(compiler: Compiler, eqn: Any, reason: str) -> Step:
     """Fails when it is reached, since what is not reached does no harm."""
-    line, name = compiler.line(eqn) or "At an unknown line", eqn.primitive.name
+    line, name = compiler.line(eqn), eqn.primitive.name
 
     def step(thread, env):
-        raise NotImplementedError(f"{line}: the primitive {name!r} {reason}.")
+        raise NotImplementedError(f"{line or UNKNOWN}: the primitive {name!r} {reason}.")
 
     return step
 
@@ -330,10 +338,11 @@ def _kernel(compiler: Compiler, eqn: Any) -> Step:
 
     def step(thread, env):
         if thread.cluster is not None:
+            line = compiler.line(eqn) or UNKNOWN
             raise NotImplementedError(
-                f"{compiler.line(eqn)}: a kernel within a kernel, as plgpu.warp_map makes one, is"
-                " not traced, since a program is that of whole Pallas threads: call it on the host,"
-                " or write its body where it is called."
+                f"{line}: a kernel within a kernel, as plgpu.warp_map makes one, is not traced,"
+                " since a program is that of whole Pallas threads: call it on the host, or write"
+                " its body where it is called."
             )
         thread.kernels.append((eqn, [env[slot] for slot in inputs]))
 
@@ -347,10 +356,12 @@ def _pallas_call(compiler: Compiler, eqn: Any) -> Step:
     backend = next((name for part, name in names.items() if part in module), module)
     said = f"with compiler_params for {backend}"
     said = said if params is not None else "without compiler_params, which is Triton's on a GPU,"
+    # A call that is traced as it is has no frame of the caller's: its kernel was written somewhere.
+    line = compiler.line(eqn) or line_of_function(eqn.params["jaxpr"].debug_info) or UNKNOWN
 
     def step(thread, env):
         raise NotImplementedError(
-            f"{compiler.line(eqn)}: a pl.pallas_call {said} is not traced, since the JAX that is"
+            f"{line}: a pl.pallas_call {said} is not traced, since the JAX that is"
             " installed compiles none by Mosaic GPU: what was expected is a kernel that was made by"
             " plgpu.kernel."
         )

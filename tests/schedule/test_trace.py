@@ -148,18 +148,38 @@ def test_block_picks_one():
     program = pipelib.trace(kernels.add_one, X, block=(3,))
     assert words(program)[0].startswith("load reads x[192:256, 0:64] writes")
     assert program.block == (3,)
+    assert pipelib.trace(kernels.add_one, X, block=3) == program
+    assert pipelib.trace(kernels.add_one, X, block=np.array([3])) == program
 
 
 @pytest.mark.parametrize(
     ("block", "text"),
     [
         ((4,), r"block=\(4,\) is not in the grid: axis 'i' has the blocks 0 to 3, and 4 is none"),
+        (5, r"block=\(5,\) is not in the grid: axis 'i' has the blocks 0 to 3, and 5 is none of"),
+        ((-1,), r"block=\(-1,\) is not in the grid: axis 'i' has the blocks 0 to 3, and -1 is"),
+        ((), r"block=\(\) has 0 indices, but the grid \(4,\) has 1 axes .*: give one for"),
         ((0, 0), r"block=\(0, 0\) has 2 indices, but the grid \(4,\) has 1 axes and the cluster 0"),
     ],
 )
 def test_a_block_that_is_not_there(block, text):
     with pytest.raises(ValueError, match=text):
         pipelib.trace(kernels.add_one, X, block=block)
+
+
+@pytest.mark.parametrize("block", ["a", 1.5, (1.5,), ((1,),)])
+def test_a_block_that_is_not_of_integers(block):
+    told = f"block={block!r} is not of integers, so it is no block of the grid (4,): give one for"
+    with pytest.raises(TypeError, match=re.escape(told)):
+        pipelib.trace(kernels.add_one, X, block=block)
+
+
+@pytest.mark.parametrize("options", [dict(max_steps=1.5), dict(max_steps="1"), dict(call="1")])
+def test_counts_that_are_no_integers(options):
+    ((name, value),) = options.items()
+    told = f"trace takes an integer for {name}=, not a value of type {type(value).__name__}: give"
+    with pytest.raises(TypeError, match=told):
+        pipelib.trace(kernels.add_one, X, **options)
 
 
 def test_max_steps_truncates_and_says_so():
@@ -268,7 +288,7 @@ def test_an_unknown_effect_is_named():
 def test_what_is_no_kernel():
     with pytest.raises(ValueError, match=r"calls 0 .* kernels, but .* one: pass a function that"):
         pipelib.trace(lambda x: x + 1, X)
-    with pytest.raises(TypeError, match="A ShapeDtypeStruct was given to trace, which is no func"):
+    with pytest.raises(TypeError, match=r"trace takes a function, not a value of type Sha.*: give"):
         pipelib.trace(X)
 
 
@@ -302,12 +322,17 @@ def test_one_of_several_kernels():
     ],
 )
 def test_a_pallas_call_is_refused(params, which):
-    call = pl.pallas_call(lambda x, o: None, out_shape=X, compiler_params=params)
-    with pytest.raises(NotImplementedError) as error:
-        pipelib.trace(call, X)
-    told = f"a pl.pallas_call {which} is not traced, since the JAX that is installed compiles none"
-    assert told in str(error.value)
-    assert str(error.value).endswith("what was expected is a kernel that was made by plgpu.kernel.")
+    """With the line of the call, or of the kernel if it is called from nowhere."""
+    kernel = lambda x, o: None
+    call = pl.pallas_call(kernel, out_shape=X, compiler_params=params)
+    caller = lambda x: call(x)
+    for function, where in ((call, kernel), (caller, caller)):
+        line = f"tests/schedule/test_trace.py:{where.__code__.co_firstlineno}"
+        with pytest.raises(NotImplementedError) as error:
+            pipelib.trace(function, X)
+        told = f"{line}: a pl.pallas_call {which} is not traced, since the JAX that is installed"
+        assert str(error.value).startswith(told)
+        assert str(error.value).endswith("expected is a kernel that was made by plgpu.kernel.")
 
 
 def test_jax_compiles_no_pallas_call_by_mosaic_gpu():

@@ -18,6 +18,8 @@ _HIDDEN = (
     os.path.join(os.path.dirname(jax.__file__), "_src", ""),
     os.path.join(os.path.dirname(os.__file__), ""),
 )
+# Where no frame is known, what an error begins with instead of a line.
+UNKNOWN = "At an unknown line"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _EMITTERS = {
     os.path.join(_PACKAGE, f"{module}.py")
@@ -34,9 +36,13 @@ def line_of(eqn: Any) -> str | None:
             continue
         if path.startswith(_HIDDEN[0]) or path in _EMITTERS:
             continue
-        here = os.path.join(os.getcwd(), "")
-        return f"{path.removeprefix(here)}:{frame.line_num}"
+        return _line(path, frame.line_num)
     return None
+
+
+def _line(path: str, number: int | str) -> str:
+    here = os.path.join(os.getcwd(), "")
+    return f"{path.removeprefix(here)}:{number}"
 
 
 def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
@@ -61,6 +67,12 @@ def function_name(debug_info: Any) -> str | None:
     """The name of a kernel's function, also where it was bound to some of its arguments."""
     place = _place(debug_info)
     return place and place.group(1)
+
+
+def line_of_function(debug_info: Any) -> str | None:
+    """ "file:line" of where a kernel's function is defined."""
+    place = _place(debug_info)
+    return place and _line(place.group(2), place.group(3))
 
 
 def _place(debug_info: Any) -> re.Match | None:

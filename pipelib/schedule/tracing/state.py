@@ -14,7 +14,8 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
@@ -87,10 +88,10 @@ class Allocation(NamedTuple):
 class Cluster:
     """The blocks of one cluster of a kernel: what their threads share.
 
-    `mesh` is the kernel's; `block` the cluster's index on the axes of the grid.
+    `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
     """
 
-    def __init__(self, name: str, mesh: Any, block: Sequence[int] | None):
+    def __init__(self, name: str, mesh: Any, block: int | Sequence[int] | None):
         self.name = name
         self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
         self.names = tuple(mesh.cluster_names)
@@ -111,7 +112,13 @@ class Cluster:
         sizes = self.grid + (1,) * len(self.shape)
         if block is None:
             return (0,) * len(sizes)
-        block = tuple(map(int, block))
+        indices = tuple(block) if isinstance(block, Iterable) else (block,)
+        if not all(isinstance(index, Integral) for index in indices):
+            raise TypeError(
+                f"{block=} is not of integers, so it is no block of the grid {self.grid}: give one"
+                " for each axis."
+            )
+        block = tuple(map(int, indices))
         if len(block) == len(self.grid):
             block += (0,) * len(self.shape)
         if len(block) != len(sizes):

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 
 from pipelib.schedule.program import Region
+from pipelib.schedule.tracing.source import UNKNOWN
 from pipelib.schedule.tracing.state import Ref, logical, untiled
 
 Box = tuple[tuple[int, int], ...]
@@ -27,7 +28,7 @@ Box = tuple[tuple[int, int], ...]
 def data_dependent(what: str, line: str | None) -> ValueError:
     """The error of what must be known and is not."""
     return ValueError(
-        f"{line or 'At an unknown line'}: {what} depends on what a tensor holds or a barrier"
+        f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
         " answers, which is not known without running: let it depend on program ids, loop counters,"
         " shapes or a concrete integer argument."
     )

@@ -17,6 +17,7 @@ import importlib.util
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.run(options)
     except _REFUSALS as error:
         print(f"pipelib {options.command}: {error}", file=sys.stderr)
-        return 2
+    except Exception:  # the caller's own; the status must not be that of a finding
+        traceback.print_exc()
+        print(f"pipelib {options.command}: {options.function} failed, see above.", file=sys.stderr)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         command.add_argument("function", help="module:function or file.py:function")
         command.add_argument("args", nargs="*", help="its arguments: dtype[shape] or a number")
-        command.add_argument("--block", type=_integers, help="which block, as 0,1 (the first)")
+        command.add_argument("--block", type=_block, help="which block, as 0,1 (the first)")
         command.add_argument("--max-steps", type=int, help="no loop runs for more steps")
         if name == "check":
             command.add_argument("--strict", action="store_true", help="see pipelib.check")
@@ -94,7 +98,7 @@ def _program(options: argparse.Namespace) -> Program:
 def _function(name: str) -> Callable[..., Any]:
     """The function that `module:function` or `file.py:function` names."""
     module_name, colon, path = name.rpartition(":")
-    if not colon or not path:
+    if not colon or not path or not module_name.strip("."):
         raise ValueError(f"{name!r} names no function: write module:function, or file.py:function.")
     found: Any = _module(module_name)
     for part in path.split("."):
@@ -133,7 +137,22 @@ def _argument(text: str) -> Any:
     dtype, shape = match.groups()
     short = re.fullmatch(r"(bf|[fisu])(\d+)", dtype)
     name = _SHORT[short[1]] + short[2] if short else dtype
-    return jax.ShapeDtypeStruct(_integers(shape), jax.numpy.dtype(name))
+    try:
+        return jax.ShapeDtypeStruct(_integers(shape), jax.numpy.dtype(name))
+    except TypeError:
+        raise ValueError(
+            f"the argument {text!r} is of {name!r}, which is no dtype: write it as"
+            " bfloat16[4096,4096]."
+        ) from None
+
+
+def _block(text: str) -> tuple[int, ...]:
+    try:
+        return _integers(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no block: give its index on each axis of the grid, as 0,1."
+        ) from None
 
 
 def _integers(text: str) -> tuple[int, ...]:

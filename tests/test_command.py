@@ -51,7 +51,10 @@ def test_a_block_and_steps_can_be_picked(capsys):
         ([f"{KERNELS}:nothing"], f"{KERNELS} has no 'nothing': it is not defined there."),
         ([f"{KERNELS}:TRANSFORMS"], "is a tuple: name a function that calls a kernel."),
         ([f"{KERNELS}:add_one", "f16(2)"], "'f16(2)' is neither dtype[shape], as bfloat16[4096,"),
-        ([f"{KERNELS}:add_one", "f17[2]"], "float17"),
+        ([":add_one"], "':add_one' names no function: write module:function, or file.py:fun"),
+        (["..:add_one"], "'..:add_one' names no function: write module:function, or file.py:fun"),
+        ([f"{KERNELS}:add_one", "f17[2]"], "'f17[2]' is of 'float17', which is no dtype: write"),
+        ([f"{KERNELS}:add_one", "f16[256,64]", "--max-steps", "0"], "max_steps=0 is less than 1"),
         (["jax.numpy:sin", "2.5"], "calls 0 Mosaic GPU kernels"),
     ],
 )
@@ -59,6 +62,30 @@ def test_what_is_wrong_is_said_and_exits_with_2(capsys, arguments, text):
     status, out, err = run(capsys, "check", *arguments)
     assert (status, out) == (2, "")
     assert err.startswith("pipelib check: ") and text in err
+
+
+def test_a_block_that_is_not_of_numbers(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["check", f"{KERNELS}:add_one", "f16[256,64]", "--block", "a"])
+    assert "--block: 'a' is no block: give its index on each axis" in capsys.readouterr().err
+
+
+def test_what_fails_in_the_caller_s_code_is_no_finding(capsys, tmp_path):
+    source = tmp_path / "failing_kernels.py"
+    source.write_text("def kernel(x):\n    return x.shape[0] // 0\n", "utf-8")
+    status, out, err = run(capsys, "check", f"{source}:kernel", "f16[8]")
+    assert (status, out) == (2, "")
+    assert "ZeroDivisionError" in err
+    assert err.endswith(f"pipelib check: {source}:kernel failed, see above.\n")
+
+
+def test_a_figure_that_cannot_be_written(capsys, tmp_path):
+    for name in ("a.html", "a.json"):
+        path = tmp_path / "nowhere" / name
+        status, _, err = run(capsys, "draw", f"{KERNELS}:add_one", "f16[256,64]", "-o", str(path))
+        assert status == 2
+        assert err.startswith("pipelib draw: ") and "No such file or directory" in err
+        assert str(path) in err
 
 
 def test_it_is_a_module_that_runs():
@@ -73,6 +100,8 @@ def test_it_is_a_module_that_runs():
     [("a.svg", "<?xml"), ("a.html", "<!doctype html>"), ("a.json", "{"), ("a.png", "\x89PNG")],
 )
 def test_a_timeline_is_drawn(capsys, tmp_path, name, starts):
+    if name.endswith(("svg", "png")):
+        pytest.importorskip("matplotlib", reason="matplotlib draws these figures")
     call = ("draw", f"{KERNELS}:matmul", "f16[64,320]", "f16[320,64]", "-o")
     status, out, err = run(capsys, *call, str(tmp_path / name))
     assert (status, err) == (0, "")

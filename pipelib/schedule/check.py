@@ -17,6 +17,7 @@ that one scope after another has at the same address; registers that the compile
 
 from collections.abc import Iterator
 
+from pipelib.schedule.arguments import PROGRAM, expect
 from pipelib.schedule.deadlock import deadlock
 from pipelib.schedule.leftover import Outliving, left_over
 from pipelib.schedule.memory import Memory
@@ -36,7 +37,11 @@ def check(program: Program, *, strict: bool = False) -> Report:
 
     Returns:
       a `Report`: an iterable of `Finding`s, empty if there is no fault.
+
+    Raises:
+      TypeError: `program` is none.
     """
+    expect("check", program, *PROGRAM)
     findings = Findings()
     order = Order(program, findings)
     memory, outliving = Memory(program, order, findings, strict), Outliving(order, findings)

@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pipelib.schedule.arguments import MACHINE, expect
 from pipelib.schedule.check import check
 from pipelib.schedule.machine import H100, Machine
 from pipelib.schedule.player import Setting, player
@@ -45,9 +46,10 @@ def sweep(
         field of `machine` changes that instead of the kernel.
 
     Raises:
+      TypeError: no function, no machine, or a range that has no values to take one by one.
       ValueError: a range is empty.
     """
-    values = _values(ranges)
+    values = _values("sweep", kernel_factory, machine, ranges)
     return [
         _setting(kernel_factory, machine, max_steps, dict(zip(values, combination)))
         for combination in itertools.product(*values.values())
@@ -71,8 +73,9 @@ def explore(
 
     Raises:
       ImportError: ipywidgets is not installed.
-      ValueError: a range is empty.
+      TypeError, ValueError: as in `sweep`.
     """
+    ranges = _values("explore", kernel_factory, machine, ranges)
     try:
         import ipywidgets
     except ImportError as error:
@@ -86,7 +89,7 @@ def explore(
             description=name.replace("_", " "),
             style={"description_width": "9rem"},
         )
-        for name, values in _values(ranges).items()
+        for name, values in ranges.items()
     }
     figure = ipywidgets.Output()
 
@@ -102,10 +105,17 @@ def explore(
     return ipywidgets.VBox([*sliders.values(), figure])
 
 
-def _values(ranges: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
-    values = {name: [*found] for name, found in ranges.items()}
-    for name, found in values.items():
-        if not found:
+def _values(
+    who: str, kernel_factory: KernelFactory, machine: Machine, ranges: Mapping[str, Iterable[Any]]
+) -> dict[str, list[Any]]:
+    """The values of each slider; refuses what `who` can make no settings of."""
+    expect(who, kernel_factory, Callable, "a function", "give one that returns (kernel, args)")
+    expect(who, machine, *MACHINE)
+    values = {}
+    for name, found in ranges.items():
+        expect(who, found, Iterable, f"a list of values for {name}=", "a slider goes through them")
+        values[name] = [*found]
+        if not values[name]:
             raise ValueError(f"The range {name} has 0 values: a slider needs 1 at least.")
     return values
 
@@ -119,7 +129,7 @@ def _setting(
     """Traces, checks and simulates at one position; never raises an Exception."""
     try:
         machine, rest = _apply(machine, values)
-        kernel, args = kernel_factory(**rest)
+        kernel, args = _made(kernel_factory(**rest))
         program = trace(kernel, *args, max_steps=max_steps)
         findings = [*check(program)]
         timeline = simulate(program, machine)
@@ -130,6 +140,16 @@ def _setting(
     outcome = ", ".join(dict.fromkeys(finding.kind for finding in findings))
     details = "\n".join(f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST])
     return Setting(values, timeline, outcome, False, details)
+
+
+def _made(made: Any) -> tuple[Callable[..., Any], Iterable[Any]]:
+    """What a kernel factory returned, if it is what it should be."""
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], (tuple, list)):
+        return made
+    raise TypeError(
+        f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the function"
+        " and a tuple of its arguments."
+    )
 
 
 def _bubble(timeline: Timeline) -> str:

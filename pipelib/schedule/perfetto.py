@@ -12,6 +12,7 @@ import json
 import pathlib
 from typing import Any
 
+from pipelib.schedule.arguments import TIMELINE, expect
 from pipelib.schedule.picture import KINDS, headline, pack, remarks
 from pipelib.schedule.timeline import Span, Timeline
 
@@ -25,6 +26,7 @@ def write(timeline: Timeline, path: str | pathlib.Path) -> None:
 
 def trace(timeline: Timeline) -> dict[str, Any]:
     """The file's contents: `traceEvents`, and in `otherData` where the times are from."""
+    expect("A trace file", timeline, *TIMELINE)
     names, thread_of = _threads(timeline)
     title = f"{timeline.name} ({headline(timeline)})"
     events = [_meta("process_name", 0, name=title)]

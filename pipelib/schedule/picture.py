@@ -19,8 +19,10 @@ covered: lanes of other meaning than those that `timeline.py` lists.
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from numbers import Real
 from typing import NamedTuple
 
+from pipelib.schedule.arguments import TIMELINE, expect
 from pipelib.schedule.timeline import Span, Timeline
 
 EDGE = "#777777"
@@ -145,8 +147,10 @@ def picture(
       steps: the window is that of the spans with one of these steps of their innermost loop.
 
     Raises:
+      TypeError: `timeline` is none, `start` or `stop` is no number, `steps` are none.
       ValueError: an empty window, more spans than can be seen, a kind or a lane that is unknown.
     """
+    expect("A figure", timeline, *TIMELINE)
     _check(timeline)
     low, high = _window(timeline, start, stop, steps)
     seen = [
@@ -245,7 +249,11 @@ def _window(
     stop: float | None,
     steps: Iterable[int] | None,
 ) -> tuple[float, float]:
+    for name, value in (("start", start), ("stop", stop)):
+        if value is not None:
+            expect("A figure", value, Real, f"a number of cycles for {name}=", "give one, or none")
     if steps is not None:
+        expect("A figure", steps, Iterable, "several steps for steps=", "give range(first, last)")
         if start is not None or stop is not None:
             raise ValueError("steps= and start=, stop= each choose the window: pass one of them.")
         wanted = set(steps)

@@ -29,6 +29,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from pipelib.schedule import svg
+from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
 from pipelib.schedule.timeline import Span, Timeline
 
@@ -93,17 +94,21 @@ def player(
       steps: the window is that of the spans with one of these steps, in each timeline.
 
     Raises:
+      TypeError: `settings` are none, or as in `plot`.
       ValueError: no settings, settings that do not fill the sliders' grid, an empty window, or a
         figure of more than 200,000 bytes.
     """
-    settings = list(settings)
+    settings = _listed(settings)
     sliders = _sliders(settings)
-    steps = None if steps is None else set(steps)
-    longest = max((s.timeline.cycles for s in settings if s.timeline), default=1)
-    frames = []
-    for setting in settings:
-        drawn = setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
-        frames.append(_frame(setting, drawn, sliders, longest))
+    steps = [*steps] if isinstance(steps, Iterable) else steps  # read for each timeline
+    pictures = [
+        setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
+        for setting in settings
+    ]
+    longest = max((drawn.timeline.cycles for drawn in pictures if drawn), default=1)
+    frames = [
+        _frame(setting, drawn, sliders, longest) for setting, drawn in zip(settings, pictures)
+    ]
     data = base64.b64encode(zlib.compress(_json(_interned(frames, sliders)), 9)).decode()
     figure = _figure(settings, sliders, frames, data)
     size = len(figure.encode())
@@ -115,6 +120,17 @@ def player(
             " max_steps=, draw a window with steps=range(...), or give the sliders fewer values."
         )
     return Player(figure, _title(settings))
+
+
+def _listed(settings: Any) -> list[Setting]:
+    """The settings; a named tuple, as a `Timeline` or a `Setting`, is one value and no list."""
+    is_list = isinstance(settings, Iterable) and not hasattr(settings, "_fields")
+    found = list(settings) if is_list else []
+    wrong = [each for each in found if not isinstance(each, Setting)] if is_list else [settings]
+    if wrong:
+        remedy = "make them with pipelib.sweep(...); a timeline alone has timeline.player()"
+        raise wrong_type("player", wrong[0], "a list of Settings", remedy)
+    return found
 
 
 def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:

@@ -20,6 +20,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from pipelib.schedule.arguments import expect
 from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
 from pipelib.schedule.timeline import Timeline
 
@@ -74,8 +75,11 @@ def plot(
       The figure: the cell's last value shows it, `savefig(path)` writes it.
 
     Raises:
+      TypeError: `timeline` is none, `start`, `stop`, `steps` or `ax` is not what it should be.
       ValueError: an empty window, or more spans than can be seen.
     """
+    if ax is not None:
+        expect("plot", ax, Axes, "matplotlib's Axes for ax=", "leave it out for a new figure")
     drawn = picture(timeline, start=start, stop=stop, steps=steps)
     notes = remarks(timeline)
     if ax is None:

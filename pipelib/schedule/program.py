@@ -177,19 +177,27 @@ class Program(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "Program":
-        """The program that `to_json` wrote; ValueError if it was another version's."""
-        fields: dict[str, Any] = json.loads(text)
-        found = fields.pop("format", None)
+        """The program that `to_json` wrote; ValueError if it was another version's, or no one's."""
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"This text is no JSON ({error}), so there is no Program in it: give what to_json"
+                " returned or save wrote."
+            ) from error
+        found = fields.pop("format", None) if isinstance(fields, dict) else None
         if found != FORMAT:
             raise ValueError(
                 f"This JSON has format {found}, but a Program is read from format {FORMAT}: trace"
                 " the kernel again and save that."
             )
-        fields = {name: _tuples(value) for name, value in fields.items()}
-        fields["threads"] = tuple(tuple(map(_op, ops)) for ops in fields["threads"])
-        fields["buffers"] = tuple(Buffer(*buffer) for buffer in fields["buffers"])
-        fields["barriers"] = tuple(Barrier(*barrier) for barrier in fields["barriers"])
-        return cls(**fields)
+        try:
+            return cls(**_parts(fields))
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"This JSON has format {FORMAT}, but not the fields of a Program ({error!r}), so it"
+                " was changed since: trace the kernel again and save that."
+            ) from error
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes `to_json` to a file."""
@@ -199,6 +207,16 @@ class Program(NamedTuple):
     def load(cls, path: str | pathlib.Path) -> "Program":
         """Reads what `save` wrote."""
         return cls.from_json(pathlib.Path(path).read_text("utf-8"))
+
+
+def _parts(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a program from those of its JSON."""
+    fields = {name: _tuples(value) for name, value in fields.items()}
+    return fields | {
+        "threads": tuple(tuple(map(_op, ops)) for ops in fields["threads"]),
+        "buffers": tuple(Buffer(*buffer) for buffer in fields["buffers"]),
+        "barriers": tuple(Barrier(*barrier) for barrier in fields["barriers"]),
+    }
 
 
 def _tuples(value: Any) -> Any:

@@ -43,8 +43,10 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Op, Program, Region
 from pipelib.schedule.timeline import Span, Timeline
@@ -73,9 +75,15 @@ def simulate(
       ends when nothing goes on; `notes` say who waits for what.
 
     Raises:
+      TypeError: `program` or `machine` is none, an option is no number.
       ValueError: an option out of its range, a kind of op that is not known, a wgmma on a dtype
         that the machine has no rate for.
     """
+    expect("simulate", program, *PROGRAM)
+    expect("simulate", machine, *MACHINE)
+    expect("simulate", blocks_per_sm, Integral, "an integer for blocks_per_sm=", "1 is one block")
+    if l2_hits is not None:
+        expect("simulate", l2_hits, Real, "a number for l2_hits=", "0 is none of the bytes, 1 all")
     if blocks_per_sm < 1:
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
     if l2_hits is not None and not 0 <= l2_hits <= 1:

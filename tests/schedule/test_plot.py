@@ -122,3 +122,8 @@ def test_the_schedule_needs_no_matplotlib_until_something_is_drawn():
         " assert not {'matplotlib', 'ipywidgets', 'IPython'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_are_no_axes():
+    with pytest.raises(TypeError, match=r"^plot takes matplotlib's Axes for ax=, not a value of"):
+        ring().plot(ax=3)

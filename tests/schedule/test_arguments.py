@@ -1,0 +1,113 @@
+"""What each function of the schedule says of an argument of the wrong type."""
+
+import re
+
+import pytest
+
+import pipelib
+from pipelib.schedule import Program, Setting, perfetto, picture
+from tests.schedule import kernels, toy
+from tests.schedule.kernels import like
+
+PROGRAM = pipelib.trace(kernels.add_one, like(256, 64))
+TIMELINE = pipelib.simulate(PROGRAM, toy.TOY)
+FACTORY = lambda slots: (kernels.add_one, (like(256, 64),))
+
+A_PROGRAM = "a Program, not a value of type {}: make one with pipelib.trace(kernel, *args)."
+A_MACHINE = "a Machine, not a value of type {}: give pipelib.H100, pipelib.H200 or one that you"
+A_TIMELINE = "a Timeline, not a value of type {}: make one with pipelib.simulate(program, machine)."
+SETTINGS = "a list of Settings, not a value of type {}: make them with pipelib.sweep(...); a"
+A_FACTORY = "a function, not a value of type {}: give one that returns (kernel, args)."
+
+
+@pytest.mark.parametrize("wrong", [3, None, "kernel", kernels.add_one, TIMELINE, ()])
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (pipelib.check, f"check takes {A_PROGRAM}"),
+        (lambda x: pipelib.simulate(x, pipelib.H100), f"simulate takes {A_PROGRAM}"),
+        (lambda x: pipelib.simulate(PROGRAM, x), f"simulate takes {A_MACHINE}"),
+        (lambda x: pipelib.sweep(FACTORY, x, slots=[1]), f"sweep takes {A_MACHINE}"),
+        (lambda x: pipelib.explore(FACTORY, x, slots=[1]), f"explore takes {A_MACHINE}"),
+    ],
+)
+def test_what_is_no_program_or_no_machine(function, text, wrong):
+    told(function, wrong, text.format(type(wrong).__name__))
+
+
+@pytest.mark.parametrize("wrong", [3, "timeline", PROGRAM, [TIMELINE]])
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (picture.picture, f"A figure takes {A_TIMELINE}"),
+        (perfetto.trace, f"A trace file takes {A_TIMELINE}"),
+        (lambda x: pipelib.player([Setting({}, x)]), f"A figure takes {A_TIMELINE}"),
+    ],
+)
+def test_what_is_no_timeline(function, text, wrong):
+    told(function, wrong, text.format(type(wrong).__name__))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [(3, "int"), (None, "NoneType"), (TIMELINE, "Timeline"), (PROGRAM, "Program"), ("ab", "str"),
+     ([Setting({}, TIMELINE), TIMELINE], "Timeline"), (Setting({}, TIMELINE), "Setting")],
+)  # fmt: skip
+def test_what_are_no_settings(wrong, kind):
+    told(pipelib.player, wrong, f"player takes {SETTINGS.format(kind)}")
+
+
+@pytest.mark.parametrize("function", [pipelib.sweep, pipelib.explore])
+def test_what_no_slider_can_move(function):
+    name = function.__name__
+    told(lambda x: function(x, slots=[1]), 3, f"{name} takes {A_FACTORY.format('int')}")
+    text = f"{name} takes a list of values for slots=, not a value of type int: a slider goes"
+    told(lambda x: function(FACTORY, slots=x), 3, text)
+
+
+@pytest.mark.parametrize("made", [3, (kernels.add_one, like(256, 64)), (kernels.add_one,)])
+def test_what_a_factory_should_return(made):
+    (setting,) = pipelib.sweep(lambda slots: made, slots=[1])
+    text = f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the"
+    assert (setting.outcome, setting.ok) == ("TypeError", False)
+    assert setting.details.startswith(text)
+
+
+def test_options_of_other_types():
+    options = lambda function, *args: lambda given: function(*args, **given)
+    simulate = options(pipelib.simulate, PROGRAM, toy.TOY)
+    told(simulate, dict(blocks_per_sm=1.5), "simulate takes an integer for blocks_per_sm=, not a")
+    told(simulate, dict(l2_hits="1"), "simulate takes a number for l2_hits=, not a value of type")
+    draw = options(TIMELINE.player)
+    told(draw, dict(start="0"), "A figure takes a number of cycles for start=, not a value of typ")
+    told(draw, dict(steps=3), "A figure takes several steps for steps=, not a value of type int: ")
+
+
+def told(function, wrong, text):
+    with pytest.raises(TypeError, match=f"^{re.escape(text)}"):
+        function(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "This text is no JSON (Expecting value: line 1 column 1 (char 0)), so there is no"),
+        (PROGRAM.to_json()[:50], "This text is no JSON (Expecting value: line 1 column 51 (ch"),
+        ("[]", "This JSON has format None, but a Program is read from format 2: trace the kernel"),
+        ("{}", "This JSON has format None, but a Program is read from format 2: trace the kernel"),
+        ('{"format": 2}', "This JSON has format 2, but not the fields of a Program (KeyError('thr"),
+        (PROGRAM.to_json().replace('"blocks"', '"bricks"'), "This JSON has format 2, but not the"),
+        ('{"format": 2, "threads": [3]}', "This JSON has format 2, but not the fields of a Pro"),
+    ],
+)
+def test_json_that_is_no_program(text, words):
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        Program.from_json(text)
+
+
+def test_a_path_that_cannot_be_written(tmp_path):
+    """Python's own error says which and why."""
+    path = tmp_path / "nowhere" / "file"
+    for write in (TIMELINE.to_perfetto, TIMELINE.player().save, PROGRAM.save, Program.load):
+        with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+            write(path)

@@ -3,10 +3,13 @@
 The model. Events come in an order that agrees with every run (`order.py`). For each box of each
 buffer the last write and the reads since are kept; a new access is compared with those that it
 overlaps, one of the two being a write. They are in order if the older is over by the newer's clock.
-What is written over is forgotten: whoever comes after the newer is after the older too.
+What is written over is forgotten: whoever comes after the newer is after the older too. That is
+not so of what only adds to it, which others that add need not come after: it lets nothing be
+forgotten.
 
 - In no order: a race. The thread's own products on one accumulator are in order (the tensor core
-  has a queue), and two stores that add into GMEM do not harm each other.
+  has a queue). Two atomic accesses do not harm each other, nor do two stores that add into GMEM;
+  one of each does, since PTX promises nothing of an ordinary and an asynchronous access at once.
 - In order, but the older is an ordinary access, the newer asynchronous, and there is no fence on
   the way from one to the other: a missing commit. PTX asks for that fence if the older reads and a
   copy overwrites, too; no fault has been seen for want of it and JAX's own kernels leave it out,
@@ -37,11 +40,17 @@ ASYNC = ("load", "store", "wgmma")
 class Access:
     """One op's access of one box, over for clocks that have `value` at `component`."""
 
-    __slots__ = ("component", "event", "op", "value", "was_read", "writes")
+    __slots__ = ("adds", "component", "event", "op", "value", "was_read", "writes")
 
     def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
         self.event, self.op, self.writes, self.was_read = event, event.op, writes, False
         self.component, self.value = done
+        self.adds = _adds(event.op)
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Of accesses with one key, who comes after the newest comes after all."""
+        return self.component, self.adds
 
     @property
     def is_ordinary(self) -> bool:
@@ -56,8 +65,8 @@ class Cell:
 
     def __init__(self, box: Box):
         self.box, self.is_covered, self.near = box, False, [self]
-        self.writes: dict[int, Access] = {}
-        self.reads: dict[int, Access] = {}
+        self.writes: dict[tuple[int, str], Access] = {}
+        self.reads: dict[tuple[int, str], Access] = {}
 
 
 class Memory:
@@ -111,7 +120,7 @@ class Memory:
                 self._compare(older, access, event, buffer)
         if not self._is_covered(cell, buffer):
             self.suspects.append(("uninitialized-read", access, buffer))
-        cell.reads[access.component] = access
+        cell.reads[access.key] = access
 
     def _write(self, region: Region, access: Access, event: Event) -> None:
         cell, buffer = self._cell(region), self.program.buffers[region.buffer]
@@ -119,11 +128,11 @@ class Memory:
             for older in (*near.writes.values(), *near.reads.values()):
                 if older.event is not event:
                     self._compare(older, access, event, buffer)
-            if near is cell or _contains(cell.box, near.box):
+            if not access.adds and (near is cell or _contains(cell.box, near.box)):
                 self._suspect_unread(near, buffer, access)
                 near.writes.clear()
                 near.reads.clear()
-        cell.writes[access.component] = access
+        cell.writes[access.key] = access
         self.latest[_site(access.op, buffer)] = access.event.index
         self.written[region.buffer][region.box] = None
         cell.is_covered = True
@@ -165,7 +174,7 @@ class Memory:
         else:
             is_over |= _in_queue(first, second, buffer)
         if not is_over:
-            if not (_adds(first) and _adds(second) and buffer.space == "gmem"):
+            if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 self._report_race(older, newer, buffer)
         elif older.is_ordinary and not newer.is_ordinary and buffer.space != "acc":
@@ -281,8 +290,10 @@ def _site(op: Op, buffer: Buffer) -> tuple:
     return op.kind, op.thread, op.line, buffer.id
 
 
-def _adds(op: Op) -> bool:
-    return op.note.startswith("reduces")
+def _adds(op: Op) -> str:
+    """How it combines what is there with what it brings, "" if it does not."""
+    how = op.note.partition(" ")[0]
+    return how if how in ("atomic", "reduces") else ""
 
 
 def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:

@@ -336,6 +336,8 @@ class _Others:
 def _conflict(one: Op, other: Op) -> bool:
     if one.kind == other.kind == "wgmma" and one.thread == other.thread:
         return False
+    if one.note.startswith("atomic") and other.note.startswith("atomic"):
+        return False
     if _overlap(one.reads, other.writes) or _overlap(one.writes, other.reads):
         return True
     both_reduce = one.note.startswith("reduces") and other.note.startswith("reduces")

@@ -11,9 +11,9 @@ kind                the state, or the move, that is told
 ==================  ================================================================================
 race                two accesses are in progress at once that overlap, and one writes. In progress
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
-                    products of one thread's queue; the writes of two reductions into GMEM. Also a
-                    scope with SMEM begins whose thread has a product in flight, the scope of whose
-                    operands has ended
+                    products of one thread's queue; the writes of two reductions into GMEM; two
+                    atomic accesses. Also a scope with SMEM begins whose thread has a product in
+                    flight, the scope of whose operands has ended
 deadlock            no move is left, and a thread is not at its end
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
                     about to arrive where the phase takes one more (chance decides whose arrival
@@ -186,11 +186,13 @@ class _Explorer:
         readers, writers = self._by_cell(self.reads), self._by_cell(self.writes)
         of = lambda holds: sum(1 << i for i, op in enumerate(self.ops) if holds(op))
         reductions, stores = of(_reduces), of(lambda op: op.kind == "store")
+        atomics = of(_is_atomic)
         flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
         own = [sum(1 << i for i in ops) for ops in self.threads]
         self.conflicts, self.late_conflicts, self.is_local = [], [], []
         for i, op in enumerate(self.ops):
             exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
+            exempt |= atomics if _is_atomic(op) else 0
             to_writes = _union(writers[cell] for cell in _bits(self.reads[i]))
             to_writes |= _union(writers[cell] for cell in _bits(self.writes[i])) & ~(
                 reductions if _reduces(op) else 0
@@ -200,7 +202,9 @@ class _Explorer:
             self.late_conflicts.append(to_writes & stores & ~exempt)
             alone = not self.conflicts[i] & (flying | ~own[op.thread])
             harmless = op.kind in LOCAL and (op.kind, op.note) != ("scope_begin", "shared")
-            self.is_local.append(harmless or (op.kind in ORDINARY and alone))
+            # What an atomic access reads depends on the others', so its order with them matters.
+            is_alone = op.kind in ORDINARY and alone and not _is_atomic(op)
+            self.is_local.append(harmless or is_alone)
         self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
 
     def _by_cell(self, masks: list[int]) -> dict[int, int]:
@@ -489,6 +493,10 @@ def _union(masks: Iterable[int]) -> int:
 
 def _reduces(op: Op) -> bool:
     return op.note.startswith("reduces")
+
+
+def _is_atomic(op: Op) -> bool:
+    return op.note.startswith("atomic")
 
 
 def _is_of_zeros(buffer: Buffer) -> bool:

@@ -74,6 +74,9 @@ class Writer:
     def write(self, target, thread=0, **fields) -> "Writer":
         return self.op("write", thread, (), [target], **fields)
 
+    def atomic(self, target, thread=0, **fields) -> "Writer":
+        return self.op("write", thread, [target], [target], note="atomic add", **fields)
+
     def fence(self, thread=0) -> "Writer":
         return self.op("fence", thread)
 
@@ -208,17 +211,24 @@ def small_programs(draw) -> Program:
     of = st.integers(0, threads - 1)
     halves = st.sampled_from([(0, 2), (0, 1), (1, 1)])
     place = lambda: (draw(st.sampled_from(smem)), *draw(halves))
+
+    def load(barrier: int, thread: int) -> None:
+        where = place()
+        writer.load((x, *where[1:]), where, barrier, 0, thread)
+
     for _ in range(draw(st.integers(0, 4))):
-        _link(draw, writer, draw(of), draw(of), x, place)
+        _link(draw, writer, draw(of), draw(of), load)
     for _ in range(draw(st.integers(1, 5))):
         thread = draw(of)
-        kind = draw(st.sampled_from(["read", "write", "fence", "store", "wait_store", "wgmma",
-                                     "wgmma_wait", "flush", "out"]))  # fmt: skip
+        kind = draw(st.sampled_from(["read", "write", "atomic", "fence", "store", "wait_store",
+                                     "wgmma", "wgmma_wait", "flush", "out"]))  # fmt: skip
         before = len(writer.threads[thread])
         if kind in ("read", "write"):
             getattr(writer, kind)(place(), thread)
         elif kind == "fence":
             writer.fence(thread)
+        elif kind == "atomic":
+            writer.atomic(place(), thread)
         elif kind == "store":
             where = place()
             writer.store(where, (out, *where[1:]), thread)
@@ -235,6 +245,31 @@ def small_programs(draw) -> Program:
             draw(st.sampled_from([writer.read, writer.write]))((out, *draw(halves)), thread)
         _scatter(draw, writer.threads[thread], before)
     _scopes(draw, writer, smem[1])
+    return writer.program()
+
+
+@st.composite
+def sums(draw) -> Program:
+    """Threads that add to one place, atomically or by stores, and access it ordinarily."""
+    threads = draw(st.integers(2, 3))
+    writer, of = Writer(threads, "sums"), st.integers(0, threads - 1)
+    total = writer.buffer("total", "gmem", role="in/out")
+    parts = [writer.buffer(f"s{thread}") for thread in range(threads)]
+    for thread, part in enumerate(parts):
+        writer.write(part, thread).fence(thread)
+    for _ in range(draw(st.integers(2, 5))):
+        thread, where = draw(of), (total, *draw(st.sampled_from([(0, 2), (0, 1)])))
+        kind = draw(st.sampled_from(["atomic", "atomic", "add", "add", "read", "write"]))
+        if kind == "add":
+            writer.store(parts[thread], total, thread, note="reduces by add")
+            if draw(st.booleans()):
+                writer.wait_store(0, thread)
+        else:
+            getattr(writer, kind)(where, thread)
+    for thread, part in enumerate(parts):
+        writer.wait_store(0, thread).read(part, thread)
+    for _ in range(draw(st.integers(0, 2))):
+        _link(draw, writer, draw(of), draw(of))
     return writer.program()
 
 
@@ -255,15 +290,14 @@ def _scopes(draw, writer: Writer, buffer: int) -> None:
         _scatter(draw, writer.threads[0], before, max(inside, default=0) + 1)
 
 
-def _link(draw, writer: Writer, first: int, second: int, x: int, place) -> None:
+def _link(draw, writer: Writer, first: int, second: int, load=None) -> None:
     """A barrier by which one thread, or a load of its, lets another go on; perhaps a few times."""
     barrier = writer.barrier(draw(st.sampled_from([1, 1, 1, 2])))
-    load = draw(st.booleans())
+    loads = load is not None and draw(st.booleans())
     for _ in range(draw(st.sampled_from([1, 1, 2]))):
         before = len(writer.threads[first])
-        if load:
-            where = place()
-            writer.load((x, *where[1:]), where, barrier, 0, first)
+        if loads:
+            load(barrier, first)
         else:
             writer.arrive(barrier, 0, first)
         _scatter(draw, writer.threads[first], before)

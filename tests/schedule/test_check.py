@@ -1,6 +1,8 @@
 """What `check` finds in small programs, and in which words."""
 
+import jax
 import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule import check
@@ -13,6 +15,7 @@ from tests.schedule.build import (
     OUT,
     PRODUCED,
     SMEM,
+    WIDTH,
     arrive,
     at,
     barriers,
@@ -158,6 +161,66 @@ def test_two_stores_of_one_place():
     assert only(check(program(twice)), "race").count == 1
     adds = [op._replace(note="reduces by add") if op.kind == "store" else op for op in stores]
     assert check(program(adds)).ok
+
+
+TOTAL = Buffer(OUT, "total", "gmem", (64, WIDTH), "float16", 1024, role="in/out")
+
+
+def atomic(line=None):
+    return Op("write", 0, (at(OUT, 0),), (at(OUT, 0),), line=line, note="atomic add")
+
+
+def totalled(*threads):
+    """The report on threads that share a total, which is there from the start."""
+    return check(program(*threads, buffers=(*BUFFERS[:OUT], TOTAL, *BUFFERS[OUT + 1 :])))
+
+
+def test_atomic_accesses_do_not_harm_each_other():
+    assert totalled([atomic()], [atomic(), atomic()]).ok
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param([Op("write", 0, (), (at(OUT, 0),), line="other")], id="write"),
+        pytest.param([Op("read", 0, (at(OUT, 0),), line="other")], id="read"),
+        # What it adds to is in doubt, since others' additions need not wait for its own.
+        pytest.param([Op("write", 0, (), (at(OUT, 0),), line="other"), atomic()], id="write-add"),
+        pytest.param([Op("read", 0, (at(OUT, 0),), line="other"), atomic()], id="read-add"),
+        pytest.param([atomic(), Op("read", 0, (at(OUT, 0),), line="other")], id="add-read"),
+    ],
+)
+def test_an_ordinary_access_beside_an_atomic_one(other):
+    for threads in (([atomic("add")], other), (other, [atomic("add")])):
+        found = totalled(*threads)
+        assert {finding.kind for finding in found} == {"race"}
+        assert all({*lines(finding)} == {"add", "other"} for finding in found)
+        assert "`total` is " in found[0].cause
+    met = [atomic("add"), arrive(PRODUCED)], [wait(PRODUCED), *other]
+    assert totalled(*met).ok
+
+
+def test_a_store_that_adds_beside_an_atomic_access():
+    store_adds = [write(0), just("fence"), store(0, 0, "reduces by add", "other"), *STORED]
+    assert only(totalled(store_adds, [atomic("add")]), "race")
+
+
+def test_the_atomic_accesses_of_a_kernel_s_threads():
+    def sums(ordinary):
+        def kernel(x, o):
+            plgpu.atomic_add(o.at[0], x[0])
+            if ordinary:
+                o[0] = x[1]
+
+        def call(x, o):
+            o = jax.new_ref(o)
+            plgpu.kernel(kernel, out_type=(), num_threads=2, thread_name="t")(x, o)
+            return o[...]
+
+        return check(pipelib.trace(call, like(4, 64), like(4, 64)))
+
+    assert sums(ordinary=False).ok
+    assert {finding.kind for finding in sums(ordinary=True)} == {"race"}
 
 
 def test_two_threads_with_nothing_between():

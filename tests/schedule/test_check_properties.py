@@ -76,6 +76,12 @@ def test_programs_of_any_shape(program):
     agree(program)
 
 
+@quick
+@given(strategies.sums())
+def test_threads_that_add_to_one_place(program):
+    agree(program)
+
+
 def test_the_programs_have_every_fault():
     """Else the agreement would say little."""
     seen = Counter()

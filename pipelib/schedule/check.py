@@ -55,8 +55,8 @@ def check(program: Program, *, strict: bool = False) -> Report:
         outliving.finish()
         for place in order.places.values():
             left_over(order, place, findings)
+    shared_memory(program, findings)
     for block in range(program.blocks):
-        shared_memory(program, block, findings)
         registers(program, block, findings)
     return Report(program, findings.all(), tuple(_notes(program, stuck, memory)))
 

@@ -63,7 +63,7 @@ def _why_stuck(program: Program, order: Order, wait: Op, rest: list[tuple[Op, ..
         has = "has its arrivals but not the peers' parts of its multicast copy"
     coming = [next((op for op in ops if _arrives(program, op, wait)), None) for ops in rest]
     later = [
-        f"{thread_name(program, op.thread)}" + (f" at {op.line}" if op.line else "")
+        thread_name(program, op.thread) + (f" at {op.line}" if op.line else "")
         for op in coming if op is not None
     ]  # fmt: skip
     next_one = f"the next comes from {', '.join(later)}, which is stuck" if later else ""

@@ -1,8 +1,10 @@
 """What is left over where a scope, a thread or a program ends.
 
 The model. Memory whose scope has ended is given away where the thread's next scope with SMEM
-begins; a block's memory where the block ends. An engine that still reads it then reads what others
-wrote; a copy that nobody waited for may land in it. Arrivals that complete no phase are left over.
+begins, and until then a wait is in time; a block's memory is given away where the block ends. An
+engine that still reads it then reads what others wrote; a copy that nobody waited for may land in
+it. Arrivals that complete no phase are left over. Not covered: products in flight where a thread
+ends, which read memory that nobody is given before the block ends.
 """
 
 from collections import defaultdict
@@ -15,8 +17,7 @@ from pipelib.schedule.report import Findings, count, thread_name
 class Outliving:
     """Copies from SMEM and products that may still read it when it is given to others.
 
-    Memory whose scope has ended is given away where the thread's next scope with SMEM begins; until
-    then a wait for them is in time. A copy must also be over where the thread ends.
+    A copy must also be over where its thread ends.
     """
 
     def __init__(self, order: Order, findings: Findings):

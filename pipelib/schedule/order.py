@@ -327,7 +327,8 @@ class Order:
 
     def name(self, place: Place) -> str:
         """A single barrier's name, as a report has it."""
-        barrier = self.program.barriers[place.barrier]
-        each = f"[{place.index}]" if barrier.count > 1 else ""
-        block = f" of block {barrier.block}" if self.program.blocks > 1 else ""
-        return f"`{barrier.name}{each}`{block}"
+        array, index = self.where(place)
+        each = "" if index is None else f"[{index}]"
+        owner = self.program.barriers[place.barrier].block
+        block = f" of block {owner}" if self.program.blocks > 1 else ""
+        return f"`{array}{each}`{block}"

@@ -1,7 +1,8 @@
 """Whether a block's shared memory and registers fit.
 
-The model. SMEM is what `Program.smem_bytes` says, at most at once. Registers are those that threads
-ask for, and those that accumulators take at least. Not covered: registers that the compiler needs.
+The model. SMEM is what `Program.smem_bytes` says, at most at once; the sum has the terms of the
+cluster's first block, since the others allocate the same. Registers are those that threads ask for,
+and those that accumulators take at least. Not covered: registers that the compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0.
 """
 
@@ -12,13 +13,13 @@ SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
 _LANES, _REGISTER_BYTES = 128, 4
 
 
-def shared_memory(program: Program, block: int, findings: Findings) -> None:
-    """Adds a finding, with the sum, if the block allocates more SMEM than it can have."""
-    if program.smem_bytes <= SMEM_BYTES or block:
+def shared_memory(program: Program, findings: Findings) -> None:
+    """Adds a finding, with the sum, if a block allocates more SMEM than it can have."""
+    if program.smem_bytes <= SMEM_BYTES:
         return
-    inside = lambda x: program.blocks == 1 or x.block in (None, block)
-    terms = [f"{b.bytes:,} ({b.name})" for b in program.buffers if b.space == "smem" and inside(b)]
-    singles = sum(b.count for b in program.barriers if inside(b))
+    mine = [b for b in program.buffers if b.space == "smem" and not b.block]
+    terms = [f"{b.bytes:,} ({b.name})" for b in mine]
+    singles = sum(barrier.count for barrier in program.barriers if not barrier.block)
     terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
     findings.add(
         "resource", (),

@@ -1,0 +1,125 @@
+"""`Cells`: the boxes of one buffer that were accessed, and by whom last.
+
+The model. Each box that some op names is a cell, which knows the cells that it overlaps, itself
+too. It keeps the newest write and the newest read of each key (`Access.key`): whoever comes after
+that one comes after all older ones of the key. A box is covered if those that were written cut it
+up without a rest. Boxes have as many dimensions as their buffer. Source: this project's own.
+"""
+
+from collections.abc import Iterator
+
+from pipelib.schedule.order import Event
+from pipelib.schedule.program import Op
+
+Box = tuple[tuple[int, int], ...]
+ASYNC = ("load", "store", "wgmma")
+
+
+class Access:
+    """One op's access of one box, over for clocks that have `value` at `component`."""
+
+    __slots__ = ("adds", "component", "event", "value", "was_read", "writes")
+
+    def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
+        self.event, self.writes, self.was_read = event, writes, False
+        self.component, self.value = done
+        self.adds = _adds(event.op)
+
+    @property
+    def op(self) -> Op:
+        """The op that accesses."""
+        return self.event.op
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the thread itself accesses memory, not an engine on its behalf."""
+        return self.event.op.kind not in ASYNC
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """Of accesses with one key, who comes after the newest comes after all."""
+        return self.component, self.adds
+
+
+class Cell:
+    """A box; `near` are the cells that it overlaps, itself too."""
+
+    __slots__ = ("box", "is_covered", "near", "reads", "writes")
+
+    def __init__(self, box: Box):
+        self.box, self.is_covered, self.near = box, False, [self]
+        self.writes: dict[tuple[int, str], Access] = {}
+        self.reads: dict[tuple[int, str], Access] = {}
+
+    def contains(self, other: "Cell") -> bool:
+        """Whether the other's box lies within this one's."""
+        return other is self or all(
+            a <= c and d <= b for (a, b), (c, d) in zip(self.box, other.box)
+        )
+
+
+class Cells:
+    """Those of one buffer; `is_given` if it holds something from the start."""
+
+    def __init__(self, is_given: bool):
+        self.is_given = is_given
+        self._cells: dict[Box, Cell] = {}
+        self._written: dict[Box, None] = {}
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells.values())
+
+    def at(self, box: Box) -> Cell:
+        """The cell of this box, new if it is the first time."""
+        cell = self._cells.get(box)
+        if cell is None:
+            cell = Cell(box)
+            for other in self:
+                if _overlap(other.box, box):
+                    cell.near.append(other)
+                    other.near.append(cell)
+            self._cells[box] = cell
+        return cell
+
+    def cover(self, cell: Cell) -> None:
+        """Notes that all of the cell has been written."""
+        self._written[cell.box] = None
+        cell.is_covered = True
+
+    def is_covered(self, cell: Cell) -> bool:
+        """Whether every part of the cell holds something."""
+        if not cell.is_covered:
+            rest = () if self.is_given else _uncovered(cell.box, [*self._written])
+            cell.is_covered = next(iter(rest), None) is None
+        return cell.is_covered
+
+
+def is_empty(box: Box) -> bool:
+    """Whether a box has no element."""
+    return any(a >= b for a, b in box)
+
+
+def _adds(op: Op) -> str:
+    """How an op combines what is there with what it brings, "" if it does not."""
+    how = op.note.partition(" ")[0]
+    return how if how in ("atomic", "reduces") else ""
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(first, second))
+
+
+def _uncovered(box: Box, written: list[Box], first: int = 0) -> Iterator[Box]:
+    """The parts of a box that lie in none of the others: cut it along the first that it meets."""
+    for number in range(first, len(written)):
+        other = written[number]
+        if _overlap(box, other):
+            rest = list(box)
+            for axis, ((a, b), (c, d)) in enumerate(zip(box, other)):
+                for low, high in ((a, min(b, c)), (max(a, d), b)):
+                    if low < high:
+                        part = (*rest[:axis], (low, high), *rest[axis + 1 :])
+                        yield from _uncovered(part, written, number + 1)
+                rest[axis] = (max(a, c), min(b, d))
+            return
+    yield box

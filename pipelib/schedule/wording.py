@@ -1,0 +1,123 @@
+"""What a report says of accesses that collide, come to nothing or find nothing there.
+
+The model. Each function gives what `Findings.add` takes: the kind, the ops (the newer first), a
+sentence on the cause, one on the remedy, the buffer's name and the slot. A cause says who does what
+to which memory, and by what the two would have been in order; a remedy names the call that is
+missing and the thread that has to make it. Source: this project's own.
+"""
+
+from pipelib.schedule.cells import Access
+from pipelib.schedule.order import Order
+from pipelib.schedule.program import Buffer, Op, Program
+from pipelib.schedule.report import thread_name
+
+Words = tuple[str, tuple[Op, ...], str, str, str, int | None]
+
+
+def race(order: Order, older: Access, newer: Access, buffer: Buffer) -> Words:
+    """Of two accesses in no order."""
+    first, second = older.op, newer.op
+    verb = "overwritten" if newer.writes else "read"
+    doing = "written" if older.writes else "read"
+    return (
+        "race", (second, first),
+        f"{_place(buffer, first, second)} is {verb} by {_agent(order.program, second)} while it may"
+        f" still be {doing} by {_agent(order.program, first)}:"
+        f" {_why_unordered(order, first, second)}",
+        _order_them(order.program, first, second), buffer.name, _slot(buffer, first, second),
+    )  # fmt: skip
+
+
+def missing_commit(program: Program, older: Access, newer: Access, buffer: Buffer) -> Words:
+    """Of an ordinary access and an asynchronous one in order, but with no fence between."""
+    first, second = older.op, newer.op
+    does = "overwrites" if newer.writes else "reads"
+    what = "wrote" if older.writes else "read"
+    remedy = "Call commit_smem after the ordinary access, before others are let at it."
+    if buffer.space == "gmem":
+        remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
+    return (
+        "missing-commit", (second, first),
+        f"{_agent(program, second)} {does} {_place(buffer, first, second)}, which"
+        f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no commit_smem"
+        " stands between: the two may be seen in another order.",
+        remedy, buffer.name, _slot(buffer, first, second),
+    )  # fmt: skip
+
+
+def alone(kind: str, program: Program, access: Access, buffer: Buffer) -> Words:
+    """Of a read of what nothing wrote, or a write of what nothing reads."""
+    op = access.op
+    verb, what, remedy = _ALONE[kind]
+    cause = f"{_agent(program, op)} {verb} {_place(buffer, op)}, {what}."
+    return kind, (op,), cause, remedy, buffer.name, _slot(buffer, op)
+
+
+_ALONE = {
+    "uninitialized-read": (
+        "reads", "of which at least a part has been written by nothing before",
+        "Write it first, or let a copy into it land.",
+    ),
+    "lost-store": (
+        "writes",
+        "and nothing reads it before it is written over or ends to exist: the result is lost",
+        "Store it with copy_smem_to_gmem, or leave the write out.",
+    ),
+}  # fmt: skip
+
+
+def _why_unordered(order: Order, first: Op, second: Op) -> str:
+    who, other = (thread_name(order.program, op.thread) for op in (first, second))
+    if first.kind == "load":
+        place = order.places.get((first.barrier, first.index))
+        name = order.name(place) if place else "its barrier"
+        return f"the copy has landed when a wait on {name} returns, and {other} has made none."
+    if first.kind == "store":
+        return (
+            f"the copy is over when a wait_smem_to_gmem of {who} returns that leaves no group"
+            " since then, and nothing makes that come first."
+        )
+    if first.kind == "wgmma":
+        return (
+            f"the product is over when a wgmma_wait of {who} returns that leaves none of those"
+            " issued since, and nothing makes that come first."
+        )
+    if first.thread == second.thread:
+        return "nothing puts them in order."
+    return f"nothing that {who} does after it is waited for by {other} before."
+
+
+def _order_them(program: Program, first: Op, second: Op) -> str:
+    who, other = (thread_name(program, op.thread) for op in (first, second))
+    across = f", then arrive on a barrier on which {other} waits" if who != other else ""
+    if first.kind == "load":
+        return f"Call barrier_wait on that barrier in {other} before the access."
+    if first.kind == "store":
+        return f"Call wait_smem_to_gmem(0) in {who}{across}, before the access."
+    if first.kind == "wgmma":
+        return (
+            f"Call wgmma_wait(0) in {who}{across}, before the access; in a pipeline, leave as"
+            " many products in flight as delay_release says, and no more."
+        )
+    return f"Let {who}, after its access, arrive on a barrier on which {other} waits before."
+
+
+def _agent(program: Program, op: Op) -> str:
+    """Who it is that accesses memory for this op."""
+    who = thread_name(program, op.thread)
+    engine = {"load": "the load", "store": "the store", "wgmma": "the wgmma"}.get(op.kind)
+    return f"{engine} of {who}" if engine else who
+
+
+def _slot(buffer: Buffer, *ops: Op) -> int | None:
+    """The slot of the buffer's ring that all these ops are in, if they are in one."""
+    boxes = [r.box for op in ops for r in op.reads + op.writes if r.buffer == buffer.id]
+    slots = {box[0][0] for box in boxes} if buffer.slots else ()
+    return slots.pop() if len(slots) == 1 else None
+
+
+def _place(buffer: Buffer, *ops: Op) -> str:
+    """The buffer's name, with its slot if the ops are in one."""
+    slot = _slot(buffer, *ops)
+    block = f" of block {buffer.block}" if buffer.block else ""
+    return ("" if slot is None else f"slot {slot} of ") + f"`{buffer.name}`{block}"

@@ -68,7 +68,12 @@ class Phase:
 
 
 class Place:
-    """A single barrier, and the phases that it has been through."""
+    """A single barrier, and the phases that it has been through.
+
+    `component` is the clock's that counts them, `expects` the arrivals that each takes; `total` are
+    the arrivals so far, `completed` the phases, `waited` those that somebody has waited for.
+    `waits` has the index of each wait of each thread, whether it is reached or not.
+    """
 
     def __init__(self, barrier: int, index: int, component: int, expects: int, zero: Phase):
         self.barrier, self.index, self.component = barrier, index, component

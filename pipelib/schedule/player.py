@@ -144,7 +144,13 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
                 f"One setting has values for {names}, another for {[*setting.values]}: each slider"
                 " needs a value in all."
             )
-    sliders = {name: [*dict.fromkeys(s.values[name] for s in settings)] for name in names}
+    try:
+        sliders = {name: [*dict.fromkeys(s.values[name] for s in settings)] for name in names}
+    except TypeError as error:
+        raise TypeError(
+            f"A slider tells its positions by their values, which must be hashable ({error}): give"
+            " tuples for lists, or names."
+        ) from error
     places = {tuple(s.values[name] for name in names) for s in settings}
     counts = [len(values) for values in sliders.values()]
     if not math.prod(counts) == len(settings) == len(places):

@@ -1,4 +1,8 @@
-"""Programs by hand: ops without thread and phase, which `program` fills in."""
+"""Programs by hand: ops without thread and phase, which `program` fills in.
+
+Here are ops on a ring of two slots, for the checker's tests; `toy` has them with sizes and steps,
+for the simulator's, and `strategies.Writer` with any memory, for programs that are drawn.
+"""
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
 
@@ -63,12 +67,12 @@ def barriers(produced=1, consumed=1, count=2):
 RING = barriers()
 
 
-def program(*threads, buffers=BUFFERS, barriers=RING, **fields):
+def program(*threads, buffers=BUFFERS, barriers=RING, name="hand-made", **fields):
     """The program of these threads' ops."""
     mine = tuple(
         tuple(op._replace(thread=thread) for op in ops) for thread, ops in enumerate(threads)
     )
-    return counted(Program("hand-made", mine, buffers, barriers, **fields))
+    return counted(Program(name, mine, buffers, barriers, **fields))
 
 
 def counted(program: Program) -> Program:

@@ -11,7 +11,7 @@ All is so small that the explorer ends within a second.
 from hypothesis import strategies as st
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
-from tests.schedule.build import counted
+from tests.schedule import build
 
 ROWS = 2
 SYNCHRONISATION = (
@@ -93,8 +93,8 @@ class Writer:
         return self.op("acc_read", thread, [acc], n=n)
 
     def program(self) -> Program:
-        threads = tuple(map(tuple, self.threads))
-        return counted(Program(self.name, threads, tuple(self.buffers), tuple(self.barriers)))
+        memory = dict(buffers=tuple(self.buffers), barriers=tuple(self.barriers))
+        return build.program(*self.threads, name=self.name, **memory)
 
 
 def ring(
@@ -197,7 +197,7 @@ def spoiled_rings(draw) -> Program:
 def with_thread(program: Program, thread: int, ops) -> Program:
     """The program with other ops of one thread."""
     threads = [*program.threads[:thread], tuple(ops), *program.threads[thread + 1 :]]
-    return counted(program._replace(threads=tuple(threads)))
+    return build.counted(program._replace(threads=tuple(threads)))
 
 
 @st.composite

@@ -57,6 +57,11 @@ def test_what_are_no_settings(wrong, kind):
     told(pipelib.player, wrong, f"player takes {SETTINGS.format(kind)}")
 
 
+def test_values_that_are_no_positions():
+    text = "A slider tells its positions by their values, which must be hashable (unhashable type:"
+    told(pipelib.player, [Setting({"slots": [1]}, TIMELINE)], text)
+
+
 @pytest.mark.parametrize("function", [pipelib.sweep, pipelib.explore])
 def test_what_no_slider_can_move(function):
     name = function.__name__

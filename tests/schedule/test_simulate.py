@@ -146,14 +146,14 @@ def test_arithmetic_and_accesses():
 
 
 def test_threads_share_the_alu():
-    assert run([compute(flops=50)], [compute(flops=50, thread=1)]).cycles == 100
+    assert run([compute(flops=50)], [compute(flops=50)]).cycles == 100
 
 
 def test_arrivals_of_two_threads_complete_a_phase():
     threads = (
         [compute(flops=10), arrive(1, 0)],
-        [compute(flops=30, thread=1), arrive(1, 0, thread=1)],
-        [wait(1, 0, thread=2), compute(flops=1, thread=2)],
+        [compute(flops=30), arrive(1, 0)],
+        [wait(1, 0), compute(flops=1)],
     )
     found = run(*threads, arrivals=(1, 2))
     (waited,) = (s for s in found.spans if s.kind == "wait")
@@ -162,7 +162,7 @@ def test_arrivals_of_two_threads_complete_a_phase():
 
 def test_waking_and_passing_take_their_time():
     slow = TOY._replace(wait_cycles=6, wake_cycles=9)
-    woken = simulate(program([arrive(0, 0)], [wait(0, 0, thread=1)]), slow)
+    woken = simulate(program([arrive(0, 0)], [wait(0, 0)]), slow)
     assert times(woken, "wait") == [("thread 1", "wait", 0, 1 + 9)]
     passed = simulate(program([arrive(0, 0), compute(flops=50), wait(0, 0)]), slow)
     assert times(passed, "wait") == [("thread 0", "wait", 51, 57)]
@@ -170,8 +170,8 @@ def test_waking_and_passing_take_their_time():
 
 
 def test_threads_meet_where_a_shared_scope_begins():
-    begin = lambda thread: op("scope_begin", thread, n=0, note="shared")
-    found = run([compute(flops=40), begin(0)], [begin(1), compute(flops=5, thread=1)])
+    begin = op("scope_begin", n=0, note="shared")
+    found = run([compute(flops=40), begin], [begin, compute(flops=5)])
     assert times(found, "wait") == [("thread 1", "wait", 0, 44)]
     assert times(found, "issue") == [("thread 0", "issue", 40, 44)]
     (waited,) = (s for s in found.spans if s.kind == "wait")
@@ -182,7 +182,7 @@ def test_threads_meet_where_a_shared_scope_begins():
 
 
 def test_a_deadlock_ends_and_says_who_waits():
-    found = run([load(0), wait(0, 0), wait(0, 0, phase=1)], [wait(1, 1, thread=1)])
+    found = run([load(0), wait(0, 0), wait(0, 0)], [wait(1, 1)])
     assert found.cycles == 32
     (note,) = found.notes
     assert note == (
@@ -193,12 +193,12 @@ def test_a_deadlock_ends_and_says_who_waits():
     assert [(s.thread, s.start, s.stop, s.cause) for s in stuck] == [
         (0, 32, 32, None), (1, 0, 32, None),
     ]  # fmt: skip
-    alone = run([op("scope_begin", 0, n=3, note="shared")], [])
+    alone = run([op("scope_begin", n=3, note="shared")], [])
     assert "thread 0 waits for the other threads to begin the shared scope 3" in alone.notes[0]
 
 
 def test_a_truncated_program_says_so():
-    cut = program([load(0)], [wait(0, 0, thread=1), wait(0, 1, thread=1)], truncated=(0,))
+    cut = program([load(0)], [wait(0, 0), wait(0, 1)], truncated=(0,))
     found = simulate(cut, TOY, l2_hits=1)
     assert found.truncated
     assert found.notes[0].startswith("truncated: the ends of threads 0 are missing")
@@ -250,7 +250,7 @@ def test_resident_blocks_share_what_an_sm_has():
 
 
 def test_the_blocks_of_a_cluster_have_servers_of_their_own():
-    found = simulate(program([compute()], [compute(thread=1)], blocks=2), TOY)
+    found = simulate(program([compute()], [compute()], blocks=2), TOY)
     assert found.cycles == 10
     assert found.lanes[:2] == ("block 0 thread 0", "block 0 TMA loads")
     assert found.lanes[4] == "block 1 thread 0"
@@ -263,8 +263,8 @@ def test_a_multicast_lands_on_all_peers():
     barriers = tuple(
         Barrier(i, f"produced{i}", 1, 1, ("x",), block=i, peers=peers) for i in range(2)
     )
-    part = lambda i: load(0)._replace(thread=i, barrier=i, peers=peers, bytes=10)
-    threads = [[compute(flops=30 * i, thread=i), part(i), wait(i, 0, thread=i)] for i in range(2)]
+    part = lambda i: load(0)._replace(barrier=i, peers=peers, bytes=10)
+    threads = [[compute(flops=30 * i), part(i), wait(i, 0)] for i in range(2)]
     made = program(*threads, blocks=2)._replace(barriers=barriers)
     found = simulate(made, TOY, l2_hits=1)
     landed = [s.stop for s in found.spans if s.kind == "load"]
@@ -278,7 +278,7 @@ def test_an_arrival_on_a_cluster_barrier_reaches_all_peers():
         Barrier(i, f"consumed{i}", 2, 1, ("x",), block=i, peers=(0, 1)) for i in range(2)
     )
     threads = [
-        [compute(flops=20 * i, thread=i), arrive(i, 0, 1, i), wait(i, 0, 1, i)] for i in range(2)
+        [compute(flops=20 * i), arrive(i, 0, 1), wait(i, 0, 1)] for i in range(2)
     ]
     made = program(*threads, blocks=2)._replace(barriers=barriers)
     waits = [s.stop for s in simulate(made, TOY).spans if s.kind == "wait"]
@@ -350,17 +350,11 @@ def test_more_slots_are_never_slower(steps, slots, flops, size, threads):
 )
 def test_no_program_hangs(kinds):
     """Whatever waits for what, the simulation ends, and says who is stuck if anybody is."""
-    threads, waits = ([], []), [0, 0]
+    meet = op("scope_begin", n=0, note="shared")
+    ops = {"wait": wait(0, 0, 1), "arrive": arrive(0, 0, 1), "load": load(0, 1), "meet": meet}
+    threads = [], []
     for thread, kind in kinds:
-        if kind == "wait":
-            threads[thread].append(wait(0, 0, 1, thread, phase=waits[thread]))
-            waits[thread] += 1
-        elif kind == "arrive":
-            threads[thread].append(arrive(0, 0, 1, thread))
-        elif kind == "load":
-            threads[thread].append(load(0, 1, thread))
-        else:
-            threads[thread].append(op("scope_begin", thread, n=0, note="shared"))
+        threads[thread].append(ops[kind])
     found = simulate(program(*threads, slots=1), TOY)
     done = {(s.thread, s.op) for s in found.spans if not s.text.endswith("for ever")}
     all_ops = {(t, i) for t in (0, 1) for i in range(len(threads[t]))}

@@ -66,8 +66,7 @@ def _why_stuck(program: Program, order: Order, wait: Op, rest: list[tuple[Op, ..
         thread_name(program, op.thread) + (f" at {op.line}" if op.line else "")
         for op in coming if op is not None
     ]  # fmt: skip
-    next_one = f"the next comes from {', '.join(later)}, which is stuck" if later else ""
-    return (
-        f"{who} waits for phase {wait.phase} of {order.name(place)}, which {has}, and"
-        f" {next_one or 'no thread makes another'}"
-    )
+    hope = "no thread makes another"
+    if later:
+        hope = f"the next comes from {', '.join(later)}, which is stuck"
+    return f"{who} waits for phase {wait.phase} of {order.name(place)}, which {has}, and {hope}"

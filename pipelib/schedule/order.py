@@ -93,26 +93,27 @@ class Place:
 class Order:
     """Runs a program's threads as far as they get: iterate once, over the events, in an order.
 
-    Adds to `findings` what barriers are misused for. After the iteration `position` has the index
-    of the op that each thread is stuck at, the number of its ops if it is not.
+    Adds to `findings` what barriers are misused for. `places` has the single barriers, by id and
+    index, `clocks` what each thread knows. After the iteration `position` has the index of the op
+    that each thread is stuck at, the number of its ops if it is not.
     """
 
     def __init__(self, program: Program, findings: Findings):
-        self.program, self.findings = program, findings
-        self.size = len(program.threads)
-        firsts, components = {}, 4 * self.size
+        self.program, self._findings = program, findings
+        self._size = len(program.threads)
+        firsts, components = {}, 4 * self._size
         for barrier in program.barriers:
             firsts[barrier.id], components = components, components + barrier.count
-        nothing = Phase((0,) * components, (0,) * self.size)
+        nothing = Phase((0,) * components, (0,) * self._size)
         self.places = {
             (b.id, i): Place(b.id, i, firsts[b.id] + i, b.arrivals, nothing)
             for b in program.barriers for i in range(b.count)
         }  # fmt: skip
-        self.clocks, self.fenced = [nothing.clock] * self.size, [nothing.fenced] * self.size
-        self.position = [0] * self.size
-        self.groups, self.products = [0] * self.size, [0] * self.size
+        self.clocks, self._fenced = [nothing.clock] * self._size, [nothing.fenced] * self._size
+        self.position = [0] * self._size
+        self._groups, self._products = [0] * self._size, [0] * self._size
         self._meetings: dict[tuple[int, int], dict[int, tuple[Clock, Clock]]] = defaultdict(dict)
-        self._met = [0] * self.size
+        self._met = [0] * self._size
         self._misused: set[int] = set()  # where phases are in doubt, what else they say is noise
         for ops in program.threads:
             for index, op in enumerate(ops):
@@ -144,17 +145,17 @@ class Order:
 
     # Components of a clock.
 
-    def groups_read(self, thread: int) -> int:
+    def _groups_read(self, thread: int) -> int:
         """The component that counts the thread's groups of stores which have been read."""
-        return self.size + thread
+        return self._size + thread
 
-    def groups_done(self, thread: int) -> int:
+    def _groups_done(self, thread: int) -> int:
         """The component that counts the thread's groups of stores which are finished."""
-        return 2 * self.size + thread
+        return 2 * self._size + thread
 
-    def products_done(self, thread: int) -> int:
+    def _products_done(self, thread: int) -> int:
         """The component that counts the thread's products which are finished."""
-        return 3 * self.size + thread
+        return 3 * self._size + thread
 
     def _learn(self, thread: int, component: int, value: int) -> None:
         clock = self.clocks[thread]
@@ -164,17 +165,17 @@ class Order:
     def _now(self, thread: int, index: int) -> tuple[Clock, Clock]:
         """What others learn from the thread: all that it knows, and its own ops up to this one."""
         self._learn(thread, thread, index + 1)
-        return self.clocks[thread], self.fenced[thread]
+        return self.clocks[thread], self._fenced[thread]
 
     # Ops. Each gives an event, None, or False if the thread cannot go on.
 
     def _access(self, thread: int, index: int, op: Op) -> Event:
         done = thread, index + 1
         dones = (done,) * len(op.writes)
-        return Event(op, index, self.clocks[thread], self.fenced[thread], done, dones)
+        return Event(op, index, self.clocks[thread], self._fenced[thread], done, dones)
 
     def _load(self, thread: int, index: int, op: Op) -> Event:
-        clock, fenced = self.clocks[thread], self.fenced[thread]
+        clock, fenced = self.clocks[thread], self._fenced[thread]
         if op.barrier is None:
             return self._access(thread, index, op)
         place = self.places[op.barrier, op.index]
@@ -192,30 +193,30 @@ class Order:
         return Event(op, index, clock, fenced, (place.component, number + 1), dones)
 
     def _store(self, thread: int, index: int, op: Op) -> Event:
-        group = self.groups[thread] + 1
-        dones = ((self.groups_done(thread), group),) * len(op.writes)
-        read = self.groups_read(thread), group
-        return Event(op, index, self.clocks[thread], self.fenced[thread], read, dones)
+        group = self._groups[thread] + 1
+        dones = ((self._groups_done(thread), group),) * len(op.writes)
+        read = self._groups_read(thread), group
+        return Event(op, index, self.clocks[thread], self._fenced[thread], read, dones)
 
     def _commit(self, thread: int, index: int, op: Op) -> None:
-        self.groups[thread] += 1
+        self._groups[thread] += 1
 
     def _wait_store(self, thread: int, index: int, op: Op) -> None:
-        finished = self.groups[thread] - (op.n or 0)
-        self._learn(thread, self.groups_read(thread), finished)
+        finished = self._groups[thread] - (op.n or 0)
+        self._learn(thread, self._groups_read(thread), finished)
         if op.note != "read_only":
-            self._learn(thread, self.groups_done(thread), finished)
+            self._learn(thread, self._groups_done(thread), finished)
 
     def _wgmma(self, thread: int, index: int, op: Op) -> Event:
-        self.products[thread] += 1
-        done = self.products_done(thread), self.products[thread]
-        clock, fenced = self.clocks[thread], self.fenced[thread]
+        self._products[thread] += 1
+        done = self._products_done(thread), self._products[thread]
+        clock, fenced = self.clocks[thread], self._fenced[thread]
         return Event(op, index, clock, fenced, done, (done,) * len(op.writes))
 
     def _retire(self, thread: int, index: int, op: Op) -> None:
         if op.n is not None:
-            finished = self.products[thread] - op.n
-            self._learn(thread, self.products_done(thread), finished)
+            finished = self._products[thread] - op.n
+            self._learn(thread, self._products_done(thread), finished)
 
     def _read_product(self, thread: int, index: int, op: Op) -> Event:
         self._retire(thread, index, op)
@@ -223,12 +224,12 @@ class Order:
 
     def _fence(self, thread: int, index: int, op: Op) -> None:
         clock = self._now(thread, index)[0]
-        self.fenced[thread] = join(self.fenced[thread], clock[: self.size])
+        self._fenced[thread] = join(self._fenced[thread], clock[: self._size])
 
     def _begin(self, thread: int, index: int, op: Op) -> Event | bool:
         """Where all threads of a block meet, none goes on before all have come."""
         if op.note == "shared":
-            each = self.size // self.program.blocks
+            each = self._size // self.program.blocks
             meeting = self._meetings[thread // each, self._met[thread]]
             meeting.setdefault(thread, self._now(thread, index))
             if len(meeting) < each:
@@ -236,7 +237,7 @@ class Order:
             self._met[thread] += 1
             for clock, fenced in meeting.values():
                 self.clocks[thread] = join(self.clocks[thread], clock)
-                self.fenced[thread] = join(self.fenced[thread], fenced)
+                self._fenced[thread] = join(self._fenced[thread], fenced)
         return self._access(thread, index, op)
 
     def _wait(self, thread: int, index: int, op: Op) -> bool | None:
@@ -246,7 +247,7 @@ class Order:
         phase = place.phases[op.phase]
         place.waited = max(place.waited, op.phase + 1)
         self.clocks[thread] = join(self.clocks[thread], phase.clock)
-        self.fenced[thread] = join(self.fenced[thread], phase.fenced)
+        self._fenced[thread] = join(self._fenced[thread], phase.fenced)
         return None
 
     def _arrive(self, thread: int, index: int, op: Op) -> None:
@@ -297,7 +298,7 @@ class Order:
             why = "while the bytes of that phase may still be on their way"
         else:
             why = "which others may not have made by then"
-        self.findings.add(
+        self._findings.add(
             "barrier-misuse", (op, before[-1][2]),
             f"This arrival on {name} is meant for its phase {number}, but nothing makes it come"
             f" after phase {number - 1} is complete: it takes {count(place.expects, 'arrival')},"
@@ -314,7 +315,7 @@ class Order:
             if number <= len(waits) and clock[thread] <= waits[number - 1]:
                 wait = self.program.threads[thread][waits[number - 1]]
                 name, who = self.name(place), thread_name(self.program, thread)
-                self.findings.add(
+                self._findings.add(
                     "barrier-misuse", (wait, place.phases[number].arrivals[-1][2]),
                     f"{who} can be lapped: its wait for phase {number - 1} of {name} may come when"
                     f" phase {number} is complete too, and since a wait sees the parity of a phase"

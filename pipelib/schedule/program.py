@@ -8,12 +8,13 @@ are not in it. This module knows nothing of JAX; a program can be built by hand.
 ==================  ================================================================================
 kind                what it is; what `n` counts
 ==================  ================================================================================
-load, store         asynchronous copies GMEM to SMEM (arrives once on its barrier) and back
+load, store         asynchronous copies GMEM to SMEM (arrives once on its barrier) and back (note
+                    "reduces by ...": adds to what is there)
 prefetch            a copy into the L2 cache
 commit_group        closes the group of this thread's stores so far
 wait_store          returns once at most `n` groups are unfinished (note "read_only": unread)
 arrive, wait, test  on a barrier
-read, write         ordinary accesses of GMEM and SMEM
+read, write         ordinary accesses of GMEM and SMEM (note "atomic ...": both at once)
 compute             arithmetic in registers: `flops` operations, of which `n` are transcendental
 wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
 acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are

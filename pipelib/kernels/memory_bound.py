@@ -5,8 +5,9 @@ of exponentials), and then writes each element by them. Statistics of two parts 
 those of both, so a row may come in chunks. All arithmetic is in float32.
 
 ===========  ====================================================================================
-one pass     A step is a block of whole rows. As many blocks as the SMs hold stay resident, and
-             block b takes the row blocks b, b + blocks, ... The weight is loaded once a block.
+one pass     A step is a block of whole rows. The result replaces the rows in their slot, and is
+             stored from there. With one slot each block of the grid takes one step; with more, as
+             many blocks as the SMs hold stay, and block b takes steps b, b + blocks, ...
 two passes   For rows of which the slots do not hold one. A step is a chunk. One pipeline merges
              the statistics, a second loads the row again (mostly from the L2) and writes.
 ===========  ====================================================================================
@@ -21,10 +22,14 @@ one run of bytes, and a padded row alone would run into the next.
 Bytes in flight (Little's law: bandwidth x latency). An H200 moves 4.8 TB/s (its data sheet), half
 of it loads: 2.4 TB/s / 132 SMs = 18 B/ns, so with about 1 us of latency 18 KiB of loads in flight
 on each SM, and with the copies that queue near the limit about twice as much. A slot that is being
-computed on is not in flight. So a step is 16 KiB; with 2 slots each way a block has 64 KiB, three
-blocks share an SM, and of its 6 slots x 16 KiB = 96 KiB for loads, 3 x 16 = 48 KiB are in flight
-while all three compute. Three blocks also fill the bubbles of each other's reductions. A weight
-of 16 KiB leaves two of them, with 32 to 64 KiB in flight.
+computed on, or stored from, is not in flight. A step is 16 KiB in one slot, and an SM holds six
+blocks or more, as registers allow: 96 KiB, of which a part is in flight at any time, with no order
+among blocks that would make one wait for another.
+
+Why one slot. Slots overlap the copies of a block with its own computation; blocks that share an SM
+do that for each other. And blocks that start when others end go to the SMs that are ahead, while
+blocks that stay have their steps from the start and wait for the slowest SM. The record of
+`benchmarks/memory_bound.py` has both, measured.
 
 Not covered, and computed by the plain-JAX reference instead: rows whose length divides into no
 pieces of at least 64 bytes that suit the lanes (`Plan.of` has the rule), which includes every row
@@ -43,10 +48,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
+from pipelib.kernels.device import num_sms
 from pipelib.pipeline import emit_pipeline
 
-#: SMs of an H100 or H200 (SXM). A GPU with fewer runs the blocks that are too many afterwards.
-SMS = 132
 #: Bytes of a step's loads; the longest row in registers, 128 float32s for each of 128 lanes;
 #: the shortest piece; rows in a step, which are unrolled.
 STEP_BYTES, MAX_ELEMENTS, MIN_PIECE_BYTES, MAX_ROWS = 16 * 1024, 16384, 64, 8
@@ -63,7 +67,7 @@ class RmsNorm(NamedTuple):
     length: int
     eps: float
 
-    fill, start = 0.0, (0.0,)
+    fill, start, approximate = 0.0, (0.0,), False
 
     def of(self, x: jax.Array) -> tuple:
         """The statistics of a chunk."""
@@ -84,7 +88,13 @@ class RmsNorm(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """Statistics: the maximum, and the sum of the exponentials less it."""
+    """Statistics: the maximum, and the sum of the exponentials less it.
+
+    An exponential that may be `approximate` is off by 2^-21 of it and what rounds to float32 in its
+    argument, far less than the rounding to 16 bits, and below 2^-126 it is 0.
+    """
+
+    approximate: bool
 
     fill, start = -math.inf, (-math.inf, 0.0)
 
@@ -136,7 +146,13 @@ class Plan(NamedTuple):
 
     @classmethod
     def of(
-        cls, num_rows: int, length: int, size: int, weight_size: int, slots: int, rows: int | None
+        cls,
+        num_rows: int,
+        length: int,
+        size: int,
+        weight_size: int,
+        slots: int | None,
+        rows: int | None,
     ) -> "Plan | None":
         """The plan for elements of `size` bytes; None if rows have no pieces."""
         padded = lambda piece: pl.cdiv(length, math.lcm(piece, LANES)) * math.lcm(piece, LANES)
@@ -147,7 +163,7 @@ class Plan(NamedTuple):
         pieces, unit = length // piece, LANES // math.gcd(piece, LANES)
 
         def finish(block: int) -> Plan | None:
-            """The plan with so many pieces in a block; None if whole rows do not fit the SMEM."""
+            """The plan with so many pieces in a block; None if whole rows should not be one."""
             step, padded = block * piece * size, pieces % block != 0
             least, most = (2 if padded else 1), (MAX_ROWS if block >= pieces else 2)
             chosen = rows or max(least, min(most, STEP_BYTES // step, num_rows))
@@ -157,14 +173,17 @@ class Plan(NamedTuple):
                     f" {pl.cdiv(pieces, block) * block * piece:,}, so the copy of one alone would"
                     " overwrite the next; it takes at least 2 in a block."
                 )
+            steps = pl.cdiv(num_rows, chosen)
             if block < pieces:
-                return cls(piece, pieces, block, chosen, slots, pl.cdiv(num_rows, chosen))
-            smem = 2 * slots * chosen * step + block * piece * weight_size + SCRATCH_BYTES
-            if smem > specs.SMEM_BYTES:
+                return cls(piece, pieces, block, chosen, slots or 2, steps)
+            one_pass = cls(piece, pieces, block, chosen, slots or 1, steps)
+            smem = one_pass.slots * (chosen * step + block * piece * weight_size) + SCRATCH_BYTES
+            resident = SM_BYTES // (smem + RESERVED_BYTES)
+            if resident < (1 if slots else 2):  # one slot, with no other block beside it
                 return None
-            resident = max(1, SM_BYTES // (smem + RESERVED_BYTES))
-            blocks = min(pl.cdiv(num_rows, chosen), resident * SMS)
-            return cls(piece, pieces, block, chosen, slots, blocks)
+            if one_pass.slots == 1:
+                return one_pass
+            return one_pass._replace(blocks=min(steps, resident * num_sms()))
 
         block = pieces if length % LANES == 0 else pl.cdiv(pieces, unit) * unit
         is_box = block == pieces or block <= BOX  # a contiguous run of bytes has no limit
@@ -194,26 +213,32 @@ def _row(operation: Any, plan: Plan, x: Any, chunk: Any) -> jax.Array:
 
 def _one_pass(operation: Any, plan: Plan, num_rows: int, x: Any, *refs: Any) -> None:
     """The kernel in which a step is a block of whole rows."""
+    *weight, o = refs
     first, steps = lax.axis_index("block"), pl.cdiv(num_rows, plan.rows)
-    weight, o = None, refs[0]
-    if len(refs) > 1:
-        weight_gmem, o, weight, barrier = refs
-        plgpu.copy_gmem_to_smem(weight_gmem, weight, barrier)
-        plgpu.barrier_wait(barrier)
+    shape, delay = (plan.rows, plan.block, plan.piece), min(1, plan.slots - 1)
+    start = first * 0  # traced: JAX 0.12 takes an int for a promise that the block is in bounds
+    step = lambda i: first + i * plan.blocks
+    spec = plgpu.BlockSpec(shape, lambda i: (step(i), start, 0), delay_release=delay)
+    weight_specs = [plgpu.BlockSpec(shape[1:], lambda i: (0, 0), delay_release=delay)] * len(weight)
 
-    def body(_, x_smem, o_smem):
+    def body(indices, x_smem, *weight_smem):
         for r in range(plan.rows):
             row = _row(operation, plan, x_smem.at[r], 0)
-            scale = None if weight is None else weight[...].astype(jnp.float32)
-            o_smem[r] = operation.apply(row, operation.of(row), scale).astype(o.dtype)
+            scale = weight_smem[0][...].astype(jnp.float32) if weight_smem else None
+            x_smem[r] = operation.apply(row, operation.of(row), scale).astype(o.dtype)
+        plgpu.commit_smem()
+        here = pl.ds(step(indices[0]) * plan.rows, plan.rows), pl.ds(start, plan.block)
+        plgpu.copy_smem_to_gmem(x_smem, o.at[here])
+        plgpu.wait_smem_to_gmem(delay, wait_read_only=True)  # the slot that is released next
 
-    shape = (plan.rows, plan.block, plan.piece)
-    start = jnp.int32(0)  # JAX 0.12 takes an int for a promise that the block is in bounds
-    spec = plgpu.BlockSpec(shape, lambda i: (first + i * plan.blocks, start, 0))
-    mine = lax.div(steps - 1 - first, jnp.int32(plan.blocks)) + 1
+    mine = 1
+    if plan.blocks < steps:
+        mine = lax.div(steps - 1 - first, jnp.int32(plan.blocks)) + 1
     emit_pipeline(
-        body, grid=(mine,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=plan.slots
-    )(x, o)
+        body, grid=(mine,), in_specs=[spec, *weight_specs], max_concurrent_steps=plan.slots,
+        ordinary_reads=False,  # the body has committed them
+    )(x, *weight)  # fmt: skip
+    plgpu.wait_smem_to_gmem(0)
 
 
 def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
@@ -241,22 +266,24 @@ def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _run(operation: Any, plan: Plan, x: jax.Array, *weight: jax.Array) -> jax.Array:
-    """The kernel on rows, (num_rows, length), and a weight if there is one."""
+def run(operation: Any, plan: Plan, x: jax.Array, *weight: jax.Array) -> jax.Array:
+    """The kernel of an operation on rows, (num_rows, length), and a weight if there is one."""
     gmem = x.reshape(len(x), plan.pieces, plan.piece)
     padding = plan.chunks * plan.block - plan.pieces
     weight = [jnp.pad(w.reshape(gmem.shape[1:]), ((0, padding), (0, 0))) for w in weight]
-    kernel, scratch = functools.partial(_two_passes, operation, plan), []
+    kernel = functools.partial(_two_passes, operation, plan)
     if plan.chunks == 1:
         kernel = functools.partial(_one_pass, operation, plan, len(x))
-        scratch = [s for w in weight for s in (plgpu.SMEM(w.shape, w.dtype), plgpu.Barrier())]
-    output = jax.ShapeDtypeStruct(gmem.shape, x.dtype)
     return plgpu.kernel(
-        kernel, out_type=output, scratch_types=scratch, grid=(plan.blocks,), grid_names=("block",)
-    )(gmem, *weight).reshape(x.shape)
+        kernel, out_type=jax.ShapeDtypeStruct(gmem.shape, x.dtype), grid=(plan.blocks,),
+        grid_names=("block",),
+        compiler_params=plgpu.CompilerParams(approx_math=operation.approximate),
+    )(gmem, *weight).reshape(x.shape)  # fmt: skip
 
 
-def _forward(operation: Any, slots: int, rows: int | None, *operands: jax.Array) -> jax.Array:
+def _forward(
+    operation: Any, slots: int | None, rows: int | None, *operands: jax.Array
+) -> jax.Array:
     """The kernel on any leading axes, of which `jax.vmap` adds one."""
 
     @jax.custom_batching.custom_vmap
@@ -266,7 +293,7 @@ def _forward(operation: Any, slots: int, rows: int | None, *operands: jax.Array)
         plan = x.size and Plan.of(x.size // length, length, size, weight_size, slots, rows)
         if not plan:
             return operation.reference(x, *weight)
-        return _run(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
+        return run(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
 
     @call.def_vmap
     def _(axis_size, batched, *operands):
@@ -296,8 +323,9 @@ def rms_norm(
       x: (..., length), float32, bfloat16 or float16.
       weight: (length,), of one of these dtypes, not necessarily x's; None for ones.
       eps: added to the mean of squares.
-      slots: for the loads, and as many for the stores; 2 by default. If so many do not hold whole
-        rows, there are two passes; of a row's chunks there are no more slots than steps.
+      slots: of each block; by default 1, whose blocks take one step each. If they do not hold
+        whole rows, there are two passes, with as many slots for the loads and for the stores, by
+        default 2; of a row's chunks there are no more slots than steps.
       rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
 
     Returns:
@@ -312,7 +340,7 @@ def rms_norm(
             f"rms_norm: a weight of shape {weight.shape} and {weight.dtype} cannot scale rows of"
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
-    return _rms_norm(x, weight, float(eps), 2 if slots is None else slots, rows)
+    return _rms_norm(x, weight, float(eps), slots, rows)
 
 
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
@@ -323,8 +351,9 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
-      slots: for the loads, and as many for the stores; 2 by default. If so many do not hold whole
-        rows, there are two passes; of a row's chunks there are no more slots than steps.
+      slots: of each block; by default 1, whose blocks take one step each. If they do not hold
+        whole rows, there are two passes, with as many slots for the loads and for the stores, by
+        default 2; of a row's chunks there are no more slots than steps.
       rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
 
     Returns:
@@ -334,7 +363,7 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       ValueError: for wrong shapes or dtypes; for slots or rows that do not fit.
     """
     _check("softmax", x, slots, rows)
-    return _softmax(x, 2 if slots is None else slots, rows)
+    return _softmax(x, slots, rows)
 
 
 def rms_norm_reference(
@@ -391,7 +420,7 @@ _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _softmax(x, slots, rows):
-    return _forward(Softmax(), slots, rows, x)
+    return _forward(Softmax(approximate=x.dtype.itemsize == 2), slots, rows, x)
 
 
 def _softmax_forward(x, slots, rows):

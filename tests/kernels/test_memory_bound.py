@@ -50,7 +50,7 @@ def check(kernel, x, *weight, tolerance=None, **options):
     np.testing.assert_allclose(np.asarray(y, np.float64), expected, tolerance, 8 * smallest)
 
 
-def plan_of(kernel_rows, length, size, weight_size=0, slots=2, rows=None):
+def plan_of(kernel_rows, length, size, weight_size=0, slots=None, rows=None):
     return Plan.of(kernel_rows, length, size, weight_size, slots, rows)
 
 
@@ -90,14 +90,17 @@ def test_weight(weight_dtype, length):
     check(rms_norm, normal(3, length), weight)
 
 
-@pytest.mark.parametrize(("kernel", "slots", "rows"), [(softmax, 1, 4), (rms_norm, 3, 1)])
-def test_blocks_take_several_steps(kernel, slots, rows, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "slots", "rows", "weights"), [(softmax, 2, 4, 0), (rms_norm, 3, 1, 1)]
+)
+def test_blocks_take_several_steps(kernel, slots, rows, weights, monkeypatch):
     """13 rows do not divide into steps of 4, nor the steps among the blocks."""
-    monkeypatch.setattr(memory_bound, "SMS", 1)
-    monkeypatch.setattr(memory_bound, "SM_BYTES", 40 * 1024)
-    plan = plan_of(13, 1024, 4, slots=slots, rows=rows)
+    monkeypatch.setattr(memory_bound, "num_sms", lambda: 1)
+    monkeypatch.setattr(memory_bound, "SM_BYTES", 64 * 1024)
+    plan = plan_of(13, 1024, 4, weights * 4, slots, rows)
     assert plan.blocks < -(-13 // rows)
-    check(kernel, normal(13, 1024), slots=slots, rows=rows)
+    weight = [normal(1024, seed=1)] * weights
+    check(kernel, normal(13, 1024), *weight, slots=slots, rows=rows)
 
 
 def test_rms_norm_of_extremes():
@@ -177,14 +180,16 @@ def test_fallback(shape):
 SHAPES = [(20, 8192), (20, 8200), (20, 128000), (20, 151936)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "slots"), [*((shape, None) for shape in SHAPES), ((4000, 8192), 3)]
+)
 @pytest.mark.parametrize("weight", [None, "float32"])
-def test_no_finding_and_it_lowers(shape, weight):
+def test_no_finding_and_it_lowers(shape, slots, weight):
     """At real sizes; lowering infers the layouts of registers, and needs no GPU."""
     x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
     weights = [jax.ShapeDtypeStruct(shape[1:], weight)] if weight else []
-    kernels = [rms_norm] if weight else [rms_norm, softmax]
-    for kernel in kernels:
+    for kernel in [rms_norm] if weight else [rms_norm, softmax]:
+        kernel = functools.partial(kernel, slots=slots)
         program = pipelib.trace(kernel, x, *weights)
         report = pipelib.check(program, strict=True)
         assert report.ok, report
@@ -193,10 +198,13 @@ def test_no_finding_and_it_lowers(shape, weight):
 
 def test_plans():
     """The default plans of the shapes that are measured, and of edges."""
-    plan = plan_of(8192, 8192, 2)
-    assert plan == Plan(256, 32, 32, rows=1, slots=2, blocks=3 * 132)
-    assert plan_of(8192, 8192, 2, weight_size=2).blocks == 2 * 132
+    assert plan_of(8192, 8192, 2) == Plan(256, 32, 32, rows=1, slots=1, blocks=8192)
+    assert plan_of(8192, 8192, 2, slots=2).blocks == 6 * 132
+    assert plan_of(8192, 8192, 2, weight_size=2, slots=2).blocks == 3 * 132
     assert plan_of(8192, 1024, 2).rows == 8
+    assert plan_of(8192, 16384, 4).chunks == 1
+    assert plan_of(8192, 16384, 4, weight_size=4).chunks > 1  # one block would fill an SM
+    assert plan_of(8192, 16384, 4, weight_size=4, slots=1).chunks == 1
     padded = plan_of(8192, 8200, 2)
     assert (padded.piece, padded.pieces, padded.block, padded.rows) == (40, 205, 208, 2)
     long = plan_of(64, 151936, 2)  # 1187 pieces, a prime number
@@ -220,8 +228,8 @@ def test_every_plan_is_possible(size, weight_size):
         contiguous = plan.rows == 1 or plan.block == plan.pieces
         assert contiguous or (plan.block <= 256 and plan.piece <= 256)
         assert not (plan.padded and plan.rows == 1)
-        rings = 2 * plan.slots * plan.rows * step * size
-        weights = step * weight_size * (1 if plan.chunks == 1 else plan.slots)
+        rings = (1 if plan.chunks == 1 else 2) * plan.slots * plan.rows * step * size
+        weights = plan.slots * step * weight_size
         assert rings + weights + 3072 <= 227 * 1024, plan
     assert taken > 500
 

@@ -9,7 +9,8 @@ one pass     A step is a block of whole rows. The result replaces the rows in th
              stored from there. With one slot each block of the grid takes one step; with more, as
              many blocks as the SMs hold stay, and block b takes steps b, b + blocks, ...
 two passes   For rows of which the slots do not hold one. A step is a chunk. One pipeline merges
-             the statistics, a second loads the row again (mostly from the L2) and writes.
+             the statistics, a second loads the row again, from the L2 if the rows that are under
+             way on all SMs fit it, and writes.
 ===========  ====================================================================================
 
 How rows are copied. A row is seen as (pieces, piece), with no copy: a *piece* is at most 256
@@ -28,8 +29,12 @@ among blocks that would make one wait for another.
 
 Why one slot. Slots overlap the copies of a block with its own computation; blocks that share an SM
 do that for each other. And blocks that start when others end go to the SMs that are ahead, while
-blocks that stay have their steps from the start and wait for the slowest SM. The record of
-`benchmarks/memory_bound.py` has both, measured.
+blocks that stay have their steps from the start and end with the slowest SM. The record of
+`benchmarks/memory_bound.py` has both, measured, and the bandwidth over bytes in flight.
+
+Why one compute thread. Mosaic GPU's sums and maxima over the lanes of a thread go through SMEM at
+an address that the threads of a block share (JAX 0.11.2 and 0.12.0.1): two that reduce at the same
+time get each other's parts. The interpreter has no such address, and nothing complains.
 
 Not covered, and computed by the plain-JAX reference instead: rows whose length divides into no
 pieces of at least 64 bytes that suit the lanes (`Plan.of` has the rule), which includes every row

@@ -28,7 +28,7 @@ from jax import lax
 
 from pipelib import specs
 from pipelib.kernels import matmul_blocks
-from pipelib.kernels.device import num_sms, the_device
+from pipelib.kernels.device import num_sms, default_device
 from pipelib.kernels.matmul_blocks import Epilogue, Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 
@@ -212,7 +212,7 @@ def _addressable(a: Any, b: Any, operands: Sequence[Any], product: Product) -> b
 def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
     if not _addressable(a, b, operands, product):
         return _fallback(a, b, operands, product)
-    device = the_device()
+    device = default_device()
     capability = str(getattr(device, "compute_capability", ""))
     if device.platform == "gpu" and not capability.startswith("9."):
         raise ValueError(

@@ -10,6 +10,7 @@ import pytest
 import pipelib
 from pipelib import specs
 from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels.ladder import RUNGS
 from pipelib.kernels.matmul import default_config
 from tests.emitters.contract import interpreted
 
@@ -24,7 +25,22 @@ TOLERANCE = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 3e-5}
 ONE = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=0, blocks=2)
 TWO = MatmulConfig(128, 128, 64, slots=3, compute_threads=2, delay_release=1, width=2, blocks=2)
 ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, order="m", blocks=1)
-
+RING = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=1, form="ring")
+SHARED = dataclasses.replace(RING, tile_m=128, slots=3, compute_threads=2)
+ALONE = MatmulConfig(64, 64, 64, slots=3, compute_threads=1, form="specialized")
+MANY = dataclasses.replace(TWO, form="persistent")
+CLUSTER = dataclasses.replace(ONE, cluster_m=2, slots=3, delay_release=1)
+SQUARE = dataclasses.replace(ONE, cluster_m=2, cluster_n=2, blocks=4, form="persistent")
+FORMS = {
+    "ring": RING,
+    "ring of two threads": SHARED,
+    "specialized": ALONE,
+    "persistent": MANY,
+    "chained": TWO,
+    "cluster": CLUSTER,
+    "cluster, square": SQUARE,
+    "cluster, no loop": dataclasses.replace(ALONE, cluster_n=2),
+}
 
 BOTH = dict(transpose_a=True, transpose_b=True)
 EPILOGUE = dict(out_dtype=FLOAT, epilogue=lambda acc: 2.0 * acc * acc - 1.0)
@@ -82,6 +98,57 @@ def test_product(shape, config, dtype, options):
         out = matmul(a, b, config=config, **options)
     expected = options.get("epilogue", lambda acc: acc)(reference(a, b, **transposed))
     check_close(out, expected, options.get("out_dtype", dtype))
+
+
+@pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
+def test_form(config):
+    """Tiles beyond the output, for a cluster too; more steps than slots."""
+    a, b = factors(192, 128, 256)
+    with interpreted():
+        out = matmul(a, b, config=config)
+    check_close(out, reference(a, b), HALF)
+
+
+def finish(acc, residual, bias, scale, number):
+    return jnp.maximum(acc * scale + bias, 0.0) * number + residual
+
+
+def epilogue_operands(m, n):
+    """A matrix, a row, a column and a number, of three dtypes."""
+    draw = np.random.default_rng(m * n).standard_normal
+    kinds = ((m, n), HALF), ((n,), FLOAT), ((m, 1), BRAIN), ((), FLOAT)
+    return tuple(jnp.asarray(draw(shape), dtype) for shape, dtype in kinds)
+
+
+def finished(acc, operands):
+    residual, bias, scale, number = (np.asarray(x).astype(np.float64) for x in operands)
+    return np.maximum(acc * scale + bias, 0.0) * number + residual
+
+
+@pytest.mark.parametrize("config", [SHARED, CLUSTER], ids=["ring", "cluster"])
+def test_operands(config):
+    """Each tile, and each part of it, gets its own of all of them; also at the edges."""
+    (m, n), config = (136, 192), dataclasses.replace(config, tile_n=128, slots=2)
+    (a, b), operands = factors(m, n, 64), epilogue_operands(m, n)
+    with interpreted():
+        out = matmul(a, b, config=config, epilogue=finish, operands=operands, out_dtype=FLOAT)
+    check_close(out, finished(reference(a, b), operands), FLOAT)
+
+
+def test_operands_of_the_fallback():
+    (a, b), operands = factors(17, 23, 29), epilogue_operands(17, 23)
+    out = matmul(a, b, epilogue=finish, operands=operands, out_dtype=FLOAT)
+    check_close(out, finished(reference(a, b), operands), FLOAT)
+
+
+def test_vmap_of_operands():
+    a, b = factors(8, 64, 64, batch=(2,))
+    bias = jnp.arange(128.0).reshape(2, 64)
+    fused = lambda a, bias: matmul(a, b, config=ONE, epilogue=jnp.add, operands=(bias,))
+    with interpreted():
+        out = jax.vmap(fused)(a, bias)
+    expected = [reference(x, b) + np.asarray(y) for x, y in zip(a, bias)]
+    check_close(out, np.stack(expected), HALF)
 
 
 def test_float8():
@@ -147,6 +214,37 @@ def test_vmap_of_gradients():
     check_close(db, np.broadcast_to(a64.sum(1)[:, :, None], (3, 13, 11)), HALF)
 
 
+def test_gradients_of_an_epilogue():
+    """Of the factors and of each operand, against plain JAX in float32."""
+    m, n, k = 17, 24, 31
+    (a, b), operands = factors(m, n, k), epilogue_operands(m, n)
+    a, b = a / 4.0, b / 4.0
+
+    def fused(a, b, operands):
+        return matmul(a, b, epilogue=finish, operands=operands, out_dtype=FLOAT).sum()
+
+    def plain(a, b, operands):
+        acc = jnp.matmul(a, b, precision="highest")
+        return finish(acc, *(x.astype(FLOAT) for x in operands)).sum()
+
+    found = jax.grad(fused, (0, 1, 2))(a, b, operands)
+    expected = jax.grad(plain, (0, 1, 2))(a.astype(FLOAT), b.astype(FLOAT), operands)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected)):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one.astype(FLOAT), other.astype(FLOAT), atol=0.05, rtol=0.01)
+
+
+def test_gradients_of_float8():
+    """Those of the factors in bfloat16, rounded to float8."""
+    a, b = factors(17, 23, 29, E4M3, transpose_b=True, dtype_b=E5M2)
+    loss = lambda a, b: jnp.sum(matmul(a, b, transpose_b=True, out_dtype=FLOAT) * 0.125)
+    da, db = jax.grad(loss, (0, 1))(a, b)
+    wider = jax.grad(loss, (0, 1))(a.astype(BRAIN), b.astype(BRAIN))
+    assert (da.dtype, db.dtype) == (E4M3, E5M2)
+    np.testing.assert_array_equal(da, wider[0].astype(E4M3))
+    np.testing.assert_array_equal(db, wider[1].astype(E5M2))
+
+
 # The fallback.
 
 
@@ -190,6 +288,9 @@ CONFIGS = {
     "odd": ODD,
     "default": None,
     "large": MatmulConfig(256, 128, 64, slots=3, delay_release=2, epilogue_n=128),
+    "three": MatmulConfig(192, 192, 64, slots=3, compute_threads=3),
+    **FORMS,
+    **{rung.name: rung.config for rung in RUNGS},
 }
 
 
@@ -203,6 +304,18 @@ def test_check_finds_nothing(config, transposed):
     assert list(pipelib.check(program, strict=True)) == []
     config = config or default_config(m, n, HALF, HALF)
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
+
+
+@pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
+def test_check_finds_nothing_in_an_epilogue(config):
+    """A staging slot of the residual is loaded again while others are read."""
+    m, n = 640, 768
+    config = dataclasses.replace(config, tile_n=256, slots=2, delay_release=1)
+    (a, b), operands = factors(m, n, 512), epilogue_operands(m, n)
+    fused = lambda *args: matmul(*args[:2], config=config, epilogue=finish, operands=args[2:])
+    program = pipelib.trace(fused, a, b, *operands)
+    assert list(pipelib.check(program, strict=True)) == []
+    assert program.smem_bytes == config.smem_bytes(HALF, HALF, [HALF])
 
 
 def test_check_finds_a_slot_released_early(monkeypatch):
@@ -260,8 +373,12 @@ def test_lowers(shape, dtype, options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compute_threads": 3}, "compute_threads=3 is not 1 or 2."),
-        ({"compute_threads": 0}, "compute_threads=0 is not 1 or 2."),
+        ({"compute_threads": 4}, "compute_threads=4 is not 1 to 3, as form='chained' has."),
+        (
+            {"compute_threads": 3, "form": "ring"},
+            "compute_threads=3 is not 1 to 2, as form='ring' has.",
+        ),
+        ({"compute_threads": 0}, "compute_threads=0 is not 1 to 3, as form='chained' has."),
         (
             {"tile_m": 192},
             "tile_m=192 is not a multiple of 64 x 2 rows = 128, which the compute threads divide.",
@@ -282,6 +399,27 @@ def test_lowers(shape, dtype, options):
         ({"blocks": 0}, "slots=4, width=8 and blocks=0 are not all at least 1."),
         ({"slots": 33}, "slots=33 is over 32, which barriers can tell."),
         ({"order": "k"}, "order='k' is not 'm' or 'n'."),
+        ({"form": "loop"}, "form='loop' is none of ring, specialized, persistent, chained."),
+        (
+            {"cluster_m": 3},
+            "cluster_m=3 and cluster_n=1 are not 1, 2 or 4, and at most 8 together, which a GPU"
+            " schedules as a cluster.",
+        ),
+        (
+            {"cluster_m": 4, "cluster_n": 4},
+            "cluster_m=4 and cluster_n=4 are not 1, 2 or 4, and at most 8 together, which a GPU"
+            " schedules as a cluster.",
+        ),
+        (
+            {"form": "ring", "cluster_m": 2},
+            "form='ring' has no memory thread, so cluster_m=2 x cluster_n=1 blocks could not tell"
+            " each other which slots are free.",
+        ),
+        (
+            {"form": "specialized", "blocks": 4},
+            "form='specialized' has a block for each tile, so blocks=4 would leave some out.",
+        ),
+        ({"blocks": 3, "cluster_m": 2}, "blocks=3 is not a multiple of clusters of 2."),
     ],
 )
 def test_configuration_errors(options, message):
@@ -359,7 +497,7 @@ def test_dtypes():
     )  # fmt: skip
     check_error(
         TypeError,
-        "matmul: out_dtype=int32 is none of float16, bfloat16, float32, which it can store.",
+        "matmul: out_dtype=int32 is none of float16, bfloat16, float32, which it stores.",
         a, b, out_dtype=jnp.int32,
     )  # fmt: skip
     check_error(
@@ -375,28 +513,31 @@ def test_epilogues():
     bias = jnp.ones(5)
     check_error(
         ValueError,
-        "matmul: the epilogue makes ShapeDtypeStruct(shape=(3,), dtype=float32) of a part of shape"
+        "matmul: the epilogue makes ShapeDtypeStruct(shape=(3,), dtype=float32) of parts of shape"
         " (3, 5); it must work on each element alone and keep the shape.",
         a, b, epilogue=lambda acc: acc.sum(1),
     )  # fmt: skip
     check_error(
         ValueError,
-        "matmul: the epilogue captures arrays of shapes [(5,)], which a kernel cannot read; use"
-        " numbers of Python, or apply them to the result.",
+        "matmul: the epilogue captures arrays of shapes [(5,)], which a kernel cannot read; pass"
+        " them as operands=, or use numbers of Python.",
         a, b, epilogue=lambda acc: acc + bias,
     )  # fmt: skip
-
-
-def test_no_gradients():
-    a, b = factors(9, 9, 9)
-    loss = lambda a, **options: jnp.sum(matmul(a, b.astype(a.dtype), out_dtype=FLOAT, **options))
-    says = "matmul: a product with {} has no gradient yet; differentiate a plain one in float16 or"
-    with pytest.raises(NotImplementedError) as error:
-        jax.grad(loss)(a, epilogue=jnp.tanh)
-    assert str(error.value) == says.format("an epilogue") + " bfloat16."
-    with pytest.raises(NotImplementedError) as error:
-        jax.grad(loss)(a.astype(E4M3), transpose_b=True)
-    assert str(error.value) == says.format("factors in float8_e4m3fn") + " bfloat16."
+    check_error(
+        ValueError,
+        "matmul: 1 operands but no epilogue, which would use them.", a, b, operands=(a,)
+    )  # fmt: skip
+    check_error(
+        ValueError,
+        "matmul: operand 1 of the epilogue has shape (64, 5), but for an output of (64, 64) it must"
+        " be (64, 64), (1, 64), (64,), (64, 1) or a number.",
+        a, b, epilogue=finish, operands=(a, jnp.ones((64, 5))),
+    )  # fmt: skip
+    check_error(
+        TypeError,
+        "matmul: operand 0 of the epilogue is int32, but it reads float16, bfloat16, float32.",
+        a, b, epilogue=jnp.add, operands=(jnp.int32(3),),
+    )  # fmt: skip
 
 
 def test_another_gpu(monkeypatch):

@@ -14,7 +14,9 @@ prefetch            a copy into the L2 cache
 commit_group        closes the group of this thread's stores so far
 wait_store          returns once at most `n` groups are unfinished (note "read_only": unread)
 arrive, wait, test  on a barrier
-read, write         ordinary accesses of GMEM and SMEM (note "atomic ...": both at once)
+read, write         ordinary accesses of GMEM and SMEM (note "atomic ...": both at once); wavefronts
+                    of up to 128 bytes that banks of SMEM give or take one after another (None: not
+                    known)
 compute             arithmetic in registers: `flops` operations, of which `n` are transcendental
 wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
 acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are
@@ -156,7 +158,7 @@ class Program(NamedTuple):
     def describe(self, op: Op) -> str:
         """An op of this program on one line, with names for numbers."""
         words = [op.kind]
-        if op.n is not None:
+        if op.n is not None and op.kind not in ("read", "write"):
             words.append(str(op.n))
         for verb, regions in (("reads", op.reads), ("writes", op.writes)):
             if regions:

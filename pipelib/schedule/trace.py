@@ -16,6 +16,9 @@ moves or renames elements is free: broadcasts, reshapes, transposes, slices, lay
 the device a cast may go through SMEM). Scalars are free. It is a count of the jaxpr's operations,
 not of the instructions that the compiler makes of them.
 
+What accesses of SMEM cost. The `n` of a read or a write has its wavefronts, which depend on the
+layouts of memory and of registers: `tracing.layouts` says how they are found.
+
 Not covered:
 
 - flow, indices and predicates that depend on what tensors hold, `barrier_test` among it: refused;
@@ -101,7 +104,7 @@ def trace(
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     eqn, values = _called(_kernels(kernel, args), call)
     mesh, (jaxpr, *_) = _mesh(eqn.params), eqn.params["jaxprs"]
-    code, info = Codes(_handle).compile(jaxpr), _kernel_info(jaxpr)
+    code, info = Codes(_handle, _infers_tiles(eqn)).compile(jaxpr), _kernel_info(jaxpr)
     cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
     arguments = _arguments(cluster, eqn, code.invars, values, info)
     collects = gc.isenabled()
@@ -159,6 +162,12 @@ def _mesh(params: dict) -> Any:
             " Mosaic GPU: pass one that was made by plgpu.kernel."
         )
     return mesh
+
+
+def _infers_tiles(eqn: Any) -> bool:
+    """Whether Mosaic GPU infers where shared memory has its elements, as it does by default."""
+    semantics = getattr(eqn.params.get("compiler_params"), "lowering_semantics", None)
+    return getattr(semantics, "name", "") != "Lane"
 
 
 def _kernel_info(jaxpr: Any) -> Any:
@@ -518,6 +527,7 @@ _HANDLERS: dict[str, Callable] = {
     "get": copies.get,
     "load": copies.get,
     "swap": copies.put,
+    "store": copies.put,
     "mgpu_atomic_store": copies.atomic,
     "copy_gmem_to_smem": _load,
     "copy_smem_to_gmem": copies.store,

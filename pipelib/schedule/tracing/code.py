@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from pipelib.schedule.program import Op
+from pipelib.schedule.tracing import layouts
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.source import line_of
 from pipelib.schedule.tracing.state import OPAQUE, Thread
@@ -34,7 +35,7 @@ class Code(NamedTuple):
     """A jaxpr, compiled: `steps` are run in order on a copy of `template`.
 
     The operands are side by side there, from `first` on. `cost` is that of all of it, if it is
-    arithmetic on tensors and nothing else.
+    arithmetic on tensors and nothing else. `layouts` are those of the results, None if unknown.
     """
 
     invars: list
@@ -44,6 +45,7 @@ class Code(NamedTuple):
     steps: list[Step]
     cost: Cost | None
     jaxpr: Any  # kept alive, since the cache knows it by its id
+    layouts: list
 
     def run(self, thread: Thread, values: list) -> list:
         """The results for these values."""
@@ -55,22 +57,30 @@ class Code(NamedTuple):
 
 
 class Codes:
-    """All that was compiled so far, and the handler of equations to compile more with."""
+    """All that was compiled so far, and the handler of equations to compile more with.
 
-    def __init__(self, handle: Callable[["Compiler", Any], "Step | Silent | Cost | None"]):
-        self.handle = handle
+    `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without.
+    """
+
+    def __init__(self, handle: "Handle", infers: bool = True):
+        self.handle, self.infers = handle, infers
         self._codes: dict[Any, Code] = {}
 
-    def compile(self, jaxpr: Any, is_open: bool = False, line: str | None = None) -> Code:
+    def compile(
+        self, jaxpr: Any, is_open: bool = False, line: str | None = None, known: tuple = ()
+    ) -> Code:
         """The code of a jaxpr; if it is open, its constants are its first inputs.
 
         JAX knows the frames of an equation up to the loop or branch that it is in only: `line` is
-        where that is, for equations that an emitter made.
+        where that is, for equations that an emitter made. `known` are the inputs' layouts.
         """
-        key = id(jaxpr), line
+        key = id(jaxpr), line, known
         if key not in self._codes:
-            self._codes[key] = Compiler(jaxpr, self, line).code(is_open)
+            self._codes[key] = Compiler(jaxpr, self, line).code(is_open, known)
         return self._codes[key]
+
+
+Handle = Callable[["Compiler", Any], Step | Silent | Cost | None]
 
 
 class Compiler:
@@ -81,6 +91,7 @@ class Compiler:
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
         self.template: list = []
         self.slots: dict[Any, int] = {}
+        self.layouts: dict[Any, Any] = {}  # of values in registers, where something says it
 
     def slot(self, atom: Any) -> int:
         """Where the value of a variable or a literal is."""
@@ -94,10 +105,11 @@ class Compiler:
         self.template.append(value)
         return len(self.template) - 1
 
-    def code(self, is_open: bool) -> Code:
+    def code(self, is_open: bool, known: tuple) -> Code:
         """Compiles it all."""
         jaxpr = self.jaxpr
-        invars = [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
+        invars = _inputs(jaxpr, is_open)
+        self._learn(invars, known)
         if not is_open:
             for var, const in zip(jaxpr.constvars, getattr(self.whole, "consts", ()), strict=True):
                 self.template[self.slot(var)] = value_of(const)
@@ -105,7 +117,8 @@ class Compiler:
         list(map(self.slot, invars))
         steps, cost = self._steps(jaxpr.eqns)
         outputs = list(map(self.slot, jaxpr.outvars))
-        return Code(invars, self.template, first, outputs, steps, cost, self.whole)
+        made = [self._layout(var) for var in jaxpr.outvars]
+        return Code(invars, self.template, first, outputs, steps, cost, self.whole, made)
 
     def _steps(self, eqns: Any) -> tuple[list[Step], Cost | None]:
         """The steps of these equations, and their cost if they do nothing but cost."""
@@ -114,6 +127,7 @@ class Compiler:
         total: Cost | None = Cost()
         for eqn in eqns:
             found = self.codes.handle(self, eqn)
+            self._learn(eqn.outvars, layouts.of_results(eqn, self.layouts))
             if isinstance(found, Cost):
                 if waiting and _label(waiting[0][0]) != _label(eqn):
                     steps += self._computes(waiting)
@@ -147,7 +161,41 @@ class Compiler:
 
     def sub(self, eqn: Any, jaxpr: Any, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
-        return self.codes.compile(jaxpr, is_open, self.line(eqn))
+        code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._given(eqn, jaxpr, is_open))
+        if len(code.layouts) == len(eqn.outvars):
+            self._learn(eqn.outvars, code.layouts)
+        return code
+
+    def _given(self, eqn: Any, jaxpr: Any, is_open: bool) -> tuple:
+        """The layouts of a jaxpr's inputs: the equation's last, or its first if it is open."""
+        inputs, outer = _inputs(getattr(jaxpr, "jaxpr", jaxpr), is_open), list(eqn.invars)
+        outer = outer[: len(inputs)] if is_open else outer[len(outer) - len(inputs) :]
+        shape = lambda atom: getattr(atom.aval, "shape", None)
+        found = [
+            self._layout(atom) if shape(atom) == shape(var) else None
+            for var, atom in zip(inputs, outer)
+        ]
+        return tuple(found) if any(found) else ()
+
+    def _learn(self, variables: list, found: Any) -> None:
+        """Notes layouts, where they are known."""
+        for var, layout in zip(variables, found):
+            if layout is not None:
+                self.layouts.setdefault(var, layout)
+
+    def _layout(self, atom: Any) -> Any:
+        return None if isinstance(atom, Literal) else self.layouts.get(atom)
+
+    def wavefronts(self, view: View, value: Any, optimized: bool | None) -> int | None:
+        """What an access of this memory takes, of a value that is written or read."""
+        if view.place is None:
+            return None
+        layout = self._layout(value)
+        if layout is None:  # of what is read, the cast that follows says it
+            casts = (e for e in self.jaxpr.eqns if e.primitive.name == "layout_cast")
+            cast = next((e for e in casts if e.invars[0] is value), None)
+            (layout,) = [None] if cast is None else layouts.of_results(cast, {})
+        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
 
     def line(self, eqn: Any) -> str | None:
         """Where the equation is, or what it is in."""
@@ -191,6 +239,11 @@ class Compiler:
             return bool(env[slot])
 
         return holds
+
+
+def _inputs(jaxpr: Any, is_open: bool) -> list:
+    """The variables that its values are given to: those of constants too, if it is open."""
+    return [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
 
 
 def _label(eqn: Any) -> str:

@@ -22,6 +22,7 @@ def get(compiler: Compiler, eqn: Any) -> Step:
     view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
     emit, acc = compiler.emitter("read", eqn), compiler.emitter("acc_read", eqn)
     (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
+    waves = compiler.wavefronts(view, eqn.outvars[0], eqn.params.get("optimized", True))
 
     def step(thread, env):
         source = view.ref(env)
@@ -35,15 +36,16 @@ def get(compiler: Compiler, eqn: Any) -> Step:
             if source.space == "acc":
                 acc(thread, (region,), size=view.bytes(region), n=0)
             else:
-                emit(thread, (region,), size=view.bytes(region))
+                emit(thread, (region,), size=view.bytes(region), n=waves)
 
     return step
 
 
 def put(compiler: Compiler, eqn: Any) -> Step:
     """A write, and a read too if what was there is used."""
-    ref, value, *leaves = eqn.invars
-    view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(value)
+    ref, held, *leaves = eqn.invars
+    view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(held)
+    waves = compiler.wavefronts(view, held, eqn.params.get("optimized"))
     emit, acc = compiler.emitter("write", eqn), compiler.emitter("acc_write", eqn)
     old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
     out = None if old is None else compiler.slot(old)
@@ -60,7 +62,7 @@ def put(compiler: Compiler, eqn: Any) -> Step:
             region = view.region(thread, env)
             reads = (region,) if is_used else ()
             (acc if target.space == "acc" else emit)(
-                thread, reads, (region,), size=view.bytes(region)
+                thread, reads, (region,), size=view.bytes(region), n=waves
             )
 
     return step

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from pipelib.schedule.program import Region
+from pipelib.schedule.tracing.layouts import place
 from pipelib.schedule.tracing.source import UNKNOWN
-from pipelib.schedule.tracing.state import Ref, logical, untiled
+from pipelib.schedule.tracing.state import Ref, logical, space_of, untiled
 
 Box = tuple[tuple[int, int], ...]
 
@@ -117,7 +118,8 @@ class View:
     """A ref under transforms: `region(env)` in the coordinates of its buffer.
 
     `shape` is what the view looks like, `exact` is False if its regions are larger than it.
-    `tiling` is that of the buffer in memory, or (), `is_swizzled` whether its tiles are.
+    `tiling` is that of the buffer in memory, or (), `is_swizzled` whether its tiles are. `place` is
+    where SMEM has its elements, None if that is not known.
     """
 
     def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
@@ -127,6 +129,7 @@ class View:
         tiles = kinds.get("UntilingTransform")
         self.tiling = () if tiles is None else tuple(tiles.tiling)
         self.is_swizzled = "UnswizzleRef" in kinds
+        self.place = place(aval, transforms) if space_of(aval) == "smem" else None
         self.peer: list[tuple[Any, Any]] = []
         self.frames = [_Frame(shape, aval.dtype, None)]
         for transform in transforms[done:]:

@@ -1,0 +1,193 @@
+"""How the lanes of a thread reach shared memory: layouts of memory and of registers.
+
+The model. An access of SMEM is charged by its wavefronts (`schedule.banks`), which follow from
+where memory has each element and from which elements a lane moves at once.
+
+*Memory.* A ref's transforms say where its elements are: tiles, a swizzle, indices, transposes and
+reshapes. Of an index that only the run of a thread knows, 0 is taken: it moves all addresses by a
+multiple of a tile. Without tiles and swizzle, elements are in row-major order.
+
+*Registers.* A layout is known where the kernel says it (`layout_cast`, `load(layout=...)`), of what
+accumulators hold (WGMMA), and of what is computed from such values element by element, reduced or
+carried through loops. Elsewhere Mosaic GPU chooses: WGMMA for memory in tiles, and else 8 bytes
+side by side for each lane in turn (WG_STRIDED).
+
+*What Mosaic GPU makes of both.* Of values in a tiled layout (WGMMA and its kin), the compiler
+proves that no banks conflict, letting half of the lanes go to another tile first if need be, or
+refuses. By default, under warpgroup semantics, it also gives memory that is declared without tiles
+some where such a value meets it: 8 rows of 128, 64 or 32 bytes, swizzled. So banks conflict if
+a kernel asks for it (`optimized=False`) and, in JAX 0.11, if a value is written to memory without
+tiles: by lane semantics, or because none fit its shape. Rows side by side are not checked by the
+compiler; here their conflicts are counted too, as those of a transposed view.
+
+Not covered, and then None: bitcasts, unions of refs, slices of sizes that depend on the run, and
+layouts that do not fit the shape. Not covered either: memory that two accesses of one ref would
+have swizzled differently; layouts that only a later use of a value says.
+Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
+`jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
+accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.schedule import banks
+
+_THREAD_LANES, _STRIDED_BYTES = 128, 8
+_SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
+
+
+class Place(NamedTuple):
+    """Where a view of SMEM has its elements: memory of a shape in row-major order, swizzled by so
+    many bytes, and what was done to it, from first to last."""
+
+    shape: tuple[int, ...]
+    itemsize: int
+    swizzle: int
+    steps: tuple[tuple[str, tuple], ...]
+
+    @property
+    def is_tiled(self) -> bool:
+        """Whether it is in tiles."""
+        return any(name == "untile" for name, _ in self.steps)
+
+    def addresses(self) -> np.ndarray:
+        """Those of the view's elements in bytes from the start of its memory."""
+        flat = np.arange(math.prod(self.shape), dtype=np.int64) * self.itemsize
+        array = banks.swizzled(flat, self.swizzle).reshape(self.shape)
+        for name, value in self.steps:
+            array = _STEPS[name](array, value)
+        return array
+
+    def with_tiles(self) -> "Place | None":
+        """This memory, which has none, in the tiles that the compiler gives; None if none fit."""
+        if len(self.shape) < 2 or self.shape[-2] % _TILE_ROWS:
+            return None
+        for swizzle in _SWIZZLES:
+            columns = swizzle // self.itemsize
+            if self.shape[-1] % columns == 0:
+                *outer, rows, width = self.shape
+                shape = (*outer, rows // _TILE_ROWS, width // columns, _TILE_ROWS, columns)
+                steps = (("untile", (_TILE_ROWS, columns)), *self.steps)
+                return Place(shape, self.itemsize, swizzle, steps)
+        return None
+
+
+_STEPS = {
+    "untile": banks.untiled,
+    "index": lambda array, indices: array[tuple(slice(*i) if i else 0 for i in indices)],
+    "transpose": lambda array, order: array.transpose(order),
+    "reshape": lambda array, shape: array.reshape(shape),
+}
+
+
+def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
+    """Where a ref under these transforms has its elements; None if that is not known."""
+    swizzle, steps = 0, []
+    for transform in transforms:
+        name = type(transform).__name__
+        if name == "UnswizzleRef":
+            swizzle = transform.swizzle
+        elif name == "UntilingTransform":
+            steps.append(("untile", tuple(transform.tiling)))
+        elif name == "TransposeTransform":
+            steps.append(("transpose", tuple(transform.permutation)))
+        elif name == "ReshapeTransform":
+            steps.append(("reshape", tuple(transform.shape)))
+        elif name == "NDIndexer":
+            indices = tuple(map(_index, transform.indices))
+            if None in indices:
+                return None
+            steps.append(("index", indices))
+        elif name != "ClusterRefTransform":
+            return None
+    itemsize = getattr(aval.dtype, "itemsize", 0)
+    return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps)) if itemsize else None
+
+
+def _index(index: Any) -> tuple | None:
+    """A slice as (start, stop, stride), one element as (); None if its size is not known."""
+    if not hasattr(index, "stride"):
+        return ()
+    if not isinstance(index.size, int):
+        return None
+    start = index.start if isinstance(index.start, int) else 0
+    return start, start + index.size * index.stride, index.stride
+
+
+def wavefronts(
+    place: Place, layout: Any = None, optimized: bool | None = True, inferred: bool = True
+) -> int | None:
+    """What an access of this memory by the 128 lanes of a thread takes; None if it is not known.
+
+    Args:
+      place: the memory.
+      layout: of the registers, as `plgpu.Layout.to_mgpu()` gives it; None if the kernel says none.
+      optimized: whether the compiler proves that banks do not conflict; None if it does so for
+        memory in tiles only.
+      inferred: whether the compiler gives tiles to memory that is declared without.
+    """
+    kind = type(layout).__name__
+    if kind == "TiledLayout" and inferred and not place.is_tiled and not place.swizzle:
+        place = place.with_tiles() or place
+    if kind not in ("TiledLayout", "WGStridedFragLayout"):
+        layout = _WGMMA if place.is_tiled else None
+    return _count(place, layout, place.is_tiled if optimized is None else optimized)
+
+
+_WGMMA = plgpu.Layout.WGMMA.to_mgpu()
+
+
+@functools.lru_cache(maxsize=1024)
+def _count(place: Place, layout: Any, optimized: bool) -> int | None:
+    addresses, itemsize = place.addresses(), place.itemsize
+    if addresses.size == 1:
+        return _THREAD_LANES // banks.LANES  # each warp on its own
+    try:
+        if type(layout).__name__ != "TiledLayout":
+            elements = getattr(layout, "vec_size", None) or _side_by_side(addresses.size, itemsize)
+            return banks.wavefronts(banks.strided_lanes(addresses, elements), itemsize)
+        lanes = [getattr(axis, "times", axis) for axis in layout.lane_dims]
+        found = banks.tiled_lanes(addresses, layout.tiling.tiles, lanes, layout.vector_dim)
+    except ValueError:  # the shape is no multiple of the layout's tiles
+        return None
+    copies = math.prod(getattr(axis, "times", 1) for axis in layout.warp_dims)
+    if optimized:
+        return copies * banks.fewest(found.shape[0], found.shape[2], itemsize)
+    return copies * banks.wavefronts(found, itemsize)
+
+
+def _side_by_side(size: int, itemsize: int) -> int:
+    """The elements that a lane moves at once of an array of this size, if nothing says another."""
+    elements = max(1, _STRIDED_BYTES // itemsize)
+    while elements > 1 and size % (elements * _THREAD_LANES):
+        elements //= 2
+    return elements
+
+
+def of_results(eqn: Any, known: dict) -> list:
+    """The layouts of what an equation makes, of those `known` by variable; None if nothing says.
+
+    What is computed, or carried through a loop, has the layout of the operands of its shape, what
+    is reduced that of the rest.
+    """
+    name = eqn.primitive.name.removesuffix("_p")
+    if name == "layout_cast":
+        return [eqn.params["new_layout"].to_mgpu()]
+    if name == "wgmma_accumulator_deref":
+        return [_WGMMA]
+    if name in _OTHERS:
+        return []
+    held = [a for a in eqn.invars if not hasattr(a, "val") and a in known]
+    if name.startswith("reduce_") and held and hasattr(known[held[0]], "reduce"):
+        return [known[held[0]].reduce(eqn.params["axes"])]
+    shapes = {a.aval.shape: known[a] for a in held}
+    return [shapes.get(getattr(out.aval, "shape", ())) for out in eqn.outvars]
+
+
+_OTHERS = {"transpose", "rev", "reshape", "get", "swap", "load"}  # whose results have layouts anew

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Any
 
@@ -38,9 +39,14 @@ LAUNCHES = 5
 # Measuring.
 
 
-def run_probe(probe: probes.Probe) -> dict[str, Any]:
+def compiled_probe(probe: probes.Probe) -> Callable[..., Any]:
+    """A probe's kernel."""
+    args = [jax.ShapeDtypeStruct(probe.input, jnp.float16)] if probe.input else []
+    return jax.jit(probes.kernel(probe)).lower(*args).compile()
+
+
+def run_probe(probe: probes.Probe, call: Callable[..., Any]) -> dict[str, Any]:
     """A probe's samples, one for each launch."""
-    call = jax.jit(probes.kernel(probe))
     flush = jax.jit(lambda x: x + 1)
     big = jnp.zeros(1 << 26, jnp.float32)  # 256 MiB, several times L2
     args = [jnp.ones(probe.input, jnp.float16)] if probe.input else []
@@ -56,11 +62,15 @@ def run_probe(probe: probes.Probe) -> dict[str, Any]:
     return dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks, **columns)
 
 
-def run_case(case: kernels.Case) -> dict[str, Any]:
+def compiled_case(case: kernels.Case) -> Callable[..., Any]:
+    """A case's kernel, stamped."""
+    return jax.jit(case.build(True)).lower(*case.inputs).compile()
+
+
+def run_case(case: kernels.Case, kernel: Callable[..., Any]) -> dict[str, Any]:
     """A kernel's blocks by their stamps, and its times by CUPTI."""
     keys = jax.random.split(jax.random.key(0), len(case.inputs))
     args = [jax.random.normal(key, x.shape, x.dtype) for key, x in zip(keys, case.inputs)]
-    kernel = jax.jit(case.build(True)).lower(*args).compile()
     columns: dict[str, list] = {}
     for launch in range(LAUNCHES + 1):
         stamps = np.asarray(kernel(*args)[-1]).astype(np.uint32)
@@ -140,10 +150,13 @@ def measure(path: pathlib.Path) -> None:
 
     note("kernels", "copy", copy_bandwidth)
     path.with_name("profile.json").write_text(json.dumps(in_kernel_profile()) + "\n")
-    for case in kernels.cases():
-        note("kernels", case.name, run_case, case)
-    for probe in probes.probes():
-        note("probes", probe.name, run_probe, probe)
+    cases, all_probes = kernels.cases(), probes.probes()
+    with ThreadPoolExecutor() as pool:  # nothing is measured while the CPU's cores compile
+        made = list(pool.map(compiled_case, cases)), list(pool.map(compiled_probe, all_probes))
+    for case, kernel in zip(cases, made[0]):
+        note("kernels", case.name, run_case, case, kernel)
+    for probe, kernel in zip(all_probes, made[1]):
+        note("probes", probe.name, run_probe, probe, kernel)
     record["nvidia_smi"].append(nvidia_smi())
     path.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -176,7 +189,12 @@ def parameters(record: dict[str, Any]) -> Machine:
     access = {rows: f"{{}} {rows}x128, 1 threads" for rows in (16, 64)}
     write = [of(access[rows].format("write")) for rows in (16, 64)]
     smem_rate = (64 - 16) * 128 * 4 / (write[1] - write[0])
-    read = of(access[16].format("read")) - 16 * 128 * 4 / smem_rate - inner("fence")
+    moved = 16 * 128 * 4 / smem_rate
+    most_shared = max(
+        work(name) / of(name, "second_run")
+        for name in record["probes"]
+        if name.startswith("shared ring") and ", L2, as in a product" in name
+    )
     found = Machine(
         name=record["provenance"]["gpu"],
         clock_hz=clock,
@@ -186,6 +204,7 @@ def parameters(record: dict[str, Any]) -> Machine:
         hbm_latency_cycles=landed(16384, "HBM"),
         sm_bytes_per_cycle=sm_rate,
         l2_bytes_per_second=most(f", {probes.SMS} blocks, L2", "second_run") * probes.SMS * clock,
+        l2_shared_bytes_per_second=most_shared * probes.SMS * clock,
         hbm_bytes_per_second=copy["bytes"] / median(copy["microseconds"]) * 1e6,
         store_issue_cycles=store_issue,
         store_latency_cycles=store[0] - 1024 / store_rate - store_issue,
@@ -202,7 +221,8 @@ def parameters(record: dict[str, Any]) -> Machine:
         wake_cycles=wake,
         meet_cycles=of("meet"),
         fence_cycles=inner("fence"),
-        smem_latency_cycles=max(0.0, read),
+        smem_latency_cycles=of("read, chained", "second_run") - 128 / smem_rate,
+        smem_write_cycles=write[0] - moved - inner("fence"),
         smem_bytes_per_cycle=smem_rate,
         alu_ops_per_cycle=flops("add, 1 threads"),
         transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),

@@ -11,6 +11,7 @@ Not covered: a loop itself costs some cycles a step, which no figure is freed of
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ class Probe(NamedTuple):
     """A kernel with one function for each thread, and what a step of it does.
 
     `input` is the shape of its one float16 input in GMEM, or None; `work` what one step of thread 0
-    does, by unit; `cold` says that L2 must not hold the input.
+    does, by unit; `cold` says that L2 must not hold the input; `params` are the compiler's.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Probe(NamedTuple):
     blocks: int = 1
     work: Mapping[str, float] = MappingProxyType({})
     cold: bool = False
-    approx_math: bool = False
+    params: Mapping[str, Any] = MappingProxyType({})
 
 
 def _register(read: Callable[[], Any]) -> jax.Array:
@@ -124,7 +125,7 @@ def kernel(probe: Probe) -> Callable[..., Any]:
     return plgpu.kernel(
         body, out_type=out_type, grid=(probe.blocks,), grid_names=("block",),
         scratch_types=probe.scratch, **names,
-        compiler_params=plgpu.CompilerParams(approx_math=probe.approx_math),
+        compiler_params=plgpu.CompilerParams(**probe.params),
     )  # fmt: skip
 
 
@@ -249,16 +250,17 @@ def load_latency(rows: int, cold: bool) -> Probe:
     )  # fmt: skip
 
 
-def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
-    """A ring of slots that are loaded again as soon as they are full."""
-    repeats, warm = (384 if cold else 768), 8 if blocks > 1 else 16
-    tiles = 3 * repeats * blocks if cold else warm * blocks
+def _load_ring(
+    name: str, rows: int, slots: int, repeats: int, index: Callable[..., Any], tiles: int, **fields
+) -> Probe:
+    """A ring of slots that are loaded again as soon as they are full, step i of a block with the
+    tile of number `index(i, block)`."""
 
     def role(timed, block, x, ring, barriers):
         def start(i):
-            index = i * blocks + block if cold else block * warm + lax.rem(i, np.int32(warm))
             slot = lax.rem(i, np.int32(slots))
-            plgpu.copy_gmem_to_smem(_tile(x, rows, index), ring.at[slot], barriers.at[slot])
+            tile = _tile(x, rows, index(i, block))
+            plgpu.copy_gmem_to_smem(tile, ring.at[slot], barriers.at[slot])
 
         def run(first, count):
             wait = lambda i: plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
@@ -279,11 +281,54 @@ def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
         plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
         plgpu.Barrier(num_barriers=slots),
     )
-    where = "HBM" if cold else "L2"
     return Probe(
-        f"load ring of {slots} x {rows * 128} bytes, {blocks} blocks, {where}", (role,), repeats,
-        scratch, (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
+        f"{name} of {slots} x {rows * 128} bytes, {fields['blocks']} blocks", (role,), repeats,
+        scratch, (tiles * rows, 64), work=dict(bytes=rows * 128), **fields,
     )  # fmt: skip
+
+
+def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
+    """Tiles that no two blocks share."""
+    repeats, warm = (384 if cold else 768), 8 if blocks > 1 else 16
+    tiles = 3 * repeats * blocks if cold else warm * blocks
+    probe = _load_ring(
+        "load ring", rows, slots, repeats,
+        lambda i, block: i * blocks + block
+        if cold
+        else block * warm + lax.rem(i, np.int32(warm)),
+        tiles, blocks=blocks, cold=cold,
+    )  # fmt: skip
+    return probe._replace(name=f"{probe.name}, {'HBM' if cold else 'L2'}")
+
+
+def shared_load_bandwidth(rows: int, slots: int, sharers: int, near: bool) -> Probe:
+    """Tiles in L2 that so many blocks load at about the same time, neighbours or far apart."""
+    warm, groups = 16, -(-SMS // sharers)
+
+    def index(i, block):
+        group = block // sharers if near else lax.rem(block, np.int32(groups))
+        return group * warm + lax.rem(i, np.int32(warm))
+
+    probe = _load_ring("shared ring", rows, slots, 768, index, groups * warm, blocks=SMS)
+    which = "neighbours" if near else "blocks apart"
+    return probe._replace(name=f"{probe.name}, L2, each tile by {sharers} {which}")
+
+
+def product_load_bandwidth(rows: int, slots: int, columns: int, cold: bool) -> Probe:
+    """The tiles that the blocks of a matrix product load: every other one with those of the same
+    row of the grid, the others with those of the same column."""
+    repeats, lines = 384 if cold else 768, -(-SMS // columns)
+    along = 3 * repeats // 2 if cold else 16
+
+    def index(i, block):
+        row, column = block // columns, lines + lax.rem(block, np.int32(columns))
+        line = jnp.where(lax.rem(i, np.int32(2)) == 0, row, column)
+        return line * along + lax.rem(lax.div(i, np.int32(2)), np.int32(along))
+
+    tiles = (lines + columns) * along
+    probe = _load_ring("shared ring", rows, slots, repeats, index, tiles, blocks=SMS, cold=cold)
+    where = "HBM" if cold else "L2"
+    return probe._replace(name=f"{probe.name}, {where}, as in a product of {columns} columns")
 
 
 def store_latency(rows: int, read_only: bool) -> Probe:
@@ -322,6 +367,9 @@ def store_bandwidth(rows: int, blocks: int, cold: bool) -> Probe:
     )  # fmt: skip
 
 
+_PRODUCTS = (2, False), (4, False), (2, True), (4, True), (8, True)  # slots, cold
+
+
 def copies() -> list[Probe]:
     """What loads and stores take, alone and in crowds."""
     rings = (64, 1), (64, 2), (64, 4), (64, 8), (64, 16), (128, 8), (256, 4), (256, 6)
@@ -332,6 +380,11 @@ def copies() -> list[Probe]:
     for rows in (8, 64, 128, 256):
         probes += [store_latency(rows, read_only) for read_only in (False, True)]
     probes += [store_bandwidth(128, b, cold) for b in (1, SMS) for cold in (False, True)]
+    for sharers in (2, 4, 33, SMS):
+        near = (True, False) if sharers < 33 else (True,)
+        probes += [shared_load_bandwidth(128, 8, sharers, n) for n in near]
+    probes += [product_load_bandwidth(128, 8, columns, False) for columns in (11, 33)]
+    probes += [product_load_bandwidth(128, slots, 33, cold) for slots, cold in _PRODUCTS]
     return probes
 
 
@@ -484,11 +537,123 @@ def lanes() -> list[Probe]:
             chain("add", lambda x: x + 0.25),
             chain("multiply and add", lambda x: x * 0.5 + 0.25),
             chain("exp2", jnp.exp2),
-            chain("exp2, approximate", jnp.exp2, approx_math=True),
+            chain("exp2, approximate", jnp.exp2, params=dict(approx_math=True)),
             chain("exp", jnp.exp),
-            chain("exp, approximate", jnp.exp, approx_math=True),
+            chain("exp, approximate", jnp.exp, params=dict(approx_math=True)),
         ]
     return probes
+
+
+def _chained() -> Probe:
+    """Reads of one word, each at where the last one says.
+
+    Nobody needs the first run's result, so the compiler drops it: `second_run` is the figure.
+    """
+
+    def role(timed, block, table):
+        table[...] = jnp.zeros(128, jnp.int32)
+        plgpu.commit_smem()
+
+        def run(first, count):
+            step = lambda i, at: table[at]
+            return lax.fori_loop(jnp.int32(0), jnp.int32(count), step, jnp.int32(0))
+
+        timed(run)
+
+    return Probe("read, chained", (role,), 1024, (plgpu.SMEM((128,), jnp.int32),))
+
+
+class Access(NamedTuple):
+    """How the lanes of a thread reach SMEM: what of an array each of them has, and where that is.
+
+    `swizzle` is that of SMEM in tiles of 8 rows and so many bytes, or 0 for rows one after another;
+    `strided` the elements that a lane has side by side, or 0 for the layout of an accumulator.
+    """
+
+    name: str
+    dtype: Any
+    swizzle: int
+    strided: int
+
+    @property
+    def transforms(self) -> tuple[Any, ...]:
+        """Those of the SMEM."""
+        if not self.swizzle:
+            return ()
+        columns = self.swizzle // jnp.dtype(self.dtype).itemsize
+        return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(self.swizzle)
+
+    def layout(self, shape: tuple[int, int]) -> Any:
+        """That of the registers."""
+        if self.strided:
+            return plgpu.Layout.WG_STRIDED(shape, vec_size=self.strided)
+        return plgpu.Layout.WGMMA
+
+
+ACCESSES = (
+    Access("16 bytes a lane", jnp.float32, 0, 4),
+    Access("8 bytes a lane", jnp.float32, 0, 2),
+    Access("4 bytes a lane", jnp.float32, 0, 1),
+    Access("2 bytes a lane", jnp.float16, 0, 1),
+    Access("accumulator's float16, swizzle 128", jnp.float16, 128, 0),
+    Access("accumulator's float16, swizzle 32", jnp.float16, 32, 0),
+    Access("accumulator's float32, swizzle 128", jnp.float32, 128, 0),
+    Access("accumulator's float16, plain", jnp.float16, 0, 0),
+    Access("accumulator's float32, plain", jnp.float32, 0, 0),
+)
+
+
+def _put(ref: Any, x: jax.Array, optimized: bool) -> None:
+    """Writes; JAX 0.12 must be told that banks may conflict, which 0.11 lets any write do."""
+    if optimized or not hasattr(plgpu, "store"):
+        ref[...] = x
+    else:
+        plgpu.store(ref, x, optimized=False)
+
+
+def access(kind: Access, rows: int, writes: bool) -> Probe:
+    """An array of rows x 64, read or written. By lane semantics, which leaves SMEM as it is
+    declared: otherwise the compiler swizzles what is not."""
+    shape, optimized = (rows, 64), bool(kind.swizzle or kind.strided)
+
+    def role(timed, block, ring):
+        layout = kind.layout(shape)
+        load = lambda slot: plgpu.layout_cast(
+            plgpu.load(ring.at[slot], optimized=optimized), layout
+        )
+        start = plgpu.layout_cast(jnp.full(shape, 0.5, kind.dtype), layout)
+        for slot in range(2):
+            _put(ring.at[slot], start, optimized)
+        plgpu.commit_smem()
+
+        def run(first, count):
+            def one(i, x):
+                slot = lax.rem(first + i, np.int32(2))
+                if writes:
+                    _put(ring.at[slot], x, optimized)
+                else:
+                    x = x + load(slot)
+                plgpu.commit_smem()
+                return x
+
+            last = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, load(1))
+            _put(ring.at[0], last, optimized)
+            plgpu.commit_smem()
+
+        timed(run)
+
+    size = rows * 64 * jnp.dtype(kind.dtype).itemsize
+    return Probe(
+        f"{'write' if writes else 'read'} {rows}x64, {kind.name}", (role,), 128,
+        (plgpu.SMEM((2, *shape), kind.dtype, transforms=kind.transforms),),
+        work=dict(bytes=float(size)), params=dict(lowering_semantics=plgpu.LoweringSemantics.Lane),
+    )  # fmt: skip
+
+
+def accesses() -> list[Probe]:
+    """Reads and writes by layout, at two sizes: what is the same for both cancels."""
+    kinds = itertools.product(ACCESSES, (64, 128), (False, True))
+    return [_chained(), *itertools.starmap(access, kinds)]
 
 
 def _epilogue() -> Probe:
@@ -514,7 +679,7 @@ def _epilogue() -> Probe:
 
 def probes() -> list[Probe]:
     """All of them."""
-    return [*synchronisation(), *copies(), *lanes(), _epilogue(), *tensor_core()]
+    return [*synchronisation(), *copies(), *lanes(), *accesses(), _epilogue(), *tensor_core()]
 
 
 def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:

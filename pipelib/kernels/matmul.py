@@ -28,7 +28,7 @@ from jax import lax
 
 from pipelib import specs
 from pipelib.kernels import matmul_blocks
-from pipelib.kernels.device import num_sms, default_device
+from pipelib.kernels.device import default_device, num_sms
 from pipelib.kernels.matmul_blocks import Epilogue, Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 

@@ -13,6 +13,8 @@ import json
 import pathlib
 from typing import NamedTuple
 
+LINE_BYTES = 128  # that L2 fetches from HBM together
+
 
 class Machine(NamedTuple):
     """One GPU as `simulate` sees it; cycles are those of a multiprocessor (SM).
@@ -25,7 +27,10 @@ class Machine(NamedTuple):
       l2_latency_cycles: from there until it has landed, without its bytes' time ("load ..., L2").
       hbm_latency_cycles: the same from HBM ("load ..., HBM").
       sm_bytes_per_cycle: loads of one SM alone, from L2 ("load ring ..., 1 blocks, L2", the most).
-      l2_bytes_per_second: loads of all SMs from L2 ("load ring ..., 132 blocks, L2", the most).
+      l2_bytes_per_second: loads of all SMs from L2, each of tiles of its own ("load ring ..., 132
+        blocks, L2", the most).
+      l2_shared_bytes_per_second: loads of all SMs from L2, of tiles that blocks of one row or one
+        column of the grid share ("shared ring ..., as in a product of ...", the most).
       hbm_bytes_per_second: reads and writes together ("copy": x + 1 on 4 GiB of float32).
       store_issue_cycles: a thread that starts a store ("store 1024 bytes, written", inner part).
       store_latency_cycles: from its bytes' time until a waiting thread goes on ("store ...").
@@ -38,8 +43,12 @@ class Machine(NamedTuple):
       wake_cycles: from a phase's completion until a waiting thread goes on ("round trip").
       meet_cycles: a block-wide barrier where a shared scope begins ("meet").
       fence_cycles: `commit_smem` ("fence", inner part).
-      smem_latency_cycles: an ordinary read of SMEM, without its bytes' time ("read ...").
-      smem_bytes_per_cycle: ordinary accesses of SMEM, and operands of wgmma ("read ...").
+      smem_latency_cycles: an ordinary read of SMEM until its value can be used, without its bytes'
+        time ("read, chained").
+      smem_write_cycles: an ordinary write of SMEM, without its bytes' time: the thread's lanes meet
+        before and after ("write 16x128 ...").
+      smem_bytes_per_cycle: ordinary accesses of SMEM, 128 in each wavefront, and operands of wgmma
+        ("write ...x128 ...").
       alu_ops_per_cycle: operations on float32 elements ("add"); a multiplication and an addition
         that the compiler fuses take the time of one ("multiply and add").
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
@@ -53,6 +62,7 @@ class Machine(NamedTuple):
     hbm_latency_cycles: float
     sm_bytes_per_cycle: float
     l2_bytes_per_second: float
+    l2_shared_bytes_per_second: float
     hbm_bytes_per_second: float
     store_issue_cycles: float
     store_latency_cycles: float
@@ -66,6 +76,7 @@ class Machine(NamedTuple):
     meet_cycles: float
     fence_cycles: float
     smem_latency_cycles: float
+    smem_write_cycles: float
     smem_bytes_per_cycle: float
     alu_ops_per_cycle: float
     transcendental_ops_per_cycle: float
@@ -82,14 +93,20 @@ class Machine(NamedTuple):
         fields = self._asdict() | {"wgmma_flops_per_cycle": dict(self.wgmma_flops_per_cycle)}
         return json.dumps(fields, indent=1) + "\n"
 
-    def load_latency_cycles(self, l2_hits: float) -> float:
-        """A load's latency when this fraction of its bytes is in L2."""
-        return l2_hits * self.l2_latency_cycles + (1 - l2_hits) * self.hbm_latency_cycles
+    def load_latency_cycles(self, l2_hits: float, size: int = LINE_BYTES) -> float:
+        """A load's mean latency when L2 has this fraction of lines: HBM's, unless it has all of
+        its lines."""
+        hits = l2_hits ** -(-size // LINE_BYTES)
+        return hits * self.l2_latency_cycles + (1 - hits) * self.hbm_latency_cycles
 
-    def gmem_bytes_per_cycle(self, active_sms: int, hbm_fraction: float) -> float:
-        """What an SM moves in a cycle when so many do the same, and HBM moves this fraction."""
+    def gmem_bytes_per_cycle(
+        self, active_sms: int, hbm_fraction: float, shared: bool = False
+    ) -> float:
+        """An SM's share, in a cycle, when so many do the same, and HBM moves this fraction;
+        `shared` says whether they load the same."""
         share = 1 / (max(active_sms, 1) * self.clock_hz)
-        rates = [self.sm_bytes_per_cycle, self.l2_bytes_per_second * share]
+        l2 = self.l2_shared_bytes_per_second if shared else self.l2_bytes_per_second
+        rates = [self.sm_bytes_per_cycle, l2 * share]
         if hbm_fraction > 0:
             rates.append(self.hbm_bytes_per_second * share / hbm_fraction)
         return min(rates)

@@ -8,11 +8,13 @@ does one thing at a time, in the order asked; a request that comes later waits.
 =========  =========================================================================================
 server     how long it is taken
 =========  =========================================================================================
-GMEM port  bytes of loads, stores and ordinary accesses, at the SM's share of the card's bandwidth.
-           A load lands `load_latency` after that, which takes nobody's time
+GMEM port  bytes of loads, stores and ordinary accesses, as fast as an SM alone moves them; but all
+           since the first take no less than at the SM's share of the card's bandwidth. A load
+           lands a latency after that, which takes nobody's time
 tensor     wgmma: the longer of flops / rate and operand bytes / SMEM bandwidth; a thread that waits
 core       for it goes on `wgmma_latency` later
-SMEM       bytes of ordinary reads and writes, after a latency
+SMEM       ordinary reads and writes: their wavefronts, each 128 bytes / SMEM bandwidth, however few
+           bytes it moves; then a fixed time of the thread. Bytes, where wavefronts are not known
 ALU        arithmetic in registers, and transcendental functions at a rate of their own
 =========  =========================================================================================
 
@@ -21,22 +23,35 @@ have landed; who waits goes on `wake` later, and no wait is shorter than `wait`.
 a shared scope meet. Issuing, arriving and `commit_smem` take the thread a fixed time each; the
 beginning and end of other memory, `commit_group` and what only counts registers take none.
 
+Banks of SMEM. How the elements of an array lie in memory and in registers decides how many
+wavefronts an access takes: where lanes want different words of one bank, they wait for each other.
+The trace counts them (`tracing.layouts`, `banks`); here they only take time.
+
 GMEM's bandwidth. A byte comes from HBM or, with the probability `l2_hits`, from L2; stored bytes
-all go on to HBM. The port's rate is the lower of what an SM can take, L2's share for all bytes and
-HBM's share for the rest: a mean over the kernel, not a cache. By default each byte of GMEM is
-fetched from HBM once for the whole grid and every further load of it hits: L2 at its best. Its
-bandwidth was measured with SMs that each read tiles of their own; those that read the same tiles at
-about the same time, as in a matrix product, get more: where L2 is what bounds them, simulated times
-are a fifth too long.
+all go on to HBM. An SM's share is the lower of L2's for all bytes and HBM's for the rest: a mean
+over the kernel, not a cache. It bounds the mean and not each copy, since other SMs do not load all
+the time either: what an SM did not use since its first copy, it may use later. By default each byte
+of GMEM is fetched from HBM once for the whole grid and every further load of it hits: L2 at its
+best. A load lands when the last of its lines of 128 bytes does, each of which L2 has with the
+probability `l2_hits`: its latency is HBM's unless L2 has all of them.
+
+L2 gives more where SMs load the same at about the same time. Measured on an H200, the most that
+132 SMs get depends on who shares: blocks with consecutive numbers do gain by it, those that are far
+apart do not (the probes "shared ring ..."). A program is that of one block, which does not say who
+loads the same, so there are two rates: that of tiles of one's own, and, where every byte is loaded
+by two blocks or more, that of the pattern of a matrix product, in which half of what a block loads
+is its row's and half its column's.
 
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
 servers; the timeline shows the first. They start together, which real ones do for the first wave.
 How many fit is not computed: SMEM bounds it, and registers, which a program does not have.
 
-Not covered: launch, waves and the tail of a grid; bank conflicts; that a `prefetch` makes a later
-load hit; distributed shared memory's cost (an arrival on a peer's barrier costs as one's own);
-`opaque` ops, which take no time (a note says so); clocks that fall under load. Whether barriers are
-used rightly is `check`'s to say: here the k-th phase takes the arrivals in the order made.
+Not covered: launch, waves and the tail of a grid; that operands of wgmma and ordinary accesses
+share the banks; which SMs share what they load, and what multicast spares L2; SMs that load all at
+once and then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an
+arrival on a peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so);
+clocks that fall under load. Whether barriers are used rightly is `check`'s to say: here the k-th
+phase takes the arrivals in the order made.
 """
 
 import heapq
@@ -47,6 +62,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
+from pipelib.schedule.banks import WAVEFRONT_BYTES
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Op, Program, Region
 from pipelib.schedule.timeline import Span, Timeline
@@ -94,17 +110,30 @@ def simulate(
     return run.timeline()
 
 
+def _loads(program: Program) -> list[Op]:
+    return [op for ops in program.threads for op in ops if op.kind == "load"]
+
+
 def _loaded(program: Program) -> int:
-    return sum(op.bytes for ops in program.threads for op in ops if op.kind == "load")
+    return sum(op.bytes for op in _loads(program))
+
+
+def _array_bytes(program: Program) -> int:
+    """Of the arrays that are loaded from."""
+    arrays = {region.buffer for op in _loads(program) for region in op.reads}
+    return sum(program.buffers[i].bytes for i in arrays)
 
 
 def _best_l2_hits(program: Program) -> float:
     """One minus the part of the grid's loads that must come from HBM, at least."""
-    loads = (op for ops in program.threads for op in ops if op.kind == "load")
-    arrays = {region.buffer for op in loads for region in op.reads}
-    once = sum(program.buffers[i].bytes for i in arrays)
     total = _loaded(program) * max(1, math.prod(program.grid))
-    return max(0.0, 1.0 - once / total) if total else 0.0
+    return max(0.0, 1.0 - _array_bytes(program) / total) if total else 0.0
+
+
+def _is_shared(program: Program) -> bool:
+    """Whether every byte is loaded by two blocks of the grid or more, on the mean."""
+    mine = {op.reads: op.bytes for op in _loads(program)}
+    return sum(mine.values()) * math.prod(program.grid) >= 2 * _array_bytes(program) > 0
 
 
 class _Done(NamedTuple):
@@ -127,6 +156,23 @@ class _Server:
         start = max(now, self.free)
         self.free = start + cycles
         return start, self.free
+
+
+class _Port(_Server):
+    """An SM's way to GMEM, whose mean rate since it was first asked for is bounded."""
+
+    __slots__ = ("begun", "bytes", "share")
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share, self.bytes, self.begun = share, 0, None
+
+    def move(self, now: float, size: int, rate: float) -> tuple[float, float]:
+        """When bytes that are asked for now start and end to move."""
+        self.begun = now if self.begun is None else self.begun
+        self.bytes += size
+        due = self.begun + self.bytes / self.share
+        return self.take(max(now, due - size / rate), size / rate)
 
 
 class _Phase:
@@ -177,8 +223,9 @@ class _Thread:
 class _Sm:
     """The servers of one multiprocessor."""
 
-    def __init__(self) -> None:
-        self.port, self.tensor_core, self.smem, self.alu = (_Server() for _ in range(4))
+    def __init__(self, share: float) -> None:
+        self.port = _Port(share)
+        self.tensor_core, self.smem, self.alu = (_Server() for _ in range(3))
 
 
 class _Run:
@@ -188,7 +235,10 @@ class _Run:
         self.program, self.machine, self.copies, self.l2_hits = program, machine, copies, l2_hits
         self.per_block = len(program.threads) // program.blocks
         self.spans: list[Span] = []
-        sms = [_Sm() for _ in range(program.blocks)]
+        blocks = max(1, math.prod(program.grid)) * program.blocks
+        active = min(machine.sms, -(-blocks // copies))
+        share = machine.gmem_bytes_per_cycle(active, self._hbm_fraction(), _is_shared(program))
+        sms = [_Sm(share) for _ in range(program.blocks)]
         self.threads = [
             _Thread(number, self.per_block, program.threads, sms)
             for number in range(copies * len(program.threads))
@@ -199,10 +249,6 @@ class _Run:
         self.lanes = self._lanes()
         self.opaque = 0
         self.stuck: set[int] = set()
-        blocks = max(1, math.prod(program.grid)) * program.blocks
-        active = min(machine.sms, -(-blocks // copies))
-        self.bytes_per_cycle = machine.gmem_bytes_per_cycle(active, self._hbm_fraction())
-        self.load_latency = machine.load_latency_cycles(l2_hits)
         self.element = {b.id: _bits(b.dtype) / 8 for b in program.buffers}
 
     def _hbm_fraction(self) -> float:
@@ -286,6 +332,8 @@ class _Run:
         """An op in a few words."""
         regions = op.writes or op.reads
         words = f"{op.kind} {self.program.buffers[regions[0].buffer].name}" if regions else op.kind
+        if op.kind in ("read", "write") and op.n is not None:
+            return f"{words}, {op.n} wavefronts"
         return f"{words}, {op.bytes} bytes" if op.kind in ("load", "store") else words
 
     def _slot(self, op: Op) -> int | None:
@@ -311,9 +359,10 @@ class _Run:
         return self.issue(thread, op, now, self.machine.fence_cycles)
 
     def load(self, thread: _Thread, op: Op, now: float) -> float:
-        end = self.issue(thread, op, now, self.machine.load_issue_cycles)
-        start, moved = thread.sm.port.take(end, op.bytes / self.bytes_per_cycle)
-        landed = moved + self.load_latency
+        machine = self.machine
+        end = self.issue(thread, op, now, machine.load_issue_cycles)
+        start, moved = thread.sm.port.move(end, op.bytes, machine.sm_bytes_per_cycle)
+        landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
         landing = _Done(landed, self._span(thread, op, "load", start, landed, engine=LOADS))
         if op.barrier is None:
             return end
@@ -326,14 +375,13 @@ class _Run:
 
     def prefetch(self, thread: _Thread, op: Op, now: float) -> float:
         end = self.issue(thread, op, now, self.machine.load_issue_cycles)
-        start, moved = thread.sm.port.take(end, op.bytes / self.bytes_per_cycle)
+        start, moved = thread.sm.port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
         self._span(thread, op, "load", start, moved, engine=LOADS)
         return end
 
     def store(self, thread: _Thread, op: Op, now: float) -> float:
         end = self.issue(thread, op, now, self.machine.store_issue_cycles)
-        rate = min(self.bytes_per_cycle, self.machine.store_bytes_per_cycle)
-        start, moved = thread.sm.port.take(end, op.bytes / rate)
+        start, moved = thread.sm.port.move(end, op.bytes, self.machine.store_bytes_per_cycle)
         written = moved + self.machine.store_latency_cycles
         span = self._span(thread, op, "store", start, written, engine=STORES)
         thread.open.append((_Done(moved, span), _Done(written, span)))
@@ -374,13 +422,14 @@ class _Run:
         """An ordinary read or write, of GMEM through the port, of SMEM through its server."""
         machine, regions = self.machine, op.reads + op.writes
         spaces = {self.program.buffers[region.buffer].space for region in regions}
+        is_read = op.kind == "read"
         if "gmem" in spaces:
-            server, cycles = thread.sm.port, op.bytes / self.bytes_per_cycle
-            latency = self.load_latency if op.kind == "read" else 0.0
+            _, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
+            latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
         else:
-            server, cycles = thread.sm.smem, op.bytes / machine.smem_bytes_per_cycle
-            latency = machine.smem_latency_cycles if op.kind == "read" else 0.0
-        _, done = server.take(now, cycles)
+            taken = op.bytes if op.n is None else op.n * WAVEFRONT_BYTES
+            _, done = thread.sm.smem.take(now, taken / machine.smem_bytes_per_cycle)
+            latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
         self._span(thread, op, "access", now, done + latency)
         return done + latency
 

@@ -71,6 +71,42 @@ def test_hbm_and_l2_set_the_bandwidth():
     assert simulate(two_blocks, fast, l2_hits=1).cycles == 2 + 20 / 2 + 10
 
 
+def test_an_sm_s_share_bounds_the_mean_and_not_each_copy():
+    """20 bytes take 5 cycles at the SM's 4 a cycle, and 20 at its share of 1."""
+    fast = TOY._replace(sm_bytes_per_cycle=4)
+    late = [load(0), compute(flops=60), load(1), wait(0, 1)]
+    found = simulate(program(late), fast, l2_hits=1)
+    # The first is due 20 cycles after it was asked for; at the second, 40 bytes long are.
+    expected = [("TMA loads", "load", 17, 32), ("TMA loads", "load", 64, 79)]
+    assert times(found, "load") == expected
+    ahead = simulate(program([load(0), load(1), wait(0, 1)]), fast, l2_hits=1)
+    assert times(ahead, "load") == [("TMA loads", "load", 17, 32), ("TMA loads", "load", 37, 52)]
+    assert simulate(program([load(0), wait(0, 0)]), fast, l2_hits=1).cycles == 2 + 20 + 10
+
+
+def test_a_load_lands_with_the_last_of_its_lines():
+    """300 bytes are three lines of 128; each has the probability of a half to be in L2."""
+    found = run([load(0, size=300), wait(0, 0)], hits=0.5, slot_bytes=300)
+    assert found.cycles == 2 + 300 + (10 * 0.125 + 30 * 0.875)
+
+
+def test_l2_gives_more_of_what_blocks_share():
+    """A block loads 20 of 20,000 bytes: each of these is loaded twice where 2000 blocks do."""
+    machine = TOY._replace(
+        sm_bytes_per_cycle=8, l2_bytes_per_second=1e9, l2_shared_bytes_per_second=2e9,
+        hbm_bytes_per_second=99e9,
+    )  # fmt: skip
+    cycles = lambda blocks, ops: (
+        simulate(program(ops)._replace(grid=(blocks,)), machine, l2_hits=1).cycles
+    )
+    once = [load(0), wait(0, 0)]
+    assert cycles(1999, once) == 2 + 20 / 1 + 10
+    assert cycles(2000, once) == 2 + 20 / 2 + 10
+    # The same twice by the same block is not shared.
+    twice = [load(0), load(0)._replace(index=1), wait(0, 0), wait(0, 1)]
+    assert cycles(1999, twice) == 2 + 40 / 1 + 10
+
+
 def test_by_default_l2_has_all_but_the_first_fetch_of_an_array():
     """20 bytes by each of 1000 blocks are the array; by 4000, a quarter comes from HBM."""
     one = program([load(0), wait(0, 0)])
@@ -128,6 +164,23 @@ def test_stores_are_read_then_written():
 def test_an_uncommitted_store_is_not_waited_for():
     store = op("store", bytes=20)
     assert times(run([store, op("wait_store", n=0)]), "wait") == []
+
+
+def test_accesses_take_their_wavefronts():
+    """Of 128 bytes each, however few they move; bytes, where the trace did not tell."""
+    ring_region = toy.region(toy.RING, (0, 1), (0, 1), (0, 10))
+    slow = TOY._replace(smem_write_cycles=6)
+    read = op("read", reads=(ring_region,), bytes=20, n=2)
+    write = op("write", writes=(ring_region,), bytes=20, n=1)
+    found = simulate(program([read, write, write._replace(n=None)]), slow)
+    ends = list(itertools.accumulate([2 * 128 + 3, 128 + 6, 20 + 6]))
+    assert [span.stop for span in found.spans] == ends
+    assert [span.text for span in found.spans] == [
+        "read x, 2 wavefronts", "write x, 1 wavefronts", "write x",
+    ]  # fmt: skip
+    # The wavefronts are all that others wait for.
+    both = simulate(program([write], [write._replace(thread=1)]), slow)
+    assert sorted(span.stop for span in both.spans) == [128 + 6, 2 * 128 + 6]
 
 
 def test_arithmetic_and_accesses():

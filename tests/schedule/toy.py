@@ -7,10 +7,12 @@ from tests.schedule import build
 # One byte a cycle everywhere, one operation a cycle, and costs that are told apart.
 TOY = Machine(
     name="toy", clock_hz=1e9, sms=1, load_issue_cycles=2, l2_latency_cycles=10,
-    hbm_latency_cycles=30, sm_bytes_per_cycle=1, l2_bytes_per_second=1e9, hbm_bytes_per_second=1e9,
+    hbm_latency_cycles=30, sm_bytes_per_cycle=1, l2_bytes_per_second=1e9,
+    l2_shared_bytes_per_second=1e9, hbm_bytes_per_second=1e9,
     store_issue_cycles=2, store_latency_cycles=7, store_bytes_per_cycle=1, wgmma_issue_cycles=1,
     wgmma_latency_cycles=3, wgmma_flops_per_cycle=(("float16", 1.0),), arrive_cycles=1,
     wait_cycles=0, wake_cycles=0, meet_cycles=4, fence_cycles=5, smem_latency_cycles=3,
+    smem_write_cycles=0,
     smem_bytes_per_cycle=1, alu_ops_per_cycle=1, transcendental_ops_per_cycle=0.25,
 )  # fmt: skip
 

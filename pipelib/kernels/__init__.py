@@ -3,5 +3,6 @@
 from pipelib.kernels.matmul import matmul
 from pipelib.kernels.matmul_config import MatmulConfig
 from pipelib.kernels.memory_bound import rms_norm, softmax
+from pipelib.kernels.tune import tune
 
-__all__ = ["MatmulConfig", "matmul", "rms_norm", "softmax"]
+__all__ = ["MatmulConfig", "matmul", "rms_norm", "softmax", "tune"]

@@ -185,6 +185,14 @@ class Measured:
         return time.monotonic() - start
 
 
+def prepare(
+    contender: Contender, problem: Problem, sets: int | None = None
+) -> Callable[..., Any]:
+    """A task for `Workers`: a function of the name of a method of `Measured` and its arguments."""
+    measured = Measured(contender, problem, sets)
+    return lambda method, *args: getattr(measured, method)(*args)
+
+
 @functools.cache
 def _draw(problem: Problem) -> Callable[..., Any]:
     """Compiled: the factors of a set's number, normal random of a fixed seed."""

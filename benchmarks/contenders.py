@@ -1,0 +1,149 @@
+"""What `benchmarks/matmul.py` compares: the products, and for each part who makes them.
+
+A contender is a function of `(a, b)` that `pickle` can send to another process: a function of a
+module, or a partial of one.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import emitters, upstream
+from pipelib.bench.provenance import PACKAGE
+from pipelib.kernels import tuned
+from pipelib.kernels.ladder import RUNGS
+from pipelib.kernels.products import Contender, Problem, dot
+from pipelib.kernels.tune import SOURCES, ours
+
+CUBLAS, UPSTREAM, TUNED = "cuBLAS (XLA)", "hopper_matmul_mgpu", "matmul"
+_SQUARES = (8192, 8192, 8192), (4096, 8192, 4096), (4096, 4096, 4096)
+LADDER = tuple(
+    Problem(*shape, dtype) for dtype in ("bfloat16", "float16") for shape in _SQUARES
+)
+#: Rows of a prefill, and the widths of models of 8 and 70 billion parameters; then few rows, and a
+#: deep K for few.
+SHAPES = tuple(Problem(*shape) for shape in (
+    (512, 4096, 4096), (512, 28672, 4096), (512, 4096, 14336), (1024, 8192, 8192),
+    (1024, 28672, 4096), (2048, 4096, 4096), (2048, 28672, 8192), (2048, 4096, 14336),
+    (4096, 8192, 8192), (4096, 14336, 4096), (4096, 8192, 28672), (8192, 4096, 14336),
+    (8192, 28672, 8192), (16384, 8192, 8192), (64, 8192, 8192), (256, 8192, 28672),
+))  # fmt: skip
+FP8 = tuple(Problem(n, n, n, "float8_e4m3fn", False, True) for n in (8192, 4096))
+#: Besides, in the table: small products, and the transpositions of gradients.
+_SMALL = tuple(Problem(n, n, n) for n in (512, 1024, 2048))
+_TURNED = tuple(
+    Problem(n, n, n, "bfloat16", *turned)
+    for turned in ((False, True), (True, False)) for n in (4096, 8192)
+)  # fmt: skip
+#: What is searched for: ours, and upstream's. Those of float16 run as those of bfloat16.
+SEARCHED = {
+    "tune": (*LADDER[: len(_SQUARES)], *SHAPES, *FP8, *_SMALL, *_TURNED),
+    "upstream": (*LADDER[: len(_SQUARES)], *SHAPES),
+}
+_SWEPT_SLOTS = range(1, 7)
+
+
+class Plan(NamedTuple):
+    """How a part measures its products.
+
+    Attributes:
+      problems: the products.
+      contenders: by name, of a product and the groups that the record has.
+      sources: what their times depend on.
+      rounds, launches: bursts of each contender, and launches of a burst.
+      sustained: who runs for seconds, too.
+    """
+
+    problems: Sequence[Problem]
+    contenders: Callable[[Problem, Sequence[dict[str, Any]]], dict[str, Contender]]
+    sources: tuple[pathlib.Path, ...]
+    rounds: int = 6
+    launches: int = 5
+    sustained: tuple[str, ...] = (CUBLAS, UPSTREAM, TUNED)
+
+
+def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
+    """Every rung, rung 1 with other slots, and all of `_shapes`."""
+    found = {f"rung {rung.number}": ours(problem, rung.config) for rung in RUNGS}
+    for slots in _SWEPT_SLOTS:
+        config = dataclasses.replace(RUNGS[1].config, slots=slots)
+        if config not in {rung.config for rung in RUNGS}:
+            found[f"rung 1 with {slots} slots"] = ours(problem, config)
+    return found | _shapes(problem, groups)
+
+
+def _shapes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
+    """Ours by the table, upstream's by the record's search, and XLA's."""
+    return {
+        TUNED: ours(problem, None),
+        UPSTREAM: upstream.contender(upstream_config(problem, groups)),
+        CUBLAS: functools.partial(dot, problem=problem),
+    }
+
+
+def _fp8(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
+    """Ours by the table, and XLA's in the two ways to write it."""
+    return {
+        TUNED: ours(problem, None),
+        CUBLAS: functools.partial(dot, problem=problem),
+        f"{CUBLAS}, widened": functools.partial(_widened, problem=problem),
+    }
+
+
+def _widened(a: jax.Array, b: jax.Array, problem: Problem) -> jax.Array:
+    """The form in which XLA finds cuBLAS's product of float8."""
+    return dot(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), problem)
+
+
+def _emitters(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
+    """The rungs that differ by their emitter, by each of the emitters."""
+    return {
+        f"rung {rung}, {emitter}": functools.partial(emitters.product, rung=rung, emitter=emitter)
+        for rung, emitter in itertools.product((1, 2, 4), emitters.EMITTERS)
+    }
+
+
+def upstream_config(problem: Problem, groups: Sequence[dict[str, Any]]) -> Any:
+    """The fastest that a search found for the product, or else for the record's nearest one.
+
+    Raises:
+      LookupError: there is no such search.
+    """
+    searches = [group for group in groups if group["part"] == "upstream"]
+    if not searches:
+        raise LookupError("The record has no search of upstream's grid: run the part `upstream`.")
+    apart = lambda group: math.dist(
+        *(map(math.log2, (x["m"], x["n"], x["k"])) for x in (group["problem"], problem._asdict()))
+    )
+    return upstream.from_json(min(searches, key=apart)["best"])
+
+
+_LADDER_SOURCE = PACKAGE / "kernels" / "ladder.py"
+_TABLE = (*SOURCES, *sorted(path for path in tuned.FOLDER.iterdir() if path.is_file()))
+PLANS = {
+    "ladder": Plan(
+        LADDER, _ladder, (*_TABLE, _LADDER_SOURCE),
+        sustained=(CUBLAS, UPSTREAM, TUNED, *(f"rung {rung.number}" for rung in RUNGS[6:])),
+    ),
+    "shapes": Plan(SHAPES, _shapes, _TABLE),
+    "emitters": Plan(
+        (Problem(4096, 4096, 4096),), _emitters,
+        (*SOURCES, _LADDER_SOURCE, pathlib.Path(emitters.__file__).resolve()),
+        rounds=20, launches=10, sustained=(),
+    ),
+    "fp8": Plan(FP8, _fp8, _TABLE, sustained=(TUNED, CUBLAS, f"{CUBLAS}, widened")),
+}  # fmt: skip
+
+
+def sources(part: str) -> tuple[pathlib.Path, ...]:
+    """What the numbers of a part depend on; upstream's on nothing here but how it is measured."""
+    if part in PLANS:
+        return PLANS[part].sources
+    return SOURCES if part == "tune" else (PACKAGE / "kernels" / "products.py",)

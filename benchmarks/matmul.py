@@ -1,0 +1,341 @@
+"""Measures `pipelib.kernels.matmul` beside cuBLAS (XLA's product) and JAX's own Hopper kernel.
+
+    python -m benchmarks.matmul tune      searches for our configurations: tune.json, and the table
+    python -m benchmarks.matmul upstream  searches for those of `hopper_matmul_mgpu`
+    python -m benchmarks.matmul ladder    every rung, and the slots of rung 1
+    python -m benchmarks.matmul shapes    language models' products, configurations by the table
+    python -m benchmarks.matmul emitters  pipelib's emitters and JAX's with the same body
+    python -m benchmarks.matmul fp8       float8
+
+The model. A *group* is one product and all that are compared on it. Its contenders compile in
+processes (`pipelib.kernels.workers`), are checked, and then run in turn: first *bursts* of a few
+launches each, round after round, so that what drifts drifts for all; then each for two seconds
+without a pause (*sustained*), with the clock that the driver reports. Under such load the GPU
+lowers its clock to keep to its power limit, so that a sustained rate is below a burst's.
+
+Operands, checks and clocks: `pipelib.kernels.products`. XLA picks a kernel, of cuBLAS or its own,
+by timing some, for which the GPU is left to it; a record names the kernels that ran. Each group in
+`results/<gpu>/matmul.json` has its own provenance, its command and every raw sample, and is written
+when it is done, in place of an earlier one. `--resume` leaves out groups of the same code.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median, quantiles
+from typing import Any
+
+from benchmarks import upstream
+from benchmarks.contenders import CUBLAS, PLANS, SEARCHED, Plan, sources
+from pipelib.bench.provenance import PACKAGE, code_digest
+from pipelib.kernels import tuned
+from pipelib.kernels.products import Contender, Problem, prepare, tolerance
+from pipelib.kernels.tune import (
+    XLA_FLAGS,
+    Found,
+    OnGpu,
+    ours,
+    progress,
+    run_facts,
+    search,
+    search_workers,
+    tune_with,
+    write_lines,
+    write_search,
+)
+from pipelib.kernels.workers import Failed, Run, Workers
+
+RESULTS = PACKAGE.parent / "benchmarks" / "results"
+#: What a line of `driver_log` has: MHz, W, degrees C, bits.
+DRIVER_LOG = "clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
+
+
+# A group.
+
+
+class Group:
+    """The contenders of one product, held in processes, and what was found about each.
+
+    Args:
+      problem: the product.
+      contenders: by name.
+      quiet, workers: processes for XLA's, which time kernels while they compile, and for others.
+    """
+
+    def __init__(
+        self, problem: Problem, contenders: dict[str, Contender], quiet: Workers, workers: Workers
+    ):
+        self.problem, self.found = problem, {name: {} for name in contenders}
+        self._pools = {True: quiet, False: workers}
+        self._tasks = {
+            name: functools.partial(prepare, made, problem) for name, made in contenders.items()
+        }
+        self._held: dict[str, Run] = {}
+
+    def measure(self, plan: Plan, sustained_s: float) -> None:
+        """All of it; XLA's compile first, while nothing else uses the GPU."""
+        with contextlib.ExitStack() as stack:
+            for is_xla, pool in self._pools.items():
+                tasks = {name: self._tasks[name] for name in self._names(is_xla)}
+                held = stack.enter_context(pool.hold(list(tasks.values())))
+                for name, run in zip(tasks, held):
+                    self._note(name, "held", run)
+            self._check()
+            for turn in range(plan.rounds):
+                self._burst(turn, plan.launches)
+            if sustained_s > 0:
+                self._sustain([name for name in plan.sustained if name in self._held], sustained_s)
+
+    def _names(self, is_xla: bool) -> list[str]:
+        return [name for name in self.found if (CUBLAS in name) == is_xla]
+
+    def _note(self, name: str, what: str, result: Any) -> Any:
+        """Keeps a result, or the reason why there is none, and then asks for no other."""
+        if isinstance(result, Failed):
+            self._held.pop(name, None)
+            self.found[name]["reason"] = str(result)
+        elif what == "held":
+            self._held[name] = result
+        else:
+            self.found[name][what] = result
+
+    def _check(self) -> None:
+        """All at once, since nothing is timed."""
+        for key, method in (("largest_error_rms", "check"), ("float64", "float64_error")):
+            for is_xla, pool in self._pools.items():
+                names = [name for name in self._names(is_xla) if name in self._held]
+                results = pool.at_once([self._held[name] for name in names], method)
+                for name, result in zip(names, results):
+                    self._note(name, key, result)
+        for found in self.found.values():
+            most = tolerance(self.problem.out.dtype)
+            if not found.get("largest_error_rms", 0.0) <= most:
+                found["reason"] = f"wrong by more than {most:.3g} root mean squares"
+
+    def _burst(self, turn: int, launches: int) -> None:
+        """One of each, beginning with another one in each turn."""
+        names = list(self._held)
+        first = turn % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            result = self._run(name, "burst", launches)
+            if isinstance(result, Failed):
+                self._note(name, "burst", result)
+                continue
+            earlier = self.found[name].get("burst_microseconds", [])
+            self.found[name]["burst_microseconds"] = earlier + rounded(result["us"])
+            self.found[name]["kernels"] = result["kernels"]
+
+    def _sustain(self, names: Sequence[str], seconds: float) -> None:
+        """Each for so long; the GPU is warmed before the first one."""
+        if names:
+            self._run(names[0], "sustained", seconds / 2)
+        for name in names:
+            with driver_log() as lines:
+                result = self._run(name, "sustained", seconds)
+            if isinstance(result, Failed):
+                self._note(name, "sustained", result)
+                continue
+            self.found[name] |= {
+                "sustained_microseconds": rounded(result["us"]),
+                "sustained_products_a_sample": result["products"],
+                "driver": lines,
+            }
+
+    def _run(self, name: str, *args: Any) -> Any:
+        try:
+            return self._held[name](*args)
+        except Failed as error:
+            return error
+
+
+def rounded(microseconds: Sequence[float]) -> list[float]:
+    """To what a clock of nanoseconds can say."""
+    return [round(us, 3) for us in microseconds]
+
+
+@contextlib.contextmanager
+def driver_log() -> Iterator[list[str]]:
+    """What the driver says of the GPU ten times a second: lines of `DRIVER_LOG`, in the end."""
+    command = ["nvidia-smi", f"--query-gpu={DRIVER_LOG}", "--format=csv,noheader,nounits"]
+    lines: list[str] = []
+    try:
+        process = subprocess.Popen([*command, "-lms", "100"], stdout=subprocess.PIPE, text=True)
+    except OSError:  # there is none
+        yield lines
+        return
+    yield lines
+    process.terminate()
+    lines += process.communicate()[0].splitlines()
+
+
+# Records.
+
+
+def read(path: pathlib.Path, name: str = "groups") -> list[dict[str, Any]]:
+    """The groups of a record, or the searches; none if there is no record."""
+    return json.loads(path.read_text("utf-8"))[name] if path.exists() else []
+
+
+def write(path: pathlib.Path, group: dict[str, Any]) -> None:
+    """Writes a group, in place of an earlier one of the same part and product."""
+    key = lambda group: (group["part"], group["problem"])
+    write_lines(path, "groups", [*(old for old in read(path) if key(old) != key(group)), group])
+
+
+def as_json(problem: Problem) -> dict[str, Any]:
+    """A problem as plain data, with its result's dtype."""
+    return problem._asdict() | dict(out_dtype=problem.out.dtype.name)
+
+
+def is_current(part: str, problem: Problem, folder: pathlib.Path) -> bool:
+    """Whether a record has this product, measured with the code as it is."""
+    if part == "tune":
+        found = read(folder / "tune.json", "searches")
+    else:
+        found = [group for group in read(folder / "matmul.json") if group["part"] == part]
+    key, digest = as_json(problem), code_digest(*sources(part))
+    return any(x["problem"] == key and x["run"]["sources_digest"] == digest for x in found)
+
+
+def table(group: dict[str, Any]) -> str:
+    """A group for a reader: TFLOP/s, spread, against cuBLAS, sustained with its clock, error."""
+    problem, base = Problem(**group["problem"]), None
+    if CUBLAS in group["contenders"]:
+        base = group["contenders"][CUBLAS].get("burst_microseconds")
+    rate = lambda us: problem.flops / median(us) / 1e6
+    lines = [f"{group['part']}: {problem}"]
+    for name, found in group["contenders"].items():
+        columns = [f"  {name:34}"]
+        if us := found.get("burst_microseconds"):
+            low, _, high = quantiles(us, n=4)
+            columns.append(f"{rate(us):7.1f} +-{50 * (high - low) / median(us):.1f}%")
+            columns.append(f"{median(base) / median(us):.3f}x" if base else "")
+        if us := found.get("sustained_microseconds"):
+            late, log = us[len(us) // 2 :], found["driver"][len(found["driver"]) // 2 :]
+            clock = median([float(line.split(",")[0]) for line in log] or [math.nan])
+            columns.append(f"sustained {rate(late):.1f} at {clock:.0f} MHz")
+        if "float64" in found:
+            columns.append(f"error {found['float64']['relative']:.2e}")
+        lines.append(" ".join([*columns, found.get("reason", "")]))
+    return "\n".join(lines)
+
+
+# Parts.
+
+
+class Session:
+    """One call of this script: its options, its processes, where it writes."""
+
+    def __init__(self, options: argparse.Namespace, quiet: Workers, workers: Workers):
+        self.options, self.quiet, self.workers = options, quiet, workers
+        self.start = time.monotonic()
+        gpu = run_facts(workers, "", [PACKAGE / "specs.py"])["provenance"]["gpu"]
+        if gpu is None:
+            raise SystemExit("benchmarks.matmul: JAX has no GPU here, so there is nothing to time.")
+        self.folder = options.results / tuned.file_name(gpu)
+        self.log = (lambda line: None) if options.quiet else functools.partial(print, flush=True)
+
+    def facts(self, part: str) -> dict[str, Any]:
+        """The provenance of a part of this call."""
+        command = " ".join(["python", "-m", "benchmarks.matmul", *sys.argv[1:]])
+        return run_facts(self.workers, command, sources(part))
+
+    def problems(self, part: str) -> Iterator[Problem]:
+        """The products of a part that are to be measured now: as chosen, while there is time."""
+        every = SEARCHED[part] if part in SEARCHED else PLANS[part].problems
+        first, _, last = self.options.only.partition(":")
+        for problem in every[int(first or 0) : int(last) if last else None]:
+            if self.options.resume and is_current(part, problem, self.folder):
+                continue
+            if time.monotonic() - self.start > self.options.seconds:
+                print(f"{part}: no time left for {problem}; --resume goes on there", flush=True)
+                continue
+            began = time.monotonic()
+            yield problem
+            print(f"{part}: {problem}: {time.monotonic() - began:.1f} s", flush=True)
+
+    def tune(self) -> None:
+        """Searches for ours; the table is made anew after each product."""
+        path, facts = self.folder / "tune.json", self.facts("tune")
+        for problem in self.problems("tune"):
+            on_gpu = OnGpu(self.workers, problem, functools.partial(ours, problem))
+            found = tune_with(on_gpu, problem, limit=self.options.limit, log=self.log)
+            write_search(path, problem, found, facts)
+            say(problem, found)
+            text = tuned.table(json.loads(path.read_text("utf-8")))
+            (tuned.FOLDER / f"{self.folder.name}.json").write_text(text, "utf-8")
+
+    def upstream(self) -> None:
+        """Searches for upstream's."""
+        path, facts = self.folder / "matmul.json", self.facts("upstream")
+        for problem in self.problems("upstream"):
+            found = search(
+                upstream.starts(problem), upstream.neighbours,
+                OnGpu(self.workers, problem, upstream.contender),
+                limit=self.options.limit, log=progress(problem, self.log),
+            )  # fmt: skip
+            say(problem, found)
+            if found.best is None:
+                continue
+            group = {"part": "upstream", "problem": as_json(problem), "run": facts}
+            group["best"] = upstream.to_json(found.best.config)
+            for name, rows in (("rows", found.rows), ("finals", found.finals)):
+                group[name] = [
+                    [upstream.to_json(row.config), rounded(row.us), row.error, row.reason]
+                    for row in rows
+                ]
+            write(path, group)
+
+    def compare(self, part: str) -> None:
+        """Measures the groups of a part."""
+        path, facts, plan = self.folder / "matmul.json", self.facts(part), PLANS[part]
+        for problem in self.problems(part):
+            made = plan.contenders(problem, read(path))
+            group = Group(problem, made, self.quiet, self.workers)
+            group.measure(plan, self.options.sustained)
+            done = {"part": part, "problem": as_json(problem), "run": facts}
+            done["contenders"] = group.found
+            write(path, done)
+            print(table(done), flush=True)
+
+
+def say(problem: Problem, found: Found) -> None:
+    """Prints what a search came to."""
+    if found.best is None:
+        print(f"{problem}: none of {len(found.rows)} ran; {found.rows[0].reason}", flush=True)
+        return
+    rate = problem.flops / found.best.median_us / 1e6
+    print(f"{problem}: {rate:.1f} TFLOP/s of {len(found.rows)}: {found.best.config}", flush=True)
+
+
+def main() -> None:
+    """Runs some parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=[*SEARCHED, *PLANS])
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no group later")
+    parser.add_argument("--only", default="", help="of each part's products, those from:to")
+    parser.add_argument("--resume", action="store_true", help="leave out what the record has")
+    parser.add_argument("--sustained", type=float, default=2.0, help="seconds; 0: none")
+    parser.add_argument("--limit", type=int, default=60, help="configurations of one search")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--quiet", action="store_true", help="no line for each configuration")
+    options = parser.parse_args()
+    quiet = Workers(1, env=dict(XLA_FLAGS=XLA_FLAGS))
+    with quiet, search_workers(options.jobs) as workers:
+        session = Session(options, quiet, workers)
+        runs: dict[str, Callable[[], None]] = dict(tune=session.tune, upstream=session.upstream)
+        for part in options.parts:
+            runs.get(part, functools.partial(session.compare, part))()
+
+
+if __name__ == "__main__":
+    main()

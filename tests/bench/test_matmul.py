@@ -1,0 +1,256 @@
+"""`benchmarks/matmul.py`: how a group is measured, what it keeps; the committed records."""
+
+import contextlib
+import json
+import pathlib
+import pickle
+
+import pytest
+
+from benchmarks import contenders, matmul, upstream
+from benchmarks.contenders import CUBLAS, LADDER, PLANS, SEARCHED, TUNED, UPSTREAM, Plan, sources
+from pipelib.bench.provenance import code_digest
+from pipelib.kernels import tuned
+from pipelib.kernels.ladder import RUNGS
+from pipelib.kernels.products import Problem
+from pipelib.kernels.workers import Failed
+
+RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
+RECORDS = sorted(RESULTS.glob("*/matmul.json"))
+SEARCHES = sorted(RESULTS.glob("*/tune.json"))
+SMALL = Problem(64, 64, 64)
+
+
+class Pool:
+    """Stands in for `Workers`: a contender is its behaviour, `{method: result or Failed}`."""
+
+    def __init__(self, log):
+        self.log = log
+
+    @contextlib.contextmanager
+    def hold(self, tasks):
+        self.log.append("hold")
+        yield [self.run_of(task.args[0]) for task in tasks]
+
+    def run_of(self, behaviour):
+        if isinstance(behaviour, Failed):
+            return behaviour
+
+        def run(method, *args):
+            self.log.append((behaviour["name"], method, *args))
+            result = behaviour[method]
+            if isinstance(result, Failed):
+                raise result
+            return result
+
+        return run
+
+    def at_once(self, held, method):
+        results = []
+        for run in held:
+            try:
+                results.append(run(method))
+            except Failed as error:
+                results.append(error)
+        return results
+
+
+def behaviour(name, **changed):
+    good = dict(
+        name=name, check=0.01, float64_error=dict(rows=[1], relative=0.002),
+        burst=dict(us=[1.0, 3.0], kernels=["k"]), sustained=dict(us=[2.0] * 4, products=5),
+    )  # fmt: skip
+    return good | changed
+
+
+def group_of(*behaviours, sustained_s=1.0, **plan):
+    log = []
+    made = {b["name"]: b.get("held", b) for b in behaviours}
+    group = matmul.Group(SMALL, made, Pool(log), Pool(log))
+    names = tuple(made)
+    group.measure(Plan((), None, (), **dict(rounds=3, launches=2, sustained=names) | plan),
+                  sustained_s)  # fmt: skip
+    return group.found, log
+
+
+def test_contenders_run_in_turn_and_each_turn_begins_with_another():
+    found, log = group_of(*(behaviour(name) for name in (TUNED, UPSTREAM, CUBLAS)), sustained_s=0)
+    bursts = [entry[0] for entry in log if entry[1] == "burst"]
+    assert sorted(bursts) == sorted([TUNED, UPSTREAM, CUBLAS] * 3)
+    turns = [bursts[i : i + 3] for i in (0, 3, 6)]
+    assert all(set(turn) == {TUNED, UPSTREAM, CUBLAS} for turn in turns)
+    assert len({turn[0] for turn in turns}) == 3
+    for name in found:
+        assert found[name]["burst_microseconds"] == [1.0, 3.0] * 3
+        assert found[name]["kernels"] == ["k"]
+        assert "sustained_microseconds" not in found[name]
+
+
+def test_xla_compiles_before_the_others_and_all_is_checked_before_anything_is_timed():
+    _, log = group_of(behaviour(TUNED), behaviour(CUBLAS))
+    assert log[:2] == ["hold", "hold"]
+    methods = [entry[1] for entry in log[2:]]
+    assert methods.index("burst") > max(
+        i for i, method in enumerate(methods) if method in ("check", "float64_error")
+    )
+
+
+def test_a_sustained_run_follows_the_bursts_and_the_first_is_warmed():
+    found, log = group_of(behaviour(TUNED), behaviour(CUBLAS), sustained_s=2.0)
+    runs = [entry for entry in log if entry[1] == "sustained"]
+    assert runs == [(TUNED, "sustained", 1.0), (TUNED, "sustained", 2.0),
+                    (CUBLAS, "sustained", 2.0)]  # fmt: skip
+    assert found[TUNED]["sustained_microseconds"] == [2.0] * 4
+    assert found[TUNED]["sustained_products_a_sample"] == 5
+    assert isinstance(found[TUNED]["driver"], list)
+
+
+def test_what_fails_has_its_reason_and_the_others_go_on():
+    hang = Failed("no answer in 20 s")
+    found, log = group_of(
+        behaviour("a", held=Failed("ValueError: too large")), behaviour("b", burst=hang),
+        behaviour("c", sustained=hang), behaviour("d", check=0.5), behaviour("e"),
+        behaviour("f", float64_error=hang),
+    )  # fmt: skip
+    assert found["a"] == {"reason": "ValueError: too large"}
+    assert found["b"]["reason"] == "no answer in 20 s" and "burst_microseconds" not in found["b"]
+    assert sum(entry[:2] == ("b", "burst") for entry in log) == 1, "it is asked once"
+    assert found["c"]["reason"] and found["c"]["burst_microseconds"]
+    assert "wrong by more than" in found["d"]["reason"] and found["d"]["largest_error_rms"] == 0.5
+    assert "reason" not in found["e"] and found["e"]["sustained_microseconds"]
+    assert found["f"]["reason"] and not any(entry[:2] == ("f", "burst") for entry in log)
+
+
+def test_a_nan_is_wrong():
+    found, _ = group_of(behaviour("a", check=float("nan")))
+    assert "wrong" in found["a"]["reason"]
+
+
+def test_a_group_takes_the_place_of_the_same_product_s(tmp_path):
+    path = tmp_path / "gpu" / "matmul.json"
+    written = ("ladder", 64, 1), ("ladder", 128, 2), ("fp8", 64, 3), ("ladder", 64, 4)
+    for part, n, value in written:
+        problem = matmul.as_json(SMALL._replace(n=n))
+        matmul.write(path, {"part": part, "problem": problem, "value": value})
+    assert [group["value"] for group in matmul.read(path)] == [2, 3, 4]
+    assert matmul.read(tmp_path / "none.json") == []
+
+
+def test_a_table_shows_rates_and_reasons():
+    found, _ = group_of(
+        behaviour(TUNED), behaviour(CUBLAS, burst=dict(us=[2.0, 6.0], kernels=[])),
+        behaviour("x", held=Failed("too large")),
+    )  # fmt: skip
+    found[TUNED]["driver"] = ["1980, 500.0, 50, 0x0", "1470, 690.0, 58, 0x4"]
+    problem = matmul.as_json(SMALL)
+    text = matmul.table({"part": "ladder", "problem": problem, "contenders": found})
+    assert "2.000x" in text and "at 1470 MHz" in text and "too large" in text
+    assert f"{2 * 64**3 / 2.0 / 1e6:.1f} +-" in text
+
+
+# Contenders.
+
+
+SEARCHED_GROUP = {
+    "part": "upstream", "problem": LADDER[0]._asdict(),
+    "best": upstream.to_json(upstream.starts(LADDER[0])[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PLANS)
+def test_every_contender_can_be_sent_to_a_process(part):
+    for problem in PLANS[part].problems:
+        made = PLANS[part].contenders(problem, [SEARCHED_GROUP])
+        assert pickle.loads(pickle.dumps(made)).keys() == made.keys()
+        assert set(PLANS[part].sustained) <= made.keys()
+
+
+def test_the_ladder_has_every_rung_and_the_slots_of_rung_1():
+    made = PLANS["ladder"].contenders(LADDER[0], [SEARCHED_GROUP])
+    assert {f"rung {rung.number}" for rung in RUNGS} | {TUNED, UPSTREAM, CUBLAS} <= made.keys()
+    slots = {RUNGS[0].config.slots, RUNGS[1].config.slots}
+    slots |= {int(name.split()[3]) for name in made if " with " in name}
+    assert slots == set(range(1, 7))
+
+
+def test_sixteen_shapes_each_once():
+    assert len(set(contenders.SHAPES)) == 16
+    assert set(contenders.SHAPES) <= set(SEARCHED["tune"])
+    for searched in SEARCHED.values():
+        assert len(set(searched)) == len(searched)
+
+
+def test_upstream_s_configurations():
+    first = upstream.starts(LADDER[0])
+    assert len(first) == len(set(first)) > 20
+    for config in first:
+        assert upstream.from_json(json.loads(json.dumps(upstream.to_json(config)))) == config
+        around = upstream.neighbours(config)
+        assert len(around) == len(set(around)) == 5 and config not in around
+    skinny = upstream.starts(Problem(64, 8192, 8192))
+    assert skinny and {config.tile_m for config in skinny} == {64}
+
+
+def test_upstream_takes_the_nearest_search():
+    far = SEARCHED_GROUP | dict(
+        problem=Problem(64, 64, 64)._asdict(),
+        best=upstream.to_json(upstream.starts(LADDER[0])[1]),
+    )
+    near = contenders.upstream_config(Problem(4096, 8192, 8192), [far, SEARCHED_GROUP])
+    assert near == upstream.starts(LADDER[0])[0]
+    with pytest.raises(LookupError, match="run the part `upstream`"):
+        contenders.upstream_config(SMALL, [])
+
+
+# Records.
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
+def test_the_record_is_of_this_code(path):
+    groups = matmul.read(path)
+    stale = [
+        f"{group['part']} {Problem(**group['problem'])}"
+        for group in groups
+        if group["run"]["sources_digest"] != code_digest(*sources(group["part"]))
+    ]
+    assert stale == [], "Run `make benchmark` on an H100 or H200."
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
+def test_the_record_is_whole(path):
+    groups = matmul.read(path)
+    for part, plan in PLANS.items():
+        of_part = [group for group in groups if group["part"] == part]
+        measured = [group["problem"] for group in of_part]
+        for problem in plan.problems:
+            assert matmul.as_json(problem) in measured, (part, str(problem))
+        for group in of_part:
+            problem = Problem(**group["problem"])
+            assert group["contenders"].keys() == plan.contenders(problem, groups).keys()
+            run = group["run"]
+            assert tuned.file_name(run["provenance"]["gpu"]) == path.parent.name
+            assert {"command", "seed", "distribution", "sources_digest"} <= run.keys()
+            for name, found in group["contenders"].items():
+                if "reason" not in found:
+                    assert len(found["burst_microseconds"]) >= 20, (part, str(problem), name)
+                    assert found["float64"]["relative"] < 0.1
+            assert any("reason" not in found for found in group["contenders"].values())
+
+
+@pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.parent.name)
+def test_the_tuning_is_of_this_code_and_the_table_is_made_of_it(path):
+    searches = matmul.read(path, "searches")
+    assert path.stat().st_size < 1 << 20
+    stale = [
+        str(Problem(**search["problem"]))
+        for search in searches
+        if search["run"]["sources_digest"] != code_digest(*sources("tune"))
+    ]
+    assert stale == [], "Run `python -m benchmarks.matmul tune --resume` on an H100 or H200."
+    text = (tuned.FOLDER / f"{path.parent.name}.json").read_text("utf-8")
+    assert text == tuned.table(json.loads(path.read_text("utf-8")))
+
+
+def test_every_table_has_its_record():
+    names = {path.stem for path in tuned.FOLDER.glob("*.json")}
+    assert names == {path.parent.name for path in SEARCHES}

@@ -18,6 +18,7 @@ from pipelib.kernels.ladder import RUNGS
 from pipelib.kernels.matmul_config import MatmulConfig
 
 _TILED = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+_STAGED_COLUMNS = 64
 EMITTERS = ("upstream", "pipelib", "pipelib, ordinary_reads=False")
 
 
@@ -60,18 +61,14 @@ def _ring(a: jax.Array, b: jax.Array, config: MatmulConfig, emitter: str) -> jax
             )(a, b)  # fmt: skip
             return acc[...]
 
-        acc = plgpu.ACC((config.tile_m, config.tile_n), jnp.float32)
-        out_smem[...] = pl.run_scoped(scope, acc).astype(out.dtype)
-        plgpu.commit_smem()
-        here = pl.ds(i * config.tile_m, config.tile_m), pl.ds(j * config.tile_n, config.tile_n)
-        plgpu.copy_smem_to_gmem(out_smem, out.at[here])
-        plgpu.wait_smem_to_gmem(0)
+        acc = pl.run_scoped(scope, plgpu.ACC((config.rows, config.tile_n), jnp.float32))
+        _store(acc, out, out_smem.at[0], i * config.tile_m, j * config.tile_n)
 
     return _kernel(body, a, b, config)
 
 
 def _specialized(a: jax.Array, b: jax.Array, config: MatmulConfig, emitter: str) -> jax.Array:
-    """Two compute threads and a memory thread, with one slot fewer: the whole tile is staged."""
+    """Two compute threads and a memory thread."""
 
     def body(a, b, out, out_smem):
         i, j, thread = (lax.axis_index(name) for name in ("i", "j", "thread"))
@@ -82,13 +79,9 @@ def _specialized(a: jax.Array, b: jax.Array, config: MatmulConfig, emitter: str)
                 pipeline(acc)
                 return acc[...]
 
-            acc = plgpu.ACC((config.rows, config.tile_n), jnp.float32)
-            out_smem[mine] = pl.run_scoped(scope, acc).astype(out.dtype)
-            plgpu.commit_smem()
-            rows = pl.ds(i * config.tile_m + thread * config.rows, config.rows)
-            here = rows, pl.ds(j * config.tile_n, config.tile_n)
-            plgpu.copy_smem_to_gmem(out_smem.at[mine], out.at[here])
-            plgpu.wait_smem_to_gmem(0)
+            acc = pl.run_scoped(scope, plgpu.ACC((config.rows, config.tile_n), jnp.float32))
+            row = i * config.tile_m + thread * config.rows
+            _store(acc, out, out_smem.at[thread], row, j * config.tile_n)
 
         def step(_, a, b, acc):
             plgpu.wgmma(acc, a.at[mine], b)
@@ -97,7 +90,7 @@ def _specialized(a: jax.Array, b: jax.Array, config: MatmulConfig, emitter: str)
 
         _emit(
             emitter, "emit_pipeline_warp_specialized", step, grid=(a.shape[1] // config.tile_k,),
-            in_specs=_specs(config, i, j), max_concurrent_steps=config.slots - 1,
+            in_specs=_specs(config, i, j), max_concurrent_steps=config.slots,
             memory_registers=40, num_compute_wgs=config.compute_threads, wg_axis="thread",
             compute_context=compute_thread,
         )(a, b)  # fmt: skip
@@ -105,12 +98,24 @@ def _specialized(a: jax.Array, b: jax.Array, config: MatmulConfig, emitter: str)
     return _kernel(body, a, b, config, num_threads=config.threads, thread_name="thread")
 
 
+def _store(acc: jax.Array, out: Any, out_smem: Any, row: Any, column: Any) -> None:
+    """Stores one thread's rows of a tile, some columns after the other."""
+    for first in range(0, acc.shape[1], _STAGED_COLUMNS):
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        out_smem[...] = acc[:, first : first + _STAGED_COLUMNS].astype(out.dtype)
+        plgpu.commit_smem()
+        here = pl.ds(row, acc.shape[0]), pl.ds(column + first, _STAGED_COLUMNS)
+        plgpu.copy_smem_to_gmem(out_smem, out.at[here])
+    plgpu.wait_smem_to_gmem(0)
+
+
 def _kernel(
     body: Callable[..., None], a: jax.Array, b: jax.Array, config: MatmulConfig, **threads: Any
 ) -> jax.Array:
     (m, _), (_, n) = a.shape, b.shape
+    staged = config.compute_threads, config.rows, _STAGED_COLUMNS
     return plgpu.kernel(
         body, out_type=jax.ShapeDtypeStruct((m, n), a.dtype), grid_names=("i", "j"),
         grid=(m // config.tile_m, n // config.tile_n), **threads,
-        scratch_types=[plgpu.SMEM((config.tile_m, config.tile_n), a.dtype, transforms=_TILED)],
+        scratch_types=[plgpu.SMEM(staged, a.dtype, transforms=_TILED)],
     )(a, b)  # fmt: skip

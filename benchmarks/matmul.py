@@ -34,7 +34,15 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks import upstream
-from benchmarks.contenders import CUBLAS, PLANS, SEARCHED, Plan, sources
+from benchmarks.contenders import (
+    AGAIN,
+    CUBLAS,
+    PLANS,
+    SEARCHED,
+    Plan,
+    fastest_baseline,
+    sources,
+)
 from pipelib.bench.provenance import PACKAGE, code_digest
 from pipelib.kernels import tuned
 from pipelib.kernels.products import Contender, Problem, prepare, tolerance
@@ -53,6 +61,7 @@ from pipelib.kernels.tune import (
 )
 from pipelib.kernels.workers import Failed, Run, Workers
 
+OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 #: What a line of `driver_log` has: MHz, W, degrees C, bits.
 DRIVER_LOG = "clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
@@ -67,24 +76,24 @@ class Group:
     Args:
       problem: the product.
       contenders: by name.
-      quiet, workers: processes for XLA's, which time kernels while they compile, and for others.
+      pools: the processes for those that must have their own, by their names, and for the others.
     """
 
     def __init__(
-        self, problem: Problem, contenders: dict[str, Contender], quiet: Workers, workers: Workers
+        self, problem: Problem, contenders: dict[str, Contender], pools: dict[str, Workers]
     ):
         self.problem, self.found = problem, {name: {} for name in contenders}
-        self._pools = {True: quiet, False: workers}
+        self._pools = pools
         self._tasks = {
             name: functools.partial(prepare, made, problem) for name, made in contenders.items()
         }
         self._held: dict[str, Run] = {}
 
     def measure(self, plan: Plan, sustained_s: float) -> None:
-        """All of it; XLA's compile first, while nothing else uses the GPU."""
+        """All of it; one pool compiles after the other, since XLA times kernels meanwhile."""
         with contextlib.ExitStack() as stack:
-            for is_xla, pool in self._pools.items():
-                tasks = {name: self._tasks[name] for name in self._names(is_xla)}
+            for key, pool in self._pools.items():
+                tasks = {name: self._tasks[name] for name in self._names(key)}
                 held = stack.enter_context(pool.hold(list(tasks.values())))
                 for name, run in zip(tasks, held):
                     self._note(name, "held", run)
@@ -92,10 +101,13 @@ class Group:
             for turn in range(plan.rounds):
                 self._burst(turn, plan.launches)
             if sustained_s > 0:
-                self._sustain([name for name in plan.sustained if name in self._held], sustained_s)
+                baseline = {CUBLAS: fastest_baseline(self.found)}
+                names = [baseline.get(name, name) for name in plan.sustained]
+                self._sustain([name for name in names if name in self._held], sustained_s)
 
-    def _names(self, is_xla: bool) -> list[str]:
-        return [name for name in self.found if (CUBLAS in name) == is_xla]
+    def _names(self, key: str) -> list[str]:
+        """The contenders of a pool."""
+        return [name for name in self.found if (name if name in self._pools else OTHERS) == key]
 
     def _note(self, name: str, what: str, result: Any) -> Any:
         """Keeps a result, or the reason why there is none, and then asks for no other."""
@@ -110,8 +122,8 @@ class Group:
     def _check(self) -> None:
         """All at once, since nothing is timed."""
         for key, method in (("largest_error_rms", "check"), ("float64", "float64_error")):
-            for is_xla, pool in self._pools.items():
-                names = [name for name in self._names(is_xla) if name in self._held]
+            for pool_key, pool in self._pools.items():
+                names = [name for name in self._names(pool_key) if name in self._held]
                 results = pool.at_once([self._held[name] for name in names], method)
                 for name, result in zip(names, results):
                     self._note(name, key, result)
@@ -207,12 +219,12 @@ def is_current(part: str, problem: Problem, folder: pathlib.Path) -> bool:
 
 def table(group: dict[str, Any]) -> str:
     """A group for a reader: TFLOP/s, spread, against cuBLAS, sustained with its clock, error."""
-    problem, base = Problem(**group["problem"]), None
-    if CUBLAS in group["contenders"]:
-        base = group["contenders"][CUBLAS].get("burst_microseconds")
+    problem, contenders = Problem(**group["problem"]), group["contenders"]
+    baseline = fastest_baseline(contenders)
+    base = contenders[baseline]["burst_microseconds"] if baseline else None
     rate = lambda us: problem.flops / median(us) / 1e6
     lines = [f"{group['part']}: {problem}"]
-    for name, found in group["contenders"].items():
+    for name, found in contenders.items():
         columns = [f"  {name:34}"]
         if us := found.get("burst_microseconds"):
             low, _, high = quantiles(us, n=4)
@@ -234,10 +246,10 @@ def table(group: dict[str, Any]) -> str:
 class Session:
     """One call of this script: its options, its processes, where it writes."""
 
-    def __init__(self, options: argparse.Namespace, quiet: Workers, workers: Workers):
-        self.options, self.quiet, self.workers = options, quiet, workers
+    def __init__(self, options: argparse.Namespace, pools: dict[str, Workers]):
+        self.options, self.pools, self.workers = options, pools, pools[OTHERS]
         self.start = time.monotonic()
-        gpu = run_facts(workers, "", [PACKAGE / "specs.py"])["provenance"]["gpu"]
+        gpu = run_facts(self.workers, "", [PACKAGE / "specs.py"])["provenance"]["gpu"]
         if gpu is None:
             raise SystemExit("benchmarks.matmul: JAX has no GPU here, so there is nothing to time.")
         self.folder = options.results / tuned.file_name(gpu)
@@ -299,7 +311,7 @@ class Session:
         path, facts, plan = self.folder / "matmul.json", self.facts(part), PLANS[part]
         for problem in self.problems(part):
             made = plan.contenders(problem, read(path))
-            group = Group(problem, made, self.quiet, self.workers)
+            group = Group(problem, made, self.pools)
             group.measure(plan, self.options.sustained)
             done = {"part": part, "problem": as_json(problem), "run": facts}
             done["contenders"] = group.found
@@ -329,9 +341,13 @@ def main() -> None:
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
     parser.add_argument("--quiet", action="store_true", help="no line for each configuration")
     options = parser.parse_args()
-    quiet = Workers(1, env=dict(XLA_FLAGS=XLA_FLAGS))
-    with quiet, search_workers(options.jobs) as workers:
-        session = Session(options, quiet, workers)
+    with contextlib.ExitStack() as stack:
+        # XLA keeps what it picked for as long as a process lasts.
+        pools = {name: Workers(1, env=dict(XLA_FLAGS=XLA_FLAGS)) for name in (CUBLAS, AGAIN)}
+        pools[OTHERS] = search_workers(options.jobs)
+        for workers in pools.values():
+            stack.enter_context(workers)
+        session = Session(options, pools)
         runs: dict[str, Callable[[], None]] = dict(tune=session.tune, upstream=session.upstream)
         for part in options.parts:
             runs.get(part, functools.partial(session.compare, part))()

@@ -156,7 +156,7 @@ def search(
     measurer: Measurer,
     *,
     limit: int = 60,
-    finalists: int = 4,
+    finalists: int = 6,
     log: Callable[[Row, float], None] = lambda row, best: None,
 ) -> Found:
     """Measures the first ones, then those near the best three, as long as there are any.

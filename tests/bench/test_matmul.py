@@ -1,14 +1,30 @@
 """`benchmarks/matmul.py`: how a group is measured, what it keeps; the committed records."""
 
+import argparse
 import contextlib
 import json
+import math
 import pathlib
 import pickle
+import time
 
 import pytest
 
 from benchmarks import contenders, matmul, upstream
-from benchmarks.contenders import CUBLAS, LADDER, PLANS, SEARCHED, TUNED, UPSTREAM, Plan, sources
+from benchmarks.contenders import (
+    AGAIN,
+    BASELINES,
+    CUBLAS,
+    LADDER,
+    PLANS,
+    SEARCHED,
+    TUNED,
+    UNTIMED,
+    UPSTREAM,
+    Plan,
+    fastest_baseline,
+    sources,
+)
 from pipelib.bench.provenance import code_digest
 from pipelib.kernels import tuned
 from pipelib.kernels.ladder import RUNGS
@@ -24,17 +40,17 @@ SMALL = Problem(64, 64, 64)
 class Pool:
     """Stands in for `Workers`: a contender is its behaviour, `{method: result or Failed}`."""
 
-    def __init__(self, log):
-        self.log = log
+    def __init__(self, log, name):
+        self.log, self.name = log, name
 
     @contextlib.contextmanager
     def hold(self, tasks):
-        self.log.append("hold")
+        self.log.append((self.name, "hold", *(task.args[0]["name"] for task in tasks)))
         yield [self.run_of(task.args[0]) for task in tasks]
 
     def run_of(self, behaviour):
-        if isinstance(behaviour, Failed):
-            return behaviour
+        if "held" in behaviour:
+            return behaviour["held"]
 
         def run(method, *args):
             self.log.append((behaviour["name"], method, *args))
@@ -65,8 +81,9 @@ def behaviour(name, **changed):
 
 def group_of(*behaviours, sustained_s=1.0, **plan):
     log = []
-    made = {b["name"]: b.get("held", b) for b in behaviours}
-    group = matmul.Group(SMALL, made, Pool(log), Pool(log))
+    made = {b["name"]: b for b in behaviours}
+    pools = {name: Pool(log, name) for name in (CUBLAS, AGAIN, matmul.OTHERS)}
+    group = matmul.Group(SMALL, made, pools)
     names = tuple(made)
     group.measure(Plan((), None, (), **dict(rounds=3, launches=2, sustained=names) | plan),
                   sustained_s)  # fmt: skip
@@ -86,13 +103,26 @@ def test_contenders_run_in_turn_and_each_turn_begins_with_another():
         assert "sustained_microseconds" not in found[name]
 
 
-def test_xla_compiles_before_the_others_and_all_is_checked_before_anything_is_timed():
-    _, log = group_of(behaviour(TUNED), behaviour(CUBLAS))
-    assert log[:2] == ["hold", "hold"]
-    methods = [entry[1] for entry in log[2:]]
+def test_xla_picks_twice_alone_and_all_is_checked_before_anything_is_timed():
+    _, log = group_of(*map(behaviour, (TUNED, *BASELINES)))
+    assert log[:3] == [
+        (CUBLAS, "hold", CUBLAS), (AGAIN, "hold", AGAIN), ("others", "hold", TUNED, UNTIMED)
+    ]  # fmt: skip
+    methods = [entry[1] for entry in log[3:]]
     assert methods.index("burst") > max(
         i for i, method in enumerate(methods) if method in ("check", "float64_error")
     )
+
+
+def test_the_fastest_baseline_is_the_one_that_counts():
+    slow, fast = dict(us=[9.0, 9.0], kernels=[]), dict(us=[2.0, 2.0], kernels=[])
+    found, log = group_of(
+        behaviour(TUNED), behaviour(CUBLAS, burst=slow), behaviour(AGAIN, burst=fast),
+        behaviour(UNTIMED, held=Failed("no")), sustained=(CUBLAS, TUNED),
+    )  # fmt: skip
+    assert fastest_baseline(found) == AGAIN
+    assert [entry[0] for entry in log if entry[1] == "sustained"] == [AGAIN, AGAIN, TUNED]
+    assert fastest_baseline({"x": {"burst_microseconds": [1.0]}}) is None
 
 
 def test_a_sustained_run_follows_the_bursts_and_the_first_is_warmed():
@@ -146,6 +176,36 @@ def test_a_table_shows_rates_and_reasons():
     text = matmul.table({"part": "ladder", "problem": problem, "contenders": found})
     assert "2.000x" in text and "at 1470 MHz" in text and "too large" in text
     assert f"{2 * 64**3 / 2.0 / 1e6:.1f} +-" in text
+
+
+def session(folder, **options):
+    made = object.__new__(matmul.Session)
+    defaults = dict(only="", resume=False, seconds=math.inf)
+    made.options, made.start = argparse.Namespace(**defaults | options), time.monotonic()
+    made.folder = folder
+    return made
+
+
+def test_a_part_measures_what_is_chosen_while_there_is_time(tmp_path, capsys):
+    every = list(PLANS["shapes"].problems)
+    assert list(session(tmp_path).problems("shapes")) == every
+    assert list(session(tmp_path, only="3:5").problems("shapes")) == every[3:5]
+    assert list(session(tmp_path, only=":2").problems("shapes")) == every[:2]
+    assert list(session(tmp_path, only="14:").problems("shapes")) == every[14:]
+    capsys.readouterr()
+    assert list(session(tmp_path, seconds=-1.0, only=":1").problems("shapes")) == []
+    assert f"no time left for {every[0]}" in capsys.readouterr().out
+
+
+def test_resuming_leaves_out_what_is_of_this_code(tmp_path):
+    every = list(PLANS["fp8"].problems)
+    group = {"part": "fp8", "problem": matmul.as_json(every[0])}
+    path = tmp_path / "matmul.json"
+    matmul.write(path, group | {"run": {"sources_digest": code_digest(*sources("fp8"))}})
+    assert list(session(tmp_path, resume=True).problems("fp8")) == every[1:]
+    assert list(session(tmp_path).problems("fp8")) == every
+    matmul.write(path, group | {"run": {"sources_digest": "of other code"}})
+    assert list(session(tmp_path, resume=True).problems("fp8")) == every
 
 
 # Contenders.

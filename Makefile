@@ -22,7 +22,7 @@ WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/test_book.py tests/test_gallery.py
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint sync lab serve record wheels test-gpu lock clean \
+.PHONY: help book test lint sync lab serve record wheels test-gpu benchmark lock clean \
 	env env-jax012
 
 help: ## List the targets.
@@ -78,6 +78,24 @@ wheels: env ## Fetch into .wheels what `make record` needs on a machine without 
 test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 	@PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu tests \
 		--ignore tests/book --gpu-record tests/gpu_record.json $(ARGS)
+
+# The folder of this GPU's records (nvidia-h200), and its model's file in the package.
+GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr 'A-Z ' 'a-z-')
+RESULTS = benchmarks/results/$(GPU)
+MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
+PARTS := tune upstream ladder shapes emitters fp8
+
+benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
+	@nvidia-smi > /dev/null || { \
+		echo "There is no GPU here: run 'make benchmark' on an H100 or H200." >&2; exit 1; }
+	@mkdir -p $(RESULTS)
+	@set -e; export PYTHONPATH=$(CURDIR); \
+		$(GPU_PYTHON) -m benchmarks.matmul $(PARTS) $(ARGS); \
+		$(GPU_PYTHON) -m benchmarks.memory_bound $(RESULTS)/memory_bound.json; \
+		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \
+		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
+		mv machine.part $(MACHINE); \
+		$(GPU_PYTHON) benchmarks/hazards.py
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links

@@ -13,10 +13,11 @@ launches each, round after round, so that what drifts drifts for all; then each 
 without a pause (*sustained*), with the clock that the driver reports. Under such load the GPU
 lowers its clock to keep to its power limit, so that a sustained rate is below a burst's.
 
-Operands, checks and clocks: `pipelib.kernels.products`. XLA picks a kernel, of cuBLAS or its own,
-by timing some, for which the GPU is left to it; a record names the kernels that ran. Each group in
-`results/<gpu>/matmul.json` has its own provenance, its command and every raw sample, and is written
-when it is done, in place of an earlier one. `--resume` leaves out groups of the same code.
+Operands, checks and clocks: `pipelib.kernels.products`. XLA picks a kernel of cuBLAS by timing
+some, for which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record,
+which also names the kernels that ran). Each group in `results/<gpu>/matmul.json` has its own
+provenance, its command and every raw sample, and is written when it is done, in place of an earlier
+one. `--resume` leaves out groups of the same code.
 """
 
 import argparse
@@ -47,6 +48,7 @@ from pipelib.bench.provenance import PACKAGE, code_digest
 from pipelib.kernels import tuned
 from pipelib.kernels.products import Contender, Problem, prepare, tolerance
 from pipelib.kernels.tune import (
+    UNTIMED_FLAGS,
     XLA_FLAGS,
     Found,
     OnGpu,
@@ -63,6 +65,10 @@ from pipelib.kernels.workers import Failed, Run, Workers
 
 OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
+#: A run that brings the GPU to the clock of long use, before the first that counts.
+WARM_S = 0.5
+#: No compilation, and no check, takes longer.
+COMPILE_S = 60.0
 #: What a line of `driver_log` has: MHz, W, degrees C, bits.
 DRIVER_LOG = "clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
 
@@ -148,7 +154,7 @@ class Group:
     def _sustain(self, names: Sequence[str], seconds: float) -> None:
         """Each for so long; the GPU is warmed before the first one."""
         if names:
-            self._run(names[0], "sustained", seconds / 2)
+            self._run(names[0], "sustained", min(WARM_S, seconds))
         for name in names:
             with driver_log() as lines:
                 result = self._run(name, "sustained", seconds)
@@ -314,6 +320,7 @@ class Session:
             group = Group(problem, made, self.pools)
             group.measure(plan, self.options.sustained)
             done = {"part": part, "problem": as_json(problem), "run": facts}
+            done["xla_flags"] = {CUBLAS: XLA_FLAGS, AGAIN: XLA_FLAGS, OTHERS: UNTIMED_FLAGS}
             done["contenders"] = group.found
             write(path, done)
             print(table(done), flush=True)
@@ -343,7 +350,8 @@ def main() -> None:
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         # XLA keeps what it picked for as long as a process lasts.
-        pools = {name: Workers(1, env=dict(XLA_FLAGS=XLA_FLAGS)) for name in (CUBLAS, AGAIN)}
+        env, limit = dict(XLA_FLAGS=XLA_FLAGS), dict(prepare_s=COMPILE_S)
+        pools = {name: Workers(1, env=env, **limit) for name in (CUBLAS, AGAIN)}
         pools[OTHERS] = search_workers(options.jobs)
         for workers in pools.values():
             stack.enter_context(workers)

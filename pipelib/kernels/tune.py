@@ -33,17 +33,14 @@ from pipelib.kernels.matmul_config import MatmulConfig
 from pipelib.kernels.products import SEED, Measured, Problem, tolerance
 from pipelib.kernels.workers import Failed, Task, Workers
 
-_KERNELS = provenance.PACKAGE / "kernels"
-#: What the time of a product depends on.
-SOURCES = (
-    *sorted(_KERNELS.glob("matmul*.py")), _KERNELS / "products.py",
-    *(provenance.PACKAGE / f"{name}.py" for name in ("pipeline", "ring", "specs")),
-    provenance.PACKAGE / "warp_specialized.py",
-)  # fmt: skip
-#: Kernels one by one, not as graphs, so that each is timed.
-XLA_FLAGS = "--xla_gpu_enable_command_buffer="
-# A search's only product of XLA's is the one that results are compared with.
-_QUICK = f"{XLA_FLAGS} --xla_gpu_autotune_level=0"
+_NAMES = "kernels/matmul_blocks", "kernels/matmul_config", "kernels/products"
+_NAMES += "pipeline", "ring", "specs", "warp_specialized"
+#: What the time of a product of a given configuration depends on.
+SOURCES = tuple(provenance.PACKAGE / f"{name}.py" for name in _NAMES)
+#: For XLA's products: kernels one by one, not as graphs, so that each is timed; by cuBLAS; and, if
+#: `UNTIMED_FLAGS`, the kernel that cuBLAS chooses, with no others timed beside it.
+XLA_FLAGS = "--xla_gpu_enable_command_buffer= --xla_gpu_enable_triton_gemm=false"
+UNTIMED_FLAGS = f"{XLA_FLAGS} --xla_gpu_autotune_level=0"
 
 
 class Row(NamedTuple):
@@ -101,7 +98,7 @@ def tune(
 ) -> MatmulConfig:
     """The fastest configuration found for the product [m, k] x [k, n] on this machine's GPU.
 
-    Takes about a quarter of a second for each configuration; a GPU must have nothing else to do.
+    The GPU must have nothing else to do meanwhile.
 
     Args:
       m, n, k, dtype, transpose_a, transpose_b, out_dtype: the product, as `matmul`'s.
@@ -210,7 +207,7 @@ def short(config: Any) -> str:
 
 def search_workers(jobs: int | None = None) -> Workers:
     """Processes for a search; by default one less than the CPUs."""
-    return Workers(jobs or max(1, (os.cpu_count() or 2) - 1), env=dict(XLA_FLAGS=_QUICK))
+    return Workers(jobs or max(1, (os.cpu_count() or 2) - 1), env=dict(XLA_FLAGS=UNTIMED_FLAGS))
 
 
 class OnGpu:

@@ -128,7 +128,7 @@ def test_the_fastest_baseline_is_the_one_that_counts():
 def test_a_sustained_run_follows_the_bursts_and_the_first_is_warmed():
     found, log = group_of(behaviour(TUNED), behaviour(CUBLAS), sustained_s=2.0)
     runs = [entry for entry in log if entry[1] == "sustained"]
-    assert runs == [(TUNED, "sustained", 1.0), (TUNED, "sustained", 2.0),
+    assert runs == [(TUNED, "sustained", matmul.WARM_S), (TUNED, "sustained", 2.0),
                     (CUBLAS, "sustained", 2.0)]  # fmt: skip
     assert found[TUNED]["sustained_microseconds"] == [2.0] * 4
     assert found[TUNED]["sustained_products_a_sample"] == 5
@@ -231,6 +231,15 @@ def test_the_ladder_has_every_rung_and_the_slots_of_rung_1():
     slots = {RUNGS[0].config.slots, RUNGS[1].config.slots}
     slots |= {int(name.split()[3]) for name in made if " with " in name}
     assert slots == set(range(1, 7))
+
+
+def test_a_new_table_makes_stale_what_uses_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuned, "FOLDER", tmp_path)
+    parts = [*PLANS, *SEARCHED]
+    before = [code_digest(*sources(part)) for part in parts]
+    (tmp_path / "nvidia-h200.json").write_text("{}")
+    changed = [part for part, old in zip(parts, before) if code_digest(*sources(part)) != old]
+    assert changed == ["ladder", "shapes", "fp8"]
 
 
 def test_sixteen_shapes_each_once():

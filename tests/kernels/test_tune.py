@@ -6,6 +6,7 @@ import json
 import math
 import re
 
+import jax
 import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
@@ -216,8 +217,29 @@ def test_nothing_to_measure_is_refused():
     assert "no configuration to measure for 4096x4096x4096 bfloat16 NN" in str(error.value)
 
 
-def test_the_search_is_public():
-    assert public_tune.__name__ == "tune" and callable(public_tune)
+def test_without_a_gpu_nothing_runs_and_the_error_says_why():
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU here, on which it would run")
+    lines = []
+    with pytest.raises(RuntimeError) as error:
+        public_tune(128, 256, 64, jnp.bfloat16, configs=[MatmulConfig()], jobs=1, log=lines.append)
+    assert "none of 1 configurations ran and was right for 128x256x64 bfloat16" in str(error.value)
+    assert "Only interpret mode is supported on CPU" in str(error.value)
+    assert len(lines) == 1
+
+
+@pytest.mark.gpu
+def test_a_search_on_the_gpu(tmp_path):
+    path, lines = tmp_path / "tune.json", []
+    config = public_tune(1024, 1024, 1024, "float16", transpose_b=True, limit=8, samples=4,
+                         path=path, log=lines.append)  # fmt: skip
+    (found,) = json.loads(path.read_text())["searches"]
+    assert len(found["rows"]) == len(lines) == 8
+    assert config in candidates(Problem(1024, 1024, 1024, "float16", False, True))
+    assert found["run"]["provenance"]["gpu"]
+    assert all(len(us) >= 20 for _, us, _, reason in found["finals"] if not reason)
+    (tmp_path / "table.json").write_text(tuned.table(json.loads(path.read_text())))
+    assert tuned.read(tmp_path / "table.json")[0].config == config
 
 
 def test_a_configuration_in_short():

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pipelib.kernels.device import SMS
+from pipelib.kernels.device import H100_SMS
 from pipelib.kernels.matmul_config import SWIZZLE, MatmulConfig
 from pipelib.kernels.products import Problem
 from pipelib.schedule.machine import H200, Machine
@@ -38,7 +38,7 @@ _KNOBS = (*_SHAPE, ("order", "width"), ("delay_release",), ("form",), ("slots",)
 
 
 def candidates(
-    problem: Problem, *, sms: int = SMS, machine: Machine = H200
+    problem: Problem, *, sms: int = H100_SMS, machine: Machine = H200
 ) -> list[MatmulConfig]:
     """All configurations of the grid that fit an SM, the fastest by the estimate first.
 
@@ -97,7 +97,7 @@ def _values(config: MatmulConfig, knob: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def estimate_us(
-    config: MatmulConfig, problem: Problem, sms: int = SMS, machine: Machine = H200
+    config: MatmulConfig, problem: Problem, sms: int = H100_SMS, machine: Machine = H200
 ) -> float:
     """Microseconds by the model in the module's docstring."""
     is_chain = config.form == "chained"

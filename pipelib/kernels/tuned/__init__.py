@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from pipelib.kernels.device import the_device
+from pipelib.kernels.device import default_device
 from pipelib.kernels.matmul_config import MatmulConfig
 
 FOLDER = pathlib.Path(__file__).parent
@@ -83,7 +83,7 @@ def nearest_config(
     """
     size = jnp.dtype(dtype).itemsize
     out_dtype = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
-    for entries in _tables(gpu or the_device().device_kind):
+    for entries in _tables(gpu or default_device().device_kind):
         near = [
             (distance, index, entry.config)
             for index, entry in enumerate(entries)

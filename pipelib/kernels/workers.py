@@ -15,7 +15,6 @@ Not covered: other programs that use the same GPU; a GPU that stays unusable aft
 
 import collections
 import contextlib
-import functools
 import os
 import subprocess
 import sys
@@ -30,9 +29,6 @@ Task = Callable[[], Run]
 
 #: Longer than any kernel here takes to compile while all cores do so; longer than any run.
 PREPARE_S, RUN_S = 120.0, 20.0
-
-
-_LOST = "its process was ended when something else that it kept did not answer"
 
 
 class Failed(Exception):
@@ -104,11 +100,9 @@ class Workers:
             while batch:
                 for process in _answered(list(batch)):
                     number = batch.pop(process)
-                    try:
+                    with _noting(held, number):
                         process.receive()
-                        held[number] = functools.partial(self._run, process, process.starts, number)
-                    except Failed as error:
-                        held[number] = error
+                        held[number] = _Held(process, number, self.run_s)
         try:
             yield held
         finally:
@@ -122,32 +116,39 @@ class Workers:
 
         Those of one process run one after the other.
         """
-        found, waiting = list(held), dict(enumerate(held))
+        found = list(held)
+        waiting = [i for i, run in enumerate(held) if not isinstance(run, Failed)]
         while waiting:
-            batch = {}
-            for number, run in list(waiting.items()):
-                if isinstance(run, Failed):
-                    del waiting[number]
-                elif not run.args[0].runs(run.args[1]):
-                    found[number] = Failed(_LOST)
-                    del waiting[number]
-                elif (process := run.args[0]) not in batch:
-                    process.send("run", self.prepare_s, run.args[2], args)
-                    batch[process] = number
-            for process, number in batch.items():
-                del waiting[number]
-                try:
-                    found[number] = process.receive()
-                except Failed as error:
-                    found[number] = error
+            batch = {held[number].process: number for number in reversed(waiting)}
+            sent = []
+            for number in batch.values():
+                with _noting(found, number):
+                    held[number].send(self.prepare_s, *args)
+                    sent.append(number)
+            for number in sent:
+                with _noting(found, number):
+                    found[number] = held[number].process.receive()
+            waiting = [number for number in waiting if number not in batch.values()]
         return found
 
-    def _run(
-        self, process: "_Process", starts: int, number: int, *args: Any, run_s: float | None = None
-    ) -> Any:
-        if not process.runs(starts):
-            raise Failed(_LOST)
-        return process.ask("run", run_s or self.run_s, number, args)
+
+class _Held:
+    """A function that a worker keeps, as long as this process of the worker lives."""
+
+    def __init__(self, process: "_Process", number: int, run_s: float):
+        self.process, self._number, self._run_s = process, number, run_s
+        self._starts = process.starts
+
+    def __call__(self, *args: Any, run_s: float | None = None) -> Any:
+        """Runs it and waits for the answer."""
+        self.send(run_s or self._run_s, *args)
+        return self.process.receive()
+
+    def send(self, limit_s: float, *args: Any) -> None:
+        """Begins to run it; `Failed` if it is lost."""
+        if not self.process.runs(self._starts):
+            raise Failed("its process was ended when something else that it kept did not answer")
+        self.process.send("run", limit_s, self._number, args)
 
 
 class _Process:
@@ -221,6 +222,15 @@ class _Process:
         lines = [line.strip() for line in self._errors if line.strip()]
         self.end()
         return f"its process ended with status {status}: {(lines or ['no words'])[-1]}"
+
+
+@contextlib.contextmanager
+def _noting(found: list[Any], number: int) -> Iterator[None]:
+    """A failure of what is done here is the result of this number."""
+    try:
+        yield
+    except Failed as error:
+        found[number] = error
 
 
 def _answered(processes: list[_Process]) -> list[_Process]:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks import emitters, upstream
 from pipelib.bench.provenance import PACKAGE
 from pipelib.kernels import tuned
-from pipelib.kernels.ladder import RUNGS
+from pipelib.kernels.ladder import IDEAS, RUNGS
 from pipelib.kernels.products import Contender, Problem, dot
 from pipelib.kernels.tune import SOURCES, ours
 
@@ -75,8 +75,10 @@ class Plan(NamedTuple):
 
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
-    """Every rung, rung 1 with other slots, and all of `_shapes`."""
+    """Every rung, rung 1 with other slots, all of `_shapes`; of the first product, the ideas."""
     found = {f"rung {rung.number}": ours(problem, rung.config) for rung in RUNGS}
+    if problem == LADDER[0]:
+        found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     for slots in _SWEPT_SLOTS:
         config = dataclasses.replace(RUNGS[1].config, slots=slots)
         if config not in {rung.config for rung in RUNGS}:

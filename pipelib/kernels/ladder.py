@@ -1,10 +1,13 @@
-"""`RUNGS`: the ladder of `matmul`, from one buffer to what its tuned kernel does.
+"""`RUNGS`: the ladder of `matmul`, from one buffer to clusters; `IDEAS`: what went no further up.
 
 The model. Each rung is a configuration of `pipelib.kernels.matmul` and adds one idea of pipelining
-to the one before; nothing else changes but what the idea needs. What each buys is measured by
-`benchmarks/matmul.py`, and is in no place here.
+to the one before; nothing else changes but what the idea needs. The last rung, 8, is what a search
+over configurations found (`tuned`). An idea is a change of rung 7 that a search would not keep, or
+that it does not try. What each of them buys is measured by `benchmarks/matmul.py`, and is in no
+place here.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 from pipelib.kernels.matmul_config import MatmulConfig
@@ -16,6 +19,14 @@ class Rung(NamedTuple):
     number: int
     name: str
     idea: str
+    config: MatmulConfig
+
+
+class Idea(NamedTuple):
+    """A change of the last rung: its name, what speaks for it or against, the configuration."""
+
+    name: str
+    reason: str
     config: MatmulConfig
 
 
@@ -55,5 +66,41 @@ RUNGS: tuple[Rung, ...] = (
     Rung(
         7, "a cluster", "Two blocks share each load of b.",
         MatmulConfig(**_TWO, **_SQUARES, form="chained", cluster_m=2),
+    ),
+)  # fmt: skip
+
+_BEST = RUNGS[-1].config
+IDEAS: tuple[Idea, ...] = (
+    Idea(
+        "clusters of four", "They load less, but a GPU has places for fewer: some run afterwards.",
+        dataclasses.replace(_BEST, cluster_n=2),
+    ),
+    Idea(
+        "a block for every SM", "As many rounds as with fewer blocks, and more SMs to feed.",
+        dataclasses.replace(_BEST, blocks=132),
+    ),
+    Idea(
+        "steps of 128", "Half as many barriers, but SMEM holds two of them, not four.",
+        dataclasses.replace(_BEST, tile_k=128, slots=2),
+    ),
+    Idea(
+        "nothing in flight", "Each step's release no longer waits for the next step's wgmma.",
+        dataclasses.replace(_BEST, delay_release=0),
+    ),
+    Idea(
+        "tiles of 256 x 192", "A fifth fewer bytes for each product, in three slots.",
+        dataclasses.replace(_BEST, tile_m=256, tile_n=192, slots=3),
+    ),
+    Idea(
+        "three compute threads", "Tiles of 192 x 256, in three slots.",
+        dataclasses.replace(_BEST, tile_m=192, slots=3, compute_threads=3),
+    ),
+    Idea(
+        "rows of tiles", "Blocks that run together share all of a, and none of b.",
+        dataclasses.replace(_BEST, width=1),
+    ),
+    Idea(
+        "a pipeline for each tile", "Nothing is loaded while a tile is stored.",
+        dataclasses.replace(_BEST, form="persistent"),
     ),
 )  # fmt: skip

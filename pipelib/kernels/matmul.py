@@ -31,6 +31,8 @@ from pipelib.kernels import matmul_blocks
 from pipelib.kernels.device import default_device, num_sms
 from pipelib.kernels.matmul_blocks import Epilogue, Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
+from pipelib.kernels.sharding import varying_alike
+from pipelib.kernels.tuned import nearest_config
 
 _FLOAT8 = (jnp.dtype(jnp.float8_e4m3fn), jnp.dtype(jnp.float8_e5m2))
 _INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), *_FLOAT8)
@@ -59,7 +61,8 @@ def matmul(
         float8_e5m2 in any pair, and then K must be the last axis of both (`transpose_b` only).
         Of shapes that the kernel cannot address, `jax.lax.dot_general` makes the product: see
         "The fallback" in the module.
-      config: by default one is picked from the shape alone. There is no table of tuned ones yet.
+      config: by default that of the most similar product that was tuned on this GPU or another
+        Hopper (`pipelib.kernels.tuned`; `tune` finds more), or else `default_config`.
       epilogue: a function of float32 arrays of one shape, the product and each operand, that works
         on each element alone; called with parts, in registers, and with the whole without the
         kernel. It captures no arrays, only numbers. JAX compiles anew for each function object, so
@@ -90,7 +93,8 @@ def matmul(
     _check_epilogue(epilogue, operands)
     if config is not None:
         config.check(a.dtype, out_dtype, _matrices(operands, (m, n)))
-    return _product(a, b, operands, product)
+    a, b, *operands = varying_alike(a, b, *operands)
+    return _product(a, b, tuple(operands), product)
 
 
 def default_config(
@@ -220,11 +224,20 @@ def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> j
             " 9.x, a Hopper GPU."
         )
     if product.config is None:
-        m, n, _ = product.sizes(a, b)
+        m, n, k = product.sizes(a, b)
         matrices = _matrices(operands, (m, n))
-        config = default_config(m, n, a.dtype, product.out_dtype, matrices)
+        config = _pick(m, n, k, a.dtype, matrices, product)
         product = product._replace(config=config)
-    return matmul_blocks.run(a, b, operands, product, num_sms())
+    return varying_alike(matmul_blocks.run(a, b, operands, product, num_sms()), a)[0]
+
+
+def _pick(m: int, n: int, k: int, dtype: Any, matrices: list, product: Product) -> MatmulConfig:
+    """The tuned configuration of the nearest recorded product, or else the rule of thumb."""
+    near = nearest_config(
+        m, n, k, dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
+        out_dtype=product.out_dtype, operands=matrices,
+    )  # fmt: skip
+    return near or default_config(m, n, dtype, product.out_dtype, matrices)
 
 
 def _fallback(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:

@@ -44,7 +44,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
 from pipelib.kernels.matmul_config import (
-    MEMORY_REGISTERS,
     PIECE_ROWS,
     STAGED_ROWS,
     SWIZZLE,
@@ -83,14 +82,12 @@ def run(a: jax.Array, b: jax.Array, operands: tuple, product: Product, num_sms: 
     tiles = config.tiles(m, n)
     kinds = tuple(map(_kind, operands, [(m, n)] * len(operands)))
     operands = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
-    most = math.prod(tiles)
-    if config.form in ("persistent", "chained"):
-        most = min(most, config.blocks or num_sms // config.cluster_size * config.cluster_size)
+    clusters = config.resident_blocks(m, n, num_sms) // config.cluster_size
     cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
     block = functools.partial(_block, product, kinds, tiles)
     return plgpu.kernel(
         block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype),
-        scratch_types=_scratch(product, kinds, operands), grid=(most // config.cluster_size,),
+        scratch_types=_scratch(product, kinds, operands), grid=(clusters,),
         grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
         **dict(num_threads=config.threads, thread_name="thread") if config.threads > 1 else {},
     )(a, b, *operands)  # fmt: skip
@@ -338,7 +335,7 @@ class _Specialized(NamedTuple):
         return emit_pipeline_warp_specialized(
             functools.partial(steps.multiply, self.product), grid=(steps.count,),
             max_concurrent_steps=steps.slots, in_specs=steps.in_specs,
-            memory_registers=MEMORY_REGISTERS, wg_axis="thread",
+            memory_registers=self.product.config.memory_registers, wg_axis="thread",
             num_compute_wgs=self.product.config.compute_threads, compute_context=compute_thread,
             pipeline_state=state, ordinary_reads=False,
         )  # fmt: skip

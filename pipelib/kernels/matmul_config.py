@@ -21,8 +21,6 @@ from pipelib import specs
 SWIZZLE, PIECE_ROWS = 128, 8
 #: Rows that are staged and stored at once: those of a `wgmma`.
 STAGED_ROWS = 64
-#: Enough to compute addresses and to issue copies (CUTLASS gives its memory threads 24 to 40).
-MEMORY_REGISTERS = 40
 FORMS = ("ring", "specialized", "persistent", "chained")
 
 
@@ -47,7 +45,7 @@ class MatmulConfig:
       cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
         Those in a column share the loads of b, those in a row the loads of a (multicast).
       blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
-        None: one for each SM.
+        None: as few as go through them in as many rounds as one for each SM would.
 
     Raises:
       ValueError: for values that are not as above.
@@ -116,6 +114,15 @@ class MatmulConfig:
         return self.compute_threads + (self.form != "ring")
 
     @property
+    def memory_registers(self) -> int:
+        """Those of a lane of the memory thread: enough to compute addresses and to issue copies.
+
+        CUTLASS gives its memory threads 24 to 40. Of 40, three compute threads would have 152 each,
+        and ptxas asks for 154 to hold 64 x 256.
+        """
+        return 40 if self.compute_threads < 3 else 32
+
+    @property
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
         return self.cluster_m * self.cluster_n
@@ -134,6 +141,16 @@ class MatmulConfig:
         """Tiles along m and n, whole clusters of them."""
         whole = lambda size, tile, cluster: math.ceil(size / (tile * cluster)) * cluster
         return whole(m, self.tile_m, self.cluster_m), whole(n, self.tile_n, self.cluster_n)
+
+    def resident_blocks(self, m: int, n: int, num_sms: int) -> int:
+        """Blocks of the kernel for an output of m x n, all its tiles' or those of `blocks`."""
+        count = math.prod(self.tiles(m, n))
+        if self.form in ("ring", "specialized"):
+            return count
+        if self.blocks is not None:
+            return min(count, self.blocks)
+        clusters, most = count // self.cluster_size, num_sms // self.cluster_size
+        return math.ceil(clusters / math.ceil(clusters / most)) * self.cluster_size
 
     def accumulator_registers(self) -> int:
         """Registers that each lane's part of a thread's float32 accumulator takes."""
@@ -160,7 +177,7 @@ class MatmulConfig:
             )
         share = min(255, specs.REGISTERS // self.threads)
         if self.form != "ring":
-            share = specs.compute_registers(MEMORY_REGISTERS, self.compute_threads)
+            share = specs.compute_registers(self.memory_registers, self.compute_threads)
         if (taken := self.accumulator_registers()) >= share:
             raise ValueError(
                 f"MatmulConfig: an accumulator of {self.rows} x {self.tile_n} takes {self.rows} x"

@@ -1,11 +1,15 @@
 """`pipelib.kernels.matmul` against float64: interpreted, traced and checked, lowered; on a GPU."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
 
 import pipelib
 from pipelib import specs
@@ -125,15 +129,14 @@ def finished(acc, operands):
     return np.maximum(acc * scale + bias, 0.0) * number + residual
 
 
-@pytest.mark.parametrize(
-    "config", [dataclasses.replace(SHARED, tile_n=128), CLUSTER], ids=["ring", "cluster"]
-)
+@pytest.mark.parametrize("config", [SHARED, ALONE], ids=["ring", "specialized"])
 def test_operands(config):
     """Each tile, and each part of it, gets its own of all of them; also at the edges.
 
-    A cluster's tiles stay small: with larger ones, JAX's interpreter hands each thread's work to a
-    pool of as many as the machine has cores, and two that wait for a third occupy two of them.
+    Clusters have their turn on the GPU. JAX's interpreter hands the work of each thread to a pool
+    of as many as the machine has cores: of four threads, two that wait can occupy two cores.
     """
+    config = dataclasses.replace(config, tile_n=128)
     m, n = 136, 192
     (a, b), operands = factors(m, n, 64), epilogue_operands(m, n)
     with interpreted():
@@ -343,6 +346,22 @@ def test_default_configuration_fits(shape, dtype, out_dtype):
     config = default_config(*shape, dtype, out_dtype)
     config.check(dtype, out_dtype)
     assert config.slots >= 2
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 20000)] * 2),
+    cluster=st.sampled_from([(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]),
+    sms=st.integers(8, 160),
+)
+def test_blocks_go_through_the_tiles_in_as_few_rounds(shape, cluster, sms):
+    """In as many rounds as with a block for each SM, and with one block fewer in more."""
+    config = MatmulConfig(cluster_m=cluster[0], cluster_n=cluster[1])
+    size, blocks = config.cluster_size, config.resident_blocks(*shape, sms)
+    tiles = math.prod(config.tiles(*shape))
+    rounds = math.ceil(tiles / (sms // size * size))
+    assert blocks % size == 0 and 1 <= blocks <= max(sms, size)
+    assert math.ceil(tiles / blocks) == rounds
+    assert blocks == size or math.ceil(tiles / (blocks - size)) > rounds
 
 
 def test_default_configuration_has_a_tile_for_each_multiprocessor():
@@ -608,11 +627,67 @@ def test_transposed_on_gpu(transpose_a, transpose_b):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", [ONE, TWO, ODD, CONFIGS["large"]], ids=str)
-def test_configurations_on_gpu(config):
-    config = dataclasses.replace(config, blocks=None)
-    a, b = factors(4096, 2048, 1024, BRAIN)
-    check_rows(matmul(a, b, config=config), a, b, BRAIN)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name != "default"])
+def test_configurations_on_gpu(name):
+    """Many tiles for each block, and edges of all three axes."""
+    config = CONFIGS[name]
+    if config.form in ("persistent", "chained"):
+        config = dataclasses.replace(config, blocks=None)
+    for m, n, k in ((2048, 2048, 1024), (1000, 1088, 1152)):
+        a, b = factors(m, n, k, BRAIN)
+        check_rows(matmul(a, b, config=config), a, b, BRAIN)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FORMS)
+def test_operands_on_gpu(name):
+    (m, n), config = (1000, 1088), dataclasses.replace(FORMS[name], tile_n=128)
+    if config.form in ("persistent", "chained"):
+        config = dataclasses.replace(config, blocks=None)
+    (a, b), operands = factors(m, n, 512), epilogue_operands(m, n)
+    out = matmul(a, b, config=config, epilogue=finish, operands=operands, out_dtype=FLOAT)
+    check_close(out, finished(reference(a, b), operands), FLOAT)
+
+
+def sharded(devices):
+    """Rows of `a` on one device each and `b` on all; and K divided, the parts added up."""
+    mesh = jax.make_mesh((devices,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    deep = lambda a, b: jax.lax.psum(matmul(a, b, out_dtype=FLOAT), "x")
+    return (
+        jax.shard_map(matmul, mesh=mesh, in_specs=(P("x"), P()), out_specs=P("x")),
+        jax.shard_map(deep, mesh=mesh, in_specs=(P(None, "x"), P("x")), out_specs=P()),
+    )
+
+
+def check_shards(m, n, k, devices):
+    (a, b), (rows, deep) = factors(m, n, k), sharded(devices)
+    check_rows(jax.jit(rows)(a, b), a, b, HALF)
+    check_rows(jax.jit(deep)(a, b), a, b, FLOAT)
+    total = lambda a, b: jnp.sum(rows(a, b).astype(FLOAT))
+    da, db = jax.jit(jax.grad(total, (0, 1)))(a, b)
+    a64, b64 = (np.asarray(x).astype(np.float64) for x in (a, b))
+    check_close(da, np.broadcast_to(b64.sum(1), a.shape), HALF)
+    check_close(db, np.broadcast_to(a64.sum(0)[:, None], b.shape), HALF)
+
+
+def test_shard_map():
+    check_shards(17, 23, 29, devices=1)
+
+
+def test_shard_map_lowers():
+    """With the kernel, and its gradients: they vary over the mesh as their shards do."""
+    a, b = (jax.ShapeDtypeStruct(shape, HALF) for shape in ((1024, 2048), (2048, 768)))
+    for product in sharded(devices=1):
+        total = lambda a, b: jnp.sum(product(a, b).astype(FLOAT))
+        traced = jax.jit(jax.grad(total, (0, 1))).trace(a, b)
+        assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.gpu
+def test_shard_map_on_two_gpus():
+    if len(jax.devices()) < 2:
+        pytest.skip("needs two GPUs")
+    check_shards(1024, 768, 2048, devices=2)
 
 
 @pytest.mark.gpu

@@ -145,10 +145,7 @@ def _with_table() -> tuple[pathlib.Path, ...]:
 
 _RUNGS = PACKAGE / "kernels" / "ladder.py"
 PLANS = {
-    "ladder": Plan(
-        LADDER, _ladder, lambda: (*_with_table(), _RUNGS),
-        sustained=(CUBLAS, UPSTREAM, TUNED, *(f"rung {rung.number}" for rung in RUNGS[6:])),
-    ),
+    "ladder": Plan(LADDER, _ladder, lambda: (*_with_table(), _RUNGS)),
     "shapes": Plan(SHAPES, _shapes, _with_table),
     "emitters": Plan(
         (Problem(4096, 4096, 4096),), _emitters,

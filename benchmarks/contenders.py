@@ -77,7 +77,7 @@ class Plan(NamedTuple):
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
     """Every rung, rung 1 with other slots, all of `_shapes`; of the first product, the ideas."""
     found = {f"rung {rung.number}": ours(problem, rung.config) for rung in RUNGS}
-    if problem == LADDER[0]:
+    if problem[:4] == LADDER[0][:4]:
         found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     for slots in _SWEPT_SLOTS:
         config = dataclasses.replace(RUNGS[1].config, slots=slots)

@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
@@ -44,6 +46,21 @@ def test_the_commands_and_what_they_print(tmp_path):
     assert (first.returncode, first.stdout) == (0, printed + "\n"), first.stderr
     assert second.stdout.startswith("timeline.html: add_one, simulated on NVIDIA H100")
     assert (tmp_path / "timeline.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_kernels_that_are_called():
+    pattern = r"```pycon\n(>>> from pipelib.kernels.*?)```"
+    (block,) = re.findall(pattern, README.read_text(), re.DOTALL)
+    code = re.sub(r"^(>>>|\.\.\.) ", "", block, flags=re.MULTILINE)
+    draw = np.random.default_rng(0).standard_normal
+    shapes = dict(x=(9, 20), w=(20, 20), bias=(20,), scale=(20,))  # small: plain JAX makes these
+    names = {name: jnp.asarray(draw(shape), jnp.bfloat16) for name, shape in shapes.items()}
+    wide = {name: np.asarray(value).astype(np.float64) for name, value in names.items()}
+    exec(code, names := names | {"jnp": jnp})
+    normed = wide["x"] / np.sqrt((wide["x"] ** 2).mean(1, keepdims=True)) * wide["scale"]
+    expected = np.maximum(normed @ wide["w"] + wide["bias"], 0.0) + wide["x"]
+    off = np.asarray(names["y"]).astype(np.float64) - expected
+    assert np.linalg.norm(off) < 0.01 * np.linalg.norm(expected)
 
 
 @pytest.mark.gpu

@@ -83,10 +83,16 @@ class Machine(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> "Machine":
-        """A machine of its fields as a JSON object; TypeError if they are not all there."""
-        fields = json.loads(text)
-        rates = fields.pop("wgmma_flops_per_cycle")
-        return cls(wgmma_flops_per_cycle=tuple(sorted(rates.items())), **fields)
+        """A machine of its fields as a JSON object; ValueError if they are not just these."""
+        try:
+            fields = json.loads(text)
+            rates = fields.pop("wgmma_flops_per_cycle")
+            return cls(wgmma_flops_per_cycle=tuple(sorted(rates.items())), **fields)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"This text has not the fields of a Machine ({error!r}), so there are no times in"
+                " it: give what to_json returned."
+            ) from error
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""

@@ -142,12 +142,12 @@ def test_json():
     assert Machine.from_json(TOY.to_json()) == TOY
     fields = json.loads(TOY.to_json())
     del fields["sms"]
-    with pytest.raises(ValueError, match="not the fields of a Machine .*sms.*give what to_json"):
+    with pytest.raises(ValueError, match=r"not the fields of a Machine .*sms.*give what to_json"):
         Machine.from_json(json.dumps(fields))
     assert machine.H200.wgmma_rate("float8_e4m3fn") > 1.9 * machine.H200.wgmma_rate("bfloat16")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"wgmma_flops_per_cycle": 3}'])
 def test_what_is_no_machine_is_refused(text):
-    with pytest.raises(ValueError, match="^This text has not the fields of a Machine"):
+    with pytest.raises(ValueError, match=r"^This text has not the fields of a Machine"):
         Machine.from_json(text)

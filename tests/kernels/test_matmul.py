@@ -708,8 +708,9 @@ def test_epilogue_on_gpu():
 @pytest.mark.gpu
 def test_vmap_and_gradients_on_gpu():
     a, b = factors(264, 320, 512, batch=(3,))
-    out = jax.vmap(matmul, (0, None))(a, b)
-    check_close(out, np.stack([reference(x, b) for x in a]), HALF)
+    for config in (None, MatmulConfig(cluster_m=2)):
+        out = jax.vmap(lambda a: matmul(a, b, config=config))(a)
+        check_close(out, np.stack([reference(x, b) for x in a]), HALF)
     for transpose_a in (False, True):
         for transpose_b in (False, True):
             check_gradients(512, 320, 768, transpose_a, transpose_b)

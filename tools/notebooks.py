@@ -50,13 +50,16 @@ from pipelib.bench import provenance
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 RECORD = "pipelib_record"
-# What hazards did, and the words of a chapter that its outputs depend on this,
-# or on a part of pipelib that other chapters do without.
-HAZARDS = tuple(ROOT.glob("benchmarks/results/*/hazards*.json"))
+# Records that a chapter may quote, and the words of a chapter that its outputs
+# depend on these, or on a part of pipelib that other chapters do without.
+RESULTS = ROOT / "benchmarks" / "results"
+HAZARDS = tuple(RESULTS.glob("*/hazards*.json"))
+KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
 ANALYSIS = re.compile(
     r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
+MEASURED = re.compile(r"pipelib\.bench import .*(ladder|bandwidth)")
 CELL_SECONDS = 300
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
@@ -220,7 +223,12 @@ def sources(text: str) -> list[pathlib.Path]:
         for path in provenance.PACKAGE.iterdir()
         if path.name not in without and not path.name.startswith((".", "__py"))
     )
-    return [*sorted(package), *sorted(HAZARDS if shows else ())]
+    records = [*HAZARDS] if shows else []
+    if MEASURED.search(text):
+        records += [
+            path for name in KERNEL_RECORDS for path in RESULTS.glob(f"*/{name}")
+        ]
+    return [*sorted(package), *sorted(records)]
 
 
 def outputs_digest(notebook: NotebookNode) -> str:

@@ -1,17 +1,11 @@
-"""What the gallery's faulty kernels did, in words: the records of `benchmarks/hazards.py`.
+"""What the gallery's faulty kernels did, in words: the records of `benchmarks/hazards.py`."""
 
-The records are in the repository under `benchmarks/results`, and in an installed package beside
-this module's folder under `results`.
-"""
-
-import json
 import pathlib
 from typing import Any, NamedTuple
 
-from pipelib.bench.provenance import PACKAGE
+from pipelib.bench import results
 
-_FOLDERS = PACKAGE.parent / "benchmarks" / "results", PACKAGE / "results"
-_GPU, _JAX = "nvidia-h200/hazards.json", "interpreter/hazards-jax-*.json"
+_GPU, _JAX = f"{results.GPU}/hazards.json", "interpreter/hazards-jax-*.json"
 
 
 class Outcomes(NamedTuple):
@@ -21,13 +15,10 @@ class Outcomes(NamedTuple):
     jax: tuple[dict[str, Any], ...]
 
     @classmethod
-    def read(cls, folders: tuple[pathlib.Path, ...] = _FOLDERS) -> "Outcomes":
+    def read(cls, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> "Outcomes":
         """The committed records; FileNotFoundError if the package came without them."""
-        for folder in folders:
-            if (folder / _GPU).is_file():
-                found = [folder / _GPU, *sorted(folder.glob(_JAX))]
-                gpu, *jax = (json.loads(path.read_text("utf-8")) for path in found)
-                return cls(gpu, tuple(jax))
+        for gpu in results.read(_GPU, folders):
+            return cls(gpu, tuple(results.read(_JAX, folders)))
         raise FileNotFoundError(
             f"{_GPU} is in none of {', '.join(map(str, folders))}, so there is nothing to say on"
             " what hazards did: use a checkout of the repository, or a wheel built from one."

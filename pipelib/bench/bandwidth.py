@@ -1,0 +1,50 @@
+"""What the record of `benchmarks/memory_bound.py` says, for the chapter that quotes it.
+
+A record that is not there, or lacks a part, gives no points and a sentence in place of a table.
+"""
+
+import pathlib
+from statistics import median
+from typing import Any
+
+from pipelib.bench import results
+
+
+def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any]:
+    """The record; without rows and points if there is none."""
+    found = results.read(f"{results.GPU}/memory_bound.json", folders)
+    return found[0] if found else {"rows": [], "curve": []}
+
+
+def curve(found: dict[str, Any]) -> dict[int, list[tuple[float, float]]]:
+    """By the bytes of a step: (bytes of all slots of an SM, bytes a second) for each slot count."""
+    series: dict[int, list[tuple[float, float]]] = {}
+    for point in found["curve"]:
+        slots = point["slots"] * point["step_bytes"] * point["blocks_per_sm"]
+        series.setdefault(point["step_bytes"], []).append((slots, _rate(point)))
+    return series
+
+
+def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
+    """Kernels on one shape: time, rate, and the rate over that of the fastest copy."""
+    here = [row for row in found["rows"] if (row["rows"], row["length"]) == (rows, length)]
+    here = [row for row in here if row["dtype"] == dtype and _is_plain(row)]
+    copies = [_rate(row) for row in here if row["kernel"] == "copy"]
+    if not copies:
+        return f"(The record has no copy of {rows} x {length}: `make benchmark` measures it.)"
+    lines = ["| | µs | TB/s | of the fastest copy |", "|---|--:|--:|--:|"]
+    for row in here:
+        us, rate = median(row["burst_us"]), _rate(row)
+        name = f"{row['kernel']}, {row['variant']}"
+        lines.append(f"| {name} | {us:.1f} | {rate / 1e12:.2f} | {rate / max(copies):.1%} |")
+    return "\n".join(lines)
+
+
+def _is_plain(row: dict[str, Any]) -> bool:
+    """Whether it is a kernel as it ships, and none of the variants that were tried."""
+    return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA")
+
+
+def _rate(row: dict[str, Any]) -> float:
+    """Bytes a second, read and written together, at the median time."""
+    return row["bytes"] / median(row["burst_us"]) * 1e6

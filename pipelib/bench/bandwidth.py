@@ -32,7 +32,7 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
     copies = [_rate(row) for row in here if row["kernel"] == "copy"]
     if not copies:
         return f"(The record has no copy of {rows} x {length}: `make benchmark` measures it.)"
-    lines = ["| | µs | TB/s | of the fastest copy |", "|---|--:|--:|--:|"]
+    lines = ["| kernel | µs | TB/s | of the fastest copy |", "|---|--:|--:|--:|"]
     for row in here:
         us, rate = median(row["burst_us"]), _rate(row)
         name = f"{row['kernel']}, {row['variant']}"

@@ -32,8 +32,8 @@ class Group(NamedTuple):
 
     @property
     def shape(self) -> str:
-        """M x N x K."""
-        return " x ".join(str(self.problem[axis]) for axis in "mnk")
+        """MxNxK."""
+        return _shape(self.problem)
 
     @property
     def flops(self) -> int:
@@ -79,6 +79,11 @@ class Search(NamedTuple):
     problem: dict[str, Any]
     rows: list[tuple[dict[str, Any], float | None, str]]
     finals: list[tuple[dict[str, Any], float | None, str]]
+
+    @property
+    def shape(self) -> str:
+        """MxNxK."""
+        return _shape(self.problem)
 
     def near_misses(self) -> list[tuple[str, float | None, str]]:
         """What differs from the winner in one thing: the fastest of each kind, slowest last.
@@ -129,6 +134,10 @@ def _search(search: dict[str, Any]) -> Search:
     return Search(search["problem"], rows(search["rows"]), rows(search["finals"]))
 
 
+def _shape(problem: dict[str, Any]) -> str:
+    return "x".join(str(problem[axis]) for axis in "mnk")
+
+
 def _late(samples: list[Any]) -> list[Any]:
     return samples[len(samples) // 2 :]
 
@@ -159,9 +168,7 @@ def rung_row(number: int, found: list[Group]) -> str:
     """A rung's row beside that of the rung before: rates, spread, share of cuBLAS's."""
     if not found:
         return missing("ladder")
-    lines = ["| | TFLOP/s (share of cuBLAS's rate) |", "|---|--:|"]
-    lines[0] = "| | " + " | ".join(group.shape for group in found) + " |"
-    lines[1] = "|---|" + "--:|" * len(found)
+    lines = _head("TFLOP/s (share of cuBLAS's)", found)
     names = [f"rung {n}" for n in (number - 1, number) if n >= 0]
     for name in names:
         lines.append(f"| {name}, {NAMES[name]} | " + _cells(name, found) + " |")
@@ -172,14 +179,19 @@ def ladder_table(found: list[Group]) -> str:
     """All rungs, the tuned kernel, JAX's own and cuBLAS on each product."""
     if not found:
         return missing("ladder")
-    lines = ["| | " + " | ".join(group.shape for group in found) + " |"]
-    lines.append("|---|" + "--:|" * len(found))
+    lines = _head("TFLOP/s (share of cuBLAS's)", found)
     for name, words in (NAMES | {UPSTREAM: "JAX's own"}).items():
         lines.append(f"| {name}, {words} | " + _cells(name, found) + " |")
     rates = (group.rate(group.baseline or "") for group in found)
     cells = (f"{rate / 1e12:.0f}" if rate else "not measured" for rate in rates)
     lines.append("| cuBLAS | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _head(first: str, found: list[Group]) -> list[str]:
+    """The head of a table with a column for each product."""
+    shapes = " | ".join(group.shape for group in found)
+    return [f"| {first} | {shapes} |", "|---|" + "--:|" * len(found)]
 
 
 def _cells(name: str, found: list[Group]) -> str:
@@ -219,8 +231,7 @@ def slots_table(found: list[Group]) -> str:
     if not found:
         return missing("ladder")
     names = {1: "rung 0", 2: "rung 1"} | {n: f"rung 1 with {n} slots" for n in range(3, 33)}
-    lines = ["| slots | " + " | ".join(group.shape for group in found) + " |"]
-    lines.append("|--:|" + "--:|" * len(found))
+    lines = _head("slots", found)
     for slots, name in names.items():
         if any(name in group.contenders for group in found):
             lines.append(f"| {slots} | " + _cells(name, found) + " |")
@@ -250,7 +261,7 @@ def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
 
 def power_table(found: list[Group]) -> str:
     """Rates of bursts and of the sustained runs, with the clock and the power of these."""
-    lines = ["| product | | burst | sustained | share of cuBLAS's | clock, MHz | power, W |"]
+    lines = ["| product | kernel | burst | sustained | of cuBLAS | MHz | W |"]
     lines.append("|---|---|--:|--:|--:|--:|--:|")
     for group in found:
         baselines = [n for n in group.contenders if n.startswith(CUBLAS)]
@@ -281,7 +292,7 @@ def emitters_table(found: list[Group]) -> str:
     """Rungs by pipelib's emitters and by JAX's: the ratio of their times."""
     if not found:
         return missing("emitters")
-    lines = ["| | µs | ± half spread | of JAX's time |", "|---|--:|--:|--:|"]
+    lines = ["| kernel | µs | ± half spread | of JAX's time |", "|---|--:|--:|--:|"]
     for group in found:
         for name, measured in group.contenders.items():
             share = group.share(f"{name.partition(',')[0]}, upstream", name)

@@ -52,7 +52,7 @@ def test_the_fastest_of_cublas_is_the_baseline():
     assert GROUP.share("rung 1") == pytest.approx(2.2 / 5)
     assert GROUP.share("rung 1", "rung 0") == pytest.approx(2)
     assert GROUP.spread("rung 0") == pytest.approx(1 / 10)
-    assert GROUP.shape == "1000 x 1000 x 500"
+    assert GROUP.shape == "1000x1000x500"
 
 
 def test_of_a_sustained_run_the_late_half_counts():
@@ -114,7 +114,7 @@ def test_shapes_have_ratios_and_their_mean():
 
 def test_power():
     table = ladder.power_table([GROUP])
-    assert row(table, "1000 x 1000 x 500 | matmul")[2:] == ["500", "250", "125.0%", "1500", "690"]
+    assert row(table, "1000x1000x500 | matmul")[2:] == ["500", "250", "125.0%", "1500", "690"]
     assert len(table.splitlines()) == 4
     assert "no part" in ladder.power_table([EMPTY])
 

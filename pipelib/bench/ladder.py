@@ -15,6 +15,7 @@ from statistics import median, quantiles
 from typing import Any, NamedTuple
 
 from pipelib.bench import results
+from pipelib.kernels import tuned
 from pipelib.kernels.ladder import IDEAS, RUNGS
 
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
@@ -220,6 +221,28 @@ def ideas_table(found: list[Group]) -> str:
         time = time if share is None else _change(share)
         lines.append(f"| {idea.name} | {time} | {idea.reason} |")
     return "\n".join(lines)
+
+
+def repeatability(found: list[Group]) -> str:
+    """How far the last rung and the tuned kernel are apart where they are the same kernel.
+
+    It is the same one where the table of tuned configurations has that of the rung. Nothing is said
+    where it has another.
+    """
+    last, apart = RUNGS[-1], []
+    for group in found:
+        m, n, k, dtype = (group.problem[name] for name in ("m", "n", "k", "dtype"))
+        gpu = group.run["provenance"]["gpu"]
+        ratio = group.share(f"rung {last.number}", TUNED)
+        if ratio and tuned.nearest_config(m, n, k, dtype, gpu=gpu) == last.config:
+            apart.append(f"{ratio - 1:+.1%} for {group.shape} in {dtype}")
+    if not apart:
+        return ""
+    return (
+        f"Where tuning found rung {last.number} again, the two are one kernel, measured twice in a"
+        f" run. Rung {last.number}'s rate differs from the other's by {', '.join(apart)}. Smaller"
+        " differences in the tables say nothing."
+    )
 
 
 def _change(ratio: float) -> str:

@@ -101,6 +101,19 @@ def test_an_idea_is_compared_with_the_last_rung():
     assert row(table, IDEAS[2].name)[1] == "not measured"
 
 
+def test_the_same_kernel_measured_twice(monkeypatch):
+    def nearest(m, n, k, dtype, *, gpu):
+        assert (m, n, k, dtype, gpu) == (1000, 1000, 500, "bfloat16", "NVIDIA H200")
+        return table
+
+    monkeypatch.setattr(ladder.tuned, "nearest_config", nearest)
+    table = RUNGS[-1].config
+    assert "by -50.0% for 1000x1000x500 in bfloat16." in ladder.repeatability([EMPTY, GROUP])
+    assert ladder.repeatability([EMPTY]) == ""
+    table = RUNGS[-2].config
+    assert ladder.repeatability([GROUP]) == ""
+
+
 def test_shapes_have_ratios_and_their_mean():
     slower = GROUP._replace(contenders=CONTENDERS | {"matmul": timed(8.8, 8.8, 8.8)})
     table = ladder.shapes_table([GROUP, EMPTY])

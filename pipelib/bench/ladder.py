@@ -21,7 +21,8 @@ from pipelib.kernels.ladder import IDEAS, RUNGS
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
 TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS"
 #: The rungs, and what tuning found beyond them.
-NAMES = {f"rung {rung.number}": rung.name for rung in RUNGS} | {TUNED: "tuned"}
+NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
+NAMES[TUNED] = f"rung {len(RUNGS)}, tuned"
 
 
 class Group(NamedTuple):
@@ -166,23 +167,23 @@ def where(found: Iterable[Group]) -> str:
 
 
 def rung_row(number: int, found: list[Group]) -> str:
-    """A rung's row beside that of the rung before: rates, spread, share of cuBLAS's."""
+    """A rung's row beside that of the rung before: TFLOP/s ± spread (share of cuBLAS's)."""
     if not found:
         return missing("ladder")
-    lines = _head("TFLOP/s (share of cuBLAS's)", found)
+    lines = _head("kernel", found)
     names = [f"rung {n}" for n in (number - 1, number) if n >= 0]
     for name in names:
-        lines.append(f"| {name}, {NAMES[name]} | " + _cells(name, found) + " |")
+        lines.append(f"| {NAMES[name]} | " + _cells(name, found) + " |")
     return "\n".join(lines)
 
 
 def ladder_table(found: list[Group]) -> str:
-    """All rungs, the tuned kernel, JAX's own and cuBLAS on each product."""
+    """All rungs, the tuned kernel, JAX's own and cuBLAS: TFLOP/s ± spread (share of cuBLAS's)."""
     if not found:
         return missing("ladder")
-    lines = _head("TFLOP/s (share of cuBLAS's)", found)
+    lines = _head("kernel", found)
     for name, words in (NAMES | {UPSTREAM: "JAX's own"}).items():
-        lines.append(f"| {name}, {words} | " + _cells(name, found) + " |")
+        lines.append(f"| {words} | " + _cells(name, found) + " |")
     rates = (group.rate(group.baseline or "") for group in found)
     cells = (f"{rate / 1e12:.0f}" if rate else "not measured" for rate in rates)
     lines.append("| cuBLAS | " + " | ".join(cells) + " |")

@@ -76,7 +76,7 @@ def test_the_ladder_s_table_has_every_rung_and_says_why_one_has_no_rate():
     assert row(table, "rung 0") == ["rung 0, one buffer", "100 ± 10.0% (22.0%)"]
     assert row(table, "rung 6")[1] == "ran for too long"
     assert row(table, "rung 5")[1] == "not measured"
-    assert row(table, "hopper")[1] == "400 ± 0.0% (88.0%)"
+    assert row(table, "JAX's own")[1] == "400 ± 0.0% (88.0%)"
     assert row(table, "cuBLAS")[1] == "455"
     assert len(table.splitlines()) == 2 + len(RUNGS) + 3
 

@@ -26,8 +26,9 @@ import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib.bench import outcomes, provenance, timing
+from pipelib.bench import provenance, timing
 from pipelib.gallery import GALLERY
+from pipelib.measured import outcomes
 from pipelib.schedule.player import Player, Setting
 from pipelib.schedule.report import Report, count
 

@@ -59,7 +59,7 @@ ANALYSIS = re.compile(
     r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
-MEASURED = re.compile(r"pipelib\.bench import .*(ladder|bandwidth)")
+MEASURED = re.compile(r"pipelib\.measured import .*(ladder|bandwidth)")
 CELL_SECONDS = 300
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
@@ -218,6 +218,7 @@ def sources(text: str) -> list[pathlib.Path]:
     shows = ANALYSIS.search(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
+    without -= {"measured"} if MEASURED.search(text) else set()
     package = (
         path
         for path in provenance.PACKAGE.iterdir()

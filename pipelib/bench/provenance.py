@@ -29,7 +29,7 @@ import jax
 import jaxlib.version
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
-ANALYSIS = ("__main__.py", "gallery.py", "schedule")
+ANALYSIS = ("__main__.py", "gallery.py", "measured", "schedule")
 
 
 def on_hopper() -> bool:

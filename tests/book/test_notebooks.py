@@ -124,16 +124,16 @@ def test_other_code_in_pipelib_is_found(md, monkeypatch):
     ("code", "more"),
     [
         ("x = 1", set()),
-        ("pipelib.check(program)", {"gallery.py", "schedule", "hazards.json"}),
+        ("pipelib.check(program)", {"gallery.py", "schedule", "measured", "hazards.json"}),
         ("pipelib.kernels.matmul(a, b)", {"kernels"}),
-        ("from pipelib.bench import ladder", {"memory_bound.json"}),
+        ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),
     ],
 )
 def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
     found = {path.name for path in notebooks.sources(code)}
     some = {"ring.py", "pipeline.py", "book.py", "bench", "__init__.py"}
     optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
-    optional |= {"memory_bound.json"}
+    optional |= {"measured", "memory_bound.json"}
     assert some <= found
     assert found & optional == more
     assert "__main__.py" not in found and "__pycache__" not in found

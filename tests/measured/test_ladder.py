@@ -1,11 +1,11 @@
-"""`pipelib.bench.ladder`, `bandwidth` and `results`: records, as the chapters quote them."""
+"""`pipelib.measured.ladder`, `bandwidth` and `results`: records, as the chapters quote them."""
 
 import json
 
 import pytest
 
-from pipelib.bench import bandwidth, ladder, results
 from pipelib.kernels.ladder import IDEAS, RUNGS
+from pipelib.measured import bandwidth, ladder, results
 
 PROBLEM = dict(m=1000, n=1000, k=500, dtype="bfloat16")  # 1e9 operations
 RUN = {"provenance": dict(gpu="NVIDIA H200", jax="0.11.2", utc="2026-11-21T18:00:00+00:00")}

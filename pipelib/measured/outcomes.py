@@ -3,7 +3,7 @@
 import pathlib
 from typing import Any, NamedTuple
 
-from pipelib.bench import results
+from pipelib.measured import results
 
 _GPU, _JAX = f"{results.GPU}/hazards.json", "interpreter/hazards-jax-*.json"
 

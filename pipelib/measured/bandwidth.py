@@ -7,7 +7,7 @@ import pathlib
 from statistics import median
 from typing import Any
 
-from pipelib.bench import results
+from pipelib.measured import results
 
 
 def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from pipelib.bench import results
 from pipelib.kernels import tuned
 from pipelib.kernels.ladder import IDEAS, RUNGS
+from pipelib.measured import results
 
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
 TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS"

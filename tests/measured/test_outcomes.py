@@ -1,10 +1,10 @@
-"""`pipelib.bench.outcomes`: records of hazards, in words."""
+"""`pipelib.measured.outcomes`: records of hazards, in words."""
 
 import json
 
 import pytest
 
-from pipelib.bench.outcomes import Outcomes
+from pipelib.measured.outcomes import Outcomes
 
 RIGHT = dict(outcome="nothing", wrong=[0, 0], error=[0.0, 0.0])
 RACE = dict(race="read by `f` and write by `g`", end="wrong", text="")

@@ -91,7 +91,7 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@mkdir -p $(RESULTS)
 	@set -e; export PYTHONPATH=$(CURDIR); \
 		$(GPU_PYTHON) -m benchmarks.matmul $(PARTS) $(ARGS); \
-		$(GPU_PYTHON) -m benchmarks.memory_bound $(RESULTS)/memory_bound.json; \
+		$(GPU_PYTHON) -m benchmarks.memory_bound measure $(RESULTS)/memory_bound.json; \
 		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \

@@ -1,5 +1,6 @@
 """What holds for every file: one address, no machine's own paths."""
 
+import ast
 import functools
 import pathlib
 import re
@@ -95,3 +96,17 @@ def test_locks_agree():
         shared = base.keys() & other.keys()
         assert shared
         assert {k: other[k] for k in shared} == {k: base[k] for k in shared}
+
+
+def test_make_benchmark_calls_each_benchmark_as_it_says():
+    """The words after a module are a command that its docstring has."""
+    make = ["make", "--dry-run", "--no-print-directory", "benchmark", "GPU=nvidia-h200"]
+    done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT)
+    calls = re.findall(r"-m (benchmarks\.\w+) (\S+)", done.stdout)
+    assert {module for module, _ in calls} == {
+        "benchmarks.matmul", "benchmarks.memory_bound", "benchmarks.machine"
+    }  # fmt: skip
+    for module, word in calls:
+        source = ROOT / (module.replace(".", "/") + ".py")
+        said = ast.get_docstring(ast.parse(source.read_text("utf-8")))
+        assert f"python -m {module} {word}" in said

@@ -10,7 +10,6 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +21,10 @@ from pipelib.kernels import tuned
 from pipelib.kernels.ladder import IDEAS, RUNGS
 from pipelib.kernels.products import Contender, Problem, dot
 from pipelib.kernels.tune import SOURCES, ours
+from pipelib.measured import ladder
 
-CUBLAS, UPSTREAM, TUNED = "cuBLAS (XLA)", "hopper_matmul_mgpu", "matmul"
+#: As who reads the record knows them.
+CUBLAS, UPSTREAM, TUNED = f"{ladder.CUBLAS} (XLA)", ladder.UPSTREAM, ladder.TUNED
 #: XLA times some of cuBLAS's kernels and picks one, not always the same, so it picks twice; with
 #: no times it takes cuBLAS's own choice. The fastest of the three is what others are held against.
 AGAIN, UNTIMED = f"{CUBLAS}, picked again", f"{CUBLAS}, own choice"
@@ -114,12 +115,6 @@ def _emitters(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, C
         f"rung {rung}, {emitter}": functools.partial(emitters.product, rung=rung, emitter=emitter)
         for rung, emitter in itertools.product((1, 2, 4), emitters.EMITTERS)
     }
-
-
-def fastest_baseline(found: dict[str, dict[str, Any]]) -> str | None:
-    """The one of `BASELINES` whose bursts were the fastest; None if there is none."""
-    times = lambda name: found.get(name, {}).get("burst_microseconds")
-    return min(filter(times, BASELINES), key=lambda name: median(times(name)), default=None)
 
 
 def upstream_config(problem: Problem, groups: Sequence[dict[str, Any]]) -> Any:

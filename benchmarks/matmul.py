@@ -34,7 +34,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median, quantiles
 from typing import Any
 
 from benchmarks import upstream
@@ -44,7 +43,6 @@ from benchmarks.contenders import (
     PLANS,
     SEARCHED,
     Plan,
-    fastest_baseline,
     sources,
 )
 from pipelib.bench.provenance import PACKAGE, code_digest
@@ -65,6 +63,7 @@ from pipelib.kernels.tune import (
     write_search,
 )
 from pipelib.kernels.workers import Failed, Run, Workers
+from pipelib.measured import ladder
 
 OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
@@ -113,7 +112,8 @@ class Group:
             for turn in range(plan.rounds):
                 self._burst(turn, plan.launches)
             if sustained_s > 0:
-                baseline = {CUBLAS: fastest_baseline(self.found)}
+                found = ladder.Group(as_json(self.problem), self.found, {})
+                baseline = {CUBLAS: found.baseline}
                 names = [baseline.get(name, name) for name in plan.sustained]
                 self._sustain([name for name in names if name in self._held], sustained_s)
 
@@ -230,24 +230,19 @@ def is_current(part: str, problem: Problem, folder: pathlib.Path) -> bool:
 
 def table(group: dict[str, Any]) -> str:
     """A group for a reader: TFLOP/s, spread, against cuBLAS, sustained with its clock, error."""
-    problem, contenders = Problem(**group["problem"]), group["contenders"]
-    baseline = fastest_baseline(contenders)
-    base = contenders[baseline]["burst_microseconds"] if baseline else None
-    rate = lambda us: problem.flops / median(us) / 1e6
-    lines = [f"{group['part']}: {problem}"]
-    for name, found in contenders.items():
+    found = ladder.Group(group["problem"], group["contenders"], {})
+    lines = [f"{group['part']}: {Problem(**group['problem'])}"]
+    for name, contender in found.contenders.items():
         columns = [f"  {name:34}"]
-        if us := found.get("burst_microseconds"):
-            low, _, high = quantiles(us, n=4)
-            columns.append(f"{rate(us):7.1f} +-{50 * (high - low) / median(us):.1f}%")
-            columns.append(f"{median(base) / median(us):.3f}x" if base else "")
-        if us := found.get("sustained_microseconds"):
-            late, log = us[len(us) // 2 :], found["driver"][len(found["driver"]) // 2 :]
-            clock = median([float(line.split(",")[0]) for line in log] or [math.nan])
-            columns.append(f"sustained {rate(late):.1f} at {clock:.0f} MHz")
-        if "float64" in found:
-            columns.append(f"error {found['float64']['relative']:.2e}")
-        lines.append(" ".join([*columns, found.get("reason", "")]))
+        if rate := found.rate(name):
+            columns.append(f"{rate / 1e12:7.1f} +-{found.spread(name):.1%}")
+            columns.append(f"{share:.3f}x" if (share := found.share(name)) else "")
+        if rate := found.rate(name, "sustained"):
+            clock, _ = found.driver(name) or (math.nan, math.nan)
+            columns.append(f"sustained {rate / 1e12:.1f} at {clock / 1e6:.0f} MHz")
+        if "float64" in contender:
+            columns.append(f"error {contender['float64']['relative']:.2e}")
+        lines.append(" ".join([*columns, contender.get("reason", "")]))
     return "\n".join(lines)
 
 

@@ -44,7 +44,9 @@ class MatmulConfig:
         divides tile_n.
       cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
         Those in a column share the loads of b, those in a row the loads of a (multicast). JAX's
-        interpreter can hang on clusters of larger tiles on a machine of few cores.
+        interpreter can hang on clusters of larger tiles on a machine of few cores; and where both
+        are above 1 its result is wrong at times: its blocks share no loads, which on a GPU keep
+        them in step.
       blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
         None: as few as go through them in as many rounds as one for each SM would.
 

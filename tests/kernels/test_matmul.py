@@ -104,7 +104,14 @@ def test_product(shape, config, dtype, options):
     check_close(out, expected, options.get("out_dtype", dtype))
 
 
-@pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
+# In JAX's interpreter each block loads for itself all that it multiplies, so nothing but barriers
+# holds the blocks of a cluster together. In a cluster of two axes they are too few: a block that
+# shares no load with another is released by two arrivals of a third, and the slots of the slow one
+# are overwritten. On a GPU the third waits for that one's part of the load, which `check` follows.
+INTERPRETED = {name: config for name, config in FORMS.items() if config is not SQUARE}
+
+
+@pytest.mark.parametrize("config", INTERPRETED.values(), ids=INTERPRETED)
 def test_form(config):
     """Tiles beyond the output, for a cluster too; more steps than slots."""
     a, b = factors(192, 128, 256)

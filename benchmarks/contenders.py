@@ -70,7 +70,7 @@ class Plan(NamedTuple):
     problems: Sequence[Problem]
     contenders: Callable[[Problem, Sequence[dict[str, Any]]], dict[str, Contender]]
     sources: Callable[[], tuple[pathlib.Path, ...]]
-    rounds: int = 6
+    rounds: int = 10
     launches: int = 5
     sustained: tuple[str, ...] = (CUBLAS, UPSTREAM, TUNED)
 

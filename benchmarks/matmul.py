@@ -12,8 +12,7 @@ processes (`pipelib.kernels.workers`), are checked, and then run in turn: first 
 launches each, round after round in changing order, so that what drifts drifts for all; then each
 for two seconds without a pause (*sustained*), with the clock that the driver reports. Under such
 load the GPU lowers its clock to keep to its power limit, so that a sustained rate is below a
-burst's. For the same reason the first 10 ms of a burst do not count: next to a rung that leaves the
-tensor cores idle, the same kernel was faster by a tenth.
+burst's. A burst begins after a rest, for the same reason: what ran before it would be in its clock.
 
 Operands, checks and clocks: `pipelib.kernels.products`. XLA picks a kernel of cuBLAS by timing
 some, for which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record,
@@ -69,9 +68,8 @@ OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 #: A run that brings the GPU to the clock of long use, before the first that counts.
 WARM_S = 0.5
-#: Of each burst, the launches of about so many seconds at so many operations a second do not count,
-#: nor more than so many: the clock still follows the power of what ran before.
-LEAD_IN_S, LEAD_IN_RATE, MOST_LAUNCHES = 0.01, 700e12, 60
+#: Before each burst the GPU rests, and the burst's first launches do not count.
+REST_S, UNCOUNTED_LAUNCHES = 0.1, 2
 #: No compilation, and no check, takes longer.
 COMPILE_S = 60.0
 #: What a line of `driver_log` has: MHz, W, degrees C, bits.
@@ -145,10 +143,10 @@ class Group:
                 found["reason"] = f"wrong by more than {most:.3g} root mean squares"
 
     def _burst(self, turn: int, launches: int) -> None:
-        """One of each, in another order in each turn; the first launches of each do not count."""
-        lead_in = min(math.ceil(LEAD_IN_S * LEAD_IN_RATE / self.problem.flops), MOST_LAUNCHES)
+        """One of each, in another order in each turn."""
         for name in random.Random(turn).sample(list(self._held), len(self._held)):
-            result = self._run(name, "burst", lead_in + launches)
+            time.sleep(REST_S)
+            result = self._run(name, "burst", UNCOUNTED_LAUNCHES + launches)
             if isinstance(result, Failed):
                 self._note(name, "burst", result)
                 continue

@@ -103,11 +103,14 @@ def test_contenders_run_in_turn_and_each_turn_in_another_order():
         assert "sustained_microseconds" not in found[name]
 
 
-def test_the_first_launches_of_a_burst_do_not_count():
+def test_a_burst_begins_after_a_rest_and_its_first_launches_do_not_count(monkeypatch):
+    rests = []
+    monkeypatch.setattr(matmul.time, "sleep", rests.append)
     found, log = group_of(behaviour("a", burst=dict(us=[9.0, 8.0, 1.0, 3.0], kernels=["k"])))
     assert found["a"]["burst_microseconds"] == [1.0, 3.0] * 3
     asked = {entry[2] for entry in log if entry[1] == "burst"}
-    assert asked == {matmul.MOST_LAUNCHES + 2}  # a small product would take more for 10 ms
+    assert asked == {matmul.UNCOUNTED_LAUNCHES + 2}
+    assert rests == [matmul.REST_S] * 3
 
 
 def test_xla_picks_twice_alone_and_all_is_checked_before_anything_is_timed():

@@ -10,6 +10,8 @@ the code does:
 | ------------- | ------------------------------------------------------------ |
 | `sync`        | .md -> .ipynb; keeps the outputs if no code cell has changed |
 | `record`      | executes on a Hopper GPU, stores the outputs and a record    |
+|               | (`--interpreted`: on any machine, in the interpreter; for a  |
+|               | chapter that waits for its first record of a GPU)            |
 | `check`       | one sentence for each pair or record that no longer holds    |
 | `run --cpu`   | executes in the interpreter, writes nothing                  |
 
@@ -59,8 +61,10 @@ ANALYSIS = re.compile(
     r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
+GRADING = re.compile(r"pipelib\.grading")
 MEASURED = re.compile(r"pipelib\.measured import .*(ladder|bandwidth)")
 CELL_SECONDS = 300
+ON_CPU = {"JAX_PLATFORMS": "cpu"}
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
 METADATA = {
@@ -120,6 +124,46 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 def code(notebook: NotebookNode) -> list[str]:
     """The sources of the cells that are executed."""
     return [cell.source for cell in code_cells(notebook)]
+
+
+def exercises(notebook: NotebookNode) -> list[tuple[NotebookNode, NotebookNode]]:
+    """The cells tagged `exercise`, each with the one tagged `solution` that follows it.
+
+    Raises:
+      ValueError: if one stands without the other.
+    """
+    tagged = [
+        (tag, cell)
+        for cell in code_cells(notebook)
+        for tag in cell.metadata.get("tags", [])
+        if tag in ("exercise", "solution")
+    ]
+    for i, (tag, cell) in enumerate(tagged):
+        if tag != ("exercise", "solution")[i % 2] or len(tagged) % 2:
+            raise ValueError(
+                f"{len(tagged)} cells are tagged as exercise or solution, and number"
+                f" {i + 1} is the {tag} {cell.source.splitlines()[0]!r}: each exercise"
+                " must be followed by its solution."
+            )
+    cells = [cell for _, cell in tagged]
+    return list(zip(cells[::2], cells[1::2], strict=True))
+
+
+def is_skeleton(skeleton: str, solution: str) -> bool:
+    """Whether a skeleton is its solution without some lines.
+
+    In place of these it has lines of `...`; comments do not count.
+    """
+    kept, rest = _lines(skeleton), iter(_lines(solution))
+    shown = [line for line in kept if line.strip() != "..."]
+    is_part = all(line in rest for line in shown)  # each is looked for after the last
+    return is_part and len(shown) < len(kept) and len(shown) < len(_lines(solution))
+
+
+def _lines(source: str) -> list[str]:
+    """Lines of code, without the comments at their ends."""
+    lines = (re.sub(r"\s*(#.*)?$", "", line) for line in source.splitlines())
+    return [line for line in lines if line]
 
 
 def sync(md: pathlib.Path) -> None:
@@ -218,6 +262,7 @@ def sources(text: str) -> list[pathlib.Path]:
     shows = ANALYSIS.search(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
+    without |= set() if GRADING.search(text) else {"grading.py"}
     without -= {"measured"} if MEASURED.search(text) else set()
     package = (
         path
@@ -240,14 +285,14 @@ def outputs_digest(notebook: NotebookNode) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def record(md: pathlib.Path, machine: dict) -> None:
+def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     """Executes a chapter and writes its .ipynb with outputs and record.
 
     Nothing is written if a cell fails.
     """
     notebook = read_source(md)
     start = time.monotonic()
-    execute(notebook, md.name)
+    execute(notebook, md.name, **env)
     seconds = round(time.monotonic() - start, 1)
     kept = {
         **machine,
@@ -260,18 +305,19 @@ def record(md: pathlib.Path, machine: dict) -> None:
     print(f"{md.name}: recorded in {seconds} s.")
 
 
-def recording_machine() -> dict:
+def recording_machine(interpreted: bool = False) -> dict:
     """The provenance of a process like the chapters' own.
 
     Asked in a process of its own: this one must leave the GPU's memory alone.
     """
     command = [sys.executable, "-m", "pipelib.bench.provenance"]
-    done = subprocess.run(
-        command, env=environment(), stdout=subprocess.PIPE, text=True
-    )
+    env = environment(**(ON_CPU if interpreted else {}))
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit("JAX does not start here (see above): mend that first.")
     machine = json.loads(done.stdout)
+    if interpreted:
+        return machine
     if not (machine["compute_capability"] or "").startswith("9."):
         found = machine["gpu"] or "no GPU"
         sys.exit(
@@ -313,6 +359,13 @@ def problems(md: pathlib.Path) -> list[str]:
     return found
 
 
+def is_interpreted(md: pathlib.Path) -> bool:
+    """Whether a chapter's outputs are those of the interpreter."""
+    published = read_published(md.with_suffix(".ipynb"))
+    kept = published.metadata.get(RECORD) if published else None
+    return kept is not None and kept["gpu"] is None
+
+
 def alike(left: Iterable[NotebookNode], right: Iterable[NotebookNode]) -> bool:
     """Whether two lists of cells have the same kinds, texts and tags."""
     return [*map(_cell_key, left)] == [*map(_cell_key, right)]
@@ -337,6 +390,11 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "record":
             command.add_argument(
                 "--force", action="store_true", help="also what is up to date"
+            )
+            command.add_argument(
+                "--interpreted",
+                action="store_true",
+                help="without a GPU, what has no record of one",
             )
         if name == "run":
             command.add_argument(
@@ -370,12 +428,37 @@ def sync_command(wanted: list[pathlib.Path], options) -> int:
     return 0
 
 
+def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
+    """Ends the process if a chapter has outputs that a GPU gave."""
+    for md in wanted:
+        published = read_published(md.with_suffix(".ipynb"))
+        kept = published.metadata.get(RECORD) if published else None
+        if kept is not None and kept["gpu"] is not None:
+            sys.exit(
+                f"{md.name} has outputs recorded on {kept['gpu']}, and the"
+                " interpreter's would replace them: record it on a Hopper GPU,"
+                " or name other chapters."
+            )
+
+
 def record_command(wanted: list[pathlib.Path], options) -> int:
-    """`record`: the chapters that are not up to date, or with --force all."""
-    stale = [md for md in wanted if options.force or problems(md)]
-    machine = recording_machine()
+    """`record`: the chapters that are not up to date, or with --force all.
+
+    Interpreted outputs are never up to date on a GPU.
+    """
+    interpreted = options.interpreted
+    stale = [
+        md
+        for md in wanted
+        if options.force
+        or problems(md)
+        or (is_interpreted(md) and not interpreted)
+    ]
+    if interpreted:
+        refuse_to_lose(stale)
+    machine = recording_machine(interpreted)
     for md in stale:
-        record(md, machine)
+        record(md, machine, **(ON_CPU if interpreted else {}))
     print(f"{len(wanted) - len(stale)} of {len(wanted)} were up to date.")
     return 0
 
@@ -389,7 +472,7 @@ def check_command(wanted: list[pathlib.Path], options) -> int:
 
 def run_command(wanted: list[pathlib.Path], options) -> int:
     """`run`."""
-    env = {"JAX_PLATFORMS": "cpu"} if options.cpu else {}
+    env = ON_CPU if options.cpu else {}
     for md in wanted:
         execute(read_source(md), md.name, **env)
         print(f"{md.name}: ran to its end.")

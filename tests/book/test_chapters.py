@@ -23,6 +23,21 @@ def test_chapter_runs_in_the_interpreter(md):
         pytest.fail(str(error), pytrace=False)
     # JAX 0.11.2 prints a race that it detects, and goes on.
     assert races(notebook) == []
+    graded = [tuple(map(grades, pair)) for pair in notebooks.exercises(notebook)]
+    assert graded == [(["Not yet."], ["Passed."])] * len(graded)
+
+
+def grades(cell):
+    """The verdicts that a cell shows."""
+    shown = [output.get("data", {}).get("text/plain", "") for output in cell.outputs]
+    return [text.splitlines()[0] for text in shown if text.startswith(("Passed.", "Not yet."))]
+
+
+@pytest.mark.parametrize("md", CHAPTERS)
+def test_a_skeleton_is_its_solution_without_lines(md):
+    for skeleton, solution in notebooks.exercises(notebooks.read_source(md)):
+        assert notebooks.is_skeleton(skeleton.source, solution.source), skeleton.source
+        assert "hide-cell" in solution.metadata.tags, solution.source
 
 
 def races(notebook):
@@ -49,7 +64,9 @@ def test_code_fits_a_phone(md):
 
 
 @pytest.mark.parametrize("md", CHAPTERS)
-def test_chapter_is_published_as_recorded(md):
+def test_chapter_is_published_as_recorded(md, record_property):
+    if notebooks.is_interpreted(md):
+        record_property("table: interpreted so far (make record)", [md.name])
     found = notebooks.problems(md)
     if found:
         pytest.fail("\n".join(found), pytrace=False)

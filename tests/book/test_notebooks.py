@@ -1,5 +1,7 @@
 """`tools.notebooks`: pairs, digests, execution, on small made-up chapters."""
 
+import types
+
 import nbformat
 import pytest
 
@@ -126,6 +128,7 @@ def test_other_code_in_pipelib_is_found(md, monkeypatch):
         ("x = 1", set()),
         ("pipelib.check(program)", {"gallery.py", "schedule", "measured", "hazards.json"}),
         ("pipelib.kernels.matmul(a, b)", {"kernels"}),
+        ("from pipelib.grading import grade", {"grading.py"}),
         ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),
     ],
 )
@@ -133,7 +136,7 @@ def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
     found = {path.name for path in notebooks.sources(code)}
     some = {"ring.py", "pipeline.py", "book.py", "bench", "__init__.py"}
     optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
-    optional |= {"measured", "memory_bound.json"}
+    optional |= {"measured", "memory_bound.json", "grading.py"}
     assert some <= found
     assert found & optional == more
     assert "__main__.py" not in found and "__pycache__" not in found
@@ -145,6 +148,45 @@ def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):
         notebooks.recording_machine()
     assert "found no GPU here" in str(refusal.value)
     assert "run this on an H100 or H200" in str(refusal.value)
+
+
+def recording(*chapters, **options):
+    """What `record` does with these chapters."""
+    defaults = dict(force=False, interpreted=False)
+    return notebooks.record_command([*chapters], types.SimpleNamespace(**defaults | options))
+
+
+def test_a_chapter_without_a_record_can_be_interpreted(md, capsys):
+    md.with_suffix(".ipynb").unlink()
+    assert not notebooks.is_interpreted(md)
+    recording(md, interpreted=True)
+    assert notebooks.is_interpreted(md)
+    assert notebooks.problems(md) == []
+    assert [output.text for [output] in outputs(md)[1:]] == ["1\n"]
+    capsys.readouterr()
+    recording(md, interpreted=True)
+    assert capsys.readouterr().out == "1 of 1 were up to date.\n"
+
+
+def test_what_was_interpreted_is_not_up_to_date_on_a_gpu(md, monkeypatch, capsys):
+    md.with_suffix(".ipynb").unlink()
+    recording(md, interpreted=True)
+    monkeypatch.setattr(notebooks, "recording_machine", lambda interpreted: {"gpu": "a GPU"})
+    recording(md)
+    assert not notebooks.is_interpreted(md)
+    capsys.readouterr()
+    recording(md)
+    assert capsys.readouterr().out == "1 of 1 were up to date.\n"
+
+
+def test_the_interpreter_does_not_replace_what_a_gpu_gave(md):
+    before = md.with_suffix(".ipynb").read_text()
+    with pytest.raises(SystemExit) as refusal:
+        recording(md, interpreted=True, force=True)
+    assert "01_made_up.md has outputs recorded on made up, and the interpreter's" in str(
+        refusal.value
+    )
+    assert md.with_suffix(".ipynb").read_text() == before
 
 
 def test_an_unknown_chapter_is_refused_with_the_names():
@@ -201,3 +243,41 @@ def test_recording_writes_outputs_machine_and_digest(md, capsys):
     assert notebook.metadata.keys() == {*notebooks.METADATA, notebooks.RECORD}
     assert notebook.metadata[notebooks.RECORD]["gpu"] == "made up"
     assert notebook.metadata[notebooks.RECORD]["seconds"] > 0
+
+
+def exercise_of(*tags):
+    cells = [
+        nbformat.v4.new_code_cell(f"cell {i}", metadata={"tags": [tag] if tag else []})
+        for i, tag in enumerate(tags)
+    ]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_exercises_are_followed_by_their_solutions():
+    found = notebooks.exercises(exercise_of("", "exercise", "", "solution", "exercise", "solution"))
+    assert [(a.source, b.source) for a, b in found] == [("cell 1", "cell 3"), ("cell 4", "cell 5")]
+    for tags, said in (
+        (["exercise"], "1 cells are tagged .* number 1 is the exercise 'cell 0'"),
+        (["solution", "exercise"], "number 1 is the solution 'cell 0'"),
+        (["exercise", "exercise"], "number 2 is the exercise 'cell 1'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            notebooks.exercises(exercise_of(*tags))
+
+
+SOLUTION = "def f(x):\n    # Load.\n    load(x)\n    wait(x)  # now\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("skeleton", "holds"),
+    [
+        ("def f(x):\n    load(x)\n    ...  # your line\n    return x\n", True),
+        ("def f(x):\n    # Both.\n    ...\n    return x\n", True),
+        (SOLUTION, False),  # nothing is left to do
+        ("def f(x):\n    load(x)\n    return x\n", False),  # where?
+        ("def f(x):\n    wait(x)\n    load(x)\n    ...\n", False),  # another order
+        ("def f(x):\n    other(x)\n    ...\n    return x\n", False),
+    ],
+)
+def test_a_skeleton_lacks_lines_only(skeleton, holds):
+    assert notebooks.is_skeleton(skeleton, SOLUTION) is holds

@@ -1,0 +1,142 @@
+"""`grade`: what an exercise's answer is worth, by the checker, by its result, and by its time.
+
+The model. An answer is a function that calls one kernel. It is looked at in this order, and what
+fails ends it, so that a barrier that nobody arrives on hangs nothing: such an answer is never run.
+
+=========  ===================================================================================
+traced     it can be traced for these arguments
+checked    `pipelib.check` finds nothing
+right      it is run, natively or interpreted, and its result is the expected one
+fast       where that is asked for: `pipelib.simulate` has it faster than another kernel
+=========  ===================================================================================
+
+A wrong answer is no error: the grade says what is missing.
+"""
+
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import pipelib
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.report import count
+
+
+class Grade(NamedTuple):
+    """What came of an answer: a line for each thing looked at, the last one what failed, if any."""
+
+    passed: bool
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([self._verdict(), *(f"- {line}" for line in self.lines)])
+
+    __repr__ = __str__
+
+    def _repr_markdown_(self) -> str:
+        """The grade for a notebook."""
+        return "\n".join([f"**{self._verdict()}**\n", *(f"- {line}" for line in self.lines)])
+
+    def _verdict(self) -> str:
+        return "Passed." if self.passed else "Not yet."
+
+
+class _Fails(Exception):
+    """What an answer lacks, in a sentence."""
+
+
+def grade(
+    answer: Callable[..., Any],
+    *args: Any,
+    expected: Any,
+    tolerance: float = 0.0,
+    strict: bool = False,
+    faster_than: Callable[..., Any] | None = None,
+    by: float = 1.0,
+    machine: Machine | None = None,
+) -> Grade:
+    """Grades the answer to an exercise.
+
+    Args:
+      answer: a function of `args` that calls one kernel.
+      args: arrays.
+      expected: what `answer(*args)` must return: an array, or a tree of arrays.
+      tolerance: the most that an array may differ, as the norm of the difference over that of the
+        expected one, in float64.
+      strict: as in `pipelib.check`.
+      faster_than: a function of `args` that calls one kernel, whose simulated time the answer's
+        must beat.
+      by: how many times it must be faster than that.
+      machine: of the simulation; by default `pipelib.H100`.
+
+    Returns:
+      A `Grade`; `passed` is true if the answer is right in all that was asked.
+
+    Raises:
+      ValueError: `faster_than` cannot be traced, or `by` is not above 0.
+    """
+    if not by > 0:
+        raise ValueError(f"grade: {by=} is not above 0, so no time would be too long.")
+    machine, limit, lines = machine or pipelib.H100, None, []
+    if faster_than is not None:
+        limit = _cycles(pipelib.trace(faster_than, *args), machine) / by
+    try:
+        for line in _look(answer, args, expected, tolerance, strict, limit, machine):
+            lines.append(line)
+    except _Fails as failure:
+        return Grade(False, (*lines, str(failure)))
+    return Grade(True, tuple(lines))
+
+
+def _look(answer, args, expected, tolerance, strict, limit, machine) -> Iterator[str]:
+    """A line for each thing that is well; `_Fails` for the first that is not."""
+    program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
+    report = pipelib.check(program, strict=strict)
+    if not report.ok:
+        more = f" ({count(len(report) - 1, 'more finding')})" if len(report) > 1 else ""
+        raise _Fails(f"The checker found a fault, so it was not run. {report[0]}{more}")
+    yield "The checker finds nothing."
+    run = lambda: jax.block_until_ready(answer(*args))
+    yield _compared(_or_fails("It cannot be run", run), expected, tolerance)
+    if limit is not None:
+        cycles = _cycles(program, machine)
+        said = f"{cycles:,.0f} simulated cycles, of {limit:,.0f} at most"
+        if cycles > limit:
+            raise _Fails(f"It is right, but not fast enough: {said}.")
+        yield f"It is fast enough: {said}."
+
+
+def _cycles(program: Any, machine: Machine) -> float:
+    return pipelib.simulate(program, machine).cycles
+
+
+def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a function returns; any error of the reader's code is a `_Fails` of its own words."""
+    try:
+        return function(*args)
+    except Exception as error:
+        words = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        raise _Fails(f"{what}: {words[0]}") from error
+
+
+def _compared(actual: Any, expected: Any, tolerance: float) -> str:
+    """How far a result is off; `_Fails` if too far."""
+    if jax.tree.structure(actual) != jax.tree.structure(expected):
+        raise _Fails(
+            f"It returns {jax.tree.structure(actual)}, but {jax.tree.structure(expected)} is"
+            " expected."
+        )
+    worst = 0.0
+    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        if np.shape(ours) != np.shape(theirs):
+            raise _Fails(f"Its shape is {np.shape(ours)}, but {np.shape(theirs)} is expected.")
+        ours, theirs = (np.asarray(x).astype(np.float64).ravel() for x in (ours, theirs))
+        error = np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1.0)
+        worst = error if not error <= worst else worst  # a NaN stays
+    said = f"the relative error is {worst:.1e}, and {tolerance:.0e} is the most"
+    if not worst <= tolerance:
+        raise _Fails(f"Its result is wrong: {said}.")
+    return f"Its result is right: {said}." if worst else "Its result is exact."

@@ -80,18 +80,18 @@ def grade(
     """
     if not by > 0:
         raise ValueError(f"grade: {by=} is not above 0, so no time would be too long.")
-    machine, limit, lines = machine or pipelib.H100, None, []
-    if faster_than is not None:
-        limit = _cycles(pipelib.trace(faster_than, *args), machine) / by
+    lines = []
     try:
-        for line in _look(answer, args, expected, tolerance, strict, limit, machine):
+        for line in _look(answer, args, expected, tolerance, strict):
             lines.append(line)
+        if faster_than is not None:
+            lines.append(_compared_times(answer, faster_than, args, by, machine or pipelib.H100))
     except _Fails as failure:
         return Grade(False, (*lines, str(failure)))
     return Grade(True, tuple(lines))
 
 
-def _look(answer, args, expected, tolerance, strict, limit, machine) -> Iterator[str]:
+def _look(answer, args, expected, tolerance, strict) -> Iterator[str]:
     """A line for each thing that is well; `_Fails` for the first that is not."""
     program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
@@ -101,16 +101,16 @@ def _look(answer, args, expected, tolerance, strict, limit, machine) -> Iterator
     yield "The checker finds nothing."
     run = lambda: jax.block_until_ready(answer(*args))
     yield _compared(_or_fails("It cannot be run", run), expected, tolerance)
-    if limit is not None:
-        cycles = _cycles(program, machine)
-        said = f"{cycles:,.0f} simulated cycles, of {limit:,.0f} at most"
-        if cycles > limit:
-            raise _Fails(f"It is right, but not fast enough: {said}.")
-        yield f"It is fast enough: {said}."
 
 
-def _cycles(program: Any, machine: Machine) -> float:
-    return pipelib.simulate(program, machine).cycles
+def _compared_times(answer, other, args, by: float, machine: Machine) -> str:
+    """How fast a right answer is; `_Fails` if not fast enough."""
+    traced = (pipelib.trace(function, *args) for function in (answer, other))
+    cycles, others = (pipelib.simulate(program, machine).cycles for program in traced)
+    said = f"{cycles:,.0f} simulated cycles, of {others / by:,.0f} at most"
+    if cycles > others / by:
+        raise _Fails(f"It is right, but not fast enough: {said}.")
+    return f"It is fast enough: {said}."
 
 
 def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -19,7 +19,8 @@ WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 	manylinux2010 manylinux_2_5 manylinux1
 
 # The tests that run with the second JAX too.
-JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/test_book.py tests/test_gallery.py
+JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/test_book.py \
+	tests/test_examples.py tests/test_gallery.py
 
 .DEFAULT_GOAL := help
 .PHONY: help book test lint sync lab serve record wheels test-gpu benchmark lock clean \

@@ -41,6 +41,10 @@ class Device:
       name: The GPU's name, or "cpu".
       compute_capability: As in "9.0"; None on a CPU.
       native: Whether kernels run on the GPU, not in the interpreter.
+
+    Example:
+      >>> print(book.Device("NVIDIA H200", "9.0", native=True))
+      NVIDIA H200 (compute capability 9.0), JAX ...: kernels run natively, at full size.
     """
 
     name: str
@@ -70,6 +74,13 @@ def setup() -> Device:
     """Finds the device, makes kernels run on it, and says so in one line.
 
     A second call changes nothing, and says the same again.
+
+    Example:
+      >>> device = book.setup()  # without a GPU
+      No Hopper GPU here (cpu), JAX ...: kernels run in Pallas's GPU interpreter, with race
+      detection, at small sizes.
+      >>> device.native
+      False
     """
     global _device
     if _device is None:
@@ -86,6 +97,12 @@ def pick[T](*, gpu: T, cpu: T) -> T:
 
     Raises:
       RuntimeError: If `setup()` has not been called.
+
+    Example:
+      >>> _ = book.setup()
+      No Hopper GPU here ...
+      >>> book.pick(gpu=4096, cpu=256)
+      256
     """
     if _device is None:
         raise RuntimeError(
@@ -96,7 +113,12 @@ def pick[T](*, gpu: T, cpu: T) -> T:
 
 
 def say(markdown: str) -> None:
-    """Shows a paragraph of Markdown in a notebook; prints it elsewhere."""
+    """Shows a paragraph of Markdown in a notebook; prints it elsewhere.
+
+    Example:
+      >>> book.say(f"A step loads **{2 * 128 * 64 / 1024:g} KiB**.")
+      A step loads **16 KiB**.
+    """
     if _notebook_shell() is None:
         print(markdown)
         return
@@ -113,6 +135,14 @@ def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
 
     Raises:
       AssertionError: If it exceeds `tolerance`, or is not a number.
+
+    Example:
+      >>> x = jnp.arange(4.0)
+      >>> book.check("x + 1", x + 1, [1.0, 2.0, 3.0, 4.0], tolerance=1e-6)
+      x + 1: relative error 0.0e+00, within 1e-06.
+      >>> book.check("x + 1", x, [1.0, 2.0, 3.0, 4.0], tolerance=1e-6)
+      Traceback (most recent call last):
+      AssertionError: x + 1 is wrong: its relative error 3.7e-01 is over 1e-06.
     """
     actual, expected = (np.asarray(x).astype(np.float64) for x in (actual, expected))
     if actual.shape != expected.shape:
@@ -144,6 +174,15 @@ def compare(
 
     Returns:
       The samples by name; None in the interpreter, whose times mean nothing.
+
+    Example:
+      On a Hopper GPU this shows a table, a row for each function. Elsewhere:
+
+      >>> _ = book.setup()
+      No Hopper GPU here ...
+      >>> a = jnp.ones((128, 128))
+      >>> book.compare({"dot": jnp.dot, "matmul": jnp.matmul}, a, a, flops=2 * 128**3)
+      Not timed here: the interpreter's times say nothing about a GPU.
     """
     if not pick(gpu=True, cpu=False):
         say("Not timed here: the interpreter's times say nothing about a GPU.")
@@ -164,13 +203,29 @@ def compare(
 
 
 def show_code(*objects: Any) -> None:
-    """Shows the source of functions or classes of the package."""
+    """Shows the source of functions or classes of the package.
+
+    Example:
+      >>> book.show_code(gallery.zeros)
+      ````python
+      def zeros() -> jax.Array:
+      ...
+      ````
+    """
     sources = (inspect.getsource(each).replace("  # fmt: skip", "") for each in objects)
     say("````python\n" + "\n\n".join(sources) + "````")
 
 
 def show_report(report: Report) -> None:
-    """Shows a report in full, as lines of text."""
+    """Shows a report in full, as lines of text.
+
+    Example:
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
+      >>> book.show_report(pipelib.check(program))
+      ````text
+      kernel: no finding (9 ops of 1 thread checked)
+      ````
+    """
     say(f"````text\n{_report_text(report)}\n````")
 
 
@@ -178,6 +233,14 @@ def show_hazard(name: str) -> None:
     """Shows a hazard of the gallery: code, what is said of it and what it did, the remedy.
 
     Of the checker's report, the first two findings.
+
+    Example:
+      >>> book.show_hazard("missing-commit")
+      The copy engine is sent for a tile that not all lanes have finished writing.
+      ...
+      **`pipelib.check`:**
+      ...
+      - **Remedy:** ...
     """
     hazard, seen = GALLERY[name], outcomes.Outcomes.read()
     source = hazard.source().replace("  # fmt: skip", "")
@@ -195,6 +258,10 @@ def play_hazard(name: str, **window: Any) -> Player:
     """A figure to step through: a hazard's faulty and its mended version, simulated.
 
     `window` is what `pipelib.player` takes to show a part of it.
+
+    Example:
+      >>> book.play_hazard("release-too-early")
+      <Player of ..., ... bytes>
     """
     settings, hazard = [], GALLERY[name]
     for version in ("faulty", "mended"):
@@ -210,7 +277,14 @@ def play_hazard(name: str, **window: Any) -> Player:
 
 
 def hazard_table() -> str:
-    """A row for each hazard: what the checker, JAX's race detector and the GPU made of it."""
+    """A row for each hazard: what the checker, JAX's race detector and the GPU made of it.
+
+    Example:
+      >>> print(book.hazard_table())
+      | fault | `pipelib.check` | JAX's race detector | NVIDIA H200 |
+      |---|---|---|---|
+      | Read before the wait | race | ...
+    """
     seen = outcomes.Outcomes.read()
     rows = [f"| fault | `pipelib.check` | JAX's race detector | {seen.gpu_name} |"]
     rows.append("|---|---|---|---|")

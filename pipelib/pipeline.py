@@ -58,6 +58,23 @@ def emit_pipeline(
 
     Raises:
       ValueError, NotImplementedError: for wrong specs or slots here, wrong operands when called.
+
+    Example:
+      Adds 1 to an array, 16 rows a step; the next 16 are loaded meanwhile.
+
+      >>> def add_one(x_gmem, o_gmem):
+      ...     block = pl.BlockSpec((16, 128), lambda i: (i, 0))
+      ...     def body(indices, x_smem, o_smem):
+      ...         o_smem[...] = x_smem[...] + 1.0
+      ...     pipeline = pipelib.emit_pipeline(
+      ...         body, grid=(4,), in_specs=[block], out_specs=[block], max_concurrent_steps=2
+      ...     )
+      ...     pipeline(x_gmem, o_gmem)
+      >>> x = jnp.zeros((64, 128))
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     y = plgpu.kernel(add_one, out_type=x)(x)
+      >>> bool((y == 1).all())
+      True
     """
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
     steps, carry = plan.steps, () if init_carry is None else (init_carry,)

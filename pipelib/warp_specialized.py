@@ -85,6 +85,24 @@ def emit_pipeline_warp_specialized(
 
     Raises:
       ValueError, NotImplementedError: as `emit_pipeline`; for threads, registers or chains.
+
+    Example:
+      The kernel has two Pallas threads: thread 0 adds 1, thread 1, the last, loads.
+
+      >>> def add_one(x_gmem, o_gmem):
+      ...     block = pl.BlockSpec((16, 128), lambda i: (i, 0))
+      ...     def body(indices, x_smem, o_smem):
+      ...         o_smem[...] = x_smem[...] + 1.0
+      ...     pipeline = pipelib.emit_pipeline_warp_specialized(
+      ...         body, grid=(4,), in_specs=[block], out_specs=[block], max_concurrent_steps=2,
+      ...         wg_axis="thread", num_compute_wgs=1, memory_registers=40,
+      ...     )
+      ...     pipeline(x_gmem, o_gmem)
+      >>> x = jnp.zeros((64, 128))
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     y = plgpu.kernel(add_one, out_type=x, num_threads=2, thread_name="thread")(x)
+      >>> bool((y == 1).all())
+      True
     """
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)

@@ -37,6 +37,10 @@ def on_hopper() -> bool:
 
     Only there do Mosaic GPU's wgmma and TMA instructions, as pipelib's kernels
     use them, exist: older GPUs lack them, Blackwell replaced wgmma.
+
+    Example:
+      >>> on_hopper()  # on a CPU
+      False
     """
     capability = getattr(jax.devices()[0], "compute_capability", "")
     return str(capability).startswith("9.")
@@ -47,6 +51,11 @@ def provenance() -> dict[str, Any]:
 
     `gpu`, `driver` and `cuda` are None where JAX runs on the CPU, and
     `git_commit` is None outside a checkout (a "+" after it: with changes).
+
+    Example:
+      >>> record = {"microseconds": [9.0, 10.0], **provenance()}
+      >>> record["jax"] == jax.__version__, record["gpu"]  # on a CPU
+      (True, None)
     """
     device = jax.devices()[0]
     on_gpu = device.platform == "gpu"
@@ -69,6 +78,14 @@ def code_digest(*sources: pathlib.Path) -> str:
 
     Without sources it is that of pipelib but for `ANALYSIS`. A file counts with its path within its
     folder, one that was named itself with its name. What is not Python counts byte by byte.
+
+    Example:
+      >>> file = pathlib.Path("kernel.py")
+      >>> _ = file.write_text("x = 1")
+      >>> before = code_digest(file)
+      >>> _ = file.write_text("x = 1  # a comment")
+      >>> code_digest(file) == before
+      True
     """
     digest = hashlib.sha256()
     for source in sources or (PACKAGE,):

@@ -22,7 +22,15 @@ from jax.experimental.mosaic.gpu import profiler
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """The times of one function, in microseconds, in the order taken."""
+    """The times of one function, in microseconds, in the order taken.
+
+    Example:
+      >>> samples = Samples((9.0, 10.0, 10.0, 11.0))
+      >>> samples.median_us, samples.spread_us
+      (10.0, 1.5)
+      >>> samples.rate(2e9)  # operations in each call, to operations a second
+      200000000000000.0
+    """
 
     microseconds: tuple[float, ...]
 
@@ -62,6 +70,15 @@ def measure(
 
     Raises:
       RuntimeError: where JAX has no GPU, and so CUPTI nothing to time.
+
+    Example:
+      On a GPU this returns `{"dot": Samples(...)}`. Elsewhere there is nothing to time:
+
+      >>> a = jnp.ones((128, 128))
+      >>> measure({"dot": jnp.dot}, (a, a))
+      Traceback (most recent call last):
+      RuntimeError: JAX runs on cpu, where kernels are interpreted: their times would say nothing
+      about a GPU, so none are taken.
     """
     if jax.default_backend() != "gpu":
         raise RuntimeError(

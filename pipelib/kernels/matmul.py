@@ -80,6 +80,15 @@ def matmul(
       ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
         one is Pallas's); a configuration that does not fit, with the sum; an epilogue that changes
         the shape or captures arrays.
+
+    Example:
+      >>> a, b = jnp.ones((64, 128), jnp.bfloat16), jnp.ones((128, 64), jnp.bfloat16)
+      >>> def finish(acc, bias):
+      ...     return jnp.maximum(acc + bias, 0.0)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     c = matmul(a, b, epilogue=finish, operands=(jnp.full(64, -28.0),))
+      >>> c.dtype.name, float(c[0, 0])
+      ('bfloat16', 100.0)
     """
     _check_dtypes(a, b, transpose_a, transpose_b)
     _check_shapes(a, b, transpose_a, transpose_b)

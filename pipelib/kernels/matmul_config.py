@@ -52,6 +52,15 @@ class MatmulConfig:
 
     Raises:
       ValueError: for values that are not as above.
+
+    Example:
+      >>> config = MatmulConfig(tile_m=128, tile_n=256, slots=4)
+      >>> config.smem_bytes(jnp.bfloat16, jnp.bfloat16)
+      229440
+      >>> MatmulConfig(tile_m=128, tile_n=320)
+      Traceback (most recent call last):
+      ValueError: MatmulConfig: tile_n=320 is not a multiple of 64 up to 256, the most columns of a
+      wgmma.
     """
 
     tile_m: int = 128

@@ -338,6 +338,13 @@ def rms_norm(
 
     Raises:
       ValueError: for wrong shapes or dtypes; for slots or rows that do not fit.
+
+    Example:
+      >>> x = jnp.full((4, 128), 3.0)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     y = rms_norm(x, jnp.full(128, 2.0))
+      >>> y.shape, round(float(y[0, 0]), 3)
+      ((4, 128), 2.0)
     """
     _check("rms_norm", x, slots, rows)
     if weight is not None and (weight.shape != x.shape[-1:] or weight.dtype not in _DTYPES):
@@ -366,6 +373,12 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Raises:
       ValueError: for wrong shapes or dtypes; for slots or rows that do not fit.
+
+    Example:
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     y = softmax(jnp.zeros((4, 128)))
+      >>> float(y[0, 0]) == 1 / 128
+      True
     """
     _check("softmax", x, slots, rows)
     return _softmax(x, slots, rows)

@@ -112,6 +112,14 @@ def tune(
     Raises:
       ValueError: there is no configuration to measure.
       RuntimeError: none of them ran and was right; says why the first did not.
+
+    Example:
+      On a Hopper GPU this searches and returns a `MatmulConfig`, to be given to `matmul` as
+      `config=`. Elsewhere nothing can be measured:
+
+      >>> tune(512, 512, 512, jnp.bfloat16, limit=1, log=lambda line: None)
+      Traceback (most recent call last):
+      RuntimeError: tune: none of 1 configurations ran and was right for 512x512x512 bfloat16 ...
     """
     names = [None if x is None else jnp.dtype(x).name for x in (dtype, out_dtype)]
     problem = Problem(m, n, k, names[0], transpose_a, transpose_b, names[1])

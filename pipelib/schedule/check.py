@@ -40,6 +40,17 @@ def check(program: Program, *, strict: bool = False) -> Report:
 
     Raises:
       TypeError: `program` is none.
+
+    Example:
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
+      >>> report = pipelib.check(program)
+      >>> report.ok
+      False
+      >>> print(report[0].cause)
+      the store of thread 0 reads `o_smem`, which thread 0 wrote with ordinary accesses, and no
+      commit_smem stands between: the two may be seen in another order.
+      >>> print(pipelib.check(gallery.GALLERY["missing-commit"].program(fixed=True)))
+      kernel: no finding (9 ops of 1 thread checked)
     """
     expect("check", program, *PROGRAM)
     findings = Findings()

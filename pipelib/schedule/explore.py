@@ -48,6 +48,18 @@ def sweep(
     Raises:
       TypeError: no function, no machine, or a range that has no values to take one by one.
       ValueError: a range is empty.
+
+    Example:
+      Rows of a step, and a machine with and without its latency of HBM:
+
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
+      >>> settings = pipelib.sweep(kernel_factory, rows=[2, 4], hbm_latency_cycles=[800, 0])
+      >>> [setting.values for setting in settings][:2]
+      [{'rows': 2, 'hbm_latency_cycles': 800}, {'rows': 2, 'hbm_latency_cycles': 0}]
+      >>> settings[0].timeline.cycles > settings[1].timeline.cycles
+      True
     """
     values = _values("sweep", kernel_factory, machine, ranges)
     return [
@@ -74,6 +86,14 @@ def explore(
     Raises:
       ImportError: ipywidgets is not installed.
       TypeError, ValueError: as in `sweep`.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
+      >>> box = pipelib.explore(kernel_factory, rows=[2, 4])
+      >>> [type(child).__name__ for child in box.children]
+      ['SelectionSlider', 'Output']
     """
     ranges = _values("explore", kernel_factory, machine, ranges)
     try:

@@ -52,6 +52,15 @@ class Machine(NamedTuple):
       alu_ops_per_cycle: operations on float32 elements ("add"); a multiplication and an addition
         that the compiler fuses take the time of one ("multiply and add").
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
+
+    Example:
+      A question to a machine that nobody built: what if loads came at once?
+
+      >>> dream = pipelib.H200._replace(name="no latency", hbm_latency_cycles=0.0)
+      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> pipelib.simulate(program, dream).cycles < pipelib.simulate(program, pipelib.H200).cycles
+      True
     """
 
     name: str
@@ -130,11 +139,20 @@ class Machine(NamedTuple):
 
 
 _FOLDER = pathlib.Path(__file__).parent / "machines"
+#: The GPU that the book's numbers were measured on.
+#:
+#: >>> pipelib.H200.name, pipelib.H200.sms
+#: ('NVIDIA H200', 132)
 H200 = Machine.from_json((_FOLDER / "h200.json").read_text("utf-8"))
 
-# The SM is the H200's (both are compute capability 9.0) and its figures were measured on an H200,
-# L2's bandwidth and latency and the clock among them. Only HBM differs: 3.03 TB/s is the same
-# device copy (x + 1 on 4 GiB of float32, bytes read and written) measured on an H100 80GB HBM3.
+#: An H100. The SM is the H200's (both are compute capability 9.0) and its figures were measured on
+#: an H200, L2's bandwidth and latency and the clock among them. Only HBM differs: 3.03 TB/s is the
+#: same device copy (x + 1 on 4 GiB of float32, bytes read and written) measured on an H100 80GB
+#: HBM3.
+#:
+#: >>> [field for field in Machine._fields if getattr(pipelib.H100, field)
+#: ...  != getattr(pipelib.H200, field)]
+#: ['name', 'hbm_bytes_per_second']
 H100 = H200._replace(
     name="NVIDIA H100 80GB HBM3 (its SM as measured on an H200)", hbm_bytes_per_second=3.03e12
 )

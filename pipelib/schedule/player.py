@@ -41,6 +41,11 @@ class Setting(NamedTuple):
 
     `timeline` is None where there is none to draw, as of a kernel that hangs. `outcome` is a few
     words ("bubble 31%", "race"), `ok` whether it is a good one, `details` sentences on it.
+
+    Example:
+      >>> stuck = Setting({"slots": 1}, None, "deadlock", ok=False, details="Both threads wait.")
+      >>> stuck.values["slots"], stuck.outcome
+      (1, 'deadlock')
     """
 
     values: Mapping[str, Any]
@@ -51,7 +56,14 @@ class Setting(NamedTuple):
 
 
 class Player:
-    """An HTML figure: notebooks show it, `str` is its HTML, `save` writes a page of its own."""
+    """An HTML figure: notebooks show it, `str` is its HTML, `save` writes a page of its own.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> pipelib.simulate(program, pipelib.H100).player()
+      <Player of _one_pass, ... bytes>
+    """
 
     def __init__(self, figure: str, title: str) -> None:
         self._figure, self._title = figure, title
@@ -97,6 +109,13 @@ def player(
       TypeError: `settings` are none, or as in `plot`.
       ValueError: no settings, settings that do not fill the sliders' grid, an empty window, or a
         figure of more than 200,000 bytes.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
+      >>> figure = pipelib.player(pipelib.sweep(kernel_factory, rows=[2, 4]))
+      >>> figure.save("softmax.html")
     """
     settings = _listed(settings)
     sliders = _sliders(settings)

@@ -102,6 +102,13 @@ class Op(NamedTuple):
 
     `step` has the counters of the loops around it, innermost first; `line` is "file:line" of the
     innermost frame that is neither JAX's nor an emitter's; `scope` the names of the named scopes.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
+      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> load = next(op for op in program.threads[0] if op.kind == "load")
+      >>> load.bytes, load.step, program.barriers[load.barrier].name
+      (1024, (0,), 'produced.0')
     """
 
     kind: str
@@ -127,6 +134,15 @@ class Program(NamedTuple):
     `threads` has the ops of each Pallas thread of each of the `blocks`. `smem_bytes` is the most
     that a block allocates at once; `registers` what each thread asked for last, if it did.
     `truncated` has the threads whose ops end in the middle of a loop.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
+      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> [(buffer.name, buffer.space, buffer.shape) for buffer in program.buffers]
+      [('in0', 'gmem', (2, 1, 128)), ('out0', 'gmem', (2, 1, 128)),
+       ('smem.0', 'smem', (1, 2, 1, 128))]
+      >>> Program.from_json(program.to_json()) == program
+      True
     """
 
     name: str

@@ -35,6 +35,13 @@ class Finding(NamedTuple):
 
     Thread, step and source line are those of the ops. `where` names the buffer or the barrier that
     it is about, if one; `slot` is the slot of the ring, if it has any.
+
+    Example:
+      >>> finding = pipelib.check(gallery.GALLERY["missing-commit"].program(fixed=False))[0]
+      >>> finding.kind, finding.where, [op.kind for op in finding.ops]
+      ('missing-commit', 'o_smem', ['store', 'write'])
+      >>> print(finding.remedy)
+      Call commit_smem after the ordinary access, before others are let at it.
     """
 
     kind: str
@@ -55,6 +62,11 @@ class Report:
 
     `str` of it reads like a compiler's errors, and a notebook shows it as HTML. `notes` say what
     the check left out.
+
+    Example:
+      >>> report = pipelib.check(gallery.GALLERY["lapped-waiter"].program(fixed=False))
+      >>> report.ok, {finding.kind for finding in report}
+      (False, {'barrier-misuse'})
     """
 
     def __init__(self, program: Program, findings: tuple[Finding, ...], notes: tuple[str, ...]):

@@ -94,6 +94,14 @@ def simulate(
       TypeError: `program` or `machine` is none, an option is no number.
       ValueError: an option out of its range, a kind of op that is not known, a wgmma on a dtype
         that the machine has no rate for.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+      >>> timeline = pipelib.simulate(pipelib.trace(pipelib.kernels.softmax, x), pipelib.H200)
+      >>> timeline.lanes
+      ('thread 0', 'TMA loads', 'TMA stores', 'tensor core')
+      >>> print(timeline.bound())
+      memory latency: ...% of the whole thread 0 waits on produced.0 (load smem.0, TMA loads)
     """
     expect("simulate", program, *PROGRAM)
     expect("simulate", machine, *MACHINE)

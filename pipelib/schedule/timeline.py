@@ -44,6 +44,11 @@ class Span(NamedTuple):
 
     `thread` and `op` say which op of the program it is, None if it was measured; `slot` of the
     ring it touches, if one; `text` is a sentence on it; `cause` is an index into `Timeline.spans`.
+
+    Example:
+      >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", text="load a_smem[0]", slot=0)
+      >>> load.stop - load.start
+      850.0
     """
 
     lane: int
@@ -83,6 +88,14 @@ class Timeline(NamedTuple):
 
     `source` is "simulated" or "measured", `machine` the name of what it ran on. `truncated` says
     that the end is missing, `notes` what else the reader of a figure must know.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> timeline = pipelib.simulate(program, pipelib.H200)
+      >>> timeline.uses()[0]
+      LaneUse(lane='thread 0', busy=..., waiting=..., bubble=...)
+      >>> timeline.to_perfetto("softmax.json")  # for ui.perfetto.dev
     """
 
     name: str

@@ -1,0 +1,79 @@
+"""Every public name has an example in what is said of it, and the example runs.
+
+The names that examples take for granted are those that the page of the API reference imports. `...`
+stands for what may differ, and line breaks do not count.
+"""
+
+import doctest
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+from pipelib import book
+from pipelib.schedule.player import Player
+from tools.public_names import Public, public_names, text_of
+
+PAGE = pathlib.Path(__file__).parents[1] / "book" / "api.md"
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NAMES = public_names()
+# Besides, a type that nobody needs to import, but everybody gets in hand.
+NAMES.append(Public("pipelib.schedule.player.Player", Player, text_of("Player", Player)))
+
+
+@pytest.fixture
+def on_a_fresh_machine(monkeypatch, tmp_path):
+    """Before the first `book.setup()`, in an empty folder; JAX stays as it is."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(book, "_device", None)
+    monkeypatch.setattr(book, "_interpret_on_cpu", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def granted():
+    """What the page says that the examples take for granted."""
+    (imports,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    exec(imports, names := {})
+    return names
+
+
+def example(text, names, name):
+    return doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0)
+
+
+def failures(test):
+    """What a doctest's runner says; nothing if all is as promised."""
+    said = []
+    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=said.append)
+    return "".join(said)
+
+
+@pytest.mark.parametrize("public", NAMES, ids=lambda public: public.name)
+def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
+    test = example(public.text, granted, public.name)
+    assert test.examples, f"{public.name} has no example."
+    if public.name == "pipelib.explore" and not importlib.util.find_spec("ipywidgets"):
+        pytest.skip("ipywidgets is not installed with this JAX")
+    if said := failures(test):
+        pytest.fail(said, pytrace=False)
+
+
+def test_the_names_are_all_there_and_once():
+    names = [public.name for public in NAMES]
+    some = {"pipelib.trace", "pipelib.H100", "pipelib.kernels.matmul", "pipelib.book.setup"}
+    some |= {"pipelib.schedule.Program", "pipelib.bench.timing.measure"}
+    assert some <= {*names} and len(names) == len({*names})
+    assert "pipelib.schedule.trace" not in names  # it is pipelib.trace
+
+
+def test_an_example_that_is_wrong_is_found(granted):
+    assert "Expected:" in failures(example(">>> jnp.ones(2).shape\n(3,)\n", granted, "made up"))
+    assert "NameError" in failures(example(">>> pipe\n1\n", granted, "made up"))
+    assert failures(example(">>> jnp.ones(2).shape\n(2,)\n", granted, "made up")) == ""
+
+
+def test_what_is_said_of_a_constant_is_the_comment_above_it():
+    said = {public.name: public.text for public in NAMES}
+    assert said["pipelib.H200"].startswith("The GPU that the book's numbers")
+    assert said["pipelib.H100"].startswith("An H100.")

@@ -44,7 +44,8 @@ class Device:
 
     Example:
       >>> print(book.Device("NVIDIA H200", "9.0", native=True))
-      NVIDIA H200 (compute capability 9.0), JAX ...: kernels run natively, at full size.
+      NVIDIA H200 (compute capability 9.0), JAX ...: kernels run natively,
+      at full size.
     """
 
     name: str
@@ -77,8 +78,8 @@ def setup() -> Device:
 
     Example:
       >>> device = book.setup()  # without a GPU
-      No Hopper GPU here (cpu), JAX ...: kernels run in Pallas's GPU interpreter, with race
-      detection, at small sizes.
+      No Hopper GPU here (cpu), JAX ...: kernels run in Pallas's GPU
+      interpreter, with race detection, at small sizes.
       >>> device.native
       False
     """
@@ -181,7 +182,8 @@ def compare(
       >>> _ = book.setup()
       No Hopper GPU here ...
       >>> a = jnp.ones((128, 128))
-      >>> book.compare({"dot": jnp.dot, "matmul": jnp.matmul}, a, a, flops=2 * 128**3)
+      >>> functions = {"dot": jnp.dot, "matmul": jnp.matmul}
+      >>> book.compare(functions, a, a, flops=2 * 128**3)
       Not timed here: the interpreter's times say nothing about a GPU.
     """
     if not pick(gpu=True, cpu=False):
@@ -236,7 +238,8 @@ def show_hazard(name: str) -> None:
 
     Example:
       >>> book.show_hazard("missing-commit")
-      The copy engine is sent for a tile that not all lanes have finished writing.
+      The copy engine is sent for a tile that not all lanes have finished
+      writing.
       ...
       **`pipelib.check`:**
       ...

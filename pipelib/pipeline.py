@@ -67,7 +67,8 @@ def emit_pipeline(
       ...     def body(indices, x_smem, o_smem):
       ...         o_smem[...] = x_smem[...] + 1.0
       ...     pipeline = pipelib.emit_pipeline(
-      ...         body, grid=(4,), in_specs=[block], out_specs=[block], max_concurrent_steps=2
+      ...         body, grid=(4,), in_specs=[block], out_specs=[block],
+      ...         max_concurrent_steps=2,
       ...     )
       ...     pipeline(x_gmem, o_gmem)
       >>> x = jnp.zeros((64, 128))

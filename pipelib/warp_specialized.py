@@ -94,13 +94,16 @@ def emit_pipeline_warp_specialized(
       ...     def body(indices, x_smem, o_smem):
       ...         o_smem[...] = x_smem[...] + 1.0
       ...     pipeline = pipelib.emit_pipeline_warp_specialized(
-      ...         body, grid=(4,), in_specs=[block], out_specs=[block], max_concurrent_steps=2,
-      ...         wg_axis="thread", num_compute_wgs=1, memory_registers=40,
+      ...         body, grid=(4,), in_specs=[block], out_specs=[block],
+      ...         max_concurrent_steps=2, memory_registers=40,
+      ...         wg_axis="thread", num_compute_wgs=1,
       ...     )
       ...     pipeline(x_gmem, o_gmem)
       >>> x = jnp.zeros((64, 128))
+      >>> kernel = plgpu.kernel(
+      ...     add_one, out_type=x, num_threads=2, thread_name="thread")
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     y = plgpu.kernel(add_one, out_type=x, num_threads=2, thread_name="thread")(x)
+      ...     y = kernel(x)
       >>> bool((y == 1).all())
       True
     """

@@ -77,8 +77,8 @@ def measure(
       >>> a = jnp.ones((128, 128))
       >>> measure({"dot": jnp.dot}, (a, a))
       Traceback (most recent call last):
-      RuntimeError: JAX runs on cpu, where kernels are interpreted: their times would say nothing
-      about a GPU, so none are taken.
+      RuntimeError: JAX runs on cpu, where kernels are interpreted: their
+      times would say nothing about a GPU, so none are taken.
     """
     if jax.default_backend() != "gpu":
         raise RuntimeError(

@@ -82,7 +82,8 @@ def matmul(
         the shape or captures arrays.
 
     Example:
-      >>> a, b = jnp.ones((64, 128), jnp.bfloat16), jnp.ones((128, 64), jnp.bfloat16)
+      >>> a = jnp.ones((64, 128), jnp.bfloat16)
+      >>> b = jnp.ones((128, 64), jnp.bfloat16)
       >>> def finish(acc, bias):
       ...     return jnp.maximum(acc + bias, 0.0)
       >>> with plgpu.force_gpu_interpret_mode():

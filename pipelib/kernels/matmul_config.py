@@ -59,8 +59,8 @@ class MatmulConfig:
       229440
       >>> MatmulConfig(tile_m=128, tile_n=320)
       Traceback (most recent call last):
-      ValueError: MatmulConfig: tile_n=320 is not a multiple of 64 up to 256, the most columns of a
-      wgmma.
+      ValueError: MatmulConfig: tile_n=320 is not a multiple of 64 up to
+      256, the most columns of a wgmma.
     """
 
     tile_m: int = 128
@@ -127,7 +127,7 @@ class MatmulConfig:
 
     @property
     def memory_registers(self) -> int:
-        """Those of a lane of the memory thread: enough to compute addresses and to issue copies.
+        """Those of a lane of the memory thread, enough to compute addresses and to issue copies.
 
         CUTLASS gives its memory threads 24 to 40. Of 40, three compute threads would have 152 each,
         and ptxas asks for 154 to hold 64 x 256.

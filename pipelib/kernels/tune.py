@@ -119,7 +119,8 @@ def tune(
 
       >>> tune(512, 512, 512, jnp.bfloat16, limit=1, log=lambda line: None)
       Traceback (most recent call last):
-      RuntimeError: tune: none of 1 configurations ran and was right for 512x512x512 bfloat16 ...
+      RuntimeError: tune: none of 1 configurations ran and was right for
+      512x512x512 bfloat16 ...
     """
     names = [None if x is None else jnp.dtype(x).name for x in (dtype, out_dtype)]
     problem = Problem(m, n, k, names[0], transpose_a, transpose_b, names[1])

@@ -47,9 +47,11 @@ def check(program: Program, *, strict: bool = False) -> Report:
       >>> report.ok
       False
       >>> print(report[0].cause)
-      the store of thread 0 reads `o_smem`, which thread 0 wrote with ordinary accesses, and no
-      commit_smem stands between: the two may be seen in another order.
-      >>> print(pipelib.check(gallery.GALLERY["missing-commit"].program(fixed=True)))
+      the store of thread 0 reads `o_smem`, which thread 0 wrote with
+      ordinary accesses, and no commit_smem stands between: the two may be
+      seen in another order.
+      >>> mended = gallery.GALLERY["missing-commit"].program(fixed=True)
+      >>> print(pipelib.check(mended))
       kernel: no finding (9 ops of 1 thread checked)
     """
     expect("check", program, *PROGRAM)

@@ -54,10 +54,12 @@ def sweep(
 
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
       >>> def kernel_factory(rows):
-      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
-      >>> settings = pipelib.sweep(kernel_factory, rows=[2, 4], hbm_latency_cycles=[800, 0])
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
+      >>> settings = pipelib.sweep(
+      ...     kernel_factory, rows=[2, 4], hbm_latency_cycles=[800, 0])
       >>> [setting.values for setting in settings][:2]
-      [{'rows': 2, 'hbm_latency_cycles': 800}, {'rows': 2, 'hbm_latency_cycles': 0}]
+      [{'rows': 2, 'hbm_latency_cycles': 800},
+       {'rows': 2, 'hbm_latency_cycles': 0}]
       >>> settings[0].timeline.cycles > settings[1].timeline.cycles
       True
     """
@@ -90,7 +92,7 @@ def explore(
     Example:
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
       >>> def kernel_factory(rows):
-      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
       >>> box = pipelib.explore(kernel_factory, rows=[2, 4])
       >>> [type(child).__name__ for child in box.children]
       ['SelectionSlider', 'Output']

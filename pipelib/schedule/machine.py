@@ -56,10 +56,11 @@ class Machine(NamedTuple):
     Example:
       A question to a machine that nobody built: what if loads came at once?
 
-      >>> dream = pipelib.H200._replace(name="no latency", hbm_latency_cycles=0.0)
+      >>> dream = pipelib.H200._replace(name="dream", hbm_latency_cycles=0.0)
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
-      >>> pipelib.simulate(program, dream).cycles < pipelib.simulate(program, pipelib.H200).cycles
+      >>> program = pipelib.trace(softmax, x)
+      >>> times = [pipelib.simulate(program, m) for m in (dream, pipelib.H200)]
+      >>> times[0].cycles < times[1].cycles
       True
     """
 

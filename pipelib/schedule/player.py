@@ -60,7 +60,7 @@ class Player:
 
     Example:
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> program = pipelib.trace(softmax, x)
       >>> pipelib.simulate(program, pipelib.H100).player()
       <Player of _one_pass, ... bytes>
     """
@@ -113,7 +113,7 @@ def player(
     Example:
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
       >>> def kernel_factory(rows):
-      ...     return functools.partial(pipelib.kernels.softmax, slots=2, rows=rows), (x,)
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
       >>> figure = pipelib.player(pipelib.sweep(kernel_factory, rows=[2, 4]))
       >>> figure.save("softmax.html")
     """

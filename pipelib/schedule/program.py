@@ -105,7 +105,7 @@ class Op(NamedTuple):
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> program = pipelib.trace(softmax, x)
       >>> load = next(op for op in program.threads[0] if op.kind == "load")
       >>> load.bytes, load.step, program.barriers[load.barrier].name
       (1024, (0,), 'produced.0')
@@ -137,10 +137,9 @@ class Program(NamedTuple):
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
-      >>> [(buffer.name, buffer.space, buffer.shape) for buffer in program.buffers]
-      [('in0', 'gmem', (2, 1, 128)), ('out0', 'gmem', (2, 1, 128)),
-       ('smem.0', 'smem', (1, 2, 1, 128))]
+      >>> program = pipelib.trace(softmax, x)
+      >>> [(buffer.name, buffer.shape) for buffer in program.buffers]
+      [('in0', (2, 1, 128)), ('out0', (2, 1, 128)), ('smem.0', (1, 2, 1, 128))]
       >>> Program.from_json(program.to_json()) == program
       True
     """

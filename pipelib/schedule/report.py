@@ -37,7 +37,8 @@ class Finding(NamedTuple):
     it is about, if one; `slot` is the slot of the ring, if it has any.
 
     Example:
-      >>> finding = pipelib.check(gallery.GALLERY["missing-commit"].program(fixed=False))[0]
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
+      >>> finding = pipelib.check(program)[0]
       >>> finding.kind, finding.where, [op.kind for op in finding.ops]
       ('missing-commit', 'o_smem', ['store', 'write'])
       >>> print(finding.remedy)
@@ -64,7 +65,8 @@ class Report:
     the check left out.
 
     Example:
-      >>> report = pipelib.check(gallery.GALLERY["lapped-waiter"].program(fixed=False))
+      >>> program = gallery.GALLERY["lapped-waiter"].program(fixed=False)
+      >>> report = pipelib.check(program)
       >>> report.ok, {finding.kind for finding in report}
       (False, {'barrier-misuse'})
     """

@@ -97,11 +97,12 @@ def simulate(
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> timeline = pipelib.simulate(pipelib.trace(pipelib.kernels.softmax, x), pipelib.H200)
+      >>> timeline = pipelib.simulate(pipelib.trace(softmax, x), pipelib.H200)
       >>> timeline.lanes
       ('thread 0', 'TMA loads', 'TMA stores', 'tensor core')
       >>> print(timeline.bound())
-      memory latency: ...% of the whole thread 0 waits on produced.0 (load smem.0, TMA loads)
+      memory latency: ...% of the whole thread 0 waits on produced.0
+      (load smem.0, TMA loads)
     """
     expect("simulate", program, *PROGRAM)
     expect("simulate", machine, *MACHINE)

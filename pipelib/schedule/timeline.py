@@ -46,7 +46,7 @@ class Span(NamedTuple):
     ring it touches, if one; `text` is a sentence on it; `cause` is an index into `Timeline.spans`.
 
     Example:
-      >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", text="load a_smem[0]", slot=0)
+      >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", slot=0)
       >>> load.stop - load.start
       850.0
     """
@@ -91,7 +91,7 @@ class Timeline(NamedTuple):
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> program = pipelib.trace(softmax, x)
       >>> timeline = pipelib.simulate(program, pipelib.H200)
       >>> timeline.uses()[0]
       LaneUse(lane='thread 0', busy=..., waiting=..., bubble=...)

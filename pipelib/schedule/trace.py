@@ -99,10 +99,11 @@ def trace(
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
-      >>> program = pipelib.trace(pipelib.kernels.softmax, x)
+      >>> program = pipelib.trace(softmax, x)
       >>> for op in program.threads[0][2:5]:
       ...     print(program.describe(op._replace(line=None)))
-      load reads in0[0:2, 0, 0:128] writes smem.0[0, 0:2, 0, 0:128] on produced.0[0] #0 step (0,)
+      load reads in0[0:2, 0, 0:128] writes smem.0[0, 0:2, 0, 0:128]
+          on produced.0[0] #0 step (0,)
       wait on produced.0[0] #0 step (0,)
       read reads smem.0[0, 0, 0, 0:128] step (0,)
     """

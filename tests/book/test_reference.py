@@ -2,7 +2,7 @@
 
 import re
 
-from tools import notebooks
+from tools import notebooks, plgpu_names
 
 BOOK = notebooks.BOOK
 
@@ -42,3 +42,36 @@ def test_the_glossary_has_the_book_s_main_words():
     some = {"step", "slot", "phase", "produced barrier", "consumed barrier", "memory thread"}
     some |= {"compute thread", "Pallas thread", "copies in flight", "prologue", "steady state"}
     assert some | {"drain", "bubble"} <= {*terms()}
+
+
+# Index of plgpu.
+
+
+def test_every_name_of_plgpu_is_used_by_a_chapter_or_on_one_list():
+    assert plgpu_names.misplaced() == []
+
+
+def test_a_name_in_the_wrong_place_is_found(monkeypatch):
+    lists = {"some": ("wgmma", "no_such_name", "TMEM"), "more": ("TMEM",)}
+    monkeypatch.setattr(plgpu_names, "TO_COME", lists)
+    monkeypatch.setattr(plgpu_names, "OTHERS", {})
+    wrong = plgpu_names.misplaced()
+    assert "wgmma is used by a chapter: take it off the lists." in wrong
+    assert "plgpu has no no_such_name: take it off the lists." in wrong
+    assert "no chapter uses remote_ref: put it on one of the lists." in wrong
+    assert "TMEM is listed twice." in wrong
+
+
+def test_the_index_leads_to_where_chapters_use_and_explain_a_name():
+    found = plgpu_names.uses()
+    assert all(
+        name in found for text in chapter_texts().values() for name in CELL_NAMES.findall(text)
+    )
+    places = [(use.chapter, use.heading) for use in found["barrier_arrive"]]
+    assert places[0] == ("03_warp_specialization", "Two kinds of thread")
+    for name, heading in {"set_max_registers": "Registers, moved", "SMEM": "Three memories"}.items():
+        assert plgpu_names.explained(name).heading == heading
+
+
+# What cells of a chapter have, as opposed to its text: an indented or assigned use.
+CELL_NAMES = re.compile(r"^ +plgpu\.(\w+)\(", re.MULTILINE)

@@ -1,0 +1,171 @@
+"""The index of `plgpu`: where the chapters use each public name of Pallas's Mosaic GPU module.
+
+The model. A name is *used* below a heading of a chapter if a code cell there has it, or code that a
+cell shows (`book.show_code`, `book.show_hazard`). It is *explained* below the first of these
+headings whose text names it; or else below the first whose text names it in full; or else, where it
+is first used after the introduction, which explains no code.
+Names that no chapter uses are listed by hand, those
+about pipelining on Hopper (`TO_COME`) apart from the others (`OTHERS`): `misplaced` says of which
+this is no longer true. Not covered: names that only an emitter uses for a chapter.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from tools import notebooks
+
+TO_COME = {
+    "clusters": ("ClusterBarrier", "async_store_smem", "cluster_ref"),
+    "memory and layouts": (
+        "GMEM", "Layout", "MemorySpace", "OOBFillMode", "REGS", "RefUnion", "WGMMAAccumulatorRef",
+        "async_prefetch", "find_swizzle", "layout_cast", "load", "print_layout",
+        "wgmma_accumulator_load",
+    ),
+    "copies and barriers": (
+        "CopyPartition", "atomic_add", "barrier_test", "commit_smem_to_gmem_group",
+    ),
+    "loops, launches and how kernels are compiled": (
+        "CompilerParams", "InterpretGPUParams", "LoweringSemantics", "Mesh", "NDLoopInfo",
+        "TraceScope", "emit_pipeline", "emit_pipeline_warp_specialized",
+        "force_gpu_interpret_mode", "griddepcontrol_launch_dependents", "griddepcontrol_wait",
+        "inline_mgpu", "set_gpu_interpret_mode",
+    ),
+}  # fmt: skip
+OTHERS = {
+    "for Blackwell": (
+        "TMEM", "TMEMLayout", "TryClusterCancelResult", "async_copy_scales_to_tmem",
+        "async_copy_smem_to_tmem", "async_copy_sparse_metadata_to_tmem", "async_load_tmem",
+        "async_store_tmem", "commit_tmem", "dynamic_scheduling_loop",
+        "format_tcgen05_sparse_metadata", "query_cluster_cancel", "tcgen05_commit_arrive",
+        "tcgen05_mma", "try_cluster_cancel", "wait_load_tmem",
+    ),
+    "for GPUs before Hopper": ("mma", "wait_gmem_to_smem"),
+    "for several GPUs": (
+        "PeerMemRef", "SemaphoreSignal", "SemaphoreType", "multicast_ref", "multimem_load_reduce",
+        "multimem_store", "remote_ref", "semaphore_signal", "semaphore_signal_multicast",
+        "semaphore_signal_parallel", "semaphore_wait",
+    ),
+    "not about pipelines": (
+        "RefType", "Replicated", "ShapeDtypeStruct", "Tiling", "Transform", "WarpMesh",
+        "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor",
+        "broadcasted_iota", "warp_map",
+    ),
+}  # fmt: skip
+_MENTION = re.compile(r"\bplgpu\.(\w+)")
+
+
+class Section(NamedTuple):
+    """What stands below a heading: its chapter's file, itself, its text and its code."""
+
+    chapter: str
+    heading: str
+    text: str
+    code: str
+
+    def link(self) -> str:
+        """A link to the heading, in Markdown."""
+        text = self.heading.replace("`", "")
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+        return f"[{text}]({self.chapter}.ipynb#{anchor})"
+
+    def names(self, name: str) -> bool:
+        """Whether the text has a name as code."""
+        spans = re.findall("`([^`]+)`", self.text)
+        return any(name in re.findall(r"[\w.]+", span) for span in spans)
+
+
+def public_names() -> list[str]:
+    """All public names of the module."""
+    return [name for name in dir(plgpu) if not name.startswith("_")]
+
+
+def uses() -> dict[str, list[Section]]:
+    """By name: where it is used, in the book's order."""
+    used = [(section, {*_MENTION.findall(section.code)}) for section in sections()]
+    found = {name: [s for s, names in used if name in names] for name in public_names()}
+    return {name: places for name, places in found.items() if places}
+
+
+def explained(name: str) -> Section:
+    """Where a name that is used is explained."""
+    places, full = uses()[name], f"plgpu.{name}"
+    after_introduction = [use for use in places if use.chapter[:2] > "01"] or places
+    both = [use for use in places if use.names(name) or use.names(full)]
+    return [*both, *(s for s in sections() if s.names(full)), *after_introduction][0]
+
+
+@functools.cache
+def sections() -> list[Section]:
+    """Those of all chapters; what stands above the first heading has none."""
+    found = []
+    for md in notebooks.chapters():
+        heading, texts = "", {"text": "", "code": ""}
+        for kind, part in _parts(notebooks.read_published(md.with_suffix(".ipynb"))):
+            if kind == "heading":
+                found.append(Section(md.stem, heading, **texts))
+                heading, texts = part, {"text": "", "code": ""}
+            else:
+                texts[kind] += f"{part}\n"
+        found.append(Section(md.stem, heading, **texts))
+    return found
+
+
+def _parts(notebook) -> Iterator[tuple[str, str]]:
+    """Headings, text and code in order; code that a cell shows is code."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            yield "code", cell.source
+            yield from (("code", shown) for shown in _shown(cell))
+        else:
+            for block in re.split(r"^(#+ .*)$", cell.source, flags=re.MULTILINE):
+                is_heading = re.match(r"#+ ", block)
+                yield ("heading", block.lstrip("# ")) if is_heading else ("text", block)
+
+
+def _shown(cell) -> Iterator[str]:
+    for output in cell.outputs:
+        text = output.get("data", {}).get("text/markdown", "")
+        yield from re.findall(r"````python\n(.*?)````", text, re.DOTALL)
+
+
+def misplaced() -> list[str]:
+    """What the lists above do not say rightly, a sentence each."""
+    listed = [name for lists in (TO_COME, OTHERS) for names in lists.values() for name in names]
+    used, public = uses(), public_names()
+    wrong = [f"{n} is used by a chapter: take it off the lists." for n in listed if n in used]
+    wrong += [f"plgpu has no {n}: take it off the lists." for n in listed if n not in public]
+    unknown = [n for n in public if n not in used and n not in listed]
+    wrong += [f"no chapter uses {n}: put it on one of the lists." for n in unknown]
+    return wrong + [f"{n} is listed twice." for n in {*listed} if listed.count(n) > 1]
+
+
+def index() -> str:
+    """The index as Markdown."""
+    lines = ["| name | explained in | used in |", "|---|---|---|"]
+    for name, places in uses().items():
+        first = explained(name)
+        others = [use for use in places if use != first]
+        lines.append(f"| `{name}` | {_links([first])} | {_links(others)} |")
+    come = "These are about pipelining on Hopper, and no chapter has them so far."
+    lines += ["", "## Not used yet", "", come, "", *_listing(TO_COME)]
+    lines += ["", "## Left out", "", *_listing(OTHERS)]
+    return "\n".join(lines) + "\n"
+
+
+def _links(found: list[Section]) -> str:
+    """Links to headings, by chapter."""
+    by_chapter = itertools.groupby(found, key=lambda use: use.chapter)
+    return "; ".join(
+        f"{chapter[3:].replace('_', ' ').capitalize()}: {', '.join(use.link() for use in uses)}"
+        for chapter, uses in by_chapter
+    )
+
+
+def _listing(lists: dict[str, tuple[str, ...]]) -> list[str]:
+    in_code = lambda names: ", ".join(f"`{name}`" for name in names)
+    return [f"- {of[0].upper()}{of[1:]}: {in_code(names)}" for of, names in lists.items()]

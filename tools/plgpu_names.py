@@ -146,13 +146,14 @@ def misplaced() -> list[str]:
 
 def index() -> str:
     """The index as Markdown."""
-    lines = ["| name | explained in | used in |", "|---|---|---|"]
+    lines = []
     for name, places in uses().items():
         first = explained(name)
         others = [use for use in places if use != first]
-        lines.append(f"| `{name}` | {_links([first])} | {_links(others)} |")
+        lines += [f"`{name}`", f": **{_links([first])}**", ""]
+        lines[-1:-1] = ["", f"  Used too in: {_links(others)}"] if others else []
     come = "These are about pipelining on Hopper, and no chapter has them so far."
-    lines += ["", "## Not used yet", "", come, "", *_listing(TO_COME)]
+    lines += ["## Not used yet", "", come, "", *_listing(TO_COME)]
     lines += ["", "## Left out", "", *_listing(OTHERS)]
     return "\n".join(lines) + "\n"
 

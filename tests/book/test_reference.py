@@ -69,8 +69,10 @@ def test_the_index_leads_to_where_chapters_use_and_explain_a_name():
     )
     places = [(use.chapter, use.heading) for use in found["barrier_arrive"]]
     assert places[0] == ("03_warp_specialization", "Two kinds of thread")
-    for name, heading in {"set_max_registers": "Registers, moved", "SMEM": "Three memories"}.items():
-        assert plgpu_names.explained(name).heading == heading
+    assert plgpu_names.explained("set_max_registers").heading == "Registers, moved"
+    assert plgpu_names.explained("SMEM").heading == "Three memories"
+    link = "[Three memories](02_buffering.ipynb#three-memories)"
+    assert f"\n`SMEM`\n: **Buffering: {link}**\n" in plgpu_names.index()
 
 
 # What cells of a chapter have, as opposed to its text: an indented or assigned use.

@@ -1,23 +1,18 @@
 """The index of `plgpu`: where the chapters use each public name of Pallas's Mosaic GPU module.
 
 The model. A name is *used* below a heading of a chapter if a code cell there has it, or code that a
-cell shows (`book.show_code`, `book.show_hazard`). It is *explained* below the first of these
-headings whose text names it; or else below the first whose text names it in full; or else, where it
-is first used after the introduction, which explains no code.
-Names that no chapter uses are listed by hand, those
-about pipelining on Hopper (`TO_COME`) apart from the others (`OTHERS`): `misplaced` says of which
-this is no longer true. Not covered: names that only an emitter uses for a chapter.
+cell shows. It is *explained* below the first of these headings whose text names it; or else below
+the first of all whose text names it in full; or else, where it is first used after the
+introduction, which explains no code. Names that no chapter uses are listed by hand, those about
+pipelining on Hopper (`TO_COME`) apart from the others (`OTHERS`): `misplaced` says of which this is
+no longer true. Not covered: names that only an emitter uses for a chapter.
 """
 
-import functools
-import itertools
 import re
-from collections.abc import Iterator
-from typing import NamedTuple
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from tools import notebooks
+from tools.sections import Section, links, sections
 
 TO_COME = {
     "clusters": ("ClusterBarrier", "async_store_smem", "cluster_ref"),
@@ -59,26 +54,6 @@ OTHERS = {
 _MENTION = re.compile(r"\bplgpu\.(\w+)")
 
 
-class Section(NamedTuple):
-    """What stands below a heading: its chapter's file, itself, its text and its code."""
-
-    chapter: str
-    heading: str
-    text: str
-    code: str
-
-    def link(self) -> str:
-        """A link to the heading, in Markdown."""
-        text = self.heading.replace("`", "")
-        anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
-        return f"[{text}]({self.chapter}.ipynb#{anchor})"
-
-    def names(self, name: str) -> bool:
-        """Whether the text has a name as code."""
-        spans = re.findall("`([^`]+)`", self.text)
-        return any(name in re.findall(r"[\w.]+", span) for span in spans)
-
-
 def public_names() -> list[str]:
     """All public names of the module."""
     return [name for name in dir(plgpu) if not name.startswith("_")]
@@ -94,43 +69,16 @@ def uses() -> dict[str, list[Section]]:
 def explained(name: str) -> Section:
     """Where a name that is used is explained."""
     places, full = uses()[name], f"plgpu.{name}"
+    both = [use for use in places if _says(use, name) or _says(use, full)]
+    in_full = [section for section in sections() if _says(section, full)]
     after_introduction = [use for use in places if use.chapter[:2] > "01"] or places
-    both = [use for use in places if use.names(name) or use.names(full)]
-    return [*both, *(s for s in sections() if s.names(full)), *after_introduction][0]
+    return [*both, *in_full, *after_introduction][0]
 
 
-@functools.cache
-def sections() -> list[Section]:
-    """Those of all chapters; what stands above the first heading has none."""
-    found = []
-    for md in notebooks.chapters():
-        heading, texts = "", {"text": "", "code": ""}
-        for kind, part in _parts(notebooks.read_published(md.with_suffix(".ipynb"))):
-            if kind == "heading":
-                found.append(Section(md.stem, heading, **texts))
-                heading, texts = part, {"text": "", "code": ""}
-            else:
-                texts[kind] += f"{part}\n"
-        found.append(Section(md.stem, heading, **texts))
-    return found
-
-
-def _parts(notebook) -> Iterator[tuple[str, str]]:
-    """Headings, text and code in order; code that a cell shows is code."""
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            yield "code", cell.source
-            yield from (("code", shown) for shown in _shown(cell))
-        else:
-            for block in re.split(r"^(#+ .*)$", cell.source, flags=re.MULTILINE):
-                is_heading = re.match(r"#+ ", block)
-                yield ("heading", block.lstrip("# ")) if is_heading else ("text", block)
-
-
-def _shown(cell) -> Iterator[str]:
-    for output in cell.outputs:
-        text = output.get("data", {}).get("text/markdown", "")
-        yield from re.findall(r"````python\n(.*?)````", text, re.DOTALL)
+def _says(section: Section, name: str) -> bool:
+    """Whether the text has a name as code."""
+    spans = re.findall("`([^`]+)`", section.text)
+    return any(name in re.findall(r"[\w.]+", span) for span in spans)
 
 
 def misplaced() -> list[str]:
@@ -150,21 +98,12 @@ def index() -> str:
     for name, places in uses().items():
         first = explained(name)
         others = [use for use in places if use != first]
-        lines += [f"`{name}`", f": **{_links([first])}**", ""]
-        lines[-1:-1] = ["", f"  Used too in: {_links(others)}"] if others else []
+        lines += [f"`{name}`", f": **{links([first])}**", ""]
+        lines[-1:-1] = ["", f"  Used too in: {links(others)}"] if others else []
     come = "These are about pipelining on Hopper, and no chapter has them so far."
     lines += ["## Not used yet", "", come, "", *_listing(TO_COME)]
     lines += ["", "## Left out", "", *_listing(OTHERS)]
     return "\n".join(lines) + "\n"
-
-
-def _links(found: list[Section]) -> str:
-    """Links to headings, by chapter."""
-    by_chapter = itertools.groupby(found, key=lambda use: use.chapter)
-    return "; ".join(
-        f"{chapter[3:].replace('_', ' ').capitalize()}: {', '.join(use.link() for use in uses)}"
-        for chapter, uses in by_chapter
-    )
 
 
 def _listing(lists: dict[str, tuple[str, ...]]) -> list[str]:

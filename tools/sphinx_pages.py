@@ -16,10 +16,10 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from tools import plgpu_names
+from tools import plgpu_names, records
 from tools.public_names import public_names, text_of
 
-MADE: dict[str, Callable[[], str]] = {"plgpu_names": plgpu_names.index}
+MADE: dict[str, Callable[[], str]] = {"plgpu_names": plgpu_names.index, "records": records.page}
 _PLACE = re.compile(r"^<!-- made from the code: (\w+) -->$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`_])")
 

@@ -1,8 +1,9 @@
 """The reference's pages hold to the chapters and to the code."""
 
+import json
 import re
 
-from tools import notebooks, plgpu_names
+from tools import notebooks, plgpu_names, records
 
 BOOK = notebooks.BOOK
 
@@ -77,3 +78,50 @@ def test_the_index_leads_to_where_chapters_use_and_explain_a_name():
 
 # What cells of a chapter have, as opposed to its text: an indented or assigned use.
 CELL_NAMES = re.compile(r"^ +plgpu\.(\w+)\(", re.MULTILINE)
+
+
+# Every measurement.
+
+
+def test_every_committed_record_is_on_the_page_with_its_provenance():
+    page = records.page()
+    paths = [*(notebooks.ROOT / "benchmarks" / "results").glob("*/*.json")]
+    assert len(paths) >= 9
+    for path in paths:
+        (part,) = re.findall(
+            rf"^### `{path.parent.name}/{path.name}`\n(.*?)(?=^##)", page, re.MULTILINE | re.DOTALL
+        )
+        record = json.loads(path.read_text("utf-8"))
+        found = records.runs(path, record)
+        assert found and all(run.samples > 0 for run in found)
+        for run in found:
+            facts = run.provenance
+            for fact in (run.command, facts["jax"], facts["python"], facts["utc"][11:19]):
+                assert fact in part, (path.name, fact)
+            assert run.digest[:16] in part and (facts["gpu"] or "CPU") in part
+    for md in notebooks.chapters():
+        kept = notebooks.read_published(md.with_suffix(".ipynb")).metadata[notebooks.RECORD]
+        assert kept["source_digest"][:16] in page and f"ARGS={md.stem}" in page
+
+
+def test_all_groups_of_a_record_are_in_one_of_its_runs():
+    path = notebooks.ROOT / "benchmarks" / "results" / "nvidia-h200" / "matmul.json"
+    record = json.loads(path.read_text("utf-8"))
+    found = records.runs(path, record)
+    assert sum(len(run.parts) for run in found) == len(record["groups"])
+    assert sum(run.samples for run in found) == records.count_samples(record)
+
+
+def test_samples_are_counted():
+    row = {"burst_us": [1.0, 2.0], "config": [1, "m"], "rows": [[3.0, 4.0, 5.0], [6, 7]]}
+    assert records.count_samples(row) == 5
+    faulty = {"outcome": "wrong", "wrong": [0, 3], "error": [0.0, 1.0]}
+    killed = {"outcome": "killed", "wrong": [], "error": []}
+    assert records.count_samples({"some": [{"faulty": faulty, "fixed": killed}]}) == 3
+
+
+def test_a_record_leads_to_the_headings_that_quote_it():
+    assert "06_matmul_ladder.ipynb" in records.quoted("matmul.json")
+    place = "04_what_can_go_wrong.ipynb"
+    assert place in records.quoted("hazards-jax-0.11.2.json")
+    assert records.quoted("schedule.json") == "no chapter"

@@ -1,0 +1,268 @@
+"""The page of every measurement: each committed record, where it came from, and its tables.
+
+The model. A record is a JSON file: one of `benchmarks/results`, the last run of the tests on a GPU,
+what a chapter's notebook says of its own run, or what was worked out from a record for the package.
+What a benchmark measures says the first line of its script's docstring; where a record is quoted,
+the chapters' code (`QUOTES`). A run is what has one provenance, command and source digest; a record
+may have several. Samples are the raw numbers that a run took. Every table is made by the code that
+chapters and benchmarks print theirs with. Nothing here is a number typed by hand.
+
+Not covered: whether a record is of the code as it now is, which tests say.
+"""
+
+import ast
+import json
+import pathlib
+import re
+from collections.abc import Iterator
+from statistics import median
+from typing import Any, NamedTuple
+
+from benchmarks import machine as machine_benchmark
+from pipelib import book
+from pipelib.kernels.tuned import Entry
+from pipelib.measured import bandwidth, ladder
+from pipelib.schedule.machine import Machine
+from tools import notebooks
+from tools.sections import links, sections
+
+ROOT = notebooks.ROOT
+#: What the code of a chapter that quotes a record has, by the record's name.
+QUOTES = {
+    "matmul.json": r"\bladder\.",
+    "tune.json": r"\bladder\.search",
+    "memory_bound.json": r"\bbandwidth\.",
+    "hazards.json": r"show_hazard|hazard_table|\boutcomes\.|\bseen\.",
+    "hazards-jax-.*.json": r"show_hazard|hazard_table|\boutcomes\.|\bseen\.",
+    "machine.json": r"\bH[12]00\b|play_hazard",
+}
+MOST_LINKS = 6
+
+
+class Run(NamedTuple):
+    """One run: what it measured, its provenance, command, source digest and number of samples."""
+
+    parts: tuple[str, ...]
+    provenance: dict[str, Any]
+    command: str
+    digest: str
+    samples: int
+
+    def markdown(self) -> str:
+        """An item of a list."""
+        facts = self.provenance
+        where = f"{facts['gpu'] or 'CPU'}"
+        if facts["gpu"]:
+            where += f", driver {facts['driver']}, CUDA {facts['cuda']}"
+        versions = f"JAX {facts['jax']}, jaxlib {facts['jaxlib']}, Python {facts['python']}"
+        commit = f"commit `{facts['git_commit']}`" if facts["git_commit"] else "no commit known"
+        lines = [
+            f"- **{facts['utc'].replace('T', ' ').replace('+00:00', ' UTC')}**: `{self.command}`",
+            f"  - {where}; {versions}; {commit}",
+            f"  - {self.samples:,} samples; source digest `{self.digest[:16]}`",
+        ]
+        if self.parts:
+            lines.append(f"  - {'; '.join(self.parts)}")
+        return "\n".join(lines)
+
+
+def count_samples(value: Any) -> int:
+    """How many times, cycles or errors a record has: floats, in lists of floats or None.
+
+    A faulty kernel of the gallery that gave no result counts as one sample.
+    """
+    if isinstance(value, dict):
+        if {"outcome", "wrong"} <= {*value} or {"race", "end"} <= {*value}:
+            return len(value.get("wrong", ())) or 1
+        return sum(map(count_samples, value.values()))
+    if not isinstance(value, list):
+        return 0
+    if value and all(each is None or isinstance(each, float) for each in value):
+        return len(value)
+    return sum(map(count_samples, value))
+
+
+# Runs of records.
+
+
+def runs(path: pathlib.Path, record: dict[str, Any]) -> list[Run]:
+    """The runs of a record of `benchmarks`, first to last."""
+    if groups := record.get("groups") or record.get("searches"):
+        return _runs_of_groups(groups)
+    if "provenance" in record:
+        facts = record["provenance"]
+        command = record.get("command", "python -m benchmarks.machine measure RECORD")
+        digest = record.get("sources_digest", facts["code_digest"])
+        return [Run((), facts, command, digest, count_samples(record))]
+    beside = json.loads(path.with_name("machine.json").read_text("utf-8"))
+    (run,) = runs(path, beside)  # the profile was written along with it
+    return [run._replace(samples=len(record["traceEvents"]))]
+
+
+def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
+    found: dict[tuple, Run] = {}
+    for group in groups:
+        run, problem = group["run"], group["problem"]
+        facts, command, digest = run["provenance"], run["command"], run["sources_digest"]
+        sizes = "x".join(str(problem[axis]) for axis in "mnk")
+        part = f"{group.get('part', '')} {sizes} {problem['dtype']}".strip()
+        key = command, digest, *(facts[name] for name in facts if name != "utc")
+        old = found.get(key, Run((), facts, command, digest, 0))
+        found[key] = old._replace(
+            parts=(*old.parts, part), samples=old.samples + count_samples(group)
+        )
+    return sorted(found.values(), key=lambda run: run.provenance["utc"])
+
+
+# What is said of a record.
+
+
+def what(command: str) -> str:
+    """The first line of the docstring of the script of a command."""
+    name = re.search(r"benchmarks[./]\w+", command)[0].replace(".", "/")
+    script = ROOT / f"{name}.py"
+    return ast.get_docstring(ast.parse(script.read_text("utf-8"))).splitlines()[0]
+
+
+def quoted(name: str) -> str:
+    """Where chapters quote a record, as links."""
+    patterns = [words for record, words in QUOTES.items() if re.fullmatch(record, name)]
+    found = [s for s in sections() if any(re.search(words, s.code) for words in patterns)]
+    return links(found, MOST_LINKS) or "no chapter"
+
+
+def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The tables of a record, each with a title."""
+    if name == "matmul.json":
+        yield from _products()
+    elif name == "tune.json":
+        for search in ladder.searches():
+            yield f"Near the winner for {search.shape}", ladder.search_table(search)
+    elif name == "memory_bound.json":
+        shapes = dict.fromkeys((r["rows"], r["length"], r["dtype"]) for r in record["rows"])
+        for rows, length, dtype in shapes:
+            if "(" not in (table := bandwidth.table(record, rows, length, dtype))[:1]:
+                yield f"{rows} rows of {length} in {dtype}", table
+        yield "A copy, over slots and bytes of a step", _curve(record)
+    elif name == "hazards.json":
+        yield "What each faulty kernel did", book.hazard_table()
+    elif name == "machine.json":
+        yield "Simulated beside measured", _compared(record)
+    elif name == "schedule.json":
+        yield "Milliseconds, medians", _analysis(record)
+
+
+def _products() -> Iterator[tuple[str, str]]:
+    rungs = ladder.groups("ladder")
+    for dtype in dict.fromkeys(group.problem["dtype"] for group in rungs):
+        here = [group for group in rungs if group.problem["dtype"] == dtype]
+        yield f"The ladder in {dtype}, TFLOP/s", ladder.ladder_table(here)
+        yield f"Slots of rung 1 in {dtype}, TFLOP/s", ladder.slots_table(here)
+    yield "What went no further up", ladder.ideas_table(rungs)
+    yield "Bursts and sustained runs", ladder.power_table(rungs)
+    yield "Products of language models, TFLOP/s", ladder.shapes_table(ladder.groups("shapes"))
+    if eight_bits := ladder.groups("fp8"):
+        yield "In float8, TFLOP/s", ladder.shapes_table(eight_bits)
+    yield "pipelib's emitters beside JAX's", ladder.emitters_table(ladder.groups("emitters"))
+
+
+def _curve(record: dict[str, Any]) -> str:
+    lines = ["| bytes of a step | KiB of slots on a multiprocessor: TB/s |", "|--:|---|"]
+    for size, points in bandwidth.curve(record).items():
+        pairs = (f"{x / 1024:g}: {rate / 1e12:.2f}" for x, rate in points)
+        lines.append(f"| {size:,} | {', '.join(pairs)} |")
+    return "\n".join(lines)
+
+
+def _compared(record: dict[str, Any]) -> str:
+    model = machine_benchmark.parameters(record)
+    lines = ["| kernel | simulated cycles | measured | ratio |", "|---|--:|--:|--:|"]
+    for name, (simulated, cycles) in machine_benchmark.ratios(record, model).items():
+        lines.append(f"| {name} | {simulated:,.0f} | {cycles:,.0f} | {simulated / cycles:.2f} |")
+    return "\n".join(lines)
+
+
+def _analysis(record: dict[str, Any]) -> str:
+    keys = "first_seconds", "again_seconds", "check_seconds", "simulate_seconds"
+    head = "traced first | traced again | checked | simulated"
+    lines = [f"| kernel | ops | {head} |", "|---|" + "--:|" * 5]
+    for size in record["sizes"]:
+        times = " | ".join(f"{1e3 * median(size[key]):.1f}" for key in keys)
+        lines.append(f"| {size['name']} | {size['ops']:,} | {times} |")
+    return "\n".join(lines)
+
+
+# The page.
+
+
+def page() -> str:
+    """All records as Markdown."""
+    parts = ["## Benchmarks"]
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*/*.json")):
+        parts.append(_benchmark(path))
+    parts += ["## Chapters", "", "What each page shows below its cells: `make record` wrote it."]
+    parts += map(_chapter, notebooks.chapters())
+    parts += ["## Tests on the GPU", _tests(ROOT / "tests" / "gpu_record.json")]
+    parts += ["## Made from records"]
+    parts += map(_model, sorted((ROOT / "pipelib/schedule/machines").glob("*.json")))
+    parts += map(_table_of_tuned, sorted((ROOT / "pipelib/kernels/tuned").glob("*.json")))
+    return "\n\n".join(parts) + "\n"
+
+
+def _heading(path: pathlib.Path) -> str:
+    return f"### `{path.parent.name}/{path.name}`"
+
+
+def _benchmark(path: pathlib.Path) -> str:
+    record = json.loads(path.read_text("utf-8"))
+    found = runs(path, record)
+    parts = [_heading(path), what(found[0].command), f"Quoted in: {quoted(path.name)}."]
+    parts.append("\n".join(run.markdown() for run in found))
+    for title, table in tables(path.name, record):
+        parts += [f"**{title}**", table]
+    return "\n\n".join(parts)
+
+
+def _chapter(md: pathlib.Path) -> str:
+    notebook = notebooks.read_published(md.with_suffix(".ipynb"))
+    kept = notebook.metadata[notebooks.RECORD]
+    title = next(section.title for section in sections() if section.chapter == md.stem)
+    digest, command = kept["source_digest"], f"make record ARGS={md.stem}"
+    outputs = sum(len(cell.outputs) for cell in notebooks.code_cells(notebook))
+    run = Run((), dict(kept), command, digest, 0).markdown()
+    seconds = f"{outputs} outputs, in {kept['seconds']} seconds"
+    return f"### {title}\n\n" + run.replace("0 samples", seconds)
+
+
+def _tests(path: pathlib.Path) -> str:
+    kept = json.loads(path.read_text("utf-8"))
+    counts = ", ".join(f"{kept[kind]} {kind}" for kind in ("passed", "failed", "skipped"))
+    run = Run((), kept, "make test-gpu", kept["code_digest"], 0).markdown()
+    return run.replace("0 samples", f"{counts}, in {kept['seconds']} seconds")
+
+
+def _model(path: pathlib.Path) -> str:
+    model = Machine.from_json(path.read_text("utf-8"))
+    rows = ["| parameter | value |", "|---|--:|"]
+    for name, value in model._asdict().items():
+        text = ", ".join(f"{d}: {r:,g}" for d, r in value) if isinstance(value, tuple) else value
+        rows.append(f"| `{name}` | {text if isinstance(text, str) else f'{text:,.10g}'} |")
+    said = "What `pipelib.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"
+    said += f" it of `machine.json`. Used in: {quoted('machine.json')}."
+    table = "\n".join(rows)
+    return f"{_heading(path)}\n\n{said}\n\n{table}"
+
+
+def _table_of_tuned(path: pathlib.Path) -> str:
+    entries = [Entry.from_json(e) for e in json.loads(path.read_text("utf-8"))["entries"]]
+    rows = ["| product | µs, median | configurations | found | source digest |"]
+    rows.append("|---|--:|--:|---|---|")
+    for entry in entries:
+        sizes = f"{entry.m}x{entry.n}x{entry.k} {entry.dtype}"
+        turned = f"{' a turned' * entry.transpose_a}{' b turned' * entry.transpose_b}"
+        utc, digest = entry.run["utc"][:16].replace("T", " "), entry.run["sources_digest"][:16]
+        cells = f"{entry.microseconds:,.2f} | {entry.measured} | {utc} | `{digest}`"
+        rows.append(f"| {sizes}{turned} | {cells} |")
+    said = "The configurations that `pipelib.kernels.matmul` takes by default, made of `tune.json`."
+    table = "\n".join(rows)
+    return f"{_heading(path)}\n\n{said}\n\n{table}"

@@ -63,6 +63,38 @@ def test_the_kernels_that_are_called():
     assert np.linalg.norm(off) < 0.01 * np.linalg.norm(expected)
 
 
+def without_ids(svg):
+    """An SVG without its date, and with its random ids numbered in their order."""
+    svg = re.sub(r"<dc:date>.*?</dc:date>", "", svg)
+    ids = {name: f"id{n}" for n, name in enumerate(dict.fromkeys(ID.findall(svg)))}
+    return ID.sub(lambda found: ids[found[0]], svg)
+
+
+ID = re.compile(r"\b[a-z][0-9a-f]{10}\b")
+
+
+def test_the_picture_is_what_its_command_draws(tmp_path):
+    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "kernel.py").write_text(program)
+    contributing = README.with_name("CONTRIBUTING.md").read_text()
+    pattern = r"^python (-m pipelib draw .*) -o (\S+)$"
+    ((command, picture),) = re.findall(pattern, contributing, re.MULTILINE)
+    assert f"({picture})" in README.read_text()
+    done = subprocess.run(
+        [sys.executable, *command.split(), "-o", "again.svg"], capture_output=True, text=True,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(README.parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    again, kept = (tmp_path / "again.svg").read_text(), (README.parent / picture).read_text()
+    assert without_ids(again) == without_ids(kept), f"Draw it anew: python {command} -o {picture}"
+    assert "fill: #ffffff" in kept[:2000]  # a ground of its own: it reads on a dark page
+
+
+def test_the_introduction_is_ten_lines():
+    first, *_ = README.read_text().split("\n![")
+    assert len(first.strip().splitlines()[2:]) == 10
+
+
 @pytest.mark.gpu
 def test_the_kernel_on_the_gpu(tmp_path):
     run(tmp_path)

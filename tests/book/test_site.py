@@ -11,6 +11,7 @@ import bs4
 import pytest
 
 from tools import notebooks
+from tools.public_names import public_names
 
 ROOT = notebooks.ROOT
 # One worker builds the site, once.
@@ -177,3 +178,38 @@ def test_each_chapter_opens_in_colab(site, pages):
             and link.endswith(f"/main/book/{md.stem}.ipynb")
             for link in links
         ), md.stem
+
+
+def test_the_reference_has_every_public_name(site, pages):
+    """Each has an anchor of its full name, with its example below it."""
+    found = {}
+    for path, page in pages.items():
+        if path.name.startswith("api"):
+            for node in page.select("dt[id^='pipelib.']"):
+                found[node["id"]] = node.find_next_sibling("dd")
+    for public in public_names():
+        assert public.name in found, public.name
+        assert ">>> " in found[public.name].get_text(), public.name
+
+
+def test_docstrings_leave_no_markup_on_the_page(pages):
+    """No backtick of a docstring stands where code should."""
+    for path, page in pages.items():
+        if path.name.startswith("api"):
+            for code in page.select("pre"):
+                code.extract()
+            assert "`" not in page.select_one("article").get_text(), path.name
+
+
+def test_the_sidebar_has_chapters_and_reference_and_no_page_is_missing(site, pages):
+    page = pages[site / "book" / "02_buffering.html"]
+    captions = [node.get_text(strip=True) for node in page.select("p.caption")]
+    assert captions == ["Chapters", "Reference"]
+    linked = {a["href"].partition("#")[0] for a in page.select("nav a[href]")}
+    written = {md.with_suffix(".html").name for md in (ROOT / "book").glob("*.md")}
+    assert written - {"02_buffering.html"} <= linked  # its own link is "#"
+
+
+def test_pages_are_light(site):
+    for path in (site / "book").glob("*.html"):
+        assert path.stat().st_size < 1_500_000, path.name

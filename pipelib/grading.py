@@ -26,7 +26,14 @@ from pipelib.schedule.report import count
 
 
 class Grade(NamedTuple):
-    """What came of an answer: a line for each thing looked at, the last one what failed, if any."""
+    """What came of an answer: a line for each thing looked at, the last one what failed, if any.
+
+    Example:
+      >>> Grade(False, ("The checker finds nothing.", "Its result is wrong: ..."))
+      Not yet.
+      - The checker finds nothing.
+      - Its result is wrong: ...
+    """
 
     passed: bool
     lines: tuple[str, ...]
@@ -77,6 +84,15 @@ def grade(
 
     Raises:
       ValueError: `faster_than` cannot be traced, or `by` is not above 0.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> expected = jnp.full((4, 128), 1 / 128)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     grade(softmax, x, expected=expected, tolerance=1e-6)
+      Passed.
+      - The checker finds nothing.
+      - Its result is ...
     """
     if not by > 0:
         raise ValueError(f"grade: {by=} is not above 0, so no time would be too long.")

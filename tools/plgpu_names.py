@@ -17,9 +17,8 @@ from tools.sections import Section, links, sections
 TO_COME = {
     "clusters": ("ClusterBarrier", "async_store_smem", "cluster_ref"),
     "memory and layouts": (
-        "GMEM", "Layout", "MemorySpace", "OOBFillMode", "REGS", "RefUnion", "WGMMAAccumulatorRef",
-        "async_prefetch", "find_swizzle", "layout_cast", "load", "print_layout",
-        "wgmma_accumulator_load",
+        "GMEM", "MemorySpace", "OOBFillMode", "REGS", "RefUnion", "WGMMAAccumulatorRef",
+        "async_prefetch", "layout_cast", "print_layout",
     ),
     "copies and barriers": (
         "CopyPartition", "atomic_add", "barrier_test", "commit_smem_to_gmem_group",
@@ -27,7 +26,7 @@ TO_COME = {
     "loops, launches and how kernels are compiled": (
         "CompilerParams", "InterpretGPUParams", "LoweringSemantics", "Mesh", "NDLoopInfo",
         "TraceScope", "emit_pipeline", "emit_pipeline_warp_specialized",
-        "force_gpu_interpret_mode", "griddepcontrol_launch_dependents", "griddepcontrol_wait",
+        "griddepcontrol_launch_dependents", "griddepcontrol_wait",
         "inline_mgpu", "set_gpu_interpret_mode",
     ),
 }  # fmt: skip

@@ -225,8 +225,10 @@ def _benchmark(path: pathlib.Path) -> str:
 
 def _chapter(md: pathlib.Path) -> str:
     notebook = notebooks.read_published(md.with_suffix(".ipynb"))
-    kept = notebook.metadata[notebooks.RECORD]
     title = next(section.title for section in sections() if section.chapter == md.stem)
+    kept = notebook.metadata.get(notebooks.RECORD)
+    if kept is None:
+        return f"### {title}\n\nIt was not recorded yet."
     digest, command = kept["source_digest"], f"make record ARGS={md.stem}"
     outputs = sum(len(cell.outputs) for cell in notebooks.code_cells(notebook))
     run = Run((), dict(kept), command, digest, 0).markdown()

@@ -1,0 +1,166 @@
+"""What the built site needs beyond what the theme writes: Sphinx's extension of this book.
+
+Two parts. Formulas are turned into MathML when the book is built: browsers draw it by themselves,
+screen readers read it, and no page waits for a script (MathJax has more than a megabyte). And
+the finished pages are corrected as text, by the rows of `CORRECTIONS`: no script stops the first
+paint, nothing is loaded that the page does not use, all of it lies in a landmark. A row that finds
+nothing in the whole site is an error: the theme has changed, and the row with it. The theme's icon
+font comes with the icons that the pages show, and no others.
+
+Not covered: formulas that `latex2mathml` does not know, which are an error; colours and sizes,
+which `book/_static/book.css` has.
+"""
+
+import pathlib
+import re
+from typing import NamedTuple
+
+from docutils import nodes
+from fontTools import subset
+from fontTools.ttLib import TTFont
+from latex2mathml.converter import convert
+from sphinx.util import logging
+from sphinx.util.math import get_node_equation_number
+
+log = logging.getLogger(__name__)
+
+
+class Correction(NamedTuple):
+    """In each page: what the regular expression `wrong` finds becomes `right`."""
+
+    wrong: str
+    right: str
+
+
+CORRECTIONS = [
+    # Icons as scripts: the style sheet has them as a font already.
+    Correction(r"<script [^>]*/fontawesome\.js[^>]*></script>", ""),
+    # Thebe runs cells on a server elsewhere, which this book does not use.
+    Correction(r"<script>const THEBE_JS_URL.*?</script>", ""),
+    Correction(r"<script [^>]*/sphinx-thebe\.js[^>]*></script>", ""),
+    # Scripts run when the page has been read, in their order; a module does so of itself.
+    Correction(r"<script (?=[^>]*\bsrc=)(?![^>]*\b(?:defer|async)\b)", "<script defer "),
+    Correction(r"<script>(?=DOCUMENTATION_OPTIONS\.)", '<script type="module">'),
+    # The reader's colours before the first paint, not when the theme's script has come.
+    Correction(
+        r"document\.documentElement\.dataset\.mode = .*?;\s*"
+        r"document\.documentElement\.dataset\.theme = .*?;",
+        'const { dataset } = document.documentElement, dark = "(prefers-color-scheme: dark)";\n'
+        '    dataset.mode = localStorage.getItem("mode") || "auto";\n'
+        '    dataset.theme = dataset.mode !== "auto" ? dataset.mode'
+        ' : matchMedia(dark).matches ? "dark" : "light";',
+    ),
+    Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
+    # A table's empty corner is no header.
+    Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
+]
+# The search's own page apart, no page searches before it is left.
+SEARCH = re.compile(
+    r'<script [^>]*/(?:searchtools|language_data)\.js"></script>'
+    r'|<script [^>]*\bsearchindex\.js"></script>'
+)
+
+
+# ---- Formulas ------------------------------------------------------------------------------------
+
+
+def mathml(formula: str, display: str = "inline") -> str:
+    """A TeX formula as MathML; `display` is "inline" or "block".
+
+    Raises:
+      ValueError: it has a command or an alignment that the converter does not know.
+    """
+    # Within a formula the two mean the same, and the converter knows the second only.
+    known = re.sub(r"\b(begin|end){aligned}", r"\1{split}", formula)
+    found = convert(known, display=display)
+    unknown = re.search(r"\\\w+|>&<", found)
+    if unknown:
+        raise ValueError(
+            f"The formula {formula!r} has {unknown[0].strip('<>')!r}, which latex2mathml leaves as"
+            " it is: write it with other commands."
+        )
+    return found
+
+
+def visit_math(self, node) -> None:
+    """An inline formula, for Sphinx."""
+    self.body.append(mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def visit_displaymath(self, node) -> None:
+    """A formula on lines of its own, with its number if it has one, for Sphinx."""
+    self.body.append(self.starttag(node, "div", CLASS="math notranslate nohighlight"))
+    if node["number"]:
+        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
+        self.add_permalink_ref(node, "Link to this equation")
+        self.body.append("</span>")
+    self.body.append(mathml(node.astext(), "block") + "</div>\n")
+    raise nodes.SkipNode
+
+
+# ---- Pages ---------------------------------------------------------------------------------------
+
+
+def correct_pages(app, error) -> None:
+    """Corrects what was written; for Sphinx, at the end of a build."""
+    if error or app.builder.format != "html":
+        return
+    site = pathlib.Path(app.outdir)
+    pages = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    counts = [0] * len(CORRECTIONS)
+    for path in pages:
+        text = path.read_text("utf-8")
+        if path.name != "search.html":
+            text = SEARCH.sub("", text)
+        for i, (wrong, right) in enumerate(CORRECTIONS):
+            text, count = re.subn(wrong, right, text, flags=re.DOTALL)
+            counts[i] += count
+        path.write_text(without_twins(text), "utf-8")
+    for (wrong, _), count in zip(CORRECTIONS, counts, strict=True):
+        if not count:
+            log.warning("sphinx_site: no page has %r any longer: look at CORRECTIONS", wrong)
+    keep_icons(site / "_static", pages)
+
+
+def without_twins(page: str) -> str:
+    """The page with each `<style>` once: every player brings the same."""
+    seen: set[str] = set()
+
+    def once(found: re.Match) -> str:
+        new = found[0] not in seen
+        seen.add(found[0])
+        return found[0] if new else ""
+
+    return re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
+
+
+def keep_icons(static: pathlib.Path, pages: list[pathlib.Path]) -> None:
+    """Leaves in the theme's icon fonts what pages and styles show, and their TrueType form only."""
+    used = {name for path in pages for name in re.findall(r"\bfa-[\w-]+", path.read_text("utf-8"))}
+    (style,) = static.glob("styles/pydata-sphinx-theme.css")
+    css = re.sub(
+        r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\\w+"\}',
+        lambda rule: rule[0] if used & {*re.findall(r"fa-[\w-]+", rule[1])} else "",
+        style.read_text("utf-8"),
+    )
+    css = re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", css)
+    style.write_text(css, "utf-8")
+    shown = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', css)}
+    for path in static.glob("vendor/fontawesome/webfonts/*.ttf"):
+        font = TTFont(path)
+        subsetter = subset.Subsetter()
+        subsetter.populate(unicodes=shown)
+        subsetter.subset(font)
+        font.save(path)
+    for path in static.glob("vendor/fontawesome/webfonts/*.woff2"):
+        path.unlink()
+
+
+def setup(app) -> dict[str, bool]:
+    """Registers the extension with Sphinx."""
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
+    app.config.html_math_renderer = "mathml"
+    app.add_js_file("book.js", defer="defer")
+    app.connect("build-finished", correct_pages)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

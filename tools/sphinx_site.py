@@ -50,6 +50,9 @@ CORRECTIONS = [
         '    dataset.theme = dataset.mode !== "auto" ? dataset.mode'
         ' : matchMedia(dark).matches ? "dark" : "light";',
     ),
+    # A second header, empty but for the first of two menu buttons: the one that the theme's scripts
+    # would find, while the reader has the other.
+    Correction(r'(<header id="pst-header"[^>]*>).*?(</header>)', r"\1\2"),
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
@@ -97,6 +100,41 @@ def visit_displaymath(self, node) -> None:
         self.body.append("</span>")
     self.body.append(mathml(node.astext(), "block") + "</div>\n")
     raise nodes.SkipNode
+
+
+# ---- Buttons -------------------------------------------------------------------------------------
+
+
+def add_buttons(app, pagename, templatename, context, doctree) -> None:
+    """A chapter's links to JupyterLab and to its .md, in the theme's menus; for Sphinx."""
+    source = pathlib.Path(app.srcdir, pagename + ".md")
+    if context.get("page_source_suffix") != ".ipynb" or not source.exists():
+        return
+    groups = [each for each in context["header_buttons"] if each["type"] == "group"]
+    menus = {each["label"]: each["buttons"] for each in groups}
+    lab = "Open in the JupyterLab that `make lab` has started on this machine"
+    menus["launch-buttons"].append(
+        {
+            "type": "link",
+            "url": f"http://localhost:8888/lab/tree/{pagename}.ipynb",
+            "text": "JupyterLab",
+            "icon": "fas fa-flask",
+            "tooltip": lab,
+        }
+    )
+    copy = pathlib.Path(app.outdir, "_sources", pagename + ".md")
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(source.read_bytes())
+    menus["download-buttons"].insert(
+        1,
+        {
+            "type": "link",
+            "url": context["pathto"](f"_sources/{pagename}.md", 1),
+            "text": ".md",
+            "icon": "fas fa-file-lines",
+            "tooltip": "Download the chapter's text and code without outputs",
+        },
+    )
 
 
 # ---- Pages ---------------------------------------------------------------------------------------
@@ -162,5 +200,6 @@ def setup(app) -> dict[str, bool]:
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     app.config.html_math_renderer = "mathml"
     app.add_js_file("book.js", defer="defer")
+    app.connect("html-page-context", add_buttons, priority=900)  # the theme's buttons come first
     app.connect("build-finished", correct_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,13 +1,14 @@
-// What scrolls within its own box can be reached, and scrolled, by keyboard.
+// What scrolls within its own box can be reached by keyboard, and shows that there is more.
 (() => {
-  const boxes = ".cell_output, .pst-scrollable-table-container, .bd-article pre, .math, .pipelib-player .scroll";
+  const boxes = ".cell_output, .pst-scrollable-table-container, .bd-article pre, div.math, .pipelib-player .scroll";
   const look = () => requestAnimationFrame(() => {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== "visible";
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
+      box.toggleAttribute("data-more", scrolls && box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
     }
   });
   // A player's buttons and sliders draw it anew.
-  for (const type of ["load", "resize", "click", "input", "toggle"]) addEventListener(type, look, true);
+  for (const type of ["load", "resize", "click", "input", "scroll", "toggle"]) addEventListener(type, look, true);
 })();

@@ -1,19 +1,15 @@
 """The built site: complete, no dead links, nothing loaded from elsewhere."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
 import urllib.parse
 
-import bs4
 import pytest
 
 from tools import notebooks
 from tools.public_names import public_names
 
-ROOT = notebooks.ROOT
 # One worker builds the site, once.
 pytestmark = pytest.mark.xdist_group("site")
 
@@ -43,35 +39,6 @@ LINKS_THAT_LOAD = {
 FOREIGN_IN_CSS = re.compile(
     r"""(?:url\(\s*|@import\s+)["']?\s*((?:https?:)?//[^"')\s]+)"""
 )
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The folder that `make book` writes, built afresh."""
-    out = tmp_path_factory.mktemp("site")
-    # Make's own variables would be those of the `make test` around us.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "book", f"OUT={out}"],
-        cwd=ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
-    html = out / "_build" / "html"
-    assert f"Open {html}/index.html in a browser" in done.stdout
-    return html
-
-
-@pytest.fixture(scope="session")
-def pages(site):
-    return {
-        path: bs4.BeautifulSoup(path.read_text("utf-8"), "html.parser")
-        for path in sorted(site.rglob("*.html"))
-        if "_static" not in path.relative_to(site).parts
-    }
 
 
 def loaded_addresses(page):
@@ -109,6 +76,17 @@ def test_pages_load_nothing_from_elsewhere(pages):
         if is_foreign(address)
     ]
     assert foreign == []
+
+
+def test_no_script_is_waited_for(pages):
+    """The first paint comes before any script that is loaded."""
+    waited = [
+        (path.name, node["src"])
+        for path, page in pages.items()
+        for node in page.find_all("script", src=True)
+        if not {"defer", "async"} & node.attrs.keys() and node.get("type") != "module"
+    ]
+    assert waited == []
 
 
 def test_styles_load_nothing_from_elsewhere(site, pages):
@@ -206,10 +184,20 @@ def test_the_sidebar_has_chapters_and_reference_and_no_page_is_missing(site, pag
     captions = [node.get_text(strip=True) for node in page.select("p.caption")]
     assert captions == ["Chapters", "Reference"]
     linked = {a["href"].partition("#")[0] for a in page.select("nav a[href]")}
-    written = {md.with_suffix(".html").name for md in (ROOT / "book").glob("*.md")}
+    written = {md.with_suffix(".html").name for md in notebooks.BOOK.glob("*.md")}
     assert written - {"03_buffering.html"} <= linked  # its own link is "#"
 
 
 def test_pages_are_light(site):
     for path in (site / "book").glob("*.html"):
         assert path.stat().st_size < 1_500_000, path.name
+
+
+def test_each_chapter_opens_in_jupyterlab_and_can_be_taken_along(site, pages):
+    for md in notebooks.chapters():
+        page = pages[site / "book" / f"{md.stem}.html"]
+        links = {a.get_text(strip=True): a["href"] for a in page.select("a.dropdown-item")}
+        assert links["JupyterLab"].endswith(f":8888/lab/tree/book/{md.stem}.ipynb")
+        for kind in (".ipynb", ".md"):
+            copy = site / "book" / links[kind]
+            assert copy.read_bytes() == md.with_suffix(kind).read_bytes()

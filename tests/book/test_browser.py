@@ -1,0 +1,335 @@
+"""The site in a browser: whole without network, for everybody, and light.
+
+Headless Chromium, by Playwright's sync interface; where there is none these tests are skipped.
+Each page is visited once in each of two looks (`LOOKS`), and what was found is kept (`visits`):
+the theme changes colours and the width changes places, so that two looks have all of both.
+
+Accessibility is judged by axe-core, every rule of it. Its contrast rule is slow, and two texts of
+one kind (of the same tags, classes and styles up to the root) have the same answer: it is given
+one of each kind on a page. It is spared what has no more to say: the insides of pictures, which
+are one thing with a name to whoever does not see them, and the other tokens of code. Not covered:
+rules on style sheets as such (`preload`).
+"""
+
+import contextlib
+import functools
+import http.server
+import pathlib
+import shutil
+import threading
+from typing import NamedTuple
+
+import pytest
+
+from tools import notebooks
+
+pytestmark = pytest.mark.xdist_group("site")
+
+MAX_BYTES = 1_500_000
+WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+LOOKS = {
+    "wide light": {"viewport": WIDE, "color_scheme": "light"},
+    "phone dark": {"viewport": PHONE, "color_scheme": "dark"},
+}
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+CHAPTERS = [f"book/{md.stem}.html" for md in notebooks.chapters()]
+
+# Marks one text of each kind, which axe's contrast rule then looks at, and runs axe.
+AXE = """async () => {
+  const seen = new Set();
+  for (const node of document.querySelectorAll("body *")) {
+    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim())) continue;
+    if (!node.checkVisibility({ visibilityProperty: true })) continue;
+    let kind = "";
+    for (let up = node; up; up = up.parentElement)
+      kind += `${up.tagName}.${up.getAttribute("class")}.${up.getAttribute("style")}>`;
+    if (!seen.has(kind)) node.dataset.oneOfItsKind = "";
+    seen.add(kind);
+  }
+  for (const picture of document.querySelectorAll("svg[role=img]")) picture.replaceChildren();
+  for (const token of document.querySelectorAll("pre span:not([data-one-of-its-kind])"))
+    token.replaceWith(...token.childNodes);
+  axe.configure({ rules: [{ id: "color-contrast", selector: "[data-one-of-its-kind]" }] });
+  const { violations } = await axe.run({ resultTypes: ["violations"], preload: false });
+  const words = (rule) => rule.nodes.map((node) => `${rule.id}: ${node.html.slice(0, 200)}`);
+  return violations.flatMap(words);
+}"""
+
+
+class Visit(NamedTuple):
+    """What a page did: what the console was told, what was asked of whom, and axe's violations."""
+
+    errors: list[str]
+    foreign: list[str]
+    files: set[str]
+    sideways: int
+    violations: list[str]
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser; Playwright's own, or the system's."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        own = started.chromium.executable_path
+        names = "chromium", "chromium-browser", "google-chrome"
+        installed = [path for path in (own, *map(shutil.which, names)) if path]
+        found = next((path for path in installed if pathlib.Path(path).exists()), None)
+        if found is None:
+            pytest.skip(
+                "No Chromium here: `playwright install chromium`, or install the system's, to test"
+                " the site in a browser."
+            )
+        browser = started.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def address(site):
+    """Where the site is served."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))
+    )
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def tab(chromium):
+    """Opens a page of its own for an address; foreign requests get no answer."""
+    with contextlib.ExitStack() as stack:
+
+        def open_tab(url, **options):
+            context = chromium.new_context(**{**LOOKS["wide light"], **options})
+            stack.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(10_000)
+            page.route(lambda other: is_foreign(other, url), lambda route: route.abort())
+            page.goto(url)
+            return page
+
+        yield open_tab
+
+
+def is_foreign(url, mine):
+    """Whether `url` is elsewhere than the page `mine`."""
+    return not url.startswith((*("/".join(mine.split("/")[:3]),), "data:", "blob:"))
+
+
+@pytest.fixture(scope="session")
+def visits(chromium, site, address):
+    """A `Visit` for each look and page."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    names = [
+        path.relative_to(site).as_posix()
+        for path in sorted(site.rglob("*.html"))
+        if "_static" not in path.parts and path.name != "index.html"  # leads to the first chapter
+    ]
+    found = {}
+    for look, options in LOOKS.items():
+        context = chromium.new_context(**options)
+        for name in names:
+            found[look, name] = visit(context, f"{address}/{name}", axe)
+        context.close()
+    return found
+
+
+def visit(context, url, axe):
+    page, errors, asked = context.new_page(), [], set()
+    page.on("console", lambda said: said.type in ("error", "warning") and errors.append(said.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("request", lambda request: asked.add(request.url))
+    page.route(lambda other: is_foreign(other, url), lambda route: route.abort())
+    page.goto(url, wait_until="networkidle")
+    sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    page.evaluate(axe.axe_script)
+    violations = page.evaluate(AXE)
+    page.close()
+    root = "/".join(url.split("/")[:3])
+    foreign = sorted(each for each in asked if is_foreign(each, url))
+    files = {each.removeprefix(root).partition("?")[0] for each in asked if each.startswith(root)}
+    return Visit(errors, foreign, files, sideways, violations)
+
+
+# ---- Every page ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["errors", "foreign", "violations"])
+def test_no_page_has(visits, field):
+    found = {at: getattr(seen, field) for at, seen in visits.items()}
+    assert {at: words for at, words in found.items() if words} == {}
+
+
+def test_no_page_is_wider_than_the_window(visits):
+    assert {at: seen.sideways for at, seen in visits.items() if seen.sideways > 0} == {}
+
+
+def test_every_page_is_light(visits, site):
+    weights = {
+        name: sum((site / file.lstrip("/")).stat().st_size for file in seen.files)
+        for (look, name), seen in visits.items()
+        if look == "wide light"
+    }
+    assert min(weights.values()) > 100_000  # the theme, at least: files were counted
+    assert {name: size for name, size in weights.items() if size > MAX_BYTES} == {}
+
+
+def test_the_heaviest_page_is_painted_before_its_scripts_come(chromium, site, address):
+    """Of the others `test_site` knows that no script is waited for."""
+    heaviest = max(CHAPTERS, key=lambda name: (site / name).stat().st_size)
+    page, held = chromium.new_page(), []
+    page.route("**/*.js*", lambda route: held.append(route))
+    page.goto(f"{address}/{heaviest}", wait_until="commit")
+    painted = "performance.getEntriesByName('first-contentful-paint').length > 0"
+    page.wait_for_function(painted, timeout=10_000)
+    page.wait_for_selector("article h1", timeout=10_000)
+    assert held
+    for route in held:
+        route.abort()
+    page.close()
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_without_scripts_pictures_are_there(tab, address, name):
+    page = tab(f"{address}/{name}", java_script_enabled=False)
+    for picture in page.locator(".pipelib-player .stage svg.time, .cell_output img, math").all():
+        box = picture.bounding_box()
+        assert box and box["width"] > 0 and box["height"] > 0
+
+
+# ---- Players -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_players_play(tab, address, name):
+    page = tab(f"{address}/{name}")
+    for player in page.locator(".pipelib-player").all():
+        player.locator(":scope[data-ready]").wait_for()
+        steps_by_button_and_keyboard(page, player)
+        plays(page, player)
+        slides(player)
+
+
+def steps_by_button_and_keyboard(page, player):
+    said = player.locator(".what")
+    seen = [said.inner_text()]
+    player.get_by_role("button", name="Next operation").click()
+    seen.append(said.inner_text())
+    player.locator(".stage").focus()
+    page.keyboard.press("ArrowRight")
+    seen.append(said.inner_text())
+    assert len({*seen}) == 3
+    page.keyboard.press("ArrowLeft")
+    assert said.inner_text() == seen[1]
+    player.get_by_role("button", name="Previous operation").focus()
+    assert player.locator(".stage .b.chosen").count() == 1
+
+
+def plays(page, player):
+    clock = player.locator(".clock")
+    before = clock.inner_text()
+    player.get_by_role("button", name="Play", exact=True).click()
+    moved = "([node, words]) => node.innerText !== words"
+    page.wait_for_function(moved, arg=[clock.element_handle(), before])
+    player.get_by_role("button", name="Pause").click()
+    assert player.get_by_role("button", name="Play", exact=True).count() == 1
+
+
+def slides(player):
+    """Each slider changes the picture, and together they change the outcome."""
+    sliders = player.locator(".sliders input").all()
+    outcomes = set()
+    for slider in sliders:
+        pictures = set()
+        for key in ("Home", "End"):
+            slider.press(key)
+            pictures.add(player.locator(".stage").inner_html())
+            outcomes.add(player.locator(".result").inner_text())
+        assert len(pictures) == 2
+    assert len(outcomes) > 1 or not sliders
+
+
+def test_some_chapter_has_players(tab, address):
+    page = tab(f"{address}/{CHAPTERS[-1]}")
+    assert page.locator(".pipelib-player .sliders input").count() > 0
+
+
+# ---- The theme -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["http", "file"])
+def test_search_finds_a_word(tab, site, address, way):
+    root = address if way == "http" else site.as_uri()
+    page = tab(f"{root}/{CHAPTERS[0]}")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("wgmma")
+    page.keyboard.press("Enter")
+    found = page.locator("#search-results li a").first
+    found.wait_for()
+    found.click()
+    page.wait_for_url("**/book/*")
+    assert "wgmma" in page.locator("article").inner_text()
+
+
+def test_light_and_dark(tab, address):
+    page = tab(f"{address}/{CHAPTERS[0]}")
+    shade = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(shade)
+    page.locator(".theme-switch-button:visible").click()
+    assert page.locator("html[data-theme=dark]").count() == 1
+    dark = page.evaluate(shade)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(shade) == dark
+
+
+def test_a_dark_page_is_dark_from_the_first(chromium, address):
+    page = chromium.new_page(color_scheme="dark")
+    page.route("**/*.js*", lambda route: route.abort())
+    page.goto(f"{address}/{CHAPTERS[0]}")
+    assert page.locator("html[data-theme=dark]").count() == 1
+    page.close()
+
+
+def test_the_menu_of_a_phone(tab, address):
+    page = tab(f"{address}/{CHAPTERS[0]}", viewport=PHONE)
+    last = page.locator(f'.bd-links a[href$="{CHAPTERS[-1].rpartition("/")[2]}"]')
+    assert not last.is_visible()
+    page.locator(".primary-toggle:visible").click()
+    last.click()
+    page.wait_for_url(f"**/{CHAPTERS[-1]}")
+
+
+def test_what_scrolls_is_reached_by_keyboard_and_shows_that_there_is_more(tab, address):
+    page = tab(f"{address}/{CHAPTERS[-1]}", viewport=PHONE)
+    boxes = page.locator(".bd-article pre[data-more]")
+    boxes.first.wait_for()
+    for box in boxes.all():
+        assert box.get_attribute("tabindex") == "0"
+    boxes.first.evaluate("node => { node.dataset.seen = 1; node.scrollLeft = node.scrollWidth; }")
+    page.locator("pre[data-seen]:not([data-more])").wait_for()
+
+
+def test_a_chapter_s_buttons_have_names(tab, address):
+    page = tab(f"{address}/{CHAPTERS[0]}")
+    menus = {
+        "Launch interactive content": ["Colab", "JupyterLab"],
+        "Download this page": [".ipynb", ".md"],
+    }
+    for menu, links in menus.items():
+        page.get_by_role("button", name=menu).click()
+        for link in links:
+            assert page.get_by_role("link", name=link).first.is_visible()

@@ -1,0 +1,56 @@
+"""`tools.sphinx_site`: formulas and corrections, on small made-up pages."""
+
+import re
+
+import pytest
+
+from tools import sphinx_site
+
+
+def corrected(page):
+    for wrong, right in sphinx_site.CORRECTIONS:
+        page = re.sub(wrong, right, page, flags=re.DOTALL)
+    return page
+
+
+def test_a_formula_becomes_mathml():
+    found = sphinx_site.mathml(r"\sum_{k} a_{i,k}")
+    assert found.startswith('<math xmlns="http://www.w3.org/1998/Math/MathML" display="inline">')
+    assert "<msub><mi>a</mi>" in found
+
+
+def test_aligned_formulas_stand_in_columns():
+    found = sphinx_site.mathml(r"\begin{aligned} a &= b \\ c &= d \end{aligned}", "block")
+    assert found.count("<mtr>") == 2 and "&<" not in found
+
+
+@pytest.mark.parametrize(
+    ("formula", "unknown"), [(r"\frobnicate x", r"'\\frobnicate'"), ("a & b", "'&'")]
+)
+def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
+    with pytest.raises(ValueError) as refusal:
+        sphinx_site.mathml(formula)
+    assert str(refusal.value) == (
+        f"The formula {formula!r} has {unknown}, which latex2mathml leaves as it is: write it"
+        " with other commands."
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "after"),
+    [
+        ('<script src="a.js"></script>', '<script defer src="a.js"></script>'),
+        ('<script src="a.js" defer></script>', '<script src="a.js" defer></script>'),
+        ('<script src="a.js" async></script>', '<script src="a.js" async></script>'),
+        ("<script>let a = 1</script>", "<script>let a = 1</script>"),
+        ('<th class="head"><p></p></th>', "<td></td>"),
+        ('<th class="head"><p>slots</p></th>', '<th class="head"><p>slots</p></th>'),
+    ],
+)
+def test_what_is_corrected(page, after):
+    assert corrected(page) == after
+
+
+def test_a_style_that_all_players_bring_stands_once():
+    page = "<style>a {}</style><p>1</p><style>b {}</style><style>a {}</style>"
+    assert sphinx_site.without_twins(page) == "<style>a {}</style><p>1</p><style>b {}</style>"

@@ -203,6 +203,15 @@ def test_the_sidebar_has_chapters_and_reference_and_no_page_is_missing(site, pag
     assert written - {"03_buffering.html"} <= linked  # its own link is "#"
 
 
+def test_lists_of_definitions_have_terms_and_no_script_stands_twice(pages):
+    for path, page in pages.items():
+        for definitions in page.select("article dl"):
+            assert definitions.find("dt", recursive=False), path.name
+        scripts = [node.get("src") or node.get_text() for node in page.select("head script")]
+        declared = [text for text in scripts if text.startswith(("const ", "let "))]
+        assert len(declared) == len({*declared}), path.name
+
+
 def test_pages_are_light(site):
     for path in (site / "book").glob("*.html"):
         assert path.stat().st_size < 1_500_000, path.name

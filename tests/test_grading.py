@@ -130,3 +130,17 @@ def test_bad_calls_are_errors():
         grade(adding(), X, expected=X, by=0)
     with pytest.raises(ValueError, match="kernel"):
         grade(adding(), X, expected=X + 1, faster_than=lax.neg)
+
+
+def test_a_notebook_s_cells_are_named_as_such(monkeypatch):
+    check = pipelib.check
+
+    def of_a_cell(program, **options):
+        report = check(program, **options)
+        finding = report[0]._replace(cause="It is read at /tmp/ipykernel_12/345.py:7.")
+        return type(report)(program, (finding,), ())
+
+    monkeypatch.setattr(pipelib, "check", of_a_cell)
+    one = X[:, :COLUMNS]
+    [line] = grade(copying(waits=False), one, expected=one).lines
+    assert "It is read at cell:7." in line

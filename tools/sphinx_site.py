@@ -11,10 +11,8 @@ Not covered: formulas that `latex2mathml` does not know, which are an error; col
 which `book/_static/book.css` has.
 """
 
-import base64
 import pathlib
 import re
-import zlib
 from typing import NamedTuple
 
 from docutils import nodes
@@ -64,9 +62,6 @@ SEARCH = re.compile(
     r'<script [^>]*/(?:searchtools|language_data)\.js"></script>'
     r'|<script [^>]*\bsearchindex\.js"></script>'
 )
-
-# A player's frames, as `pipelib.schedule.player` packs them.
-PACKED = re.compile(r'(document\.currentScript\.closest\("figure"\),")([\w+/=]+)')
 
 
 # ---- Formulas ------------------------------------------------------------------------------------
@@ -159,7 +154,7 @@ def correct_pages(app, error) -> None:
         for i, (wrong, right) in enumerate(CORRECTIONS):
             text, count = re.subn(wrong, right, text, flags=re.DOTALL)
             counts[i] += count
-        path.write_text(without_paths(without_twins(text)), "utf-8")
+        path.write_text(without_twins(text), "utf-8")
     for (wrong, _), count in zip(CORRECTIONS, counts, strict=True):
         if not count:
             log.warning("sphinx_site: no page has %r any longer: look at CORRECTIONS", wrong)
@@ -176,18 +171,6 @@ def without_twins(page: str) -> str:
         return found[0] if new else ""
 
     return re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
-
-
-def without_paths(page: str) -> str:
-    """The page with players that name files of pipelib, and cells, as `book.show_report` does."""
-
-    def repacked(found: re.Match) -> str:
-        data = zlib.decompress(base64.b64decode(found[2])).decode()
-        data = re.sub(r'(?<=")/[^"\s]*/(?=pipelib/)', "", data)
-        data = re.sub(r'(?<=")/[^"\s]*/ipykernel_\d+/\d+\.py', "cell", data)
-        return found[1] + base64.b64encode(zlib.compress(data.encode(), 9)).decode()
-
-    return PACKED.sub(repacked, page)
 
 
 def keep_icons(static: pathlib.Path, pages: list[pathlib.Path]) -> None:

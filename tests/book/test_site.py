@@ -1,15 +1,13 @@
 """The built site: complete, no dead links, nothing loaded from elsewhere."""
 
-import base64
 import json
 import pathlib
 import re
 import urllib.parse
-import zlib
 
 import pytest
 
-from tools import notebooks, sphinx_site
+from tools import notebooks
 from tools.public_names import public_names
 
 # One worker builds the site, once.
@@ -147,19 +145,6 @@ def test_pages_show_the_outputs_of_their_notebooks(site, pages):
         page = pages[site / "book" / f"{md.stem}.html"]
         shown = page.select("div.cell_output")
         assert len(shown) == len(with_output), md.stem
-
-
-def test_players_name_no_path_of_somebody_s_machine(pages):
-    packed = [
-        text
-        for page in pages.values()
-        for script in page.find_all("script", src=False)
-        for text in sphinx_site.PACKED.findall(script.get_text())
-    ]
-    assert packed
-    for _, data in packed:
-        texts = json.loads(zlib.decompress(base64.b64decode(data)))["texts"]
-        assert [text for text in texts if text.startswith("/")] == []
 
 
 def test_each_chapter_opens_in_colab(site, pages):

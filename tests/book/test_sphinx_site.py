@@ -1,8 +1,6 @@
 """`tools.sphinx_site`: formulas and corrections, on small made-up pages."""
 
-import base64
 import re
-import zlib
 
 import pytest
 
@@ -56,13 +54,3 @@ def test_what_is_corrected(page, after):
 def test_a_style_that_all_players_bring_stands_once():
     page = "<style>a {}</style><p>1</p><style>b {}</style><style>a {}</style>"
     assert sphinx_site.without_twins(page) == "<style>a {}</style><p>1</p><style>b {}</style>"
-
-
-def test_a_player_does_not_tell_where_it_was_recorded():
-    def player(text):
-        packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-        return f'<script>(f)(document.currentScript.closest("figure"),"{packed}")</script>'
-
-    page = player('{"texts":["/some/pipelib/ring.py:8","/a/ipykernel_1/2.py:3","/ pipelib/ c"]}')
-    after = player('{"texts":["pipelib/ring.py:8","cell:3","/ pipelib/ c"]}')
-    assert sphinx_site.without_paths(page) == after

@@ -59,6 +59,7 @@ RECORD = "pipelib_record"
 RESULTS = ROOT / "benchmarks" / "results"
 HAZARDS = tuple(RESULTS.glob("*/hazards*.json"))
 KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
+NAMED_RECORDS = ("machine.json", "profile.json")
 ANALYSIS = re.compile(
     r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
@@ -282,6 +283,8 @@ def sources(text: str) -> list[pathlib.Path]:
         records += [
             path for name in KERNEL_RECORDS for path in RESULTS.glob(f"*/{name}")
         ]
+    for name in NAMED_RECORDS:
+        records += RESULTS.glob(f"*/{name}") if name in text else ()
     return [*sorted(package), *sorted(records)]
 
 

@@ -15,39 +15,33 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from tools.sections import Section, links, sections
 
 TO_COME = {
-    "clusters": ("ClusterBarrier", "async_store_smem", "cluster_ref"),
+    "clusters": ("cluster_ref",),
     "memory and layouts": (
         "GMEM", "MemorySpace", "OOBFillMode", "REGS", "RefUnion", "WGMMAAccumulatorRef",
-        "async_prefetch", "layout_cast", "print_layout",
     ),
-    "copies and barriers": (
-        "CopyPartition", "atomic_add", "barrier_test", "commit_smem_to_gmem_group",
-    ),
+    "copies and barriers": ("barrier_test",),
     "loops, launches and how kernels are compiled": (
-        "CompilerParams", "InterpretGPUParams", "LoweringSemantics", "Mesh", "NDLoopInfo",
-        "TraceScope", "emit_pipeline", "emit_pipeline_warp_specialized",
-        "griddepcontrol_launch_dependents", "griddepcontrol_wait",
-        "inline_mgpu", "set_gpu_interpret_mode",
+        "Mesh", "NDLoopInfo", "emit_pipeline_warp_specialized",
+        "griddepcontrol_launch_dependents", "griddepcontrol_wait", "inline_mgpu",
+        "set_gpu_interpret_mode",
     ),
 }  # fmt: skip
 OTHERS = {
     "for Blackwell": (
-        "TMEM", "TMEMLayout", "TryClusterCancelResult", "async_copy_scales_to_tmem",
-        "async_copy_smem_to_tmem", "async_copy_sparse_metadata_to_tmem", "async_load_tmem",
-        "async_store_tmem", "commit_tmem", "dynamic_scheduling_loop",
-        "format_tcgen05_sparse_metadata", "query_cluster_cancel", "tcgen05_commit_arrive",
-        "tcgen05_mma", "try_cluster_cancel", "wait_load_tmem",
+        "TMEMLayout", "async_copy_scales_to_tmem", "async_copy_smem_to_tmem",
+        "async_copy_sparse_metadata_to_tmem", "dynamic_scheduling_loop",
+        "format_tcgen05_sparse_metadata",
     ),
     "for GPUs before Hopper": ("mma", "wait_gmem_to_smem"),
     "for several GPUs": (
-        "PeerMemRef", "SemaphoreSignal", "SemaphoreType", "multicast_ref", "multimem_load_reduce",
-        "multimem_store", "remote_ref", "semaphore_signal", "semaphore_signal_multicast",
-        "semaphore_signal_parallel", "semaphore_wait",
+        "PeerMemRef", "SemaphoreSignal", "SemaphoreType", "multicast_ref",
+        "multimem_load_reduce", "multimem_store", "remote_ref", "semaphore_signal",
+        "semaphore_signal_multicast", "semaphore_signal_parallel", "semaphore_wait",
     ),
     "not about pipelines": (
         "RefType", "Replicated", "ShapeDtypeStruct", "Tiling", "Transform", "WarpMesh",
-        "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or", "atomic_xor",
-        "broadcasted_iota", "warp_map",
+        "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or",
+        "atomic_xor", "broadcasted_iota", "warp_map",
     ),
 }  # fmt: skip
 _MENTION = re.compile(r"\bplgpu\.(\w+)")

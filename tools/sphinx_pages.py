@@ -8,10 +8,9 @@ Python documents with their numbers only, are left out.
 A page that has the line `<!-- made from the code: NAME -->` gets in its place the Markdown that
 `MADE[NAME]` returns.
 
-Of what Sphinx and its extensions write, three things are mended: signatures of several lines, which
-are lists of definitions without a term; the roles of the bibliography, which HTML does not allow;
-and the scripts of `sphinx_thebe`, which would run cells in the page, are of no use here, and stand
-there twice, an error in the browser's console.
+Of what Sphinx and its extensions write, two things are mended: signatures of several lines, which
+are lists of definitions without a term; and the roles of the bibliography, which HTML does not
+allow. (`sphinx_site` sees to what belongs to the theme.)
 """
 
 import functools
@@ -37,7 +36,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", read_well, priority=400)  # before napoleon's 500
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", fill_in)
-    app.connect("html-page-context", mend, priority=900)  # after those that add scripts
+    app.connect("html-page-context", mend)
     return {"parallel_read_safe": True}
 
 
@@ -93,17 +92,10 @@ def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def mend(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Makes a page's HTML valid, and its scripts those that it needs."""
+    """Makes a page's HTML valid."""
     body = _SIGNATURE.sub(_in_lines, context.get("body", ""))
     context["body"] = _ROLES.sub("", body)
-    scripts = context["script_files"]
-    scripts[:] = [script for script in scripts if "thebe" not in _script_text(script).lower()]
 
 
 def _in_lines(signature: re.Match[str]) -> str:
     return signature[1] + signature[2].replace("<dd>", _LINE).replace("</dd>", "</span>")
-
-
-def _script_text(script: Any) -> str:
-    attributes = getattr(script, "attributes", {})
-    return f"{getattr(script, 'filename', script)} {attributes.get('body', '')}"

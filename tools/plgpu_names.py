@@ -2,8 +2,8 @@
 
 The model. A name is *used* below a heading of a chapter if a code cell there has it, or code that a
 cell shows. It is *explained* below the first of these headings whose text names it; or else below
-the first of all whose text names it in full; or else, where it is first used after the
-introduction, which explains no code. Names that no chapter uses are listed by hand, those about
+the first of all whose text names it in full; or else, where it is first used. The first chapters
+(`AHEAD`) show code that later ones explain, so they count only for what no other has. Names that no chapter uses are listed by hand, those about
 pipelining on Hopper (`TO_COME`) apart from the others (`OTHERS`): `misplaced` says of which this is
 no longer true. Not covered: names that only an emitter uses for a chapter.
 """
@@ -44,6 +44,7 @@ OTHERS = {
         "atomic_xor", "broadcasted_iota", "warp_map",
     ),
 }  # fmt: skip
+AHEAD = "01", "02"
 _MENTION = re.compile(r"\bplgpu\.(\w+)")
 
 
@@ -64,8 +65,8 @@ def explained(name: str) -> Section:
     places, full = uses()[name], f"plgpu.{name}"
     both = [use for use in places if _says(use, name) or _says(use, full)]
     in_full = [section for section in sections() if _says(section, full)]
-    after_introduction = [use for use in places if use.chapter[:2] > "01"] or places
-    return [*both, *in_full, *after_introduction][0]
+    found = [*both, *in_full, *places]
+    return next((section for section in found if section.chapter[:2] not in AHEAD), found[0])
 
 
 def _says(section: Section, name: str) -> bool:

@@ -3,9 +3,10 @@
 The model. A name is *used* below a heading of a chapter if a code cell there has it, or code that a
 cell shows. It is *explained* below the first of these headings whose text names it; or else below
 the first of all whose text names it in full; or else, where it is first used. The first chapters
-(`AHEAD`) show code that later ones explain, so they count only for what no other has. Names that no chapter uses are listed by hand, those about
-pipelining on Hopper (`TO_COME`) apart from the others (`OTHERS`): `misplaced` says of which this is
-no longer true. Not covered: names that only an emitter uses for a chapter.
+(`AHEAD`) show code that later ones explain, so they count only for what no other has. Names that no
+chapter uses are listed by hand, those about pipelining on Hopper (`TO_COME`) apart from the others
+(`OTHERS`): `misplaced` says of which this is no longer true. Not covered: names that only an
+emitter uses for a chapter.
 """
 
 import re

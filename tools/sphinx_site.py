@@ -54,6 +54,8 @@ CORRECTIONS = [
     # would find, while the reader has the other.
     Correction(r'(<header id="pst-header"[^>]*>).*?(</header>)', r"\1\2"),
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
+    # Types that Sphinx meant to shorten.
+    Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
 ]

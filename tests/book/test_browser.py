@@ -263,7 +263,8 @@ def slides(player):
 
 
 def test_some_chapter_has_players(tab, address):
-    page = tab(f"{address}/{CHAPTERS[-1]}")
+    (ladder,) = [name for name in CHAPTERS if "matmul_ladder" in name]
+    page = tab(f"{address}/{ladder}")
     assert page.locator(".pipelib-player .sliders input").count() > 0
 
 

@@ -405,10 +405,15 @@ def problems(md: pathlib.Path) -> list[str]:
     return found
 
 
+def read_record(md: pathlib.Path) -> NotebookNode | None:
+    """What a chapter's .ipynb says of its last run; None if there was none."""
+    published = read_published(md.with_suffix(".ipynb"))
+    return published.metadata.get(RECORD) if published else None
+
+
 def is_interpreted(md: pathlib.Path) -> bool:
     """Whether a chapter's outputs are those of the interpreter."""
-    published = read_published(md.with_suffix(".ipynb"))
-    kept = published.metadata.get(RECORD) if published else None
+    kept = read_record(md)
     return kept is not None and kept["gpu"] is None
 
 
@@ -477,8 +482,7 @@ def sync_command(wanted: list[pathlib.Path], options) -> int:
 def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
     """Ends the process if a chapter has outputs that a GPU gave."""
     for md in wanted:
-        published = read_published(md.with_suffix(".ipynb"))
-        kept = published.metadata.get(RECORD) if published else None
+        kept = read_record(md)
         if kept is not None and kept["gpu"] is not None:
             sys.exit(
                 f"{md.name} has outputs recorded on {kept['gpu']}, and the"

@@ -9,6 +9,7 @@ chapter uses are listed by hand, those about pipelining on Hopper (`TO_COME`) ap
 emitter uses for a chapter.
 """
 
+import functools
 import re
 
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -54,6 +55,7 @@ def public_names() -> list[str]:
     return [name for name in dir(plgpu) if not name.startswith("_")]
 
 
+@functools.cache
 def uses() -> dict[str, list[Section]]:
     """By name: where it is used, in the book's order."""
     used = [(section, {*_MENTION.findall(section.code)}) for section in sections()]

@@ -1,0 +1,469 @@
+"""The kernel of `attention`: what the blocks and the Pallas threads of each schedule do.
+
+The model. A block has some queries of one head. Its memory thread loads the blocks of K and V that
+they see; each compute thread has `rows` of the queries, and of them the running maximum m, the sum
+l of exponentials and the result O. For each step s, with S = Q K[s]^T::
+
+    m, before = max(m, scale S), m         p = exp2(scale S - m)           (log2 e is in the scale)
+    l = l exp2(before - m) + sum of p      O = O exp2(before - m) + p V[s]
+
+K[s] is released when S is there, V[s] when O is. The maxima and sums of rows are within quads of
+lanes (the layout of a `wgmma`'s accumulator), by shuffles: they need no SMEM, of which Mosaic GPU
+gives reductions across a thread's warps one piece that all threads of a block share.
+
+How the work overlaps (`AttentionConfig.schedule`)::
+
+    plain      QK[s]  softmax[s]  PV[s]  QK[s+1]  ...
+    overlap    QK[s+1] PV[s] queued | softmax[s+1], once QK[s+1] is done, beside PV[s] | ...
+    pingpong   as plain, and a thread has the turn from before PV[s] until QK[s+1] is queued
+    both       as overlap, and a thread has the turn while it queues the two
+
+The *schedule barrier* is the turn: one barrier for each compute thread, which its predecessor in
+the ring of threads arrives at. A thread waits for its own before it queues products, and arrives at
+its successor's when it has. So the tensor core gets the threads' products one after the other, and
+the softmax of one runs beside the products of the others. The last thread gives the first its first
+turn; its own last arrival is waited for by nobody.
+
+In "overlap" K is one step ahead of V: the first scores are made before the pipeline begins, from
+the ring that the pipeline was given, and step s makes those of s + 1.
+
+What is seen. Query i sees key j if i - left <= j <= i + right (None: any; causal is right = 0) and,
+with segments, if both have the same. The blocks of K that some query of the block may see by the
+first rule are the steps; of these, those that a thread's queries do not wholly see, and the last
+one of a ragged K, are masked. Loads beyond the end bring zeros and stores there are dropped (TMA).
+A row that sees nothing has l = 0: its result is 0 and its log-sum-exp -inf.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.kernels.attention_config import AttentionConfig
+from pipelib.kernels.matmul_blocks import tiled
+from pipelib.kernels.matmul_config import MEMORY_REGISTERS
+from pipelib.warp_specialized import emit_pipeline_warp_specialized
+
+
+class Problem(NamedTuple):
+    """What attention is told beside its arrays; hashable, so that JAX compiles each once."""
+
+    left: int | None
+    right: int | None
+    scale: float
+    config: AttentionConfig | None
+
+
+class Sizes(NamedTuple):
+    """The sizes of a problem, of which `group` query heads share one of K and V."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    group: int
+    head_dim: int
+
+    @classmethod
+    def of(cls, q: Any, k: Any) -> "Sizes":
+        """Of arrays [batch, seq, heads, head_dim]."""
+        batch, queries, heads, head_dim = q.shape
+        return cls(batch, queries, k.shape[1], heads, heads // k.shape[2], head_dim)
+
+
+class State(NamedTuple):
+    """A thread's rows: the result so far, maxima, sums, and the last step's probabilities."""
+
+    result: Any
+    maximum: Any
+    total: Any
+    p: Any
+
+
+def run(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple, problem: Problem
+) -> tuple[jax.Array, jax.Array]:
+    """The result and the log-sum-exp, made by the kernel of `problem.config`, which is given.
+
+    Args:
+      q, k, v: as `attention` takes them, of sizes that copies can address.
+      segments: none, or int32 of the queries [batch, seq] and of the keys.
+    """
+    config, sizes = problem.config, Sizes.of(q, k)
+    blocks = pl.cdiv(sizes.queries, config.block_q)
+    padded = blocks * config.block_q  # a row's numbers are stored as bytes, unguarded at its end
+    if segments:
+        ends = padded, pl.cdiv(sizes.keys, config.block_kv) * config.block_kv
+        pad = lambda ids, end: jnp.pad(ids, ((0, 0), (0, end - ids.shape[1])))
+        segments = tuple(map(pad, segments, ends))
+    lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, padded), jnp.float32)
+    out, lse = plgpu.kernel(
+        functools.partial(_block, problem, sizes, bool(segments)),
+        out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
+        scratch_types=dict(scratch=_scratch(config, sizes, q.dtype)),
+        grid=(sizes.batch, sizes.heads, blocks), grid_names=("batch", "head", "block"),
+        num_threads=config.compute_threads + 1, thread_name="thread",
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+    )(q, k, v, *segments)  # fmt: skip
+    return out, lse[:, :, : sizes.queries]
+
+
+def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any]:
+    threads, rows = config.compute_threads, config.rows
+    shared = lambda *shape: plgpu.SMEM((threads, rows, *shape), dtype, transforms=tiled(dtype))
+    scratch = dict(
+        q=shared(sizes.head_dim),
+        lse=plgpu.SMEM((threads, rows), jnp.float32),
+        loaded=plgpu.Barrier(num_barriers=threads),
+    )
+    if config.probabilities == "shared":
+        scratch.update(p=shared(config.block_kv))
+    if config.takes_turns:
+        scratch.update(turns=plgpu.Barrier(num_barriers=threads))
+    return scratch
+
+
+def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scratch) -> None:
+    """What each thread of a block does."""
+    config, segments, (out, lse) = problem.config, refs[: 2 * segmented], refs[2 * segmented :]
+    place = tuple(map(lax.axis_index, ("batch", "head", "block")))
+    # Causal blocks take longer the later they are: these first, so that the last to end is short.
+    place = (*place[:2], pl.cdiv(sizes.queries, config.block_q) - 1 - place[2])
+    band = Band.of(problem, sizes, place[2] * config.block_q)
+    kv_head = lax.div(place[1], jnp.int32(sizes.group))
+    k, v = (ref.at[place[0], :, kv_head, :] for ref in (k, v))
+
+    def scope(allocations):
+        thread = Thread(problem, sizes, band, place, segments, scratch, allocations)
+        pipeline = make(thread.step, lambda pipeline: thread.compute(q, out, lse, pipeline))
+        pipeline(k, v, allocations=allocations)
+
+    def make(step, context):
+        spec = lambda ref: plgpu.BlockSpec(
+            (config.block_kv, sizes.head_dim), lambda s: (band.first + s, 0),
+            transforms=tiled(ref.dtype),
+        )  # fmt: skip
+        return emit_pipeline_warp_specialized(
+            step, grid=(band.steps,), in_specs=[spec(k), spec(v)], max_concurrent_steps=band.slots,
+            memory_registers=MEMORY_REGISTERS, wg_axis="thread",
+            num_compute_wgs=config.compute_threads, compute_context=context,
+            manual_produced_barriers=True, manual_consumed_barriers=True,
+        )  # fmt: skip
+
+    pl.run_scoped(scope, make(None, None).get_allocations(k, v), collective_axes="thread")
+
+
+# What is seen.
+
+
+class Band(NamedTuple):
+    """The blocks of K that a block of queries goes through, `steps` of them from `first`."""
+
+    problem: Problem
+    sizes: Sizes
+    first: Any
+    steps: Any
+    slots: int
+
+    @classmethod
+    def of(cls, problem: Problem, sizes: Sizes, row: Any) -> "Band":
+        """Of the queries of a block, from `row`; at least one step, which may be all masked."""
+        config = problem.config
+        size, blocks = config.block_kv, pl.cdiv(sizes.keys, config.block_kv)
+        first, end = jnp.int32(0), blocks
+        if problem.right is not None:
+            last = jnp.minimum(row + config.block_q, sizes.queries) - 1 + problem.right
+            end = jnp.clip(lax.div(last, jnp.int32(size)) + 1, 1, blocks)
+        if problem.left is not None:
+            first = lax.div(jnp.maximum(row - problem.left, 0), jnp.int32(size))
+            first = jnp.minimum(first, end - 1)
+            end = jnp.maximum(end - first, 1)
+        return cls(problem, sizes, first, end, min(config.slots, blocks))
+
+    def is_edge(self, step: Any, row: Any) -> Any:
+        """Whether a thread's rows, from `row`, see less than the whole block of a step."""
+        config, (left, right, *_) = self.problem.config, self.problem
+        key, edges = (self.first + step) * config.block_kv, []
+        if left is not None:
+            edges.append(key < row + config.rows - 1 - left)
+        if right is not None:
+            edges.append(key + config.block_kv - 1 > row + right)
+        if self.sizes.keys % config.block_kv:
+            edges.append(key + config.block_kv > self.sizes.keys)
+        return functools.reduce(lax.bitwise_or, edges) if edges else False
+
+    def mask(self, scores: Any, step: Any, row: Any, segments: list[Any]) -> Any:
+        """The scores of a step with -inf for what is not seen."""
+        config, (left, right, *_) = self.problem.config, self.problem
+        key = (self.first + step) * config.block_kv
+        iota = lambda axis: plgpu.broadcasted_iota(
+            jnp.int32, scores.shape, axis, layout=plgpu.Layout.WGMMA
+        )
+        ahead, seen = iota(1) - iota(0) + (key - row), []  # by how much a key is after its query
+        if left is not None:
+            seen.append(ahead >= -left)
+        if right is not None:
+            seen.append(ahead <= right)
+        if self.sizes.keys % config.block_kv:
+            seen.append(iota(1) < self.sizes.keys - key)
+        if segments:
+            own, ids = segments
+            here = plgpu.load(
+                ids.at[pl.ds(key, config.block_kv)], layout=plgpu.Layout.WGMMA.reduce(0),
+                optimized=False,
+            )  # fmt: skip
+            spread = lambda x, axis: lax.broadcast_in_dim(x, scores.shape, (axis,))
+            seen.append(spread(own, 0) == spread(here, 1))
+        return jnp.where(functools.reduce(lax.bitwise_and, seen), scores, -jnp.inf)
+
+
+# A compute thread.
+
+
+class Thread(NamedTuple):
+    """A compute thread: its part of the scratch, the place of its block, and the rings."""
+
+    problem: Problem
+    sizes: Sizes
+    band: Band
+    place: tuple[Any, Any, Any]
+    segments: tuple[Any, ...]
+    scratch: dict[str, Any]
+    allocations: dict[str, Any]
+
+    @property
+    def config(self) -> AttentionConfig:
+        """That of the kernel."""
+        return self.problem.config
+
+    @property
+    def row(self) -> Any:
+        """The first of its queries."""
+        return self.place[2] * self.config.block_q + _index() * self.config.rows
+
+    def compute(self, q: Any, out: Any, lse: Any, pipeline: Callable[[State], State]) -> None:
+        """All that it does: loads its queries, runs the pipeline, stores the result."""
+        batch, head, _ = self.place
+        mine, loaded = self.scratch["q"].at[_index()], self.scratch["loaded"].at[_index()]
+        here = (batch, pl.ds(self.row, self.config.rows), head)
+        plgpu.copy_gmem_to_smem(q.at[here], mine, loaded)
+        plgpu.barrier_wait(loaded)
+        state = self._start()
+        if self.config.takes_turns:
+            is_last = _index() == self.config.compute_threads - 1
+            pl.when(is_last)(self._pass_turn)
+        if self.config.overlaps:
+            state = self._first_scores(state)
+            state = pipeline(state)
+        else:
+            self._take_turn()
+            state = pipeline(state)
+            self._pass_turn()
+        self._store(state, mine, out.at[here], lse.at[batch, head])
+
+    def _start(self) -> State:
+        rows, full = self.config.rows, lambda x, *shape: jnp.full(shape, x, jnp.float32)
+        p = jnp.zeros((rows, self.config.block_kv), self.scratch["q"].dtype)
+        return State(
+            full(0.0, rows, self.sizes.head_dim), full(-jnp.inf, rows), full(0.0, rows),
+            p if self.config.overlaps else (),
+        )  # fmt: skip
+
+    def _store(self, state: State, staging: Any, out: Any, lse: Any) -> None:
+        is_none = state.total == 0.0
+        inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
+        staging[...] = _scaled(state.result, inverse).astype(staging.dtype)
+        sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
+        numbers = self.scratch["lse"].at[_index()]
+        numbers[...] = jnp.where(is_none, -jnp.inf, sums)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(staging, out)
+        plgpu.copy_smem_to_gmem(numbers, lse.at[pl.ds(self.row, self.config.rows)])
+        plgpu.wait_smem_to_gmem(0)
+
+    # The schedule barrier.
+
+    def _take_turn(self) -> None:
+        if self.config.takes_turns:
+            plgpu.barrier_wait(self.scratch["turns"].at[_index()])
+
+    def _pass_turn(self) -> None:
+        if self.config.takes_turns:
+            following = lax.rem(_index() + 1, jnp.int32(self.config.compute_threads))
+            plgpu.barrier_arrive(self.scratch["turns"].at[following])
+
+    # Steps.
+
+    def step(self, indices, k, v, k_in, v_in, k_out, v_out, state: State) -> State:
+        """The body of the pipeline."""
+        if self.config.overlaps:
+            return self._overlapped_step(indices[0], v, v_in, v_out, state)
+        plgpu.barrier_wait(k_in)
+        scores = self._scores(k)
+        plgpu.barrier_arrive(k_out)
+        state, shrink = self._softmax(self._masked(scores, indices[0]), state)
+        p, result = self._operand(state.p), _scaled(state.result, shrink)
+        plgpu.barrier_wait(v_in)
+        self._take_turn()
+        result, _ = self._accumulate(result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
+        plgpu.barrier_arrive(v_out)
+        return state._replace(result=result, p=())
+
+    def _scores(self, k: Any) -> jax.Array:
+        """Q K^T of a step, all of it; the turn passes when it is queued."""
+
+        def multiply(acc):
+            self._multiply_keys(acc, k)
+            self._pass_turn()
+            return acc[...]
+
+        return pl.run_scoped(multiply, self._scores_type())
+
+    def _multiply_keys(self, acc: Any, k: Any) -> None:
+        plgpu.wgmma(acc, self.scratch["q"].at[_index()], k.transpose((1, 0)))
+
+    def _scores_type(self) -> Any:
+        return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
+
+    def _first_scores(self, state: State) -> State:
+        k, k_in, k_out = self._keys(jnp.int32(0))
+        plgpu.barrier_wait(k_in)
+        self._take_turn()
+        scores = self._scores(k)
+        plgpu.barrier_arrive(k_out)
+        return self._softmax(self._masked(scores, jnp.int32(0)), state)[0]
+
+    def _keys(self, step: Any) -> tuple[Any, Any, Any]:
+        """K of a step in its ring, and the barriers of its slot."""
+        slot = lax.rem(step, jnp.int32(self.band.slots))
+        return tuple(self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed"))
+
+    def _overlapped_step(self, step, v, v_in, v_out, state: State) -> State:
+        """P V of a step and the probabilities of the next."""
+        following = step + 1
+        k, k_in, k_out = self._keys(following)
+
+        def go_on(mask, state):
+            p = self._operand(state.p)
+            plgpu.barrier_wait(k_in)
+            plgpu.barrier_wait(v_in)
+            self._take_turn()
+
+            def both(result):
+                def multiply(scores):
+                    self._multiply_keys(scores, k)
+                    plgpu.wgmma(result, p, v)
+                    self._pass_turn()
+                    return plgpu.wgmma_accumulator_load(scores, wait_n=1)
+
+                scores = pl.run_scoped(multiply, self._scores_type())
+                plgpu.barrier_arrive(k_out)
+                after, shrink = self._softmax(mask(scores), state)
+                return (*after[1:], shrink)
+
+            like = (*state[1:], state.total)
+            result, (*rest, shrink) = self._accumulate(state.result, like, both)
+            plgpu.barrier_arrive(v_out)
+            return State(_scaled(result, shrink), *rest)
+
+        def end(state):
+            p = self._operand(state.p)
+            plgpu.barrier_wait(v_in)
+            self._take_turn()
+
+            def multiply(result):
+                plgpu.wgmma(result, p, v)
+                self._pass_turn()
+                return ()
+
+            result, _ = self._accumulate(state.result, (), multiply)
+            plgpu.barrier_arrive(v_out)
+            return state._replace(result=result)
+
+        whole = functools.partial(go_on, lambda scores: scores)
+        masked = functools.partial(go_on, lambda scores: self._mask(scores, following))
+        is_edge, is_last = self._is_edge(following), following >= self.band.steps
+        if isinstance(is_edge, bool):
+            return lax.cond(is_last, end, masked if is_edge else whole, state)
+        kind = jnp.where(is_last, 2, is_edge.astype(jnp.int32))
+        return lax.switch(kind, [whole, masked, end], state)
+
+    # Its parts.
+
+    def _is_edge(self, step: Any) -> Any:
+        return True if self.segments else self.band.is_edge(step, self.row)
+
+    def _masked(self, scores: jax.Array, step: Any) -> jax.Array:
+        """The scores of a step, masked if they must be."""
+        is_edge, mask = self._is_edge(step), lambda scores: self._mask(scores, step)
+        if isinstance(is_edge, bool):
+            return mask(scores) if is_edge else scores
+        return lax.cond(is_edge, mask, lambda scores: scores, scores)
+
+    def _mask(self, scores: jax.Array, step: Any) -> jax.Array:
+        segments = []
+        if self.segments:
+            queries, keys = (ids.at[self.place[0]] for ids in self.segments)
+            own = plgpu.load(
+                queries.at[pl.ds(self.row, self.config.rows)],
+                layout=plgpu.Layout.WGMMA.reduce(1), optimized=False,
+            )  # fmt: skip
+            segments = [own, keys]
+        return self.band.mask(scores, step, self.row, segments)
+
+    def _softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
+        """Adds a step's scores; also by what the result so far must be multiplied."""
+        scale = self.problem.scale * math.log2(math.e)
+        maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
+        finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # -inf less -inf would be NaN
+        p = jnp.exp2(scores * scale - lax.broadcast_in_dim(finite, scores.shape, (0,)))
+        shrink = jnp.exp2(state.maximum - finite)
+        total = state.total * shrink + p.sum(axis=1)
+        return State(state.result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
+
+    def _operand(self, p: jax.Array) -> Any:
+        """The probabilities, where `wgmma` reads them."""
+        if self.config.probabilities == "registers":
+            return p
+        staging = self.scratch["p"].at[_index()]
+        staging[...] = p
+        plgpu.commit_smem()
+        return staging
+
+    def _accumulate(self, result: jax.Array, like: tuple, multiply: Callable) -> tuple:
+        """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`).
+
+        The interpreter has accumulators that begin as zeros only.
+        """
+        if self.config.probabilities == "shared":
+
+            def add(acc):
+                values = multiply(acc)
+                return acc[...], values
+
+            product, values = pl.run_scoped(add, plgpu.ACC(result.shape, jnp.float32))
+            return result + product, values
+
+        def add_in_place(refs):
+            acc, *outs = refs
+            for out, value in zip(outs, multiply(acc), strict=True):
+                out[...] = value
+
+        result, *values = pl.run_state(add_in_place)((plgpu.ACC.init(result), *like))
+        return result, tuple(values)
+
+
+def _index() -> Any:
+    """The thread's index."""
+    return lax.axis_index("thread")
+
+
+def _scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:
+    """Each row times its factor."""
+    return rows * lax.broadcast_in_dim(factors, rows.shape, (0,))

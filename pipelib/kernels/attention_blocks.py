@@ -176,7 +176,7 @@ class Band(NamedTuple):
         """Of the queries of a block, from `row`; at least one step, which may be all masked."""
         config = problem.config
         size, blocks = config.block_kv, pl.cdiv(sizes.keys, config.block_kv)
-        first, end = jnp.int32(0), blocks
+        first, end = 0, blocks
         if problem.right is not None:
             last = jnp.minimum(row + config.block_q, sizes.queries) - 1 + problem.right
             end = jnp.clip(lax.div(last, jnp.int32(size)) + 1, 1, blocks)
@@ -342,7 +342,9 @@ class Thread(NamedTuple):
     def _keys(self, step: Any) -> tuple[Any, Any, Any]:
         """K of a step in its ring, and the barriers of its slot."""
         slot = lax.rem(step, jnp.int32(self.band.slots))
-        return tuple(self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed"))
+        return tuple(
+            self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed")
+        )
 
     def _overlapped_step(self, step, v, v_in, v_out, state: State) -> State:
         """P V of a step and the probabilities of the next."""

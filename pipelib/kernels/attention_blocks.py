@@ -22,7 +22,7 @@ The *schedule barrier* is the turn: one barrier for each compute thread, which i
 the ring of threads arrives at. A thread waits for its own before it queues products, and arrives at
 its successor's when it has. So the tensor core gets the threads' products one after the other, and
 the softmax of one runs beside the products of the others. The last thread gives the first its first
-turn; its own last arrival is waited for by nobody.
+turn; the first takes the one that is left in the end, so that each arrival is waited for.
 
 In "overlap" K is one step ahead of V: the first scores are made before the pipeline begins, from
 the ring that the pipeline was given, and step s makes those of s + 1.
@@ -265,6 +265,7 @@ class Thread(NamedTuple):
             self._take_turn()
             state = pipeline(state)
             self._pass_turn()
+        pl.when(_index() == 0)(self._take_turn)
         self._store(state, mine, out.at[here], lse.at[batch, head])
 
     def _start(self) -> State:

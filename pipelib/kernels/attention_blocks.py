@@ -47,7 +47,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention_config import AttentionConfig
 from pipelib.kernels.matmul_blocks import tiled
-from pipelib.kernels.matmul_config import MEMORY_REGISTERS
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 
@@ -151,7 +150,7 @@ def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scra
         )  # fmt: skip
         return emit_pipeline_warp_specialized(
             step, grid=(band.steps,), in_specs=[spec(k), spec(v)], max_concurrent_steps=band.slots,
-            memory_registers=MEMORY_REGISTERS, wg_axis="thread",
+            memory_registers=config.memory_registers, wg_axis="thread",
             num_compute_wgs=config.compute_threads, compute_context=context,
             manual_produced_barriers=True, manual_consumed_barriers=True,
         )  # fmt: skip

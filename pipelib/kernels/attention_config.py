@@ -15,7 +15,6 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from pipelib import specs
-from pipelib.kernels.matmul_config import MEMORY_REGISTERS
 
 SCHEDULES = ("plain", "overlap", "pingpong", "both")
 HEAD_DIMS = (64, 128, 256)
@@ -80,6 +79,11 @@ class AttentionConfig:
         return self.schedule in ("pingpong", "both")
 
     @property
+    def memory_registers(self) -> int:
+        """Those of a lane of the memory thread: of 40, three compute threads would have 152 each."""
+        return 40 if self.compute_threads < 3 else 32
+
+    @property
     def block_q(self) -> int:
         """Queries of a block."""
         return self.compute_threads * self.rows
@@ -91,7 +95,7 @@ class AttentionConfig:
     def check(self, head_dim: int) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
         terms = self._register_terms(head_dim)
-        share = min(255, specs.compute_registers(MEMORY_REGISTERS, self.compute_threads))
+        share = min(255, specs.compute_registers(self.memory_registers, self.compute_threads))
         if (total := sum(size for _, size in terms)) >= share:
             terms = " + ".join(f"{name} {size}" for name, size in terms)
             raise ValueError(

@@ -1,15 +1,17 @@
 """`attention`: softmax(scale Q K^T) V, without the scores in memory.
 
 The model. `attention_config` says how the work is divided, `attention_blocks` what the kernel does,
-and this module what a caller may ask: it checks shapes, dtypes and devices, picks a configuration,
-and has the same in plain JAX (`attention_reference`).
+`attention_backward` what those of its gradients do, and this module what a caller may ask: it
+checks shapes, dtypes and devices, picks a configuration, and has the same in plain JAX
+(`attention_reference`).
 
 The fallback. The kernel has head dimensions of 64, 128 and 256, and Pallas copies by pieces of 8
 rows x 128 bytes, which is how `wgmma` reads SMEM: both sequences must be multiples of 8. What is
 not is computed by `attention_reference`: no operand is copied, and no configuration applies.
 
-Gradients are plain JAX, not yet a kernel: from the log-sum-exp of each row, in float32, for
-`CHUNK` queries at a time, so that the scores of the others take no memory.
+Gradients are made from the log-sum-exp of each row. With a head of 64 or 128 two kernels make them;
+with one of 256, whose dK and dV would fill a thread's registers, and in the fallback, plain JAX
+does in float32, for `CHUNK` queries at a time, so that the scores of the others take no memory.
 
 Not covered: dropout, biases, paged keys, scores whose mask is given as an array.
 """
@@ -23,11 +25,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pipelib.kernels import attention_blocks
-from pipelib.kernels.attention_blocks import Problem, Sizes
+from pipelib.kernels import attention_backward, attention_blocks
+from pipelib.kernels.attention_band import Problem, Sizes
 from pipelib.kernels.attention_config import HEAD_DIMS, AttentionConfig
 from pipelib.kernels.device import default_device
 from pipelib.kernels.matmul_config import PIECE_ROWS
+from pipelib.kernels.sharding import varying_alike
 
 #: Queries whose scores plain JAX has in memory at once.
 CHUNK = 512
@@ -48,8 +51,8 @@ def attention(
 ) -> Any:
     """`softmax(scale * q @ k.T) @ v` for each head on a Hopper GPU, with a float32 softmax.
 
-    Works under `jax.jit`, `jax.vmap` and `jax.grad` (whose backward pass is plain JAX). A query
-    that sees no key gives zeros, and a log-sum-exp of -inf.
+    Works under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.shard_map`. A query that sees no key
+    gives zeros, and a log-sum-exp of -inf.
 
     Args:
       q: [batch, q_seq, heads, head_dim], float16 or bfloat16.
@@ -77,7 +80,8 @@ def attention(
     segments = _segments(q, k, segment_ids)
     if config is not None:
         config.check(q.shape[-1])
-    out, lse = _attention(q, k, v, segments, problem)
+    q, k, v, *segments = varying_alike(q, k, v, *segments)
+    out, lse = _attention(q, k, v, tuple(segments), problem)
     return (out, lse) if return_residuals else out
 
 
@@ -185,9 +189,14 @@ def _attention(q, k, v, segments: tuple, problem: Problem) -> tuple[jax.Array, j
             f"attention: {device.device_kind} has compute capability {capability}, but wgmma needs"
             " 9.x, a Hopper GPU."
         )
+    out, lse = attention_blocks.run(q, k, v, segments, _configured(problem, q))
+    return varying_alike(out, lse, q)[:2]
+
+
+def _configured(problem: Problem, q: Any) -> Problem:
     if problem.config is None:
         problem = problem._replace(config=default_config(q.shape[-1]))
-    return attention_blocks.run(q, k, v, segments, problem)
+    return problem
 
 
 # In plain JAX. Heads are seen as [kv_heads, group].
@@ -259,25 +268,38 @@ def _forward(q, k, v, segments: tuple, problem: Problem) -> tuple:
 
 
 def _backward(problem: Problem, arrays: tuple, cotangents: tuple) -> tuple:
-    """dV = P^T dO and, with dS = P (dO V^T - rows of dO O + dlse): dQ = dS K, dK = dS^T Q."""
     q, k, v, segments, out, lse = arrays
-    sizes, d_out = Sizes.of(q, k), cotangents[0].astype(jnp.float32)
-    across = (d_out * out.astype(jnp.float32)).sum(-1) - jnp.moveaxis(cotangents[1], 1, 2)
+    d_out, d_lse = cotangents
+    product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
+    delta = jnp.moveaxis(product.sum(-1), 1, 2) - d_lse
+    if _addressable(q, k) and (problem := _configured(problem, q)).config.gradients(q.shape[-1]):
+        run = attention_backward.run
+        found = varying_alike(*run((q, k, v, d_out, segments), lse, delta, problem), q)[:3]
+    else:
+        found = _plain_backward(q, k, v, d_out, segments, lse, delta, problem)
+    return *found, (None,) * len(segments)
 
-    def rows(carry, first, q, d_out, across, lse, *own):
+
+@functools.partial(jax.jit, static_argnums=7)
+def _plain_backward(q, k, v, d_out, segments, lse, delta, problem: Problem) -> tuple:
+    """dV = P^T dO and, with dS = P (dO V^T - delta): dQ = dS K, dK = dS^T Q."""
+    sizes = Sizes.of(q, k)
+
+    def rows(carry, first, q, d_out, delta, lse, *own):
         dk, dv = carry
         scores = _scores(q, k, first, (*own, *segments[1:]), problem)
         column = lambda x: jnp.moveaxis(x, 1, 3)[..., None]
         p = jnp.exp(scores - jnp.where(column(lse) == -jnp.inf, 0.0, column(lse)))
-        ds = p * (_einsum("bqkgd,bskd->bkgqs", d_out, v) - column(across)) * problem.scale
+        ds = p * (_einsum("bqkgd,bskd->bkgqs", d_out, v) - column(delta)) * problem.scale
         dk += _einsum("bkgqs,bqkgd->bskd", ds, q)
         dv += _einsum("bkgqs,bqkgd->bskd", p, d_out)
         return (dk, dv), _einsum("bkgqs,bskd->bqkgd", ds, k).astype(q.dtype)
 
     zeros = jnp.zeros(k.shape, jnp.float32)
-    queries = [_grouped(x, sizes) for x in (q, d_out, across, jnp.moveaxis(lse, 1, 2))]
+    numbers = (jnp.moveaxis(x, 1, 2) for x in (delta, lse))
+    queries = [_grouped(x, sizes) for x in (q, d_out, *numbers)]
     (dk, dv), dq = _chunked(rows, (zeros, zeros), *queries, *segments[:1])
-    return dq.reshape(q.shape), dk.astype(k.dtype), dv.astype(v.dtype), (None,) * len(segments)
+    return dq.reshape(q.shape), dk.astype(k.dtype), dv.astype(v.dtype)
 
 
 _attention.defvjp(_forward, _backward)

@@ -27,11 +27,9 @@ turn; the first takes the one that is left in the end, so that each arrival is w
 In "overlap" K is one step ahead of V: the first scores are made before the pipeline begins, from
 the ring that the pipeline was given, and step s makes those of s + 1.
 
-What is seen. Query i sees key j if i - left <= j <= i + right (None: any; causal is right = 0) and,
-with segments, if both have the same. The blocks of K that some query of the block may see by the
-first rule are the steps; of these, those that a thread's queries do not wholly see, and the last
-one of a ragged K, are masked. Loads beyond the end bring zeros and stores there are dropped (TMA).
-A row that sees nothing has l = 0: its result is 0 and its log-sum-exp -inf.
+What is seen, and so how many steps there are, says `attention_band`. Loads beyond K's end bring
+zeros and stores beyond that of the result are dropped: both are what TMA does. A row that sees
+nothing has l = 0: its result is 0 and its log-sum-exp -inf.
 """
 
 import functools
@@ -45,35 +43,18 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention_band import (
+    Band,
+    Problem,
+    Sizes,
+    accumulate,
+    padded,
+    spread,
+    thread_index,
+)
 from pipelib.kernels.attention_config import AttentionConfig
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
-
-
-class Problem(NamedTuple):
-    """What attention is told beside its arrays; hashable, so that JAX compiles each once."""
-
-    left: int | None
-    right: int | None
-    scale: float
-    config: AttentionConfig | None
-
-
-class Sizes(NamedTuple):
-    """The sizes of a problem, of which `group` query heads share one of K and V."""
-
-    batch: int
-    queries: int
-    keys: int
-    heads: int
-    group: int
-    head_dim: int
-
-    @classmethod
-    def of(cls, q: Any, k: Any) -> "Sizes":
-        """Of arrays [batch, seq, heads, head_dim]."""
-        batch, queries, heads, head_dim = q.shape
-        return cls(batch, queries, k.shape[1], heads, heads // k.shape[2], head_dim)
 
 
 class State(NamedTuple):
@@ -96,12 +77,10 @@ def run(
     """
     config, sizes = problem.config, Sizes.of(q, k)
     blocks = pl.cdiv(sizes.queries, config.block_q)
-    padded = blocks * config.block_q  # a row's numbers are stored as bytes, unguarded at its end
+    rows = blocks * config.block_q
     if segments:
-        ends = padded, pl.cdiv(sizes.keys, config.block_kv) * config.block_kv
-        pad = lambda ids, end: jnp.pad(ids, ((0, 0), (0, end - ids.shape[1])))
-        segments = tuple(map(pad, segments, ends))
-    lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, padded), jnp.float32)
+        segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
+    lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
     out, lse = plgpu.kernel(
         functools.partial(_block, problem, sizes, bool(segments)),
         out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
@@ -110,7 +89,7 @@ def run(
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(approx_math=True),
     )(q, k, v, *segments)  # fmt: skip
-    return out, lse[:, :, : sizes.queries]
+    return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
 
 def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any]:
@@ -134,7 +113,10 @@ def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scra
     place = tuple(map(lax.axis_index, ("batch", "head", "block")))
     # Causal blocks take longer the later they are: these first, so that the last to end is short.
     place = (*place[:2], pl.cdiv(sizes.queries, config.block_q) - 1 - place[2])
-    band = Band.of(problem, sizes, place[2] * config.block_q)
+    band = Band.of(
+        problem.left, problem.right, sizes.queries, sizes.keys, config.tiles,
+        place[2] * config.block_q,
+    )  # fmt: skip
     kv_head = lax.div(place[1], jnp.int32(sizes.group))
     k, v = (ref.at[place[0], :, kv_head, :] for ref in (k, v))
 
@@ -149,77 +131,14 @@ def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scra
             transforms=tiled(ref.dtype),
         )  # fmt: skip
         return emit_pipeline_warp_specialized(
-            step, grid=(band.steps,), in_specs=[spec(k), spec(v)], max_concurrent_steps=band.slots,
+            step, grid=(band.steps,), in_specs=[spec(k), spec(v)],
+            max_concurrent_steps=_slots(config, sizes),
             memory_registers=config.memory_registers, wg_axis="thread",
             num_compute_wgs=config.compute_threads, compute_context=context,
             manual_produced_barriers=True, manual_consumed_barriers=True,
         )  # fmt: skip
 
     pl.run_scoped(scope, make(None, None).get_allocations(k, v), collective_axes="thread")
-
-
-# What is seen.
-
-
-class Band(NamedTuple):
-    """The blocks of K that a block of queries goes through, `steps` of them from `first`."""
-
-    problem: Problem
-    sizes: Sizes
-    first: Any
-    steps: Any
-    slots: int
-
-    @classmethod
-    def of(cls, problem: Problem, sizes: Sizes, row: Any) -> "Band":
-        """Of the queries of a block, from `row`; at least one step, which may be all masked."""
-        config = problem.config
-        size, blocks = config.block_kv, pl.cdiv(sizes.keys, config.block_kv)
-        first, end = 0, blocks
-        if problem.right is not None:
-            last = jnp.minimum(row + config.block_q, sizes.queries) - 1 + problem.right
-            end = jnp.clip(lax.div(last, jnp.int32(size)) + 1, 1, blocks)
-        if problem.left is not None:
-            first = lax.div(jnp.maximum(row - problem.left, 0), jnp.int32(size))
-            first = jnp.minimum(first, end - 1)
-            end = jnp.maximum(end - first, 1)
-        return cls(problem, sizes, first, end, min(config.slots, blocks))
-
-    def is_edge(self, step: Any, row: Any) -> Any:
-        """Whether a thread's rows, from `row`, see less than the whole block of a step."""
-        config, (left, right, *_) = self.problem.config, self.problem
-        key, edges = (self.first + step) * config.block_kv, []
-        if left is not None:
-            edges.append(key < row + config.rows - 1 - left)
-        if right is not None:
-            edges.append(key + config.block_kv - 1 > row + right)
-        if self.sizes.keys % config.block_kv:
-            edges.append(key + config.block_kv > self.sizes.keys)
-        return functools.reduce(lax.bitwise_or, edges) if edges else False
-
-    def mask(self, scores: Any, step: Any, row: Any, segments: list[Any]) -> Any:
-        """The scores of a step with -inf for what is not seen."""
-        config, (left, right, *_) = self.problem.config, self.problem
-        key = (self.first + step) * config.block_kv
-        iota = lambda axis: plgpu.broadcasted_iota(
-            jnp.int32, scores.shape, axis, layout=plgpu.Layout.WGMMA
-        )
-        ahead, seen = iota(1) - iota(0) + (key - row), []  # by how much a key is after its query
-        if left is not None:
-            seen.append(ahead >= -left)
-        if right is not None:
-            seen.append(ahead <= right)
-        if self.sizes.keys % config.block_kv:
-            seen.append(iota(1) < self.sizes.keys - key)
-        if segments:
-            own, ids = segments
-            here = plgpu.load(
-                ids.at[pl.ds(key, config.block_kv)], layout=plgpu.Layout.WGMMA.reduce(0),
-                optimized=False,
-            )  # fmt: skip
-            spread = lambda x, axis: lax.broadcast_in_dim(x, scores.shape, (axis,))
-            seen.append(spread(own, 0) == spread(here, 1))
-        return jnp.where(functools.reduce(lax.bitwise_and, seen), scores, -jnp.inf)
 
 
 # A compute thread.
@@ -244,18 +163,18 @@ class Thread(NamedTuple):
     @property
     def row(self) -> Any:
         """The first of its queries."""
-        return self.place[2] * self.config.block_q + _index() * self.config.rows
+        return self.place[2] * self.config.block_q + thread_index() * self.config.rows
 
     def compute(self, q: Any, out: Any, lse: Any, pipeline: Callable[[State], State]) -> None:
         """All that it does: loads its queries, runs the pipeline, stores the result."""
         batch, head, _ = self.place
-        mine, loaded = self.scratch["q"].at[_index()], self.scratch["loaded"].at[_index()]
+        mine, loaded = (self.scratch[name].at[thread_index()] for name in ("q", "loaded"))
         here = (batch, pl.ds(self.row, self.config.rows), head)
         plgpu.copy_gmem_to_smem(q.at[here], mine, loaded)
         plgpu.barrier_wait(loaded)
         state = self._start()
         if self.config.takes_turns:
-            is_last = _index() == self.config.compute_threads - 1
+            is_last = thread_index() == self.config.compute_threads - 1
             pl.when(is_last)(self._pass_turn)
         if self.config.overlaps:
             state = self._first_scores(state)
@@ -264,7 +183,7 @@ class Thread(NamedTuple):
             self._take_turn()
             state = pipeline(state)
             self._pass_turn()
-        pl.when(_index() == 0)(self._take_turn)
+        pl.when(thread_index() == 0)(self._take_turn)
         self._store(state, mine, out.at[here], lse.at[batch, head])
 
     def _start(self) -> State:
@@ -280,7 +199,7 @@ class Thread(NamedTuple):
         inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
         staging[...] = _scaled(state.result, inverse).astype(staging.dtype)
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
-        numbers = self.scratch["lse"].at[_index()]
+        numbers = self.scratch["lse"].at[thread_index()]
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(staging, out)
@@ -291,11 +210,11 @@ class Thread(NamedTuple):
 
     def _take_turn(self) -> None:
         if self.config.takes_turns:
-            plgpu.barrier_wait(self.scratch["turns"].at[_index()])
+            plgpu.barrier_wait(self.scratch["turns"].at[thread_index()])
 
     def _pass_turn(self) -> None:
         if self.config.takes_turns:
-            following = lax.rem(_index() + 1, jnp.int32(self.config.compute_threads))
+            following = lax.rem(thread_index() + 1, jnp.int32(self.config.compute_threads))
             plgpu.barrier_arrive(self.scratch["turns"].at[following])
 
     # Steps.
@@ -326,7 +245,7 @@ class Thread(NamedTuple):
         return pl.run_scoped(multiply, self._scores_type())
 
     def _multiply_keys(self, acc: Any, k: Any) -> None:
-        plgpu.wgmma(acc, self.scratch["q"].at[_index()], k.transpose((1, 0)))
+        plgpu.wgmma(acc, self.scratch["q"].at[thread_index()], k.transpose((1, 0)))
 
     def _scores_type(self) -> Any:
         return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
@@ -341,7 +260,7 @@ class Thread(NamedTuple):
 
     def _keys(self, step: Any) -> tuple[Any, Any, Any]:
         """K of a step in its ring, and the barriers of its slot."""
-        slot = lax.rem(step, jnp.int32(self.band.slots))
+        slot = lax.rem(step, jnp.int32(_slots(self.config, self.sizes)))
         return tuple(
             self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed")
         )
@@ -388,43 +307,28 @@ class Thread(NamedTuple):
             plgpu.barrier_arrive(v_out)
             return state._replace(result=result)
 
-        whole = functools.partial(go_on, lambda scores: scores)
-        masked = functools.partial(go_on, lambda scores: self._mask(scores, following))
-        is_edge, is_last = self._is_edge(following), following >= self.band.steps
-        if isinstance(is_edge, bool):
-            return lax.cond(is_last, end, masked if is_edge else whole, state)
-        kind = jnp.where(is_last, 2, is_edge.astype(jnp.int32))
-        return lax.switch(kind, [whole, masked, end], state)
+        go_on = functools.partial(
+            self.band.choose, following, self.row, self._all_segments(), go_on
+        )
+        return lax.cond(following >= self.band.steps, end, go_on, state)
 
     # Its parts.
 
-    def _is_edge(self, step: Any) -> Any:
-        return True if self.segments else self.band.is_edge(step, self.row)
-
     def _masked(self, scores: jax.Array, step: Any) -> jax.Array:
         """The scores of a step, masked if they must be."""
-        is_edge, mask = self._is_edge(step), lambda scores: self._mask(scores, step)
-        if isinstance(is_edge, bool):
-            return mask(scores) if is_edge else scores
-        return lax.cond(is_edge, mask, lambda scores: scores, scores)
+        return self.band.choose(
+            step, self.row, self._all_segments(), lambda mask, scores: mask(scores), scores
+        )
 
-    def _mask(self, scores: jax.Array, step: Any) -> jax.Array:
-        segments = []
-        if self.segments:
-            queries, keys = (ids.at[self.place[0]] for ids in self.segments)
-            own = plgpu.load(
-                queries.at[pl.ds(self.row, self.config.rows)],
-                layout=plgpu.Layout.WGMMA.reduce(1), optimized=False,
-            )  # fmt: skip
-            segments = [own, keys]
-        return self.band.mask(scores, step, self.row, segments)
+    def _all_segments(self) -> tuple:
+        return tuple(ids.at[self.place[0]] for ids in self.segments)
 
     def _softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
         """Adds a step's scores; also by what the result so far must be multiplied."""
         scale = self.problem.scale * math.log2(math.e)
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # -inf less -inf would be NaN
-        p = jnp.exp2(scores * scale - lax.broadcast_in_dim(finite, scores.shape, (0,)))
+        p = jnp.exp2(scores * scale - spread(finite, scores.shape, 0))
         shrink = jnp.exp2(state.maximum - finite)
         total = state.total * shrink + p.sum(axis=1)
         return State(state.result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
@@ -433,39 +337,22 @@ class Thread(NamedTuple):
         """The probabilities, where `wgmma` reads them."""
         if self.config.probabilities == "registers":
             return p
-        staging = self.scratch["p"].at[_index()]
+        staging = self.scratch["p"].at[thread_index()]
         staging[...] = p
         plgpu.commit_smem()
         return staging
 
     def _accumulate(self, result: jax.Array, like: tuple, multiply: Callable) -> tuple:
-        """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`).
-
-        The interpreter has accumulators that begin as zeros only.
-        """
-        if self.config.probabilities == "shared":
-
-            def add(acc):
-                values = multiply(acc)
-                return acc[...], values
-
-            product, values = pl.run_scoped(add, plgpu.ACC(result.shape, jnp.float32))
-            return result + product, values
-
-        def add_in_place(refs):
-            acc, *outs = refs
-            for out, value in zip(outs, multiply(acc), strict=True):
-                out[...] = value
-
-        result, *values = pl.run_state(add_in_place)((plgpu.ACC.init(result), *like))
-        return result, tuple(values)
+        """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`)."""
+        in_place = self.config.probabilities == "registers"
+        (result,), values = accumulate(in_place, (result,), like, multiply)
+        return result, values
 
 
-def _index() -> Any:
-    """The thread's index."""
-    return lax.axis_index("thread")
+def _slots(config: AttentionConfig, sizes: Sizes) -> int:
+    return min(config.slots, pl.cdiv(sizes.keys, config.block_kv))
 
 
 def _scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:
     """Each row times its factor."""
-    return rows * lax.broadcast_in_dim(factors, rows.shape, (0,))
+    return rows * spread(factors, rows.shape, 0)

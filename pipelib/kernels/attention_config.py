@@ -1,16 +1,19 @@
 """`AttentionConfig`: how attention is divided, how its threads take turns, what it takes of an SM.
 
-The model. A block has `compute_threads` Pallas threads, each with `rows` queries of one head, and
-goes through the keys and values of that head in steps of `block_kv`. In SMEM it has the queries
-(where the result is staged too), a ring of `slots` blocks of K and one of V, a row's log-sum-exp,
-and barriers. In registers each thread has float32 accumulators of the result and of the scores of a
-step, and the step's probabilities in 16 bits. All is added up here before anything is compiled.
+The model. In every kernel a block has `compute_threads` Pallas threads, each with so many *rows* of
+the scores of one head, and goes through their columns in steps. In the forward kernel and that of
+dQ, rows are queries and a step's columns are keys; in that of dK and dV the reverse.
+
+SMEM has the rows' operands (through which results are stored too), a ring of `slots` of what a step
+loads, numbers of rows, and barriers. Each thread has in registers float32 accumulators of its
+results and of a step's products, and in 16 bits what the next product multiplies. All is added up
+here before anything is compiled.
 
 Source of the hardware's constants: `pipelib.specs`.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -20,6 +23,80 @@ SCHEDULES = ("plain", "overlap", "pingpong", "both")
 HEAD_DIMS = (64, 128, 256)
 #: What Mosaic GPU reserves for a kernel with reductions, used or not (JAX's `CompilerParams`).
 SCRATCH_BYTES = 2048
+_ITEM = jnp.dtype(jnp.bfloat16).itemsize
+
+
+class Tiles(NamedTuple):
+    """How a kernel divides the scores: rows of a thread, threads of a block, columns of a step."""
+
+    rows: int
+    threads: int
+    block: int
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientConfig:
+    """How a kernel of the backward pass divides its work; what cannot be is refused.
+
+    Attributes:
+      rows: of each compute thread (queries for dQ, keys for dK and dV), a multiple of 64.
+      block: columns of a step (keys for dQ, queries for dK and dV), a multiple of 64 to 256.
+      slots: steps that are in SMEM at once, the most.
+      compute_threads: Pallas threads that compute, 1 to 3.
+    """
+
+    rows: int = 64
+    block: int = 64
+    slots: int = 2
+    compute_threads: int = 2
+
+    def __post_init__(self):
+        _refuse("GradientConfig", _problems(self.rows, self.block, "block", self))
+
+    @property
+    def tiles(self) -> Tiles:
+        """How it divides the scores."""
+        return Tiles(self.rows, self.compute_threads, self.block)
+
+    @property
+    def memory_registers(self) -> int:
+        """Those of a lane of the memory thread."""
+        return _memory_registers(self.compute_threads)
+
+    def smem_bytes(self, results: int, head_dim: int, through_smem: bool = False) -> int:
+        """Bytes of shared memory that a block takes; arguments as `check`'s."""
+        terms = self._smem_terms(results, head_dim, through_smem)
+        return sum(count * size for _, count, size in terms)
+
+    def check(self, results: int, head_dim: int, through_smem: bool = False) -> None:
+        """Raises ValueError, with the sum, if an SM has too little.
+
+        Args:
+          results: 1 for dQ, 2 for dK and dV.
+          head_dim: the size of a head.
+          through_smem: whether probabilities go through SMEM.
+        """
+        scores = self.rows * self.block // 128
+        registers = [
+            ("results", results * self.rows * head_dim // 128), ("P", scores), ("dP", scores),
+        ]  # fmt: skip
+        # dV's product still reads P in 16 bits when dS is made; dS takes the place of dP.
+        registers += [("P in 16 bits", scores // 2)] * (results - 1)
+        _check_registers("GradientConfig", registers, self.compute_threads)
+        _check_smem("GradientConfig", self._smem_terms(results, head_dim, through_smem))
+
+    def _smem_terms(self, results, head_dim, through_smem) -> list[tuple[str, int, int]]:
+        threads, slots = self.compute_threads, self.slots
+        pairs, size = (threads, self.rows) if results == 1 else (slots, self.block)
+        terms = [
+            ("rows' operands", 2 * threads, self.rows * head_dim * _ITEM),
+            ("slots", 2 * slots, self.block * head_dim * _ITEM),
+            ("log-sum-exp and delta", 2 * pairs, size * 4),
+        ]
+        if through_smem:
+            terms.append(("factors", results * threads, self.rows * self.block * _ITEM))
+        barriers = 2 * slots * (1 + results) + threads
+        return [*terms, ("barriers", barriers, 8), ("reductions", 1, SCRATCH_BYTES)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +113,8 @@ class AttentionConfig:
         "both".
       probabilities: from where `wgmma` reads them: "registers", where the softmax left them, or
         "shared", through SMEM, which costs time but which JAX's interpreter can run.
+      dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
+        one.
     """
 
     rows: int = 64
@@ -44,21 +123,11 @@ class AttentionConfig:
     compute_threads: int = 2
     schedule: Literal["plain", "overlap", "pingpong", "both"] = "both"
     probabilities: Literal["registers", "shared"] = "registers"
+    dq: GradientConfig | None = None
+    dkv: GradientConfig | None = None
 
     def __post_init__(self):
-        for problem in (text for text, is_so in self._problems().items() if is_so):
-            raise ValueError(f"AttentionConfig: {problem.replace('self.', '')}.")
-
-    def _problems(self) -> dict[str, Any]:
-        return {
-            f"{self.rows=} is not a multiple of 64, the rows of a wgmma":
-                self.rows < 1 or self.rows % 64,
-            f"{self.block_kv=} is not a multiple of 64 up to 256, the most columns of a wgmma":
-                self.block_kv not in (64, 128, 192, 256),
-            f"{self.slots=} is not 1 to {specs.MAX_SLOTS}, which barriers can tell":
-                not 1 <= self.slots <= specs.MAX_SLOTS,
-            f"{self.compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
-                not 1 <= self.compute_threads <= 3,
+        _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
             f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
             f"{self.schedule=} overlaps two steps, so {self.slots=} has no slot to load into":
                 self.overlaps and self.slots < 2,
@@ -66,7 +135,7 @@ class AttentionConfig:
                 self.takes_turns and self.compute_threads < 2,
             f"{self.probabilities=} is not 'registers' or 'shared'":
                 self.probabilities not in ("registers", "shared"),
-        }  # fmt: skip
+        })  # fmt: skip
 
     @property
     def overlaps(self) -> bool:
@@ -79,9 +148,19 @@ class AttentionConfig:
         return self.schedule in ("pingpong", "both")
 
     @property
+    def through_smem(self) -> bool:
+        """Whether `wgmma` reads probabilities from SMEM."""
+        return self.probabilities == "shared"
+
+    @property
     def memory_registers(self) -> int:
-        """Those of a lane of the memory thread: of 40, three compute threads would have 152 each."""
-        return 40 if self.compute_threads < 3 else 32
+        """Those of a lane of the memory thread."""
+        return _memory_registers(self.compute_threads)
+
+    @property
+    def tiles(self) -> Tiles:
+        """How it divides the scores."""
+        return Tiles(self.rows, self.compute_threads, self.block_kv)
 
     @property
     def block_q(self) -> int:
@@ -89,42 +168,92 @@ class AttentionConfig:
         return self.compute_threads * self.rows
 
     def smem_bytes(self, head_dim: int) -> int:
-        """Bytes of shared memory that a block of the kernel takes, with all slots."""
+        """Bytes of shared memory that a block of the forward kernel takes, with all slots."""
         return sum(count * size for _, count, size in self._smem_terms(head_dim))
 
     def check(self, head_dim: int) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
-        terms = self._register_terms(head_dim)
-        share = min(255, specs.compute_registers(self.memory_registers, self.compute_threads))
-        if (total := sum(size for _, size in terms)) >= share:
-            terms = " + ".join(f"{name} {size}" for name, size in terms)
-            raise ValueError(
-                f"AttentionConfig: {terms} = {total} registers of a lane, but each of"
-                f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
-            )
-        if (total := self.smem_bytes(head_dim)) > specs.SMEM_BYTES:
-            terms = self._smem_terms(head_dim)
-            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in terms)
-            raise ValueError(
-                f"AttentionConfig: {terms} = {total:,} B of shared memory, but a block has"
-                f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
-            )
-
-    def _register_terms(self, head_dim: int) -> list[tuple[str, int]]:
         scores = self.rows * self.block_kv // 128
-        terms = [("result", self.rows * head_dim // 128), ("scores", scores)]
+        registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
         # With no overlap the probabilities replace the scores.
-        return [*terms, ("probabilities", scores // 2)] if self.overlaps else terms
+        registers += [("probabilities", scores // 2)] * self.overlaps
+        _check_registers("AttentionConfig", registers, self.compute_threads)
+        _check_smem("AttentionConfig", self._smem_terms(head_dim))
+        for results, kernel in ((1, self.dq), (2, self.dkv)):
+            if kernel is not None:
+                kernel.check(results, head_dim, self.through_smem)
+
+    def gradients(self, head_dim: int) -> tuple[GradientConfig, GradientConfig] | None:
+        """Those of the backward pass's kernels; None where a default is asked for and is none.
+
+        With a head of 256, dK and dV of 64 keys alone fill the registers of a thread.
+        """
+        default_dq, default_dkv = _GRADIENTS.get((head_dim, self.through_smem), (None, None))
+        dq, dkv = self.dq or default_dq, self.dkv or default_dkv
+        return None if dq is None or dkv is None else (dq, dkv)
 
     def _smem_terms(self, head_dim: int) -> list[tuple[str, int, int]]:
-        threads, size = self.compute_threads, jnp.dtype(jnp.bfloat16).itemsize
+        threads = self.compute_threads
         terms = [
-            ("queries", threads, self.rows * head_dim * size),
-            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * size),
+            ("queries", threads, self.rows * head_dim * _ITEM),
+            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * _ITEM),
             ("log-sum-exp", threads, self.rows * 4),
         ]
-        if self.probabilities == "shared":
-            terms.append(("probabilities", threads, self.rows * self.block_kv * size))
+        if self.through_smem:
+            terms.append(("probabilities", threads, self.rows * self.block_kv * _ITEM))
         turns = threads if self.takes_turns else 0
         barriers = 4 * self.slots + threads + turns
         return [*terms, ("barriers", barriers, 8), ("reductions", 1, SCRATCH_BYTES)]
+
+
+def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:
+    """What makes a kernel of any configuration impossible."""
+    return {
+        f"{rows=} is not a multiple of 64, the rows of a wgmma": rows < 1 or rows % 64,
+        f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma":
+            block not in (64, 128, 192, 256),
+        f"{config.slots=} is not 1 to {specs.MAX_SLOTS}, which barriers can tell":
+            not 1 <= config.slots <= specs.MAX_SLOTS,
+        f"{config.compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
+            not 1 <= config.compute_threads <= 3,
+    }  # fmt: skip
+
+
+def _refuse(name: str, problems: dict[str, Any]) -> None:
+    for problem in (text for text, is_so in problems.items() if is_so):
+        raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")
+
+
+def _memory_registers(compute_threads: int) -> int:
+    """Enough to issue copies; of 40, three compute threads would have 152 each, not 160."""
+    return 40 if compute_threads < 3 else 32
+
+
+def _check_registers(name: str, terms: list[tuple[str, int]], compute_threads: int) -> None:
+    share = specs.compute_registers(_memory_registers(compute_threads), compute_threads)
+    share = min(255, share)
+    if (total := sum(size for _, size in terms)) >= share:
+        terms = " + ".join(f"{term} {size}" for term, size in terms)
+        raise ValueError(
+            f"{name}: {terms} = {total} registers of a lane, but each of {compute_threads} compute"
+            f" threads has {share}, and needs some for the rest."
+        )
+
+
+def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
+    if (total := sum(count * size for _, count, size in terms)) > specs.SMEM_BYTES:
+        terms = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
+        raise ValueError(
+            f"{name}: {terms} = {total:,} B of shared memory, but a block has"
+            f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
+        )
+
+
+#: By head_dim and whether through SMEM, which is small for JAX's interpreter: of dQ, of dK and dV.
+#: As many columns as registers hold; nothing in it was measured.
+_GRADIENTS = {
+    (64, False): (GradientConfig(block=128, slots=3), GradientConfig(block=64, slots=3)),
+    (128, False): (GradientConfig(block=128), GradientConfig(block=64, slots=3)),
+    (64, True): (GradientConfig(compute_threads=1),) * 2,
+    (128, True): (GradientConfig(compute_threads=1),) * 2,
+}

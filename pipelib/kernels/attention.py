@@ -85,6 +85,43 @@ def attention(
     return (out, lse) if return_residuals else out
 
 
+def attention_kernel(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    scale: float | None = None,
+    config: AttentionConfig | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The forward kernel and nothing beside it, as `plgpu.as_torch_kernel` takes it.
+
+    From PyTorch: `plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=True))(q, k, v)`
+    with tensors on the GPU. Arguments are as `attention`'s; there are no gradients.
+
+    Returns:
+      The result and the log-sum-exp, as `attention` with `return_residuals=True`.
+
+    Raises:
+      TypeError, ValueError: as `attention`; sizes that would need more than the kernel.
+    """
+    _check_arrays(q, k, v)
+    problem = _configured(_problem(q, causal, window, scale)._replace(config=config), q)
+    if not _addressable(q, k):
+        raise ValueError(
+            f"attention_kernel: q {q.shape} and k {k.shape} must have a head_dim of 64, 128 or 256"
+            f" and sequences of multiples of {PIECE_ROWS}, which copies can address."
+        )
+    problem.config.check(q.shape[-1])
+    if rest := q.shape[1] % (block := problem.config.block_q):
+        raise ValueError(
+            f"attention_kernel: {q.shape[1]} queries are not a multiple of {block} (rows x"
+            f" compute_threads), so {block - rest} numbers must be cut off the log-sum-exp."
+        )
+    return attention_blocks.run(q, k, v, (), problem)
+
+
 def attention_reference(
     q: jax.Array,
     k: jax.Array,
@@ -295,7 +332,7 @@ def _plain_backward(q, k, v, d_out, segments, lse, delta, problem: Problem) -> t
         dv += _einsum("bkgqs,bqkgd->bskd", p, d_out)
         return (dk, dv), _einsum("bkgqs,bskd->bqkgd", ds, k).astype(q.dtype)
 
-    zeros = jnp.zeros(k.shape, jnp.float32)
+    zeros, _ = varying_alike(jnp.zeros(k.shape, jnp.float32), k)
     numbers = (jnp.moveaxis(x, 1, 2) for x in (delta, lse))
     queries = [_grouped(x, sizes) for x in (q, d_out, *numbers)]
     (dk, dv), dq = _chunked(rows, (zeros, zeros), *queries, *segments[:1])

@@ -5,6 +5,7 @@ work to a pool of as many as the machine has cores, and larger ones can starve e
 """
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -16,97 +17,37 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from pipelib import specs
 from pipelib.kernels import AttentionConfig, attention
-from pipelib.kernels.attention import CHUNK, attention_reference, default_config
+from pipelib.kernels.attention import (
+    CHUNK,
+    attention_kernel,
+    attention_reference,
+    default_config,
+)
 from pipelib.kernels.attention_config import SCHEDULES
 from tests.emitters.contract import interpreted
-
-HALF, BRAIN = jnp.float16, jnp.bfloat16
-
-# Of the norm of the result: probabilities and the result are rounded to the dtype. One block of 64
-# keys lost of 200 gives over 0.1. The log-sum-exp is float32, by approximate functions on a GPU.
-TOLERANCE, LSE_TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}, 2e-5
-
-
-def small(schedule, **options):
-    """What the interpreter runs."""
-    threads = 2 if schedule in ("pingpong", "both") else 1
-    options = dict(compute_threads=threads, block_kv=64, probabilities="shared") | options
-    return AttentionConfig(schedule=schedule, **options)
-
-
-def operands(q_seq, kv_seq, heads=1, kv_heads=1, head_dim=64, dtype=HALF, batch=1):
-    """Normal random q, k and v."""
-    draw = np.random.default_rng(q_seq + kv_seq + heads).standard_normal
-    shapes = [(q_seq, heads), (kv_seq, kv_heads), (kv_seq, kv_heads)]
-    return tuple(jnp.asarray(draw((batch, *shape, head_dim)), dtype) for shape in shapes)
-
-
-def exact(q, k, v, causal=False, window=None, scale=None, segment_ids=None):
-    """The result and the log-sum-exp in float64."""
-    group = q.shape[2] // k.shape[2]
-    q, k, v = (np.swapaxes(np.asarray(x).astype(np.float64), 1, 2) for x in (q, k, v))
-    k, v = (np.repeat(x, group, 1) for x in (k, v))
-    left, right = window if isinstance(window, tuple) else (window, window)
-    i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])
-    seen = np.ones((q.shape[0], 1, q.shape[2], k.shape[2]), bool)
-    seen &= (j <= i) | (not causal)
-    if window is not None:
-        seen &= (i - left <= j) & (j <= i + right)
-    if segment_ids is not None:
-        pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids,) * 2
-        own, others = map(np.asarray, pair)
-        seen &= (own[:, :, None] == others[:, None])[:, None]
-    scores = q @ np.swapaxes(k, 2, 3) * (scale or q.shape[-1] ** -0.5)
-    scores = np.where(seen, scores, -np.inf)
-    maximum = scores.max(-1, keepdims=True)
-    maximum[maximum == -np.inf] = 0.0
-    p = np.exp(scores - maximum)
-    total = p.sum(-1, keepdims=True)
-    out = np.swapaxes(p / np.where(total == 0.0, 1.0, total) @ v, 1, 2)
-    with np.errstate(divide="ignore"):
-        return out, (maximum + np.log(total))[..., 0]
-
-
-def check_close(found, expected, dtype):
-    (out, lse), (expected, expected_lse) = map(np.asarray, found), expected
-    assert out.shape == expected.shape and out.dtype == jnp.dtype(dtype)
-    out = out.astype(np.float64)
-    assert np.isfinite(out).all() and lse.dtype == np.float32
-    error = np.linalg.norm(out - expected) / np.linalg.norm(expected)
-    assert error <= TOLERANCE[jnp.dtype(dtype).name]
-    np.testing.assert_array_equal(np.isneginf(lse), np.isneginf(expected_lse))
-    none = np.moveaxis(np.isneginf(expected_lse), 1, 2)
-    assert not out[none].any()
-    np.testing.assert_allclose(lse, expected_lse, LSE_TOLERANCE, LSE_TOLERANCE)
-
-
-def uses_kernel(*args, **options):
-    """Whether it is the kernel that computes such arguments; else `trace` finds none."""
-    try:
-        pipelib.trace(lambda *args: attention(*args, **options), *args)
-    except ValueError as e:
-        assert "kernel" in str(e)
-        return False
-    return True
-
-
-def ids(batch, *lengths):
-    """Segments of these lengths, numbered."""
-    return jnp.asarray(np.tile(np.repeat(np.arange(len(lengths)), lengths), (batch, 1)), jnp.int32)
-
+from tests.kernels.attention_cases import (
+    BRAIN,
+    CASES,
+    HALF,
+    MASKS,
+    ON_GPU,
+    SHAPES,
+    check_close,
+    config_of,
+    exact,
+    ids,
+    operands,
+    small,
+    uses_kernel,
+)
 
 # Interpreted, with race detection.
 
-CASES = {
-    "ragged keys": ((128, 200), {}),
-    "causal, grouped heads, ragged": ((136, 200, 2, 1), {"causal": True}),
-    "window, most rows see nothing": ((256, 64, 2, 2), {"window": (30, 10)}),
-    "segments": ((72, 128), {"causal": True, "segment_ids": (ids(1, 40, 32), ids(1, 20, 108))}),
-}
+_SOME = [("ragged keys", schedule) for schedule in SCHEDULES]
+_SOME += [(case, schedule) for case in list(CASES)[1:] for schedule in ("plain", "both")]
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "schedule"), _SOME)
 def test_result(case, schedule):
     shape, options = CASES[case]
     arrays, config = operands(*shape), small(schedule)
@@ -123,7 +64,7 @@ def test_more_steps_than_slots_in_bfloat16():
     check_close(found, exact(*arrays, scale=0.3), BRAIN)
 
 
-@pytest.mark.parametrize("schedule", ["plain", "overlap"])
+@pytest.mark.parametrize("schedule", ["overlap"])
 def test_large_scores(schedule):
     """exp of the scores themselves would be infinite, and exp of less all of them 0."""
     q, k, v = operands(64, 128)
@@ -187,89 +128,19 @@ def test_fallback(shape, kernel):
         check_close(attention(*arrays, return_residuals=True), exact(*arrays), HALF)
 
 
-GRADIENTS = {
-    "causal": {"causal": True},
-    "window": {"window": (3, 5), "scale": 0.2},
-    "segments": {"segment_ids": (ids(2, 5, 8), ids(2, 7, 4))},
-}
-
-
-@pytest.mark.parametrize("options", GRADIENTS.values(), ids=GRADIENTS)
-def test_gradients(options):
-    """Of the result and of the log-sum-exp, against JAX's own of the unchunked formula."""
-    arrays = operands(13, 11, 4, 2, 16, batch=2)
-    weights, lse_weights = operands(13, 11, 4, 2, 16, jnp.float32, batch=2)[0], jnp.arange(13.0)
-
-    def fused(q, k, v):
-        out, lse = attention(q, k, v, return_residuals=True, **options)
-        finite = jnp.where(jnp.isneginf(lse), 0.0, lse)
-        return jnp.sum(out.astype(jnp.float32) * weights) + jnp.sum(finite * lse_weights)
-
-    def plain(q, k, v):
-        k, v = (jnp.repeat(x, 2, 2) for x in (k, v))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k, precision="highest")
-        scores, seen = scores * options.get("scale", 0.25), jnp.asarray(seen_by(options))
-        total = jnp.sum(jnp.where(seen, jnp.exp(scores), 0.0), -1, keepdims=True)
-        safe = jnp.where(total == 0.0, 1.0, total)
-        p = jnp.where(seen, jnp.exp(scores), 0.0) / safe
-        out = jnp.einsum("bhqk,bkhd->bqhd", p, v, precision="highest")
-        return jnp.sum(out * weights) + jnp.sum(jnp.log(safe)[..., 0] * lse_weights)
-
-    found = jax.grad(fused, (0, 1, 2))(*arrays)
-    expected = jax.grad(plain, (0, 1, 2))(*(x.astype(jnp.float32) for x in arrays))
-    for one, other in zip(found, expected):
-        assert one.dtype == HALF
-        np.testing.assert_allclose(one.astype(np.float32), other, atol=0.03, rtol=0.01)
-
-
-def seen_by(options):
-    """Which of 11 keys each of 13 queries sees, [batch, 1, 13, 11]."""
-    i, j = np.arange(13)[:, None], np.arange(11)
-    seen = np.ones((2, 1, 13, 11), bool) & ((j <= i) | (not options.get("causal")))
-    if "window" in options:
-        seen &= (i - 3 <= j) & (j <= i + 5)
-    if "segment_ids" in options:
-        own, others = map(np.asarray, options["segment_ids"])
-        seen &= (own[:, :, None] == others[:, None])[:, None]
-    return seen
-
-
-def test_gradients_of_the_kernel():
-    """Those of the same with the plain-JAX forward pass."""
-    q, k, v = operands(64, 128)
-    total = lambda f, **o: lambda *args: f(*args, causal=True, **o).astype(jnp.float32).sum()
-    expected = jax.grad(total(attention_reference), (0, 1, 2))(q, k, v)
-    with interpreted():
-        found = jax.grad(total(attention, config=small("overlap")), (0, 1, 2))(q, k, v)
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(one.astype(np.float32), other.astype(np.float32), 0.01, 5e-3)
-
-
 # Traced and checked, and the arithmetic of what it takes.
 
-MASKS = {
-    "dense": {},
-    "causal": {"causal": True},
-    "window": {"window": (100, 30)},
-    "causal window": {"causal": True, "window": 200},
-    "segments": {"segment_ids": ids(1, 300, 212)},
-}
-SHAPES = {64: (128, 3), 128: (128, 2), 256: (64, 2)}
+#: Every schedule with every mask; then other sizes of a head, and one through SMEM.
+KINDS = [(128, "registers", schedule, mask) for schedule in SCHEDULES for mask in MASKS]
+KINDS += [
+    (head_dim, probabilities, schedule, mask)
+    for head_dim, probabilities in ((64, "registers"), (256, "registers"), (128, "shared"))
+    for schedule, mask in (("pingpong", "segments"), ("both", "causal"))
+]
 
 
-def config_of(head_dim, **options):
-    block_kv, threads = SHAPES[head_dim]
-    return AttentionConfig(block_kv=block_kv, compute_threads=threads, **options)
-
-
-#: All sizes of a head, and one through SMEM.
-KINDS = [(64, "registers"), (128, "registers"), (256, "registers"), (128, "shared")]
-
-
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("head_dim", "probabilities"), KINDS)
-def test_check_finds_nothing(head_dim, schedule, mask, probabilities):
+@pytest.mark.parametrize(("head_dim", "probabilities", "schedule", "mask"), KINDS)
+def test_check_finds_nothing(head_dim, probabilities, schedule, mask):
     """Of the first block and of the last."""
     config = config_of(head_dim, schedule=schedule, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
@@ -323,9 +194,10 @@ def test_default_configuration_fits(head_dim, monkeypatch):
 # Lowered, without a GPU.
 
 
-@pytest.mark.parametrize("mask", ["dense", "causal", "segments"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("head_dim", "probabilities"), KINDS)
+@pytest.mark.parametrize(
+    ("head_dim", "probabilities", "schedule", "mask"),
+    [kind for kind in KINDS if kind[3] in ("dense", "causal", "segments")],
+)
 def test_lowers(head_dim, probabilities, schedule, mask):
     dtype = BRAIN if head_dim == 128 else HALF
     config = config_of(head_dim, schedule=schedule, probabilities=probabilities)
@@ -333,6 +205,24 @@ def test_lowers(head_dim, probabilities, schedule, mask):
     call = lambda *args: attention(*args, config=config, **MASKS[mask])
     text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
     assert "mosaic_gpu" in text
+
+
+def test_nothing_beside_the_kernel():
+    """Which is all that `plgpu.as_torch_kernel` can run."""
+    arrays = operands(256, 200, 2, 1, 128)
+    call = lambda *args: attention_kernel(*args, causal=True, config=config_of(128))
+    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    operations = re.findall(r"^ +(?:%\S+ = )?([\w.]+)", text, re.MULTILINE)
+    assert operations == ["func.func", "stablehlo.custom_call", "return"]
+    assert "@mosaic_gpu_v2(" in text
+
+
+def test_sizes_that_need_more_than_the_kernel():
+    message = "attention_kernel: 200 queries are not a multiple of 128 (rows x compute_threads), so"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_kernel(*operands(200, 64, head_dim=128))
+    with pytest.raises(ValueError, match="sequences of multiples of 8, which copies can address"):
+        attention_kernel(*operands(128, 63, head_dim=128))
 
 
 # Errors.
@@ -458,14 +348,6 @@ def test_another_gpu(monkeypatch):
 
 # On a Hopper GPU.
 
-ON_GPU = {
-    "dense": ((1000, 2000, 2, 2), {}),
-    "causal, multi-query": ((1000, 1000, 4, 1), {"causal": True}),
-    "window": ((2048, 1000, 2, 1), {"window": (300, 100)}),
-    "segments": ((640, 640, 2, 2), {"causal": True, "segment_ids": ids(2, 100, 300, 240)}),
-}
-
-
 def check_on_gpu(head_dim, dtype, case, config=None):
     shape, options = ON_GPU[case]
     arrays = operands(*shape, head_dim, dtype, batch=2)
@@ -503,6 +385,19 @@ def test_many_launches_agree():
     arrays = operands(2048, 2048, 8, 8, 128)
     first = attention(*arrays, causal=True)
     assert all(bool(jnp.array_equal(attention(*arrays, causal=True), first)) for _ in range(50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_from_pytorch(causal):
+    torch = pytest.importorskip("torch")
+    arrays = operands(1024, 1000, 4, 2, 128, BRAIN, batch=2)
+    tensors = [torch.tensor(np.asarray(x, np.float32)).cuda().bfloat16() for x in arrays]
+    call = plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=causal))
+    out, lse = call(*tensors)
+    torch.cuda.synchronize()
+    found = jnp.asarray(out.float().cpu().numpy(), BRAIN), lse.cpu().numpy()
+    check_close(found, exact(*arrays, causal=causal), BRAIN)
 
 
 def test_replaced_configurations_are_equal():

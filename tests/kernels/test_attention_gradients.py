@@ -1,0 +1,268 @@
+"""The gradients of `pipelib.kernels.attention` against float64: by its kernels, by plain JAX."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.sharding import PartitionSpec as P
+
+import pipelib
+from pipelib import specs
+from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels.attention_config import GradientConfig
+from tests.emitters.contract import interpreted
+from tests.kernels.attention_cases import (
+    BRAIN,
+    HALF,
+    MASKS,
+    ON_GPU,
+    config_of,
+    exact_gradients,
+    ids,
+    operands,
+    small,
+)
+
+# Of the norm of a gradient: dS is rounded to the dtype, as P is and as the result, which delta is
+# made of. One block of 64 columns lost of 200 gives over 0.1.
+TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
+
+CASES = {
+    "causal, grouped heads, ragged": ((72, 136, 2, 1), {"causal": True}),
+    "window, segments, most see nothing": (
+        (136, 72, 1, 1), {"window": (30, 10), "segment_ids": (ids(1, 40, 96), ids(1, 20, 52))},
+    ),
+}  # fmt: skip
+
+
+def cotangents(q):
+    """Of a result like q and of its log-sum-exp."""
+    draw = np.random.default_rng(q.size).standard_normal
+    lse_shape = q.shape[0], q.shape[2], q.shape[1]
+    return jnp.asarray(draw(q.shape), q.dtype), jnp.asarray(draw(lse_shape), jnp.float32)
+
+
+def gradients(arrays, d_out, d_lse, **options):
+    call = lambda *arrays: attention(*arrays, return_residuals=True, **options)
+    return jax.vjp(call, *arrays)[1]((d_out, d_lse))
+
+
+def check(arrays, **options):
+    found = gradients(arrays, *cotangents(arrays[0]), **options)
+    options.pop("config", None)
+    expected = exact_gradients(*arrays, *cotangents(arrays[0]), **options)
+    for one, other, array in zip(found, expected, arrays, strict=True):
+        assert one.dtype == array.dtype and one.shape == array.shape
+        error = np.linalg.norm(np.asarray(one).astype(np.float64) - other)
+        assert error <= TOLERANCE[array.dtype.name] * np.linalg.norm(other)
+
+
+def kernels(call, *args):
+    """How many kernels a function calls."""
+    return str(jax.make_jaxpr(call)(*args)).count("num_threads=")
+
+
+# Interpreted, with race detection.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients(case):
+    shape, options = CASES[case]
+    with interpreted():
+        check(operands(*shape), config=small("plain"), **options)
+
+
+def test_two_threads_and_more_steps_than_slots():
+    config = dataclasses.replace(
+        small("overlap"), dq=GradientConfig(), dkv=GradientConfig(compute_threads=2)
+    )
+    with interpreted():
+        check(operands(128, 200, dtype=BRAIN), config=config, scale=0.3)
+
+
+# Plain JAX: what the kernels are not for.
+
+PLAIN = {
+    "causal": {"causal": True},
+    "window": {"window": (3, 5), "scale": 0.2},
+    "segments": {"segment_ids": (ids(2, 5, 8), ids(2, 7, 4))},
+}
+
+
+@pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN)
+def test_plain_gradients(options):
+    check(operands(13, 11, 4, 2, 16, batch=2), **options)
+
+
+@pytest.mark.parametrize(("head_dim", "count"), [(64, 3), (128, 3), (256, 1), (80, 0)])
+def test_which_kernels(head_dim, count):
+    """Beside the forward kernel two, but for a head of 256."""
+    arrays = operands(64, 64, head_dim=head_dim)
+    call = lambda *arrays: gradients(arrays, *cotangents(arrays[0]))
+    assert kernels(call, *arrays) == count
+
+
+# Traced and checked.
+
+
+def traced(arrays, block, call, config, **options):
+    """Of the forward kernel (0), that of dQ (1), that of dK and dV (2)."""
+    both = lambda *arrays: gradients(arrays, *cotangents(arrays[0]), config=config, **options)
+    return pipelib.trace(both, *arrays, block=block, call=call)
+
+
+KINDS = [(128, "registers", mask) for mask in MASKS]
+KINDS += [(64, "registers", "causal"), (128, "shared", "segments")]
+
+
+@pytest.mark.parametrize(("head_dim", "probabilities", "mask"), KINDS)
+def test_check_finds_nothing(head_dim, probabilities, mask):
+    config = config_of(head_dim, probabilities=probabilities)
+    arrays = operands(512, 512, 4, 2, head_dim)
+    for results, kernel in enumerate(config.gradients(head_dim), 1):
+        for block in (0, 512 // (kernel.rows * kernel.compute_threads) - 1):
+            place = (0, 1, block)
+            program = traced(arrays, place, results, config, **MASKS[mask])
+            assert list(pipelib.check(program, strict=True)) == []
+        assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, config.through_smem)
+
+
+def test_causal_blocks_skip_what_is_masked():
+    """The loads of a step's two operands; of dQ the last queries first, of dK the first keys."""
+    config, arrays, dq, dkv = config_of(128), operands(512, 512, 2, 1, 128), [], []
+    for block in range(4):
+        for call, counts in ((1, dq), (2, dkv)):
+            program = traced(arrays, (0, 0, block), call, config, causal=True)
+            loads = [op for thread in program.threads for op in thread if op.kind == "load"]
+            counts.append(len(loads))
+    own = 2 * 3  # Q, dO and numbers of two threads
+    assert dq == [own + 2 * blocks for blocks in (4, 3, 2, 1)]
+    own, heads = 2 * 2, 2  # K and V of two threads
+    assert dkv == [own + 3 * heads * blocks for blocks in (8, 6, 4, 2)]
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_check_finds_what_is_missing(call, monkeypatch):
+    """The result of a product is read one product too early."""
+    load = plgpu.wgmma_accumulator_load
+    early = lambda acc, wait_n: load(acc, wait_n=wait_n + 1)
+    monkeypatch.setattr(plgpu, "wgmma_accumulator_load", early)
+    arrays = operands(256, 256, 1, 1, 128)
+    assert not pipelib.check(traced(arrays, (0, 0, 0), call, config_of(128), scale=0.7)).ok
+
+
+# Lowered, without a GPU.
+
+
+def lowered(call, *arrays):
+    return jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize(("head_dim", "probabilities", "mask"), KINDS)
+def test_lowers(head_dim, probabilities, mask):
+    dtype = BRAIN if head_dim == 128 else HALF
+    config = config_of(head_dim, probabilities=probabilities)
+    arrays = operands(512, 512, 2, 1, head_dim, dtype)
+    call = lambda *a: gradients(a, *cotangents(a[0]), config=config, **MASKS[mask])
+    assert "mosaic_gpu" in lowered(call, *arrays)
+
+
+def sharded(**options):
+    """Over the heads, and over the batch."""
+    mesh = jax.make_mesh((1, 1), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    spec = P("b", None, "h")
+    call = lambda q, k, v: attention(q, k, v, causal=True, **options)
+    return jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
+
+
+def test_shard_map_lowers():
+    total = lambda *arrays: jnp.sum(sharded()(*arrays).astype(jnp.float32))
+    arrays = operands(128, 128, 4, 2, 128, batch=2)
+    assert "mosaic_gpu" in lowered(jax.grad(total, (0, 1, 2)), *arrays)
+
+
+def test_shard_map():
+    """Of sizes that plain JAX computes."""
+    arrays = operands(13, 11, 4, 2, 16, batch=2)
+    d_out, d_lse = cotangents(arrays[0])
+    found = jax.jit(lambda *arrays: jax.vjp(sharded(), *arrays)[1](d_out))(*arrays)
+    expected = exact_gradients(*arrays, d_out, 0.0 * d_lse, causal=True)
+    for one, other in zip(found, expected):
+        error = np.linalg.norm(np.asarray(one).astype(np.float64) - other)
+        assert error <= TOLERANCE["float16"] * np.linalg.norm(other)
+
+
+# Configurations.
+
+
+@pytest.mark.parametrize(
+    ("options", "results", "head_dim", "message"),
+    [
+        (
+            {"slots": 3, "block": 128}, 1, 128,
+            "GradientConfig: rows' operands 4 x 16,384 B + slots 6 x 32,768 B + log-sum-exp and"
+            " delta 4 x 256 B + barriers 14 x 8 B + reductions 1 x 2,048 B = 265,328 B of shared"
+            " memory, but a block has 232,448 B, so the kernel could not start.",
+        ),
+        (
+            {"block": 128}, 2, 128,
+            "GradientConfig: results 128 + P 64 + dP 64 + P in 16 bits 32 = 288 registers of a"
+            " lane, but each of 2 compute threads has 232, and needs some for the rest.",
+        ),
+        (
+            {"compute_threads": 1}, 2, 256,
+            "GradientConfig: results 256 + P 32 + dP 32 + P in 16 bits 16 = 336 registers of a"
+            " lane, but each of 1 compute threads has 255, and needs some for the rest.",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(options, results, head_dim, message):
+    config = GradientConfig(**options)
+    with pytest.raises(ValueError) as error:
+        config.check(results, head_dim)
+    assert str(error.value) == message
+    whole = AttentionConfig(block_kv=64, **{"dq" if results == 1 else "dkv": config})
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention(*operands(64, 64, head_dim=head_dim), config=whole)
+
+
+def test_wrong_rows():
+    with pytest.raises(ValueError) as error:
+        GradientConfig(rows=96)
+    message = "GradientConfig: rows=96 is not a multiple of 64, the rows of a wgmma."
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_default_configurations_fit(head_dim):
+    for probabilities in ("registers", "shared"):
+        config = AttentionConfig(probabilities=probabilities)
+        for results, kernel in enumerate(config.gradients(head_dim), 1):
+            kernel.check(results, head_dim, config.through_smem)
+            assert kernel.smem_bytes(results, head_dim, config.through_smem) <= specs.SMEM_BYTES
+    assert AttentionConfig().gradients(256) is None
+
+
+# On a Hopper GPU.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("case", ON_GPU)
+def test_on_gpu(case, head_dim, dtype):
+    shape, options = ON_GPU[case]
+    check(operands(*shape, head_dim, dtype, batch=2), **options)
+
+
+@pytest.mark.gpu
+def test_many_launches_agree():
+    arrays = operands(2048, 2048, 8, 4, 128)
+    call = jax.jit(lambda *a: gradients(a, *cotangents(a[0]), causal=True))
+    first = call(*arrays)
+    for _ in range(20):
+        assert jax.tree.all(jax.tree.map(jnp.array_equal, call(*arrays), first))

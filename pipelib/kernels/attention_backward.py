@@ -86,11 +86,13 @@ class Kernel(NamedTuple):
     """What distinguishes the two kernels.
 
     Attributes:
+      name: as a profiler shows it.
       results: how many there are.
       axes: along which axis of the scores its rows are, and its columns: 0 queries, 1 keys.
       thread: its compute thread.
     """
 
+    name: str
     results: int
     axes: tuple[int, int]
     thread: Any
@@ -108,8 +110,10 @@ def _launch(
         numbers=padded(arrays.numbers, ends[0]),
         segments=tuple(map(padded, arrays.segments, ends)),
     )
+    body = functools.partial(_block, kernel, config, problem, sizes)
+    body.__name__ = kernel.name
     return plgpu.kernel(
-        functools.partial(_block, kernel, config, problem, sizes),
+        body,
         out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * kernel.results,
         scratch_types=dict(
             scratch=_scratch(kernel, config, problem.config.through_smem, sizes, rows.dtype)
@@ -333,4 +337,5 @@ class _Keys(Thread):
         return carry
 
 
-DQ, DKV = Kernel(1, (0, 1), _Queries), Kernel(2, (1, 0), _Keys)
+DQ = Kernel("attention_dq", 1, (0, 1), _Queries)
+DKV = Kernel("attention_dkv", 2, (1, 0), _Keys)

@@ -1,0 +1,378 @@
+"""Measures `pipelib.kernels.attention` beside JAX's own Hopper kernels, cuDNN and PyTorch.
+
+    python -m benchmarks.attention tune       searches for our configurations, forward
+    python -m benchmarks.attention forward    each problem by all contenders
+    python -m benchmarks.attention ladder     every rung of `attention_ladder`
+    python -m benchmarks.attention backward   gradients
+    python -m benchmarks.attention table      prints the record
+
+The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
+its contenders compile in processes, are checked, and then run in turn, in bursts of a few launches,
+round after round in changing order, so that what drifts drifts for all. `attentions` says what a
+burst is, how errors are taken, and how operations are counted.
+
+JAX's kernels are given some configurations each, of which the record has all; they take float16
+only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
+called through `jax.nn.dot_product_attention`; it has a process of its own in which XLA picks its
+plan. PyTorch's back ends run where PyTorch is.
+
+Each group in `results/<gpu>/attention.json` has its own provenance, its command and every raw
+sample, and is written when it is done, in place of an earlier one. `--resume` leaves out groups of
+the same code.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.experimental.pallas.ops.gpu import attention_mgpu
+
+from benchmarks import matmul
+from benchmarks.attentions import Contender, Problem, Sdpa, prepare
+from benchmarks.contenders import Plan
+from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
+from pipelib.bench.provenance import PACKAGE, code_digest
+from pipelib.kernels import attention, tuned
+from pipelib.kernels.attention_config import AttentionConfig, GradientConfig
+from pipelib.kernels.attention_ladder import RUNGS
+from pipelib.kernels.tune import Found, progress, run_facts, search
+from pipelib.kernels.tune import OnGpu as Measurer
+from pipelib.kernels.workers import Task, Workers
+
+OURS, CUDNN, UPSTREAM, EMITTER = "attention", "cuDNN (XLA)", "attention_mgpu", "emitter"
+#: Kernels one by one, not as graphs, so that each is timed.
+XLA_FLAGS = "--xla_gpu_enable_command_buffer="
+COMPILE_S, RUN_S = 90.0, 30.0
+ROUNDS, LAUNCHES = 10, 5
+_HALF, _BRAIN = "float16", "bfloat16"
+
+_SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
+FORWARD = tuple(
+    Problem(seq, head_dim, causal, dtype)
+    for seq, head_dim in _SHAPES for causal in (False, True) for dtype in (_HALF, _BRAIN)
+)  # fmt: skip
+LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
+               for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
+BACKWARD = tuple(
+    Problem(8192, head_dim, causal, dtype, True)
+    for head_dim in (128, 64) for causal in (False, True) for dtype in (_HALF, _BRAIN)
+)  # fmt: skip
+TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
+             for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip
+
+
+# Contenders.
+
+
+def ours(problem: Problem, config: AttentionConfig | None) -> Contender:
+    """`pipelib.kernels.attention`; of `config` None, with the configuration that it picks."""
+    return functools.partial(attention, causal=problem.causal, scale=1.0, config=config)
+
+
+def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
+    """cuDNN's, through JAX."""
+    return jax.nn.dot_product_attention(
+        q, k, v, is_causal=causal, scale=1.0, implementation="cudnn"
+    )
+
+
+def upstream(q: jax.Array, k: jax.Array, v: jax.Array, *, name: str, **config: Any) -> jax.Array:
+    """JAX's kernel, or its version with an emitter."""
+    functions = {
+        UPSTREAM: attention_mgpu.attention,
+        EMITTER: attention_mgpu.attention_with_pipeline_emitter,
+    }
+    return functions[name](q, k, v, attention_mgpu.TuningConfig(**config))
+
+
+def baselines(problem: Problem) -> dict[str, Any]:
+    """All but ours."""
+    found: dict[str, Any] = {CUDNN: functools.partial(cudnn, causal=problem.causal)}
+    if problem.dtype == _HALF and not (problem.causal and problem.backward):
+        found |= _upstreams(problem)
+    for backend in ("CUDNN_ATTENTION", "FLASH_ATTENTION"):
+        found[f"PyTorch {backend}"] = Sdpa(backend, problem.causal)
+    return found
+
+
+def _upstreams(problem: Problem) -> dict[str, Any]:
+    """JAX's kernels with blocks and slots that its shared memory and registers may hold."""
+    found = {}
+    if problem.backward:
+        for q_dkv, kv_dkv, q_dq, kv_dq in _UPSTREAM_BACKWARD:
+            for threads in (1, 2):
+                name = f"{UPSTREAM}, {q_dkv}x{kv_dkv}, {q_dq}x{kv_dq}, {threads} threads"
+                found[name] = functools.partial(
+                    upstream, name=UPSTREAM, block_q=64, block_kv=64, max_concurrent_steps=2,
+                    compute_wgs_bwd=threads, block_q_dkv=q_dkv, block_kv_dkv=kv_dkv,
+                    block_q_dq=q_dq, block_kv_dq=kv_dq,
+                )  # fmt: skip
+        return found
+    names = (UPSTREAM,) if problem.causal else (UPSTREAM, EMITTER)
+    for name, (block_kv, slots) in itertools.product(names, _UPSTREAM_FORWARD[problem.head_dim]):
+        found[f"{name}, {block_kv} keys, {slots} slots"] = functools.partial(
+            upstream, name=name, block_q=64, block_kv=block_kv, max_concurrent_steps=slots,
+            causal=problem.causal,
+        )  # fmt: skip
+    return found
+
+
+#: Keys of a step and slots, by head_dim; and queries and keys of dK and dV's steps, then of dQ's.
+_UPSTREAM_FORWARD = {
+    64: ((256, 2), (128, 4), (128, 2)), 128: ((128, 2), (64, 4)), 256: ((64, 2),),
+}  # fmt: skip
+_UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
+#: Of ours, besides what it picks: dQ's kernel, then that of dK and dV.
+_BACKWARD_CONFIGS = {
+    "dQ of 64 keys by 3 threads": dict(dq=GradientConfig(block=64, slots=2, compute_threads=3)),
+    "dQ of 64 keys": dict(dq=GradientConfig(block=64, slots=4)),
+    "dK, dV with 2 slots": dict(dkv=GradientConfig(block=64, slots=2)),
+}
+
+
+def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours as it picks, and as the record's search found; and all others."""
+    found: dict[str, Any] = {OURS: ours(problem, None)}
+    like = lambda group: problem._replace(dtype=group["problem"]["dtype"])._asdict()
+    for group in groups:
+        if group["part"] == "tune" and group["problem"] == like(group):
+            found[f"{OURS}, tuned"] = ours(problem, AttentionConfig(**group["best"]))
+    return found | baselines(problem)
+
+
+def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
+    return {
+        f"rung {rung.number}": ours(problem, rung.config)
+        for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)
+    } | {CUDNN: functools.partial(cudnn, causal=problem.causal)}  # fmt: skip
+
+
+def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours as it picks, with one kernel changed, and all others."""
+    found: dict[str, Any] = {OURS: ours(problem, None)}
+    for name, kernels in _BACKWARD_CONFIGS.items():
+        found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**kernels))
+    return found | baselines(problem)
+
+
+_NAMES = "attention", "attention_band", "attention_backward", "attention_blocks"
+_NAMES += "attention_config", "attention_ladder"
+_EMITTER = "ring", "specs", "warp_specialized"
+
+
+def sources() -> tuple[pathlib.Path, ...]:
+    """What the numbers depend on."""
+    kernels = [PACKAGE / "kernels" / f"{name}.py" for name in _NAMES]
+    return (*kernels, *(PACKAGE / f"{name}.py" for name in _EMITTER))
+
+
+PARTS = {
+    name: Plan(problems, contenders, sources, ROUNDS, LAUNCHES, sustained=())
+    for name, problems, contenders in (
+        ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
+        ("backward", BACKWARD, _backward),
+    )
+}  # fmt: skip
+
+
+# A search.
+
+
+def space(problem: Problem) -> list[AttentionConfig]:
+    """All forward configurations of a grid that fit, those with most keys in SMEM first."""
+    found = []
+    for block_kv, slots, threads, schedule in itertools.product(
+        (64, 128, 192, 256), (2, 3, 4), (2, 3), ("both", "pingpong", "overlap", "plain")
+    ):
+        config = AttentionConfig(
+            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule
+        )
+        with contextlib.suppress(ValueError):
+            config.check(problem.head_dim)
+            found.append(config)
+    return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
+
+
+class OnGpu(Measurer):
+    """What a search asks for times: a burst of each configuration, by worker processes."""
+
+    def _task(self, config: AttentionConfig) -> Task:
+        return functools.partial(_prepare, self._contender(config), self._problem)
+
+
+def _prepare(contender: Contender, problem: Problem) -> Callable[[int], dict[str, Any]]:
+    run = prepare(contender, problem)
+    return lambda samples: dict(error=run("check"), us=run("burst", samples)["us"])
+
+
+# Groups.
+
+
+class Group(matmul.Group):
+    """The contenders of one problem, held in processes, and what was found about each."""
+
+    def __init__(self, problem: Problem, contenders: dict[str, Any], pools: dict[str, Workers]):
+        super().__init__(problem, contenders, pools)
+        self._tasks = {
+            name: functools.partial(prepare, made, problem) for name, made in contenders.items()
+        }
+
+
+def median_us(found: dict[str, Any]) -> float:
+    """Of a contender's bursts; infinite if it does not count."""
+    us = found.get("burst_microseconds")
+    return statistics.median(us) if us and "reason" not in found else math.inf
+
+
+def is_ours(name: str) -> bool:
+    """Whether a contender is pipelib's."""
+    return name == OURS or name.startswith((f"{OURS}, ", "rung "))
+
+
+def table(group: dict[str, Any]) -> str:
+    """A group for a reader: TFLOP/s, spread, against the fastest that is not ours, error."""
+    problem, contenders = Problem(**group["problem"]), group["contenders"]
+    theirs = [median_us(found) for name, found in contenders.items() if not is_ours(name)]
+    best = min(theirs, default=math.inf)
+    lines = [f"{group['part']}: {problem}"]
+    for name, found in sorted(contenders.items(), key=lambda item: median_us(item[1])):
+        columns = [f"  {name:42}"]
+        if (middle := median_us(found)) < math.inf:
+            low, _, high = statistics.quantiles(found["burst_microseconds"], n=4)
+            columns.append(f"{problem.flops / middle / 1e6:7.1f} +-{(high - low) / 2 / middle:.1%}")
+            columns.append(f"{best / middle:.3f}x" if best < math.inf else "")
+        if "float64" in found:
+            columns.append(f"error {found['float64']['relative']:.2e}")
+        lines.append(" ".join([*columns, found.get("reason", "")[:120]]).rstrip())
+    return "\n".join(lines)
+
+
+# Parts.
+
+
+class Session:
+    """One call of this script: its options, its processes, where it writes."""
+
+    def __init__(self, options: argparse.Namespace, pools: dict[str, Workers]):
+        self.options, self.pools, self.start = options, pools, time.monotonic()
+        gpu = self.facts()["provenance"]["gpu"]
+        if gpu is None:
+            raise SystemExit("benchmarks.attention: JAX has no GPU here: there is nothing to time.")
+        self.path = options.results / tuned.file_name(gpu) / "attention.json"
+        self.log = (lambda line: None) if options.quiet else functools.partial(print, flush=True)
+
+    def facts(self) -> dict[str, Any]:
+        """The provenance of this call."""
+        command = " ".join(["python", "-m", "benchmarks.attention", *sys.argv[1:]])
+        facts = run_facts(self.pools[OTHERS], command, sources())
+        text = "standard normal, q divided by sqrt(head_dim), rounded to the dtype"
+        return facts | dict(distribution=text)
+
+    def problems(self, part: str) -> Iterator[Problem]:
+        """Those of a part that are to be measured now: as chosen, while there is time."""
+        every = TUNE if part == "tune" else PARTS[part].problems
+        first, _, last = self.options.only.partition(":")
+        for problem in every[int(first or 0) : int(last) if last else None]:
+            if self.options.resume and is_current(part, problem, self.path):
+                continue
+            if time.monotonic() - self.start > self.options.seconds:
+                print(f"{part}: no time left for {problem}; --resume goes on there", flush=True)
+                continue
+            yield problem
+
+    def tune(self) -> None:
+        """Searches for ours."""
+        facts = self.facts()
+        for problem in self.problems("tune"):
+            on_gpu = OnGpu(
+                self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES
+            )
+            found = search(
+                space(problem), lambda _: (), on_gpu, limit=self.options.limit,
+                log=progress(problem, self.log),
+            )  # fmt: skip
+            matmul.say(problem, found)
+            if found.best is not None:
+                write(self.path, searched(problem, found, facts))
+
+    def compare(self, part: str) -> None:
+        """Measures the groups of a part."""
+        facts, plan = self.facts(), PARTS[part]._replace(rounds=self.options.rounds)
+        for problem in self.problems(part):
+            group = Group(problem, plan.contenders(problem, read(self.path)), self.pools)
+            group.measure(plan, 0.0)
+            done = dict(part=part, problem=problem._asdict(), run=facts, xla_flags=XLA_FLAGS)
+            done["contenders"] = group.found
+            write(self.path, done)
+            print(table(done), flush=True)
+
+
+def searched(problem: Problem, found: Found, facts: dict[str, Any]) -> dict[str, Any]:
+    """A search as a group of the record."""
+    rows = lambda rows: [
+        [as_json(row.config), rounded(row.us), row.error, row.reason] for row in rows
+    ]
+    return dict(
+        part="tune", problem=problem._asdict(), run=facts, best=as_json(found.best.config),
+        columns=["config", "microseconds", "largest error / rms", "reason"],
+        rows=rows(found.rows), finals=rows(found.finals),
+    )  # fmt: skip
+
+
+def as_json(config: AttentionConfig) -> dict[str, Any]:
+    """A forward configuration's fields."""
+    values = dataclasses.asdict(config)
+    return {name: value for name, value in values.items() if name not in ("dq", "dkv")}
+
+
+def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
+    """Whether a record has this problem, measured with the code as it is."""
+    key, digest = (part, problem._asdict()), code_digest(*sources())
+    return any(
+        (group["part"], group["problem"]) == key and group["run"]["sources_digest"] == digest
+        for group in read(path)
+    )
+
+
+def main() -> None:
+    """Runs some parts, or prints a record."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=["tune", *PARTS, "table"])
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no group later")
+    parser.add_argument("--only", default="", help="of each part's problems, those from:to")
+    parser.add_argument("--resume", action="store_true", help="leave out what the record has")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="bursts of each contender")
+    parser.add_argument("--limit", type=int, default=60, help="configurations of one search")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    parser.add_argument("--quiet", action="store_true", help="no line for each configuration")
+    options = parser.parse_args()
+    if options.parts == ["table"]:
+        for path in sorted(options.results.glob("*/attention.json")):
+            groups = (group for group in read(path) if "contenders" in group)
+            print(path.parent.name, *map(table, groups), sep="\n")
+        return
+    with contextlib.ExitStack() as stack:
+        limits = dict(env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S)
+        pools = {CUDNN: Workers(1, **limits), OTHERS: Workers(options.jobs, **limits)}
+        for workers in pools.values():
+            stack.enter_context(workers)
+        session = Session(options, pools)
+        for part in options.parts:
+            session.tune() if part == "tune" else session.compare(part)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""An attention to be measured: its arrays, its error, its times.
+
+The model. `Problem` is what is asked for, and a *contender* a function of `(q, k, v)` that does it
+in JAX, or `Sdpa`, which does it in PyTorch. Of a backward problem, the gradients of q, k and v are
+measured: the pull-back, without the forward pass that it needs.
+
+Samples. A burst begins with a rest of 0.1 s and two launches that do not count; the GPU then has
+about the same clock for all. Times are those of a launch's kernels by CUPTI, added up; PyTorch's
+are by CUDA events between launches that follow each other, which count the gap of two as well.
+
+Errors. Some rows of the first and the last head are compared with float64: queries of the result
+and of dQ, keys of dK and dV. Everything else must be finite.
+
+Operands are normal random numbers, [batch, seq, heads, head_dim]; q is divided by the square root
+of head_dim and then rounded, and no contender scales the scores: JAX's kernels do not. Not covered:
+caches; a launch finds the operands in L2 as far as they fit, as it does for all of these.
+"""
+
+import collections
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.mosaic.gpu import profiler
+
+SEED, SAMPLED, CHUNK = 0, 32, 1024
+REST_S, WARM_LAUNCHES = 0.1, 2
+
+Contender = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+class Problem(NamedTuple):
+    """Attention of `seq` queries to as many keys; the dtype by name."""
+
+    seq: int
+    head_dim: int
+    causal: bool = False
+    dtype: str = "bfloat16"
+    backward: bool = False
+    heads: int = 16
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of 2 products, or of the 5 that gradients need at least.
+
+        Half of them if causal, as is usual.
+        """
+        products = 5 if self.backward else 2
+        every = 2 * products * self.batch * self.heads * self.seq**2 * self.head_dim
+        return every // 2 if self.causal else every
+
+    @property
+    def out(self) -> jax.ShapeDtypeStruct:
+        """What the result is, as q, k, v, its cotangent and the gradients are."""
+        return jax.ShapeDtypeStruct((self.batch, self.seq, self.heads, self.head_dim), self.dtype)
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """What is computed."""
+        return ("dq", "dk", "dv") if self.backward else ("out",)
+
+    def __str__(self) -> str:
+        kind = ("dense", "causal")[self.causal] + (" backward" if self.backward else "")
+        return f"{self.batch}x{self.seq}x{self.heads}x{self.head_dim} {self.dtype} {kind}"
+
+
+class Sdpa(NamedTuple):
+    """PyTorch's `scaled_dot_product_attention` by one of its back ends, a name of `SDPBackend`."""
+
+    backend: str
+    causal: bool
+
+
+def prepare(contender: Any, problem: Problem) -> Callable[..., Any]:
+    """A task for `Workers`: a function of the name of a method of `Measured` and its arguments."""
+    measured = (InTorch if isinstance(contender, Sdpa) else InJax)(contender, problem)
+    return lambda method, *args: getattr(measured, method)(*args)
+
+
+class Measured:
+    """A contender that can be run; `launch` returns what it made, in the order of `results`."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+
+    def launch(self) -> Any:
+        """Starts it once."""
+        raise NotImplementedError
+
+    def numpy(self, results: Any) -> list[np.ndarray]:
+        """Results as [batch, seq, heads, head_dim]."""
+        raise NotImplementedError
+
+    def burst(self, launches: int) -> dict[str, Any]:
+        """Microseconds of so many launches, and the median of each kernel."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def _errors(self) -> dict[str, dict[str, float]]:
+        """Of each result, sampled: the largest error in root mean squares, the relative error."""
+        found = self.numpy(self.launch())
+        rows = np.random.default_rng(SEED).permutation(self.problem.seq)[:SAMPLED]
+        heads = sorted({0, self.problem.heads - 1})
+        expected = [exact(self.problem, head, np.sort(rows)) for head in heads]
+        errors = {}
+        for i, name in enumerate(self.problem.results):
+            if not np.isfinite(found[i].astype(np.float32)).all():
+                errors[name] = dict(largest=np.inf, relative=np.inf)
+                continue
+            mine = np.stack([found[i][0][np.sort(rows), head] for head in heads])
+            other = np.stack([x[i] for x in expected])
+            off, norm = mine.astype(np.float64) - other, np.linalg.norm(other)
+            errors[name] = dict(
+                largest=float(np.abs(off).max() / (norm / np.sqrt(other.size))),
+                relative=float(np.linalg.norm(off) / norm),
+            )
+        return errors
+
+    def check(self) -> float:
+        """The largest error of a sampled element, in root mean squares; infinite if one is."""
+        return max(error["largest"] for error in self._errors.values())
+
+    def float64_error(self) -> dict[str, Any]:
+        """The relative errors, by norms, of the sampled rows."""
+        relative = {name: error["relative"] for name, error in self._errors.items()}
+        return dict(rows=SAMPLED, relative=max(relative.values()), each=relative)
+
+
+class InJax(Measured):
+    """A function of JAX arrays, compiled."""
+
+    def __init__(self, contender: Contender, problem: Problem):
+        super().__init__(problem)
+        if problem.backward:
+            # Compiled by running it: the pull-back is a value of the forward pass.
+            self._run = jax.jit(lambda pull, d_out: pull(d_out))
+            forward = jax.jit(lambda *arrays: jax.vjp(contender, *arrays)[1])
+            *arrays, d_out = operands(problem)
+            self._arguments = forward(*arrays), d_out
+            jax.block_until_ready(self.launch())
+        else:
+            self._run = jax.jit(contender).lower(*(problem.out,) * 3).compile()
+
+    @functools.cached_property
+    def _arguments(self) -> Any:
+        return operands(self.problem)[:3]
+
+    def launch(self) -> Any:
+        """Starts it once."""
+        found = self._run(*self._arguments)
+        return found if self.problem.backward else (found,)
+
+    def numpy(self, results: Any) -> list[np.ndarray]:
+        """Results as they are."""
+        return [np.asarray(x) for x in results]
+
+    def burst(self, launches: int) -> dict[str, Any]:
+        """By CUPTI, whose wrapper launches once before the first that it times."""
+        jax.block_until_ready(self._arguments)
+        time.sleep(REST_S)
+        warm = WARM_LAUNCHES - 1
+        cupti = profiler.Cupti(finalize=False)
+        measure = cupti.measure(self.launch, aggregate=False, iterations=warm + launches)
+        _, runs = measure()
+        kernels = collections.defaultdict(list)
+        for name, ms in (kernel for run in runs[warm:] for kernel in run):
+            kernels[name].append(1e3 * ms)
+        return dict(
+            us=[1e3 * sum(ms for _, ms in run) for run in runs[warm:]],
+            kernels={name: round(statistics.median(us), 3) for name, us in kernels.items()},
+        )
+
+
+class InTorch(Measured):
+    """PyTorch's, which is imported here and nowhere else; ImportError where there is none."""
+
+    def __init__(self, contender: Sdpa, problem: Problem):
+        super().__init__(problem)
+        import torch
+
+        self._torch, self._contender = torch, contender
+        arrays = operands(problem)
+        dtype = getattr(torch, problem.dtype)
+        tensors = [torch.tensor(np.asarray(x, np.float32)).cuda().to(dtype) for x in arrays]
+        # Views, which it takes as [batch, heads, seq, head_dim].
+        self._q, self._k, self._v, self._d_out = (x.transpose(1, 2) for x in tensors)
+        if problem.backward:
+            for x in (self._q, self._k, self._v):
+                x.requires_grad_()
+            self._out = self._forward()
+        self.launch()
+        torch.cuda.synchronize()
+
+    def _forward(self) -> Any:
+        attention = self._torch.nn.attention
+        with attention.sdpa_kernel(getattr(attention.SDPBackend, self._contender.backend)):
+            return self._torch.nn.functional.scaled_dot_product_attention(
+                self._q, self._k, self._v, is_causal=self._contender.causal, scale=1.0
+            )
+
+    def launch(self) -> Any:
+        """Starts it once."""
+        if not self.problem.backward:
+            with self._torch.no_grad():
+                return (self._forward(),)
+        return self._torch.autograd.grad(
+            self._out, (self._q, self._k, self._v), self._d_out, retain_graph=True
+        )
+
+    def numpy(self, results: Any) -> list[np.ndarray]:
+        """Results with the axes in our order."""
+        return [x.detach().transpose(1, 2).float().cpu().numpy() for x in results]
+
+    def burst(self, launches: int) -> dict[str, Any]:
+        """By events."""
+        cuda = self._torch.cuda
+        events = [cuda.Event(enable_timing=True) for _ in range(WARM_LAUNCHES + launches + 1)]
+        cuda.synchronize()
+        time.sleep(REST_S)
+        for event in events[:-1]:
+            event.record()
+            self.launch()
+        events[-1].record()
+        cuda.synchronize()
+        counted = events[WARM_LAUNCHES:]
+        us = [1e3 * first.elapsed_time(second) for first, second in itertools.pairwise(counted)]
+        return dict(us=us, kernels={"by events": round(statistics.median(us), 3)})
+
+
+def operands(problem: Problem) -> list[jax.Array]:
+    """q, k, v and the result's cotangent."""
+    like = problem.out
+
+    def draw(key, deviation):
+        return (deviation * jax.random.normal(key, like.shape, jnp.float32)).astype(like.dtype)
+
+    keys = jax.random.split(jax.random.key(SEED), 4)
+    deviations = problem.head_dim**-0.5, 1.0, 1.0, 1.0
+    return [jax.jit(draw)(key, deviation) for key, deviation in zip(keys, deviations)]
+
+
+def exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
+    """Some rows of each result of one head of the first batch, in float64, [rows, head_dim]."""
+    q, k, v, d_out = (np.asarray(x[0, :, head]).astype(np.float64) for x in operands(problem))
+
+    def probabilities(queries):
+        scores = q[queries] @ k.T
+        if problem.causal:
+            scores[np.arange(problem.seq) > queries[:, None]] = -np.inf
+        p = np.exp(scores - scores.max(1, keepdims=True))
+        return p / p.sum(1, keepdims=True)
+
+    def d_scores(p, queries):
+        delta = (d_out[queries] * (p @ v)).sum(1, keepdims=True)
+        return p * (d_out[queries] @ v.T - delta)
+
+    p = probabilities(rows)
+    if not problem.backward:
+        return [p @ v]
+    d_k, d_v = np.zeros((2, len(rows), problem.head_dim))
+    for first in range(0, problem.seq, CHUNK):
+        queries = np.arange(first, min(first + CHUNK, problem.seq))
+        some = probabilities(queries)
+        d_k += d_scores(some, queries)[:, rows].T @ q[queries]
+        d_v += some[:, rows].T @ d_out[queries]
+    return [d_scores(p, rows) @ k, d_k, d_v]

@@ -12,8 +12,10 @@ goes through the queries of each head that its head of K serves, and makes every
 that each factor of a product lies where `wgmma` reads it::
 
     dQ       S, dP queued | P, once S is done, beside dP | dS | dQ += dS K[s]
-    dK, dV   S^T, dP^T queued | P^T, once S^T is done, beside dP^T | dV += P^T dO[s] queued |
-             dS^T, once dP^T is done, beside it | dK += dS^T Q[s]
+    dK, dV   S^T | P^T | dV += P^T dO[s], dP^T queued | dS^T, once both are done | dK += dS^T Q[s]
+
+What is in flight together begins with the product that has a factor in registers, if one has
+(`attention_blocks` says why); so dP^T is not beside S^T.
 
 What is seen, and so how many steps there are, says `attention_band`. Queries that see nothing have
 an infinite lse here, so that P is 0. What is loaded beyond the end of an operand is 0 and masked;
@@ -222,10 +224,10 @@ class Thread(NamedTuple):
             plgpu.BlockSpec(shape, index_map, transforms=tiled(ref.dtype)) for ref in refs
         ]  # fmt: skip
 
-    def products(self, function: Callable) -> Any:
-        """`function(scores, d_p)` of two accumulators of a step, both zeros."""
+    def products(self, function: Callable, count: int) -> Any:
+        """The function, called with so many accumulators of scores, which are zeros."""
         acc = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
-        return pl.run_scoped(function, acc, acc)
+        return pl.run_scoped(function, *[acc] * count)
 
     def probabilities(self, scores: jax.Array, lse: jax.Array, axis: int) -> jax.Array:
         """Of scores and of the log-sum-exps along an axis of theirs."""
@@ -244,7 +246,7 @@ class Thread(NamedTuple):
 
     def add(self, results: tuple, function: Callable) -> tuple:
         """The results plus what the function adds to their accumulators."""
-        in_place = not self.problem.config.through_smem
+        in_place = self.problem.config.in_place
         return accumulate(in_place, results, (), lambda *accs: function(*accs) or ())[0]
 
 
@@ -278,7 +280,7 @@ class _Queries(Thread):
                 p = self.probabilities(seen, lse, 0)
                 return p * (d_p[...] - spread(delta, p.shape, 0))
 
-            d_s = self.factor(0, self.products(multiply))
+            d_s = self.factor(0, self.products(multiply, 2))
             plgpu.barrier_arrive(v_out)
             (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
             plgpu.barrier_arrive(k_out)
@@ -317,16 +319,19 @@ class _Keys(Thread):
 
         def one_step(mask, *results):
             def add(d_k, d_v):
-                def multiply(scores, d_p):
+                def multiply(scores):
                     plgpu.wgmma(scores, k, q.transpose((1, 0)))
-                    plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
-                    seen = mask(plgpu.wgmma_accumulator_load(scores, wait_n=1))
-                    p = self.probabilities(seen, number(0), 1)
-                    plgpu.wgmma(d_v, self.factor(0, p), d_out)
-                    d_p = plgpu.wgmma_accumulator_load(d_p, wait_n=1)
-                    return p * (d_p - spread(number(1), p.shape, 1))
+                    return scores[...]
 
-                plgpu.wgmma(d_k, self.factor(1, self.products(multiply)), q)
+                def multiply_with_p(d_p):
+                    plgpu.wgmma(d_v, self.factor(0, p), d_out)
+                    plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
+                    return d_p[...]
+
+                p = self.probabilities(mask(self.products(multiply, 1)), number(0), 1)
+                d_p = self.products(multiply_with_p, 1)
+                d_s = p * (d_p - spread(number(1), p.shape, 1))
+                plgpu.wgmma(d_k, self.factor(1, d_s), q)
 
             return self.add(results, add)
 

@@ -15,8 +15,9 @@ How the work overlaps (`AttentionConfig.schedule`)::
 
     plain      QK[s]  softmax[s]  PV[s]  QK[s+1]  ...
     overlap    QK[s+1] PV[s] queued | softmax[s+1], once QK[s+1] is done, beside PV[s] | ...
-    pingpong   as plain, and a thread has the turn from before PV[s] until QK[s+1] is queued
-    both       as overlap, and a thread has the turn while it queues the two
+    pingpong   PV[s] QK[s+1] queued | softmax[s+1], once both are done | ...
+               and a thread has the turn while it queues the two
+    both       as overlap, with turns
 
 The *schedule barrier* is the turn: one barrier for each compute thread, which its predecessor in
 the ring of threads arrives at. A thread waits for its own before it queues products, and arrives at
@@ -24,8 +25,12 @@ its successor's when it has. So the tensor core gets the threads' products one a
 the softmax of one runs beside the products of the others. The last thread gives the first its first
 turn; the first takes the one that is left in the end, so that each arrival is waited for.
 
-In "overlap" K is one step ahead of V: the first scores are made before the pipeline begins, from
-the ring that the pipeline was given, and step s makes those of s + 1.
+All but "plain" have K one step ahead of V: the first scores are made before the pipeline begins,
+from the ring that the pipeline was given, and step s makes those of s + 1.
+
+A product whose first factor is in registers must be the first of those in flight: Mosaic GPU fences
+these registers, and where another product began before, ptxas waits for that one (its C7513). So
+"pingpong" queues P V first, and "overlap", which cannot, has P in SMEM.
 
 What is seen, and so how many steps there are, says `attention_band`. Loads beyond K's end bring
 zeros and stores beyond that of the result are dropped: both are what TMA does. A row that sees
@@ -102,7 +107,7 @@ def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any
         lse=plgpu.SMEM((threads, rows), jnp.float32),
         loaded=plgpu.Barrier(num_barriers=threads),
     )
-    if config.probabilities == "shared":
+    if config.through_smem:
         scratch.update(p=shared(config.block_kv))
     if config.takes_turns:
         scratch.update(turns=plgpu.Barrier(num_barriers=threads))
@@ -178,13 +183,9 @@ class Thread(NamedTuple):
         if self.config.takes_turns:
             is_last = thread_index() == self.config.compute_threads - 1
             pl.when(is_last)(self._pass_turn)
-        if self.config.overlaps:
+        if self.config.schedule != "plain":
             state = self._first_scores(state)
-            state = pipeline(state)
-        else:
-            self._take_turn()
-            state = pipeline(state)
-            self._pass_turn()
+        state = pipeline(state)
         pl.when(thread_index() == 0)(self._take_turn)
         self._store(state, mine, out.at[here], lse.at[batch, head])
 
@@ -193,7 +194,7 @@ class Thread(NamedTuple):
         p = jnp.zeros((rows, self.config.block_kv), self.scratch["q"].dtype)
         return State(
             full(0.0, rows, self.sizes.head_dim), full(-jnp.inf, rows), full(0.0, rows),
-            p if self.config.overlaps else (),
+            () if self.config.schedule == "plain" else p,
         )  # fmt: skip
 
     def _store(self, state: State, staging: Any, out: Any, lse: Any) -> None:
@@ -223,15 +224,14 @@ class Thread(NamedTuple):
 
     def step(self, indices, k, v, k_in, v_in, k_out, v_out, state: State) -> State:
         """The body of the pipeline."""
-        if self.config.overlaps:
-            return self._overlapped_step(indices[0], v, v_in, v_out, state)
+        if self.config.schedule != "plain":
+            return self._step_ahead(indices[0], v, v_in, v_out, state)
         plgpu.barrier_wait(k_in)
         scores = self._scores(k)
         plgpu.barrier_arrive(k_out)
         state, shrink = self._softmax(self._masked(scores, indices[0]), state)
         p, result = self._operand(state.p), _scaled(state.result, shrink)
         plgpu.barrier_wait(v_in)
-        self._take_turn()
         result, _ = self._accumulate(result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
         plgpu.barrier_arrive(v_out)
         return state._replace(result=result, p=())
@@ -267,15 +267,40 @@ class Thread(NamedTuple):
             self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed")
         )
 
-    def _overlapped_step(self, step, v, v_in, v_out, state: State) -> State:
-        """P V of a step and the probabilities of the next."""
+    def _step_ahead(self, step, v, v_in, v_out, state: State) -> State:
+        """P V of a step and the probabilities of the next, if there is one."""
         following = step + 1
         k, k_in, k_out = self._keys(following)
 
-        def go_on(mask, state):
+        def begin():
             p = self._operand(state.p)
-            plgpu.barrier_wait(k_in)
             plgpu.barrier_wait(v_in)
+            return p
+
+        def pingpong(mask, state):
+            p = begin()
+            plgpu.barrier_wait(k_in)
+            self._take_turn()
+
+            def both(result):
+                def multiply(scores):
+                    plgpu.wgmma(result, p, v)
+                    self._multiply_keys(scores, k)
+                    self._pass_turn()
+                    return scores[...]
+
+                return (pl.run_scoped(multiply, self._scores_type()),)
+
+            like = jnp.zeros((self.config.rows, self.config.block_kv), jnp.float32)
+            result, (scores,) = self._accumulate(state.result, (like,), both)
+            plgpu.barrier_arrive(k_out)
+            plgpu.barrier_arrive(v_out)
+            after, shrink = self._softmax(mask(scores), state)
+            return after._replace(result=_scaled(result, shrink))
+
+        def overlap(mask, state):
+            p = begin()
+            plgpu.barrier_wait(k_in)
             self._take_turn()
 
             def both(result):
@@ -296,8 +321,7 @@ class Thread(NamedTuple):
             return State(_scaled(result, shrink), *rest)
 
         def end(state):
-            p = self._operand(state.p)
-            plgpu.barrier_wait(v_in)
+            p = begin()
             self._take_turn()
 
             def multiply(result):
@@ -309,6 +333,7 @@ class Thread(NamedTuple):
             plgpu.barrier_arrive(v_out)
             return state._replace(result=result)
 
+        go_on = overlap if self.config.overlaps else pingpong
         go_on = functools.partial(
             self.band.choose, following, self.row, self._all_segments(), go_on
         )
@@ -337,7 +362,7 @@ class Thread(NamedTuple):
 
     def _operand(self, p: jax.Array) -> Any:
         """The probabilities, where `wgmma` reads them."""
-        if self.config.probabilities == "registers":
+        if not self.config.through_smem:
             return p
         staging = self.scratch["p"].at[thread_index()]
         staging[...] = p
@@ -346,8 +371,7 @@ class Thread(NamedTuple):
 
     def _accumulate(self, result: jax.Array, like: tuple, multiply: Callable) -> tuple:
         """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`)."""
-        in_place = self.config.probabilities == "registers"
-        (result,), values = accumulate(in_place, (result,), like, multiply)
+        (result,), values = accumulate(self.config.in_place, (result,), like, multiply)
         return result, values
 
 

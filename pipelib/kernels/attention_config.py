@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from pipelib import specs
 
 SCHEDULES = ("plain", "overlap", "pingpong", "both")
+PROBABILITIES = ("registers", "shared", "interpreted")
 HEAD_DIMS = (64, 128, 256)
 #: What Mosaic GPU reserves for a kernel with reductions, used or not (JAX's `CompilerParams`).
 SCRATCH_BYTES = 2048
@@ -111,8 +112,10 @@ class AttentionConfig:
       schedule: "plain": a thread does one thing after the other; "overlap": its softmax runs beside
         its own product with V, of the step before; "pingpong": beside another thread's products;
         "both".
-      probabilities: from where `wgmma` reads them: "registers", where the softmax left them, or
-        "shared", through SMEM, which costs time but which JAX's interpreter can run.
+      probabilities: from where `wgmma` reads them (and dS): "registers", where the softmax left
+        them, or "shared", through SMEM, which "overlap" and "both" need: of products in flight
+        together ptxas takes only the first from registers, and else waits for each. "interpreted"
+        is "shared" for JAX's interpreter, whose accumulators begin as zeros only.
       dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
         one.
     """
@@ -121,8 +124,8 @@ class AttentionConfig:
     block_kv: int = 128
     slots: int = 2
     compute_threads: int = 2
-    schedule: Literal["plain", "overlap", "pingpong", "both"] = "both"
-    probabilities: Literal["registers", "shared"] = "registers"
+    schedule: Literal["plain", "overlap", "pingpong", "both"] = "pingpong"
+    probabilities: Literal["registers", "shared", "interpreted"] = "registers"
     dq: GradientConfig | None = None
     dkv: GradientConfig | None = None
 
@@ -133,8 +136,11 @@ class AttentionConfig:
                 self.overlaps and self.slots < 2,
             f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
                 self.takes_turns and self.compute_threads < 2,
-            f"{self.probabilities=} is not 'registers' or 'shared'":
-                self.probabilities not in ("registers", "shared"),
+            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
+                self.probabilities not in PROBABILITIES,
+            f"{self.schedule=} queues Q K^T before P V, so {self.probabilities=} would have ptxas"
+            " wait for each product: it takes only the first of those in flight from there":
+                self.overlaps and not self.through_smem,
         })  # fmt: skip
 
     @property
@@ -150,7 +156,12 @@ class AttentionConfig:
     @property
     def through_smem(self) -> bool:
         """Whether `wgmma` reads probabilities from SMEM."""
-        return self.probabilities == "shared"
+        return self.probabilities != "registers"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether `wgmma` adds to results where they are."""
+        return self.probabilities != "interpreted"
 
     @property
     def memory_registers(self) -> int:
@@ -175,8 +186,9 @@ class AttentionConfig:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
         scores = self.rows * self.block_kv // 128
         registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
-        # With no overlap the probabilities replace the scores.
-        registers += [("probabilities", scores // 2)] * self.overlaps
+        # Otherwise the probabilities replace the scores, or are in SMEM.
+        is_ahead = self.schedule != "plain" and not self.through_smem
+        registers += [("probabilities", scores // 2)] * is_ahead
         _check_registers("AttentionConfig", registers, self.compute_threads)
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
         for results, kernel in ((1, self.dq), (2, self.dkv)):
@@ -188,7 +200,7 @@ class AttentionConfig:
 
         With a head of 256, dK and dV of 64 keys alone fill the registers of a thread.
         """
-        default_dq, default_dkv = _GRADIENTS.get((head_dim, self.through_smem), (None, None))
+        default_dq, default_dkv = _GRADIENTS.get((head_dim, self.in_place), (None, None))
         dq, dkv = self.dq or default_dq, self.dkv or default_dkv
         return None if dq is None or dkv is None else (dq, dkv)
 
@@ -249,11 +261,11 @@ def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
         )
 
 
-#: By head_dim and whether through SMEM, which is small for JAX's interpreter: of dQ, of dK and dV.
+#: By head_dim and whether in place, or small for JAX's interpreter: of dQ, of dK and dV.
 #: As many columns as registers hold; nothing in it was measured.
 _GRADIENTS = {
-    (64, False): (GradientConfig(block=128, slots=3), GradientConfig(block=64, slots=3)),
-    (128, False): (GradientConfig(block=128), GradientConfig(block=64, slots=3)),
-    (64, True): (GradientConfig(compute_threads=1),) * 2,
-    (128, True): (GradientConfig(compute_threads=1),) * 2,
+    (64, True): (GradientConfig(block=128, slots=3), GradientConfig(block=64, slots=3)),
+    (128, True): (GradientConfig(block=128), GradientConfig(block=64, slots=3)),
+    (64, False): (GradientConfig(compute_threads=1),) * 2,
+    (128, False): (GradientConfig(compute_threads=1),) * 2,
 }

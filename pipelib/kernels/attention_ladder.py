@@ -29,7 +29,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung(
         1, "overlap within a thread",
         "Queue the next scores before the product with V, and take their softmax beside it.",
-        128, AttentionConfig(schedule="overlap"),
+        128, AttentionConfig(schedule="overlap", probabilities="shared"),
     ),
     Rung(
         2, "ping-pong between two",
@@ -37,12 +37,12 @@ RUNGS: tuple[Rung, ...] = (
         128, AttentionConfig(schedule="pingpong"),
     ),
     Rung(
-        3, "both", "Take turns with two products at a time, one of the next step and one of this.",
-        128, AttentionConfig(schedule="both"),
+        3, "both", "Take turns, and let a thread's softmax meet its own product with V, too.",
+        128, AttentionConfig(schedule="both", probabilities="shared"),
     ),
     Rung(
         4, "three compute threads",
         "With heads of 64 a product is half as long, so let the products of two meet a softmax.",
-        64, AttentionConfig(schedule="both", compute_threads=3),
+        64, AttentionConfig(schedule="pingpong", compute_threads=3),
     ),
 )  # fmt: skip

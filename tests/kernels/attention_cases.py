@@ -16,7 +16,7 @@ TOLERANCE, LSE_TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}, 2e-5
 def small(schedule, **options):
     """What the interpreter runs."""
     threads = 2 if schedule in ("pingpong", "both") else 1
-    options = dict(compute_threads=threads, block_kv=64, probabilities="shared") | options
+    options = dict(compute_threads=threads, block_kv=64, probabilities="interpreted") | options
     return AttentionConfig(schedule=schedule, **options)
 
 
@@ -125,7 +125,9 @@ SHAPES = {64: (128, 3), 128: (128, 2), 256: (64, 2)}
 
 def config_of(head_dim, **options):
     block_kv, threads = SHAPES[head_dim]
-    return AttentionConfig(block_kv=block_kv, compute_threads=threads, **options)
+    where = "shared" if options.get("schedule") in ("overlap", "both") else "registers"
+    options = dict(block_kv=block_kv, compute_threads=threads, probabilities=where) | options
+    return AttentionConfig(**options)
 
 
 ON_GPU = {

@@ -194,11 +194,13 @@ def space(problem: Problem) -> list[AttentionConfig]:
     """All forward configurations of a grid that fit, those with most keys in SMEM first."""
     found = []
     for block_kv, slots, threads, schedule in itertools.product(
-        (64, 128, 192, 256), (2, 3, 4), (2, 3), ("both", "pingpong", "overlap", "plain")
+        (64, 128, 192, 256), (2, 3, 4), (2, 3), ("pingpong", "both", "overlap", "plain")
     ):
+        where = "shared" if schedule in ("overlap", "both") else "registers"
         config = AttentionConfig(
-            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule
-        )
+            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule,
+            probabilities=where,
+        )  # fmt: skip
         with contextlib.suppress(ValueError):
             config.check(problem.head_dim)
             found.append(config)

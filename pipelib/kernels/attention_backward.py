@@ -11,7 +11,7 @@ in registers, and goes through the keys. In that of dK and dV it has keys, with 
 goes through the queries of each head that its head of K serves, and makes everything transposed, so
 that each factor of a product lies where `wgmma` reads it::
 
-    dQ       S, dP queued | P, once S is done, beside dP | dS | dQ += dS K[s]
+    dQ       S, dP queued | P, dS, once both are done | dQ += dS K[s]
     dK, dV   S^T | P^T | dV += P^T dO[s], dP^T queued | dS^T, once both are done | dK += dS^T Q[s]
 
 What is in flight together begins with the product that has a factor in registers, if one has
@@ -271,24 +271,21 @@ class _Queries(Thread):
     def step(self, segments, indices, k, v, k_out, v_out, carry: tuple) -> tuple:
         """The body of the pipeline."""
         q, d_out = self.mine("operands")
+        d_q, (lse, delta) = carry
 
-        def one_step(mask, d_q, lse, delta):
-            def multiply(scores, d_p):
-                plgpu.wgmma(scores, q, k.transpose((1, 0)))
-                plgpu.wgmma(d_p, d_out, v.transpose((1, 0)))
-                seen = mask(plgpu.wgmma_accumulator_load(scores, wait_n=1))
-                p = self.probabilities(seen, lse, 0)
-                return p * (d_p[...] - spread(delta, p.shape, 0))
+        def multiply(scores, d_p):
+            plgpu.wgmma(scores, q, k.transpose((1, 0)))
+            plgpu.wgmma(d_p, d_out, v.transpose((1, 0)))
+            return scores[...], d_p[...]
 
-            d_s = self.factor(0, self.products(multiply, 2))
-            plgpu.barrier_arrive(v_out)
-            (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
-            plgpu.barrier_arrive(k_out)
-            return d_q
-
-        d_q, numbers = carry
-        d_q = self.band.choose(indices[0], self.row, segments, one_step, d_q, *numbers)
-        return d_q, numbers
+        scores, d_p = self.products(multiply, 2)
+        plgpu.barrier_arrive(v_out)
+        scores = self.band.masked(scores, indices[0], self.row, segments)
+        p = self.probabilities(scores, lse, 0)
+        d_s = self.factor(0, p * (d_p - spread(delta, p.shape, 0)))
+        (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
+        plgpu.barrier_arrive(k_out)
+        return d_q, (lse, delta)
 
 
 class _Keys(Thread):
@@ -317,25 +314,24 @@ class _Keys(Thread):
         k, v = self.mine("operands")
         number = lambda i: plgpu.load(numbers.at[i], layout=plgpu.Layout.WGMMA.reduce(0))
 
-        def one_step(mask, *results):
-            def add(d_k, d_v):
-                def multiply(scores):
-                    plgpu.wgmma(scores, k, q.transpose((1, 0)))
-                    return scores[...]
+        def multiply(scores):
+            plgpu.wgmma(scores, k, q.transpose((1, 0)))
+            return scores[...]
 
-                def multiply_with_p(d_p):
-                    plgpu.wgmma(d_v, self.factor(0, p), d_out)
-                    plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
-                    return d_p[...]
+        scores = self.band.masked(self.products(multiply, 1), indices[1], self.row, segments)
+        p = self.probabilities(scores, number(0), 1)
+        p_factor = self.factor(0, p)
 
-                p = self.probabilities(mask(self.products(multiply, 1)), number(0), 1)
-                d_p = self.products(multiply_with_p, 1)
-                d_s = p * (d_p - spread(number(1), p.shape, 1))
-                plgpu.wgmma(d_k, self.factor(1, d_s), q)
+        def add(d_k, d_v):
+            def multiply(d_p):
+                plgpu.wgmma(d_v, p_factor, d_out)
+                plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
+                return d_p[...]
 
-            return self.add(results, add)
+            d_s = p * (self.products(multiply, 1) - spread(number(1), p.shape, 1))
+            plgpu.wgmma(d_k, self.factor(1, d_s), q)
 
-        carry = self.band.choose(indices[1], self.row, segments, one_step, *carry)
+        carry = self.add(carry, add)
         plgpu.commit_smem()  # the numbers were read by ordinary loads
         for barrier in barriers:
             plgpu.barrier_arrive(barrier)

@@ -126,7 +126,8 @@ class Band(NamedTuple):
     ) -> Any:
         """`function(mask, *args)`, with a `mask` of scores that does nothing where all is seen.
 
-        The whole function is there twice: a branch while products run would make ptxas wait.
+        The function is there twice. What queues products and does arithmetic beside them must be
+        all of it: a branch between them would make ptxas wait for the products.
         """
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)
@@ -135,6 +136,10 @@ class Band(NamedTuple):
         if isinstance(is_edge, bool):
             return (masked if is_edge else whole)(*args)
         return lax.cond(is_edge, masked, whole, *args)
+
+    def masked(self, scores: jax.Array, step: Any, row: Any, segments: tuple) -> jax.Array:
+        """The scores of a step, all of whose products are done, masked if they must be."""
+        return self.choose(step, row, segments, lambda mask, scores: mask(scores), scores)
 
 
 def spread(vector: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:

@@ -277,7 +277,7 @@ class Thread(NamedTuple):
             plgpu.barrier_wait(v_in)
             return p
 
-        def pingpong(mask, state):
+        def pingpong(state):
             p = begin()
             plgpu.barrier_wait(k_in)
             self._take_turn()
@@ -295,7 +295,7 @@ class Thread(NamedTuple):
             result, (scores,) = self._accumulate(state.result, (like,), both)
             plgpu.barrier_arrive(k_out)
             plgpu.barrier_arrive(v_out)
-            after, shrink = self._softmax(mask(scores), state)
+            after, shrink = self._softmax(self._masked(scores, following), state)
             return after._replace(result=_scaled(result, shrink))
 
         def overlap(mask, state):
@@ -333,19 +333,18 @@ class Thread(NamedTuple):
             plgpu.barrier_arrive(v_out)
             return state._replace(result=result)
 
-        go_on = overlap if self.config.overlaps else pingpong
-        go_on = functools.partial(
-            self.band.choose, following, self.row, self._all_segments(), go_on
-        )
+        go_on = pingpong
+        if self.config.overlaps:
+            go_on = functools.partial(
+                self.band.choose, following, self.row, self._all_segments(), overlap
+            )
         return lax.cond(following >= self.band.steps, end, go_on, state)
 
     # Its parts.
 
     def _masked(self, scores: jax.Array, step: Any) -> jax.Array:
         """The scores of a step, masked if they must be."""
-        return self.band.choose(
-            step, self.row, self._all_segments(), lambda mask, scores: mask(scores), scores
-        )
+        return self.band.masked(scores, step, self.row, self._all_segments())
 
     def _all_segments(self) -> tuple:
         return tuple(ids.at[self.place[0]] for ids in self.segments)

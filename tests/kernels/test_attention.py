@@ -130,19 +130,20 @@ def test_fallback(shape, kernel):
 
 # Traced and checked, and the arithmetic of what it takes.
 
-#: Every schedule with every mask; then other sizes of a head, and one through SMEM.
-KINDS = [(128, "registers", schedule, mask) for schedule in SCHEDULES for mask in MASKS]
+#: Every schedule with every mask; then other sizes of a head, and P from elsewhere.
+KINDS = [(128, {}, schedule, mask) for schedule in SCHEDULES for mask in MASKS]
 KINDS += [
-    (head_dim, probabilities, schedule, mask)
-    for head_dim, probabilities in ((64, "registers"), (256, "registers"), (128, "shared"))
+    (head_dim, options, schedule, mask)
+    for head_dim, options in ((64, {}), (256, {}), (128, {"probabilities": "interpreted"}))
     for schedule, mask in (("pingpong", "segments"), ("both", "causal"))
 ]
+KINDS += [(128, {"probabilities": "shared"}, "pingpong", "dense")]
 
 
-@pytest.mark.parametrize(("head_dim", "probabilities", "schedule", "mask"), KINDS)
-def test_check_finds_nothing(head_dim, probabilities, schedule, mask):
+@pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), KINDS)
+def test_check_finds_nothing(head_dim, options, schedule, mask):
     """Of the first block and of the last."""
-    config = config_of(head_dim, schedule=schedule, probabilities=probabilities)
+    config = config_of(head_dim, schedule=schedule, **options)
     arrays = operands(512, 512, 4, 2, head_dim)
     call = lambda *args: attention(*args, config=config, **MASKS[mask])
     for block in (0, 512 // config.block_q - 1):
@@ -195,12 +196,12 @@ def test_default_configuration_fits(head_dim, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("head_dim", "probabilities", "schedule", "mask"),
+    ("head_dim", "options", "schedule", "mask"),
     [kind for kind in KINDS if kind[3] in ("dense", "causal", "segments")],
 )
-def test_lowers(head_dim, probabilities, schedule, mask):
+def test_lowers(head_dim, options, schedule, mask):
     dtype = BRAIN if head_dim == 128 else HALF
-    config = config_of(head_dim, schedule=schedule, probabilities=probabilities)
+    config = config_of(head_dim, schedule=schedule, **options)
     arrays = operands(512, 512, 2, 1, head_dim, dtype)
     call = lambda *args: attention(*args, config=config, **MASKS[mask])
     text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
@@ -248,9 +249,17 @@ def test_sizes_that_need_more_than_the_kernel():
         ),
         (
             {"compute_threads": 1},
-            "schedule='both' needs threads that take turns, but compute_threads=1.",
+            "schedule='pingpong' needs threads that take turns, but compute_threads=1.",
         ),
-        ({"probabilities": "gmem"}, "probabilities='gmem' is not 'registers' or 'shared'."),
+        (
+            {"probabilities": "gmem"},
+            "probabilities='gmem' is none of registers, shared, interpreted.",
+        ),
+        (
+            {"schedule": "overlap"},
+            "schedule='overlap' queues Q K^T before P V, so probabilities='registers' would have"
+            " ptxas wait for each product: it takes only the first of those in flight from there.",
+        ),
     ],
 )
 def test_configuration_errors(options, message):
@@ -364,11 +373,10 @@ def test_on_gpu(case, head_dim, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("probabilities", ["registers", "shared"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("case", ["dense", "causal, multi-query"])
-def test_schedules_on_gpu(case, schedule, probabilities):
-    config = config_of(128, schedule=schedule, probabilities=probabilities)
+def test_schedules_on_gpu(case, schedule):
+    config = config_of(128, schedule=schedule)
     check_on_gpu(128, BRAIN, case, config)
 
 

@@ -143,11 +143,12 @@ def attention_reference(
 def default_config(head_dim: int) -> AttentionConfig:
     """As many keys in a step, and threads, as registers and SMEM hold; nothing in it was measured.
 
-    Where JAX's default device is no GPU, one for its interpreter: which needs the probabilities in
-    SMEM, and of which large operations in many threads starve each other on few cores.
+    Where JAX's default device is no GPU, the least that JAX's interpreter has to do.
     """
     if default_device().platform != "gpu":
-        return AttentionConfig(block_kv=64, probabilities="shared")
+        return AttentionConfig(
+            block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
+        )
     block_kv, threads = {64: (128, 3), 128: (128, 2), 256: (64, 2)}[head_dim]
     return AttentionConfig(block_kv=block_kv, compute_threads=threads)
 

@@ -118,7 +118,7 @@ def _launch(
         body,
         out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * kernel.results,
         scratch_types=dict(
-            scratch=_scratch(kernel, config, problem.config.through_smem, sizes, rows.dtype)
+            scratch=_scratch(kernel, config, problem.config.in_place, sizes, rows.dtype)
         ),
         grid=(sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block)),
         grid_names=("batch", "head", "block"),
@@ -127,8 +127,8 @@ def _launch(
     )(*arrays[:5], *arrays.segments)  # fmt: skip
 
 
-def _scratch(kernel: Kernel, config: GradientConfig, through_smem: bool, sizes, dtype) -> dict:
-    """The rows' two operands, numbers if the rows are queries, factors if they go through SMEM."""
+def _scratch(kernel: Kernel, config: GradientConfig, in_place: bool, sizes, dtype) -> dict:
+    """The rows' two operands, numbers if the rows are queries, factors if interpreted."""
     threads, rows = config.compute_threads, config.rows
     shared = lambda width: plgpu.SMEM((threads, rows, width), dtype, transforms=tiled(dtype))
     scratch = dict(
@@ -137,7 +137,7 @@ def _scratch(kernel: Kernel, config: GradientConfig, through_smem: bool, sizes, 
     )
     if kernel is DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
-    if through_smem:
+    if not in_place:
         scratch.update(factors=[shared(config.block)] * kernel.results)
     return scratch
 
@@ -237,7 +237,7 @@ class Thread(NamedTuple):
     def factor(self, index: int, values: jax.Array) -> Any:
         """Values in 16 bits, where `wgmma` reads them."""
         values = values.astype(self.scratch["operands"][0].dtype)
-        if not self.problem.config.through_smem:
+        if self.problem.config.in_place:
             return values
         staging = self.mine("factors")[index]
         staging[...] = values

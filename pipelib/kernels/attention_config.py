@@ -64,18 +64,18 @@ class GradientConfig:
         """Those of a lane of the memory thread."""
         return _memory_registers(self.compute_threads)
 
-    def smem_bytes(self, results: int, head_dim: int, through_smem: bool = False) -> int:
+    def smem_bytes(self, results: int, head_dim: int, interpreted: bool = False) -> int:
         """Bytes of shared memory that a block takes; arguments as `check`'s."""
-        terms = self._smem_terms(results, head_dim, through_smem)
+        terms = self._smem_terms(results, head_dim, interpreted)
         return sum(count * size for _, count, size in terms)
 
-    def check(self, results: int, head_dim: int, through_smem: bool = False) -> None:
+    def check(self, results: int, head_dim: int, interpreted: bool = False) -> None:
         """Raises ValueError, with the sum, if an SM has too little.
 
         Args:
           results: 1 for dQ, 2 for dK and dV.
           head_dim: the size of a head.
-          through_smem: whether probabilities go through SMEM.
+          interpreted: whether P and dS go through SMEM, as JAX's interpreter needs it.
         """
         scores = self.rows * self.block // 128
         registers = [
@@ -84,9 +84,9 @@ class GradientConfig:
         # dV's product still reads P in 16 bits when dS is made; dS takes the place of dP.
         registers += [("P in 16 bits", scores // 2)] * (results - 1)
         _check_registers("GradientConfig", registers, self.compute_threads)
-        _check_smem("GradientConfig", self._smem_terms(results, head_dim, through_smem))
+        _check_smem("GradientConfig", self._smem_terms(results, head_dim, interpreted))
 
-    def _smem_terms(self, results, head_dim, through_smem) -> list[tuple[str, int, int]]:
+    def _smem_terms(self, results, head_dim, interpreted) -> list[tuple[str, int, int]]:
         threads, slots = self.compute_threads, self.slots
         pairs, size = (threads, self.rows) if results == 1 else (slots, self.block)
         terms = [
@@ -94,7 +94,7 @@ class GradientConfig:
             ("slots", 2 * slots, self.block * head_dim * _ITEM),
             ("log-sum-exp and delta", 2 * pairs, size * 4),
         ]
-        if through_smem:
+        if interpreted:
             terms.append(("factors", results * threads, self.rows * self.block * _ITEM))
         barriers = 2 * slots * (1 + results) + threads
         return [*terms, ("barriers", barriers, 8), ("reductions", 1, SCRATCH_BYTES)]
@@ -112,10 +112,11 @@ class AttentionConfig:
       schedule: "plain": a thread does one thing after the other; "overlap": its softmax runs beside
         its own product with V, of the step before; "pingpong": beside another thread's products;
         "both".
-      probabilities: from where `wgmma` reads them (and dS): "registers", where the softmax left
-        them, or "shared", through SMEM, which "overlap" and "both" need: of products in flight
-        together ptxas takes only the first from registers, and else waits for each. "interpreted"
-        is "shared" for JAX's interpreter, whose accumulators begin as zeros only.
+      probabilities: from where the forward kernel's `wgmma` reads them: "registers", where the
+        softmax left them, or "shared", through SMEM, which "overlap" and "both" need: of products
+        in flight together ptxas takes only the first from registers, and else waits for each.
+        "interpreted" is "shared", for JAX's interpreter, in all kernels; it has neither factors
+        in registers nor accumulators that do not begin as zeros.
       dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
         one.
     """
@@ -193,7 +194,7 @@ class AttentionConfig:
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
         for results, kernel in ((1, self.dq), (2, self.dkv)):
             if kernel is not None:
-                kernel.check(results, head_dim, self.through_smem)
+                kernel.check(results, head_dim, not self.in_place)
 
     def gradients(self, head_dim: int) -> tuple[GradientConfig, GradientConfig] | None:
         """Those of the backward pass's kernels; None where a default is asked for and is none.

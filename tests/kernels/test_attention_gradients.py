@@ -116,7 +116,7 @@ def traced(arrays, block, call, config, **options):
 
 
 KINDS = [(128, "registers", mask) for mask in MASKS]
-KINDS += [(64, "registers", "causal"), (128, "shared", "dense"), (128, "interpreted", "segments")]
+KINDS += [(64, "registers", "causal"), (128, "interpreted", "segments")]
 
 
 @pytest.mark.parametrize(("head_dim", "probabilities", "mask"), KINDS)
@@ -128,7 +128,7 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
             place = (0, 1, block)
             program = traced(arrays, place, results, config, **MASKS[mask])
             assert list(pipelib.check(program, strict=True)) == []
-        assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, config.through_smem)
+        assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
 
 
 def test_causal_blocks_skip_what_is_masked():
@@ -241,8 +241,8 @@ def test_default_configurations_fit(head_dim):
     for probabilities in PROBABILITIES:
         config = AttentionConfig(probabilities=probabilities)
         for results, kernel in enumerate(config.gradients(head_dim), 1):
-            kernel.check(results, head_dim, config.through_smem)
-            assert kernel.smem_bytes(results, head_dim, config.through_smem) <= specs.SMEM_BYTES
+            kernel.check(results, head_dim, not config.in_place)
+            assert kernel.smem_bytes(results, head_dim, not config.in_place) <= specs.SMEM_BYTES
     assert AttentionConfig().gradients(256) is None
 
 

@@ -62,7 +62,7 @@ def test_rungs(rung):
 
 def test_the_ladder():
     schedules = [rung.config.schedule for rung in RUNGS]
-    assert schedules == ["plain", "overlap", "pingpong", "both", "both"]
+    assert schedules == ["plain", "overlap", "pingpong", "both", "pingpong"]
     assert [rung.config.compute_threads for rung in RUNGS] == [2, 2, 2, 2, 3]
 
 
@@ -86,4 +86,4 @@ def test_threads_take_turns(number):
 def test_what_overlaps():
     """With no overlap only what threads that nothing orders happen to do at the same time."""
     own = [beside(pipelib.simulate(program(rung), H200), is_own=True) for rung in RUNGS]
-    assert own[0] == own[2] == 0.0 and min(own[1], own[3], own[4]) > 0.05
+    assert own[0] == own[2] == own[4] == 0.0 and min(own[1], own[3]) > 0.3

@@ -265,3 +265,15 @@ def test_many_launches_agree():
     first = call(*arrays)
     for _ in range(20):
         assert jax.tree.all(jax.tree.map(jnp.array_equal, call(*arrays), first))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_ptxas_waits_for_no_product(causal, head_dim, monkeypatch, capfd):
+    monkeypatch.setenv("MOSAIC_GPU_DUMP_PTXAS", "1")
+    arrays = operands(512, 512, 2, 1, head_dim)
+    found = gradients(arrays, *cotangents(arrays[0]), causal=causal, scale=0.123)
+    jax.block_until_ready(found)
+    said = "".join(capfd.readouterr())
+    assert "attention_dkv" in said and "serialized" not in said

@@ -221,7 +221,7 @@ def test_nothing_beside_the_kernel():
 def test_sizes_that_need_more_than_the_kernel():
     message = "attention_kernel: 200 queries are not a multiple of 128 (rows x compute_threads), so"
     with pytest.raises(ValueError, match=re.escape(message)):
-        attention_kernel(*operands(200, 64, head_dim=128))
+        attention_kernel(*operands(200, 64, head_dim=128), config=config_of(128))
     with pytest.raises(ValueError, match="sequences of multiples of 8, which copies can address"):
         attention_kernel(*operands(128, 63, head_dim=128))
 

@@ -170,6 +170,14 @@ def test_lowers(head_dim, probabilities, mask):
     assert "mosaic_gpu" in lowered(call, *arrays)
 
 
+def test_vmap_lowers():
+    """The kernels get the axis; no operand is copied for it."""
+    arrays = operands(128, 128, 4, 2, 128, batch=2)
+    one = lambda *a: jnp.sum(attention(*(x[None] for x in a), causal=True).astype(jnp.float32))
+    text = lowered(jax.vmap(jax.grad(one, (0, 1, 2))), *arrays)
+    assert text.count("@mosaic_gpu_v2(") == 3
+
+
 def sharded(**options):
     """Over the heads, and over the batch."""
     mesh = jax.make_mesh((1, 1), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)

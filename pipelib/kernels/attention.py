@@ -149,8 +149,8 @@ def default_config(head_dim: int) -> AttentionConfig:
         return AttentionConfig(
             block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
         )
-    block_kv, threads = {64: (128, 3), 128: (128, 2), 256: (64, 2)}[head_dim]
-    return AttentionConfig(block_kv=block_kv, compute_threads=threads)
+    block_kv, threads, slots = {64: (128, 3, 4), 128: (128, 2, 2), 256: (64, 2, 2)}[head_dim]
+    return AttentionConfig(block_kv=block_kv, compute_threads=threads, slots=slots)
 
 
 def _check_arrays(q: Any, k: Any, v: Any) -> None:

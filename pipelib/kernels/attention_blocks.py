@@ -26,7 +26,8 @@ the softmax of one runs beside the products of the others. The last thread gives
 turn; the first takes the one that is left in the end, so that each arrival is waited for.
 
 All but "plain" have K one step ahead of V: the first scores are made before the pipeline begins,
-from the ring that the pipeline was given, and step s makes those of s + 1.
+from the ring that the pipeline was given, and step s makes those of s + 1. They wait for what a
+step multiplies beside the products of the step before, so they need two slots.
 
 A product whose first factor is in registers must be the first of those in flight: Mosaic GPU fences
 these registers, and where another product began before, ptxas waits for that one (its C7513). So
@@ -55,7 +56,6 @@ from pipelib.kernels.attention_band import (
     accumulate,
     padded,
     spread,
-    thread_index,
 )
 from pipelib.kernels.attention_config import AttentionConfig
 from pipelib.kernels.matmul_blocks import tiled
@@ -94,7 +94,7 @@ def run(
         scratch_types=dict(scratch=_scratch(config, sizes, q.dtype)),
         grid=(sizes.batch, sizes.heads, blocks), grid_names=("batch", "head", "block"),
         num_threads=config.compute_threads + 1, thread_name="thread",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(q, k, v, *segments)  # fmt: skip
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
@@ -128,7 +128,9 @@ def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scra
     k, v = (ref.at[place[0], :, kv_head, :] for ref in (k, v))
 
     def scope(allocations):
-        thread = Thread(problem, sizes, band, place, segments, scratch, allocations)
+        thread = Thread(
+            problem, sizes, band, place, segments, scratch, allocations, lax.axis_index("thread")
+        )
         pipeline = make(thread.step, lambda pipeline: thread.compute(q, out, lse, pipeline))
         pipeline(k, v, allocations=allocations)
 
@@ -161,6 +163,7 @@ class Thread(NamedTuple):
     segments: tuple[Any, ...]
     scratch: dict[str, Any]
     allocations: dict[str, Any]
+    index: Any
 
     @property
     def config(self) -> AttentionConfig:
@@ -170,23 +173,23 @@ class Thread(NamedTuple):
     @property
     def row(self) -> Any:
         """The first of its queries."""
-        return self.place[2] * self.config.block_q + thread_index() * self.config.rows
+        return self.place[2] * self.config.block_q + self.index * self.config.rows
 
     def compute(self, q: Any, out: Any, lse: Any, pipeline: Callable[[State], State]) -> None:
         """All that it does: loads its queries, runs the pipeline, stores the result."""
         batch, head, _ = self.place
-        mine, loaded = (self.scratch[name].at[thread_index()] for name in ("q", "loaded"))
+        mine, loaded = (self.scratch[name].at[self.index] for name in ("q", "loaded"))
         here = (batch, pl.ds(self.row, self.config.rows), head)
         plgpu.copy_gmem_to_smem(q.at[here], mine, loaded)
         plgpu.barrier_wait(loaded)
         state = self._start()
         if self.config.takes_turns:
-            is_last = thread_index() == self.config.compute_threads - 1
+            is_last = self.index == self.config.compute_threads - 1
             pl.when(is_last)(self._pass_turn)
         if self.config.schedule != "plain":
             state = self._first_scores(state)
         state = pipeline(state)
-        pl.when(thread_index() == 0)(self._take_turn)
+        pl.when(self.index == 0)(self._take_turn)
         self._store(state, mine, out.at[here], lse.at[batch, head])
 
     def _start(self) -> State:
@@ -202,7 +205,7 @@ class Thread(NamedTuple):
         inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
         staging[...] = _scaled(state.result, inverse).astype(staging.dtype)
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
-        numbers = self.scratch["lse"].at[thread_index()]
+        numbers = self.scratch["lse"].at[self.index]
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(staging, out)
@@ -213,11 +216,11 @@ class Thread(NamedTuple):
 
     def _take_turn(self) -> None:
         if self.config.takes_turns:
-            plgpu.barrier_wait(self.scratch["turns"].at[thread_index()])
+            plgpu.barrier_wait(self.scratch["turns"].at[self.index])
 
     def _pass_turn(self) -> None:
         if self.config.takes_turns:
-            following = lax.rem(thread_index() + 1, jnp.int32(self.config.compute_threads))
+            following = lax.rem(self.index + 1, jnp.int32(self.config.compute_threads))
             plgpu.barrier_arrive(self.scratch["turns"].at[following])
 
     # Steps.
@@ -225,68 +228,79 @@ class Thread(NamedTuple):
     def step(self, indices, k, v, k_in, v_in, k_out, v_out, state: State) -> State:
         """The body of the pipeline."""
         if self.config.schedule != "plain":
-            return self._step_ahead(indices[0], v, v_in, v_out, state)
+            return self._step_ahead(indices[0], v, v_out, state)
         plgpu.barrier_wait(k_in)
         scores = self._scores(k)
         plgpu.barrier_arrive(k_out)
-        state, shrink = self._softmax(self._masked(scores, indices[0]), state)
-        p, result = self._operand(state.p), _scaled(state.result, shrink)
+        state, _ = self._softmax(self._masked(scores, indices[0]), state)
+        p = self._operand(state.p)
         plgpu.barrier_wait(v_in)
-        result, _ = self._accumulate(result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
+        result, _ = self._accumulate(state.result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
         plgpu.barrier_arrive(v_out)
         return state._replace(result=result, p=())
 
-    def _scores(self, k: Any) -> jax.Array:
+    def _scores(self, k: Any, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
         """Q K^T of a step, all of it; the turn passes when it is queued."""
 
         def multiply(acc):
             self._multiply_keys(acc, k)
             self._pass_turn()
+            meanwhile()
             return acc[...]
 
         return pl.run_scoped(multiply, self._scores_type())
 
     def _multiply_keys(self, acc: Any, k: Any) -> None:
-        plgpu.wgmma(acc, self.scratch["q"].at[thread_index()], k.transpose((1, 0)))
+        plgpu.wgmma(acc, self.scratch["q"].at[self.index], k.transpose((1, 0)))
 
     def _scores_type(self) -> Any:
         return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
 
     def _first_scores(self, state: State) -> State:
-        k, k_in, k_out = self._keys(jnp.int32(0))
+        first = jnp.int32(0)
+        k, k_in, k_out = self._slot("k", first)
         plgpu.barrier_wait(k_in)
         self._take_turn()
-        scores = self._scores(k)
+        scores = self._scores(k, lambda: self._await(first))
         plgpu.barrier_arrive(k_out)
         return self._softmax(self._masked(scores, jnp.int32(0)), state)[0]
 
-    def _keys(self, step: Any) -> tuple[Any, Any, Any]:
-        """K of a step in its ring, and the barriers of its slot."""
+    def _slot(self, of: str, step: Any) -> tuple[Any, Any, Any]:
+        """K ("k") or V ("v") of a step in its ring, and the barriers of its slot."""
         slot = lax.rem(step, jnp.int32(_slots(self.config, self.sizes)))
-        return tuple(
-            self.allocations[name][0].at[slot] for name in ("smem", "produced", "consumed")
-        )
+        rings = (self.allocations[name] for name in ("smem", "produced", "consumed"))
+        return tuple(ring["kv".index(of)].at[slot] for ring in rings)
 
-    def _step_ahead(self, step, v, v_in, v_out, state: State) -> State:
+    def _await(self, step: Any) -> None:
+        """Waits for what a step multiplies: its V, and K of the next, if there is one.
+
+        Done beside the products of the step before, when it takes no time.
+        """
+        plgpu.barrier_wait(self._slot("v", step)[1])
+
+        @pl.when(step + 1 < self.band.steps)
+        def _():
+            plgpu.barrier_wait(self._slot("k", step + 1)[1])
+
+    def _step_ahead(self, step, v, v_out, state: State) -> State:
         """P V of a step and the probabilities of the next, if there is one."""
         following = step + 1
-        k, k_in, k_out = self._keys(following)
+        k, _, k_out = self._slot("k", following)
 
         def begin():
             p = self._operand(state.p)
-            plgpu.barrier_wait(v_in)
+            self._take_turn()
             return p
 
         def pingpong(state):
             p = begin()
-            plgpu.barrier_wait(k_in)
-            self._take_turn()
 
             def both(result):
                 def multiply(scores):
                     plgpu.wgmma(result, p, v)
                     self._multiply_keys(scores, k)
                     self._pass_turn()
+                    self._await(following)
                     return scores[...]
 
                 return (pl.run_scoped(multiply, self._scores_type()),)
@@ -295,13 +309,11 @@ class Thread(NamedTuple):
             result, (scores,) = self._accumulate(state.result, (like,), both)
             plgpu.barrier_arrive(k_out)
             plgpu.barrier_arrive(v_out)
-            after, shrink = self._softmax(self._masked(scores, following), state)
-            return after._replace(result=_scaled(result, shrink))
+            scores = self._masked(scores, following)
+            return self._softmax(scores, state._replace(result=result))[0]
 
         def overlap(mask, state):
             p = begin()
-            plgpu.barrier_wait(k_in)
-            self._take_turn()
 
             def both(result):
                 def multiply(scores):
@@ -312,7 +324,8 @@ class Thread(NamedTuple):
 
                 scores = pl.run_scoped(multiply, self._scores_type())
                 plgpu.barrier_arrive(k_out)
-                after, shrink = self._softmax(mask(scores), state)
+                after, shrink = self._softmax(mask(scores), state._replace(result=()))
+                self._await(following)
                 return (*after[1:], shrink)
 
             like = (*state[1:], state.total)
@@ -322,7 +335,6 @@ class Thread(NamedTuple):
 
         def end(state):
             p = begin()
-            self._take_turn()
 
             def multiply(result):
                 plgpu.wgmma(result, p, v)
@@ -338,7 +350,7 @@ class Thread(NamedTuple):
             go_on = functools.partial(
                 self.band.choose, following, self.row, self._all_segments(), overlap
             )
-        return lax.cond(following >= self.band.steps, end, go_on, state)
+        return lax.cond(following < self.band.steps, go_on, end, state)
 
     # Its parts.
 
@@ -350,20 +362,24 @@ class Thread(NamedTuple):
         return tuple(ids.at[self.place[0]] for ids in self.segments)
 
     def _softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
-        """Adds a step's scores; also by what the result so far must be multiplied."""
+        """Adds a step's scores; also by what the result so far is multiplied (if it is here: ()).
+
+        That comes before the exponentials, which leave the other units idle for it.
+        """
         scale = self.problem.scale * math.log2(math.e)
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # -inf less -inf would be NaN
-        p = jnp.exp2(scores * scale - spread(finite, scores.shape, 0))
         shrink = jnp.exp2(state.maximum - finite)
+        result = jax.tree.map(lambda result: _scaled(result, shrink), state.result)
+        p = jnp.exp2(scores * scale - spread(finite, scores.shape, 0))
         total = state.total * shrink + p.sum(axis=1)
-        return State(state.result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
+        return State(result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
 
     def _operand(self, p: jax.Array) -> Any:
         """The probabilities, where `wgmma` reads them."""
         if not self.config.through_smem:
             return p
-        staging = self.scratch["p"].at[thread_index()]
+        staging = self.scratch["p"].at[self.index]
         staging[...] = p
         plgpu.commit_smem()
         return staging

@@ -24,6 +24,8 @@ PROBABILITIES = ("registers", "shared", "interpreted")
 HEAD_DIMS = (64, 128, 256)
 #: What Mosaic GPU reserves for a kernel with reductions, used or not (JAX's `CompilerParams`).
 SCRATCH_BYTES = 2048
+#: Mosaic GPU begins each array at a multiple of it, the bytes of a pattern of a 128 B swizzle.
+_ALIGNMENT = 1024
 _ITEM = jnp.dtype(jnp.bfloat16).itemsize
 
 
@@ -92,7 +94,7 @@ class GradientConfig:
         terms = [
             ("rows' operands", 2 * threads, self.rows * head_dim * _ITEM),
             ("slots", 2 * slots, self.block * head_dim * _ITEM),
-            ("log-sum-exp and delta", 2 * pairs, size * 4),
+            ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
         ]
         if interpreted:
             terms.append(("factors", results * threads, self.rows * self.block * _ITEM))
@@ -133,8 +135,8 @@ class AttentionConfig:
     def __post_init__(self):
         _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
             f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
-            f"{self.schedule=} overlaps two steps, so {self.slots=} has no slot to load into":
-                self.overlaps and self.slots < 2,
+            f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load into":
+                self.schedule != "plain" and self.slots < 2,
             f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
                 self.takes_turns and self.compute_threads < 2,
             f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
@@ -210,13 +212,12 @@ class AttentionConfig:
         terms = [
             ("queries", threads, self.rows * head_dim * _ITEM),
             ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * _ITEM),
-            ("log-sum-exp", threads, self.rows * 4),
+            ("log-sum-exp", 1, _aligned(threads * self.rows * 4)),
         ]
         if self.through_smem:
             terms.append(("probabilities", threads, self.rows * self.block_kv * _ITEM))
         turns = threads if self.takes_turns else 0
-        barriers = 4 * self.slots + threads + turns
-        return [*terms, ("barriers", barriers, 8), ("reductions", 1, SCRATCH_BYTES)]
+        return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
 
 
 def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:
@@ -251,6 +252,10 @@ def _check_registers(name: str, terms: list[tuple[str, int]], compute_threads: i
             f"{name}: {terms} = {total} registers of a lane, but each of {compute_threads} compute"
             f" threads has {share}, and needs some for the rest."
         )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:

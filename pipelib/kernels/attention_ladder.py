@@ -43,6 +43,6 @@ RUNGS: tuple[Rung, ...] = (
     Rung(
         4, "three compute threads",
         "With heads of 64 a product is half as long, so let the products of two meet a softmax.",
-        64, AttentionConfig(schedule="pingpong", compute_threads=3),
+        64, AttentionConfig(schedule="pingpong", compute_threads=3, slots=4),
     ),
 )  # fmt: skip

@@ -245,7 +245,7 @@ def test_sizes_that_need_more_than_the_kernel():
         ({"schedule": "x"}, "schedule='x' is none of plain, overlap, pingpong, both."),
         (
             {"schedule": "overlap", "slots": 1},
-            "schedule='overlap' overlaps two steps, so slots=1 has no slot to load into.",
+            "schedule='overlap' works on two steps at once, so slots=1 has no slot to load into.",
         ),
         (
             {"compute_threads": 1},

@@ -21,6 +21,11 @@ def program(rung):
     return pipelib.trace(lambda *args: attention_kernel(*args, config=config), *arrays)
 
 
+def simulated(rung):
+    """Simulated; all blocks of a head load the same keys, so that L2 has them."""
+    return pipelib.simulate(program(rung), H200, l2_hits=1.0)
+
+
 def products(timeline):
     """(thread, start, stop) of each in the tensor core."""
     lane = timeline.lanes.index("tensor core")
@@ -73,7 +78,7 @@ def test_threads_take_turns(number):
 
     While one does, another has its softmax.
     """
-    timeline = pipelib.simulate(program(RUNGS[number]), H200)
+    timeline = simulated(RUNGS[number])
     spans = products(timeline)
     for (_, _, stop), (_, start, _) in itertools.pairwise(spans):
         assert start >= stop
@@ -81,12 +86,12 @@ def test_threads_take_turns(number):
     found = turns(timeline)[threads:-threads]  # but for the first scores and the last products
     assert [thread for thread, *_ in found] == [i % threads for i in range(len(found))]
     assert len(found) == (STEPS - 1) * threads and {count for *_, count in found} == {2}
-    assert beside(timeline, is_own=False) > 0.4
+    assert beside(timeline, is_own=False) > {2: 0.8, 3: 0.3, 4: 0.4}[number]
 
 
 def test_what_overlaps():
     """With no overlap only what threads that nothing orders happen to do at the same time."""
-    own = [beside(pipelib.simulate(program(rung), H200), is_own=True) for rung in RUNGS]
+    own = [beside(simulated(rung), is_own=True) for rung in RUNGS]
     assert own[0] == own[2] == own[4] == 0.0 and min(own[1], own[3]) > 0.3
 
 

@@ -135,8 +135,8 @@ class AttentionConfig:
     def __post_init__(self):
         _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
             f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
-            f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load into":
-                self.schedule != "plain" and self.slots < 2,
+            f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
+            " into": self.schedule != "plain" and self.slots < 2,
             f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
                 self.takes_turns and self.compute_threads < 2,
             f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":

@@ -60,13 +60,13 @@ _HALF, _BRAIN = "float16", "bfloat16"
 _SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
 FORWARD = tuple(
     Problem(seq, head_dim, causal, dtype)
-    for seq, head_dim in _SHAPES for causal in (False, True) for dtype in (_HALF, _BRAIN)
+    for dtype in (_HALF, _BRAIN) for seq, head_dim in _SHAPES for causal in (False, True)
 )  # fmt: skip
 LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
                for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
 BACKWARD = tuple(
     Problem(8192, head_dim, causal, dtype, True)
-    for head_dim in (128, 64) for causal in (False, True) for dtype in (_HALF, _BRAIN)
+    for dtype in (_HALF, _BRAIN) for head_dim in (128, 64) for causal in (False, True)
 )  # fmt: skip
 TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
              for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip

@@ -32,14 +32,21 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
-from jax.experimental.pallas.ops.gpu import attention_mgpu
-
 from benchmarks import matmul
-from benchmarks.attentions import Contender, Problem, Sdpa, prepare
+from benchmarks.attentions import (
+    EMITTER,
+    UPSTREAM,
+    Contender,
+    Problem,
+    Sdpa,
+    cudnn,
+    prepare,
+    prepare_to_search,
+    upstream,
+)
 from benchmarks.contenders import Plan
 from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
 from pipelib.bench.provenance import PACKAGE, code_digest
@@ -50,7 +57,7 @@ from pipelib.kernels.tune import Found, progress, run_facts, search
 from pipelib.kernels.tune import OnGpu as Measurer
 from pipelib.kernels.workers import Task, Workers
 
-OURS, CUDNN, UPSTREAM, EMITTER = "attention", "cuDNN (XLA)", "attention_mgpu", "emitter"
+OURS, CUDNN = "attention", "cuDNN (XLA)"
 #: Kernels one by one, not as graphs, so that each is timed.
 XLA_FLAGS = "--xla_gpu_enable_command_buffer="
 COMPILE_S, RUN_S = 90.0, 30.0
@@ -78,22 +85,6 @@ TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
 def ours(problem: Problem, config: AttentionConfig | None) -> Contender:
     """`pipelib.kernels.attention`; of `config` None, with the configuration that it picks."""
     return functools.partial(attention, causal=problem.causal, scale=1.0, config=config)
-
-
-def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
-    """cuDNN's, through JAX."""
-    return jax.nn.dot_product_attention(
-        q, k, v, is_causal=causal, scale=1.0, implementation="cudnn"
-    )
-
-
-def upstream(q: jax.Array, k: jax.Array, v: jax.Array, *, name: str, **config: Any) -> jax.Array:
-    """JAX's kernel, or its version with an emitter."""
-    functions = {
-        UPSTREAM: attention_mgpu.attention,
-        EMITTER: attention_mgpu.attention_with_pipeline_emitter,
-    }
-    return functions[name](q, k, v, attention_mgpu.TuningConfig(**config))
 
 
 def baselines(problem: Problem) -> dict[str, Any]:
@@ -211,12 +202,7 @@ class OnGpu(Measurer):
     """What a search asks for times: a burst of each configuration, by worker processes."""
 
     def _task(self, config: AttentionConfig) -> Task:
-        return functools.partial(_prepare, self._contender(config), self._problem)
-
-
-def _prepare(contender: Contender, problem: Problem) -> Callable[[int], dict[str, Any]]:
-    run = prepare(contender, problem)
-    return lambda samples: dict(error=run("check"), us=run("burst", samples)["us"])
+        return functools.partial(prepare_to_search, self._contender(config), self._problem)
 
 
 # Groups.

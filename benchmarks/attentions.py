@@ -4,9 +4,8 @@ The model. `Problem` is what is asked for, and a *contender* a function of `(q, 
 in JAX, or `Sdpa`, which does it in PyTorch. Of a backward problem, the gradients of q, k and v are
 measured: the pull-back, without the forward pass that it needs.
 
-Samples. A burst begins with a rest of 0.1 s and two launches that do not count; the GPU then has
-about the same clock for all. Times are those of a launch's kernels by CUPTI, added up; PyTorch's
-are by CUDA events between launches that follow each other, which count the gap of two as well.
+Samples. Times are those of a launch's kernels by CUPTI, added up; PyTorch's are by CUDA events
+between launches that follow each other, which count the gap of two as well.
 
 Errors. Some rows of the first and the last head are compared with float64: queries of the result
 and of dQ, keys of dK and dV. Everything else must be finite.
@@ -20,7 +19,6 @@ import collections
 import functools
 import itertools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,9 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mosaic.gpu import profiler
+from jax.experimental.pallas.ops.gpu import attention_mgpu
 
+UPSTREAM, EMITTER = "attention_mgpu", "emitter"
 SEED, SAMPLED, CHUNK = 0, 32, 1024
-REST_S, WARM_LAUNCHES = 0.1, 2
 
 Contender = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
@@ -78,10 +77,32 @@ class Sdpa(NamedTuple):
     causal: bool
 
 
+def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
+    """cuDNN's, through JAX."""
+    return jax.nn.dot_product_attention(
+        q, k, v, is_causal=causal, scale=1.0, implementation="cudnn"
+    )
+
+
+def upstream(q: jax.Array, k: jax.Array, v: jax.Array, *, name: str, **config: Any) -> jax.Array:
+    """JAX's kernel, or its version with an emitter."""
+    functions = {
+        UPSTREAM: attention_mgpu.attention,
+        EMITTER: attention_mgpu.attention_with_pipeline_emitter,
+    }
+    return functions[name](q, k, v, attention_mgpu.TuningConfig(**config))
+
+
 def prepare(contender: Any, problem: Problem) -> Callable[..., Any]:
     """A task for `Workers`: a function of the name of a method of `Measured` and its arguments."""
     measured = (InTorch if isinstance(contender, Sdpa) else InJax)(contender, problem)
     return lambda method, *args: getattr(measured, method)(*args)
+
+
+def prepare_to_search(contender: Contender, problem: Problem) -> Callable[[int], dict[str, Any]]:
+    """A task whose function measures a configuration once."""
+    run = prepare(contender, problem)
+    return lambda samples: dict(error=run("check"), us=run("burst", samples)["us"])
 
 
 class Measured:
@@ -162,19 +183,16 @@ class InJax(Measured):
         return [np.asarray(x) for x in results]
 
     def burst(self, launches: int) -> dict[str, Any]:
-        """By CUPTI, whose wrapper launches once before the first that it times."""
-        jax.block_until_ready(self._arguments)
-        time.sleep(REST_S)
-        warm = WARM_LAUNCHES - 1
+        """By CUPTI; 2 launches or more, of which its wrapper makes lists."""
         cupti = profiler.Cupti(finalize=False)
-        # It would trace any other function, and time what is left of it.
-        measure = cupti.measure(self._run, aggregate=False, iterations=warm + launches)
+        # It would trace any function but a compiled one, and time what is left of it.
+        measure = cupti.measure(self._run, aggregate=False, iterations=launches)
         _, runs = measure(*self._arguments)
         kernels = collections.defaultdict(list)
-        for name, ms in (kernel for run in runs[warm:] for kernel in run):
+        for name, ms in (kernel for run in runs for kernel in run):
             kernels[name].append(1e3 * ms)
         return dict(
-            us=[1e3 * sum(ms for _, ms in run) for run in runs[warm:]],
+            us=[1e3 * sum(ms for _, ms in run) for run in runs],
             kernels={name: round(statistics.median(us), 3) for name, us in kernels.items()},
         )
 
@@ -222,16 +240,14 @@ class InTorch(Measured):
     def burst(self, launches: int) -> dict[str, Any]:
         """By events."""
         cuda = self._torch.cuda
-        events = [cuda.Event(enable_timing=True) for _ in range(WARM_LAUNCHES + launches + 1)]
+        events = [cuda.Event(enable_timing=True) for _ in range(launches + 1)]
         cuda.synchronize()
-        time.sleep(REST_S)
         for event in events[:-1]:
             event.record()
             self.launch()
         events[-1].record()
         cuda.synchronize()
-        counted = events[WARM_LAUNCHES:]
-        us = [1e3 * first.elapsed_time(second) for first, second in itertools.pairwise(counted)]
+        us = [1e3 * first.elapsed_time(second) for first, second in itertools.pairwise(events)]
         return dict(us=us, kernels={"by events": round(statistics.median(us), 3)})
 
 

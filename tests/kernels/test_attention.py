@@ -273,9 +273,9 @@ def test_configuration_errors(options, message):
     [
         (
             {"slots": 4},
-            "AttentionConfig: queries 2 x 16,384 B + slots of K and V 8 x 32,768 B + log-sum-exp 2"
-            " x 256 B + barriers 20 x 8 B + reductions 1 x 2,048 B = 297,632 B of shared memory,"
-            " but a block has 232,448 B, so the kernel could not start.",
+            "AttentionConfig: queries 2 x 16,384 B + slots of K and V 8 x 32,768 B + log-sum-exp 1"
+            " x 1,024 B + barriers 20 x 8 B = 296,096 B of shared memory, but a block has"
+            " 232,448 B, so the kernel could not start.",
         ),
         (
             {"block_kv": 256},

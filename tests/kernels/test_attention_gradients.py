@@ -212,7 +212,7 @@ def test_shard_map():
         (
             {"slots": 3, "block": 128}, 1, 128,
             "GradientConfig: rows' operands 4 x 16,384 B + slots 6 x 32,768 B + log-sum-exp and"
-            " delta 4 x 256 B + barriers 14 x 8 B + reductions 1 x 2,048 B = 265,328 B of shared"
+            " delta 2 x 1,024 B + barriers 14 x 8 B + reductions 1 x 2,048 B = 266,352 B of shared"
             " memory, but a block has 232,448 B, so the kernel could not start.",
         ),
         (

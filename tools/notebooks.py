@@ -24,7 +24,6 @@ recording anew; code may not.
 """
 
 import argparse
-import base64
 import hashlib
 import json
 import os
@@ -33,7 +32,6 @@ import re
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterable
 
 import jupytext
@@ -66,12 +64,6 @@ ANALYSIS = re.compile(
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
 GRADING = re.compile(r"pipelib\.grading")
 MEASURED = re.compile(r"pipelib\.measured import .*(ladder|bandwidth)")
-# A player's frames, as `pipelib.schedule.player` packs them.
-PACKED = re.compile(
-    r'(document\.currentScript\.closest\("figure"\),")([\w+/=]+)'
-)
-# A folder from the root on, not a part of an address.
-ABSOLUTE = r"""(?<![\w:/.<])/(?:[^\s"'`(<>/]+/)*"""
 CELL_SECONDS = 300
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
 # What every chapter's notebook says of its language; no more, so that the same
@@ -304,7 +296,6 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     notebook = read_source(md)
     start = time.monotonic()
     execute(notebook, md.name, **env)
-    forget_paths(notebook)
     seconds = round(time.monotonic() - start, 1)
     kept = {
         **machine,
@@ -315,40 +306,6 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     notebook.metadata = nbformat.from_dict({**METADATA, RECORD: kept})
     write_published(notebook, md.with_suffix(".ipynb"))
     print(f"{md.name}: recorded in {seconds} s.")
-
-
-def forget_paths(notebook: NotebookNode) -> None:
-    """Names the files of the outputs as a reader has them, not as this machine does.
-
-    A file of pipelib is `pipelib/...`, a cell's is `cell`.
-    """
-    for cell in code_cells(notebook):
-        for output in cell.outputs:
-            if "text" in output:
-                output.text = without_paths(output.text)
-            for kind, data in output.get("data", {}).items():
-                if isinstance(data, str):
-                    output.data[kind] = PACKED.sub(_repacked, without_paths(data))
-
-
-def without_paths(text: str) -> str:
-    """Text in which files are named as a reader has them."""
-    text = re.sub(rf"{ABSOLUTE}(?=pipelib/\w+[/.])", "", text)
-    return re.sub(rf"{ABSOLUTE}ipykernel_\d+/\d+\.py", "cell", text)
-
-
-def packed(text: str) -> list[str]:
-    """What the players in a page's text have packed, as text."""
-    return [_unpacked(found[2]) for found in PACKED.finditer(text)]
-
-
-def _unpacked(data: str) -> str:
-    return zlib.decompress(base64.b64decode(data)).decode()
-
-
-def _repacked(found: re.Match) -> str:
-    data = without_paths(_unpacked(found[2])).encode()
-    return found[1] + base64.b64encode(zlib.compress(data, 9)).decode()
 
 
 def recording_machine(interpreted: bool = False) -> dict:

@@ -5,7 +5,8 @@ in words. Python draws every setting (`svg`) and writes every span's sentence; t
 `player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
 setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
 deflated, in base64. Each timeline fills the width, beside a bar of its length among the others'; a
-button gives them all one time scale.
+button gives them all one time scale. Source lines are named as a reader elsewhere has them
+(`paths`).
 
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 from pipelib.schedule import svg
 from pipelib.schedule.arguments import wrong_type
+from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
 from pipelib.schedule.timeline import Span, Timeline
 
@@ -193,7 +195,7 @@ def _frame(
         "at": [sliders[name].index(setting.values[name]) for name in sliders],
         "outcome": setting.outcome,
         "ok": setting.ok,
-        "details": setting.details,
+        "details": relative_paths(setting.details),
         "source": "",
         "length": "",
         "share": 0,
@@ -248,7 +250,7 @@ def _interned(frames: list[dict], sliders: dict[str, list[Any]]) -> dict:
         spans = [[*s[:2], *map(number, s[2:5]), *s[5:]] for s in frame["spans"]]
         packed.append(frame | {"spans": spans} | ({} if i else {"svg": ""}))
     counts = [len(values) for values in sliders.values()]
-    return {"frames": packed, "texts": [*texts], "counts": counts}
+    return {"frames": packed, "texts": [*map(relative_paths, texts)], "counts": counts}
 
 
 def _json(value: Any) -> bytes:

@@ -1,19 +1,18 @@
 """The HTML figure: whole in itself, small, safe with any text; in a browser where there is one."""
 
-import base64
 import collections
 import html.parser
 import json
 import re
 import shutil
 import subprocess
-import zlib
 
 import pytest
 
 from pipelib.schedule.picture import KINDS, picture
 from pipelib.schedule.player import MAX_BYTES, Setting, player
 from pipelib.schedule.timeline import Span
+from tests.players import packed
 from tests.schedule.timelines import LANES, ring
 
 HOSTILE = """</script><script>alert("x")</script><!--data--><b onclick='y'>&amp;"""
@@ -28,8 +27,8 @@ def settings(slots=(2, 3), latencies=(300, 600), **options):
 
 
 def payload(figure):
-    text = re.search(r'closest\("figure"\),"([A-Za-z0-9+/=]*)"\)</script>', str(figure))[1]
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+    (text,) = packed(str(figure))
+    return json.loads(text)
 
 
 def without_scripts(figure):
@@ -111,6 +110,24 @@ def test_the_script_gets_every_setting_once():
     wait = next(i for i, box in enumerate(drawn.boxes) if box.span.kind == "wait")
     heading = data["texts"][frame["spans"][wait][2]]
     assert heading == "compute thread 0 · wait · step 0 · slot 0"
+
+
+def test_it_does_not_tell_where_it_was_made():
+    here = "/some/where/ipykernel_12/345.py:7"
+    timeline = ring()
+    lines = [span._replace(line=f"{__file__}:{i}") for i, span in enumerate(timeline.spans)]
+    timeline = timeline._replace(spans=(*lines[:-1], lines[-1]._replace(line=here)))
+    made = [
+        Setting({"n": n}, timeline, "deadlock", False, f"It waits at {__file__}:{n}.")
+        for n in (1, 2)
+    ]
+    figure = player(made)
+    data = payload(figure)
+    assert [frame["details"] for frame in data["frames"]] == [
+        f"It waits at tests/schedule/test_player.py:{n}." for n in (1, 2)
+    ]
+    assert {"tests/schedule/test_player.py:0", "cell:7"} <= {*data["texts"]}
+    assert not re.search(r"/\w+/(schedule|ipykernel)", "".join([str(figure), *packed(str(figure))]))
 
 
 def test_sliders_are_named_and_say_their_values():

@@ -15,22 +15,39 @@ Measured numbers reach the text through `say`, so that none is typed by hand.
 
 import dataclasses
 import inspect
-import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.bench import provenance, timing
 from pipelib.gallery import GALLERY
+from pipelib.grading import Grade, grade, relative_error
 from pipelib.measured import outcomes
+from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.player import Player, Setting
 from pipelib.schedule.report import Report, count
+
+__all__ = [
+    "Device",
+    "Grade",
+    "check",
+    "compare",
+    "grade",
+    "hazard_table",
+    "pick",
+    "play_hazard",
+    "relative_error",
+    "say",
+    "setup",
+    "show_code",
+    "show_hazard",
+    "show_report",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +148,10 @@ def say(markdown: str) -> None:
 def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
     """Says how far a kernel's result is from its reference; raises if too far.
 
-    The error is the Frobenius norm of the difference over that of the
-    reference, in float64.
-
     Raises:
-      AssertionError: If it exceeds `tolerance`, or is not a number.
+      AssertionError: If its `relative_error` exceeds `tolerance`, or is not a
+        number.
+      ValueError: If their shapes differ.
 
     Example:
       >>> x = jnp.arange(4.0)
@@ -145,13 +161,7 @@ def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
       Traceback (most recent call last):
       AssertionError: x + 1 is wrong: its relative error 3.7e-01 is over 1e-06.
     """
-    actual, expected = (np.asarray(x).astype(np.float64) for x in (actual, expected))
-    if actual.shape != expected.shape:
-        raise AssertionError(
-            f"{name}: shape {actual.shape} is not the reference's {expected.shape}."
-        )
-    norm = np.linalg.norm(expected.ravel()) or 1.0
-    error = np.linalg.norm((actual - expected).ravel()) / norm
+    error = relative_error(actual, expected)
     if not error <= tolerance:
         raise AssertionError(
             f"{name} is wrong: its relative error {error:.1e} is over {tolerance:.0e}."
@@ -302,8 +312,7 @@ def _report_text(report: Report, most: int = sys.maxsize) -> str:
     parts = str(report).split("\n\n")
     if (more := len(report) - most) > 0:
         parts[most : len(report)] = [f"({count(more, 'more finding')})"]
-    text = "\n\n".join(parts).replace(f"{provenance.PACKAGE.parent}/", "")
-    text = re.sub(r"\S*ipykernel_\d+/\d+\.py", "cell", text)
+    text = relative_paths("\n\n".join(parts))
     return "\n".join(map(_wrapped, text.split("\n")))
 
 

@@ -1,5 +1,7 @@
 """`grade`: what an exercise's answer is worth, by the checker, by its result, and by its time.
 
+Chapters call it as `book.grade`.
+
 The model. An answer is a function that calls one kernel. It is looked at in this order, and what
 fails ends it, so that a barrier that nobody arrives on hangs nothing: such an answer is never run.
 
@@ -13,7 +15,6 @@ fast       where that is asked for: `pipelib.simulate` has it faster than anothe
 A wrong answer is no error: the grade says what is missing.
 """
 
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ import numpy as np
 
 import pipelib
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.report import count
 
 
@@ -30,7 +32,7 @@ class Grade(NamedTuple):
     """What came of an answer: a line for each thing looked at, the last one what failed, if any.
 
     Example:
-      >>> Grade(False, ("The checker finds nothing.", "Its result is wrong: ..."))
+      >>> book.Grade(False, ("The checker finds nothing.", "Its result is wrong: ..."))
       Not yet.
       - The checker finds nothing.
       - Its result is wrong: ...
@@ -50,6 +52,25 @@ class Grade(NamedTuple):
 
     def _verdict(self) -> str:
         return "Passed." if self.passed else "Not yet."
+
+
+def relative_error(actual: Any, expected: Any) -> float:
+    """How far an array is off: the norm of its difference over the norm of the expected one.
+
+    The norms are Frobenius norms in float64. If the expected one is zero, that of the difference.
+
+    Raises:
+      ValueError: the arrays have different shapes.
+
+    Example:
+      >>> round(book.relative_error([3.0, 4.1], [3.0, 4.0]), 3)
+      0.02
+    """
+    actual, expected = (np.asarray(x).astype(np.float64) for x in (actual, expected))
+    if actual.shape != expected.shape:
+        raise ValueError(f"its shape is {actual.shape}, but {expected.shape} is expected.")
+    norm = np.linalg.norm(expected.ravel()) or 1.0
+    return float(np.linalg.norm((actual - expected).ravel()) / norm)
 
 
 class _Fails(Exception):
@@ -72,8 +93,7 @@ def grade(
       answer: a function of `args` that calls one kernel.
       args: arrays.
       expected: what `answer(*args)` must return: an array, or a tree of arrays.
-      tolerance: the most that an array may differ, as the norm of the difference over that of the
-        expected one, in float64.
+      tolerance: the largest `relative_error` that an array may have.
       strict: as in `pipelib.check`.
       faster_than: a function of `args` that calls one kernel, whose simulated time the answer's
         must beat.
@@ -90,7 +110,7 @@ def grade(
       >>> x = jnp.ones((4, 128))
       >>> expected = jnp.full((4, 128), 1 / 128)
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     grade(softmax, x, expected=expected, tolerance=1e-6)
+      ...     book.grade(softmax, x, expected=expected, tolerance=1e-6)
       Passed.
       - The checker finds nothing.
       - Its result is ...
@@ -114,8 +134,8 @@ def _look(answer, args, expected, tolerance, strict) -> Iterator[str]:
     report = pipelib.check(program, strict=strict)
     if not report.ok:
         more = f" ({count(len(report) - 1, 'more finding')})" if len(report) > 1 else ""
-        words = re.sub(r"\S*ipykernel_\d+/\d+\.py", "cell", str(report[0]))
-        raise _Fails(f"The checker found a fault, so it was not run. {words}{more}")
+        words = relative_paths(f"{report[0]}{more}")
+        raise _Fails(f"The checker found a fault, so it was not run. {words}")
     yield "The checker finds nothing."
     run = lambda: jax.block_until_ready(answer(*args))
     yield _compared(_or_fails("It cannot be run", run), expected, tolerance)
@@ -147,13 +167,12 @@ def _compared(actual: Any, expected: Any, tolerance: float) -> str:
             f"It returns {jax.tree.structure(actual)}, but {jax.tree.structure(expected)} is"
             " expected."
         )
-    worst = 0.0
-    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        if np.shape(ours) != np.shape(theirs):
-            raise _Fails(f"Its shape is {np.shape(ours)}, but {np.shape(theirs)} is expected.")
-        ours, theirs = (np.asarray(x).astype(np.float64).ravel() for x in (ours, theirs))
-        error = np.linalg.norm(ours - theirs) / (np.linalg.norm(theirs) or 1.0)
-        worst = error if not error <= worst else worst  # a NaN stays
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    try:
+        errors = [relative_error(*pair) for pair in pairs]
+    except ValueError as error:
+        raise _Fails(f"Its result cannot be compared: {error}") from error
+    worst = np.max(errors, initial=0.0)  # a NaN stays
     said = f"the relative error is {worst:.1e}, and {tolerance:.0e} is the most"
     if not worst <= tolerance:
         raise _Fails(f"Its result is wrong: {said}.")

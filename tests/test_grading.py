@@ -9,7 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib.grading import grade
+from pipelib.book import grade
 
 STEPS, ROWS, COLUMNS = 8, 64, 64
 X = jnp.arange(STEPS * ROWS * COLUMNS, dtype=jnp.float32).reshape(ROWS, -1)
@@ -69,7 +69,7 @@ def test_a_right_answer_passes():
         (adding(added=2.0), "Its result is wrong: the relative error is "),
         (lambda x: x + 1, "It cannot be traced: ValueError: "),
         (lambda x: adding()(y), "It cannot be traced: NameError: name 'y' is not defined"),  # noqa: F821
-        (lambda x: adding()(x)[:, 1:], "Its shape is (64, 511), but (64, 512) is expected."),
+        (lambda x: adding()(x)[:, 1:], "its shape is (64, 511), but (64, 512) is expected."),
         (lambda x: (adding()(x),), "is expected."),
         (lambda x: adding()(x).at[0, 0].set(jnp.nan), "the relative error is nan, and 0e+00"),
     ],

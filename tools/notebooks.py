@@ -59,10 +59,10 @@ HAZARDS = tuple(RESULTS.glob("*/hazards*.json"))
 KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
 NAMED_RECORDS = ("machine.json", "profile.json")
 ANALYSIS = re.compile(
-    r"hazard|gallery|pipelib\.(check|trace|simulate|explore|player|sweep)"
+    r"hazard|gallery|book\.grade"
+    r"|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
-GRADING = re.compile(r"pipelib\.grading")
 MEASURED = re.compile(r"pipelib\.measured import .*(ladder|bandwidth)")
 CELL_SECONDS = 300
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
@@ -263,7 +263,6 @@ def sources(text: str) -> list[pathlib.Path]:
     shows = ANALYSIS.search(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
-    without |= set() if GRADING.search(text) else {"grading.py"}
     without -= {"measured"} if MEASURED.search(text) else set()
     package = (
         path

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pipelib
-from pipelib import book, grading, kernels, schedule
+from pipelib import book, kernels, schedule
 from pipelib.bench import provenance, timing
 
-MODULES = (pipelib, kernels, schedule, provenance, timing, book, grading)
+MODULES = (pipelib, kernels, schedule, provenance, timing, book)
 
 
 class Public(NamedTuple):

@@ -302,7 +302,7 @@ class Order:
             "barrier-misuse", (op, before[-1][2]),
             f"This arrival on {name} is meant for its phase {number}, but nothing makes it come"
             f" after phase {number - 1} is complete: it takes {count(place.expects, 'arrival')},"
-            f" {why}, so this one may count there, and who waits is let go too early.",
+            f" {why}, so this one may count there, and whoever waits is let go too early.",
             f"Wait for phase {number - 1} of {name} first, or have it expect as many arrivals as"
             " are made in a phase.",
             *self.where(place),

@@ -24,7 +24,7 @@ acc_init, acc_read  an accumulator's first value; its value, once at most `n` pr
 acc_write           a new value of an accumulator
 fence               `commit_smem`: what was written is there for asynchronous readers
 registers           the thread's registers from here on: `n`
-scope_begin/_end    memory with the scope number `n` begins or ends to exist (note "shared": for
+scope_begin/_end    memory with the scope number `n` begins or ceases to exist (note "shared": for
                     all threads of the block, which meet where it begins)
 opaque              code that only the device understands; its regions are whole buffers
 ==================  ================================================================================

@@ -60,7 +60,7 @@ _ALONE = {
     ),
     "lost-store": (
         "writes",
-        "and nothing reads it before it is written over or ends to exist: the result is lost",
+        "and nothing reads it before it is written over or ceases to exist: the result is lost",
         "Store it with copy_smem_to_gmem, or leave the write out.",
     ),
 }  # fmt: skip
@@ -74,13 +74,13 @@ def _why_unordered(order: Order, first: Op, second: Op) -> str:
         return f"the copy has landed when a wait on {name} returns, and {other} has made none."
     if first.kind == "store":
         return (
-            f"the copy is over when a wait_smem_to_gmem of {who} returns that leaves no group"
-            " since then, and nothing makes that come first."
+            f"the copy is over once a wait_smem_to_gmem of {who} that covers its group returns,"
+            " and nothing makes that come first."
         )
     if first.kind == "wgmma":
         return (
-            f"the product is over when a wgmma_wait of {who} returns that leaves none of those"
-            " issued since, and nothing makes that come first."
+            f"the product is over once a wgmma_wait of {who} that covers it returns, and nothing"
+            " makes that come first."
         )
     if first.thread == second.thread:
         return "nothing puts them in order."
@@ -91,7 +91,9 @@ def _order_them(program: Program, first: Op, second: Op) -> str:
     who, other = (thread_name(program, op.thread) for op in (first, second))
     across = f", then arrive on a barrier on which {other} waits" if who != other else ""
     if first.kind == "load":
-        return f"Call barrier_wait on that barrier in {other} before the access."
+        elsewhere = f", or in a thread that then arrives on a barrier on which {other} waits"
+        elsewhere = elsewhere if len(program.threads) > 1 else ""
+        return f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access."
     if first.kind == "store":
         return f"Call wait_smem_to_gmem(0) in {who}{across}, before the access."
     if first.kind == "wgmma":

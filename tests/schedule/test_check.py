@@ -73,7 +73,7 @@ def test_a_read_before_its_load_has_landed():
         "slot 0 of `ring` is read by thread 0 while it may still be written by the load of thread"
         " 0: the copy has landed when a wait on `produced[0]` returns, and thread 0 has made none."
     )
-    assert finding.remedy == "Call barrier_wait on that barrier in thread 0 before the access."
+    assert finding.remedy == "Call barrier_wait on that barrier in thread 0, before the access."
     assert lines(finding) == ["k.py:4", "k.py:2"]
     assert (finding.where, finding.slot, finding.count) == ("ring", 0, 1)
     assert (late.where, late.slot) == ("produced", 0)
@@ -102,8 +102,8 @@ def test_a_product_in_flight_reads_its_operands():
     finding = only(check(program(memory, compute + end)), "race")
     assert finding.cause == (
         "slot 0 of `ring` is overwritten by the load of thread 0 while it may still be read by the"
-        " wgmma of thread 1: the product is over when a wgmma_wait of thread 1 returns that leaves"
-        " none of those issued since, and nothing makes that come first."
+        " wgmma of thread 1: the product is over once a wgmma_wait of thread 1 that covers"
+        " it returns, and nothing makes that come first."
     )
     assert finding.remedy == (
         "Call wgmma_wait(0) in thread 1, then arrive on a barrier on which thread 0 waits, before"
@@ -143,7 +143,7 @@ def test_a_staging_buffer_that_a_store_still_reads():
     end = [just("wait_store", 0)]
     finding = only(check(program(body + again + end)), "race")
     assert (
-        "may still be read by the store of thread 0: the copy is over when a wait_sm"
+        "may still be read by the store of thread 0: the copy is over once a wait_sm"
         in finding.cause
     )
     assert finding.remedy == "Call wait_smem_to_gmem(0) in thread 0, before the access."
@@ -339,7 +339,7 @@ def test_arrivals_too_many_for_a_phase():
     assert finding.cause == (
         "This arrival on `consumed[0]` is meant for its phase 1, but nothing makes it come after"
         " phase 0 is complete: it takes 1 arrival, which others may not have made by then, so this"
-        " one may count there, and who waits is let go too early."
+        " one may count there, and whoever waits is let go too early."
     )
     assert check(program(*threads, barriers=barriers(consumed=2))).ok
 
@@ -403,7 +403,7 @@ def test_a_read_of_what_nothing_wrote():
 def test_a_result_that_is_never_stored():
     finding = only(check(program([write(1, "a")])), "lost-store")
     assert finding.cause == (
-        "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ends"
+        "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ceases"
         " to exist: the result is lost."
     )
     rotated = [write(0, "a"), write(1, "a"), read(1)]  # as an output whose block stays does
@@ -527,7 +527,7 @@ def test_a_report_reads_like_a_compiler_s_error(tmp_path):
     report = check(program(again[:1], again[1:]))
     assert str(report) == (
         "lost-store: thread 0 writes slot 0 of `ring`, and nothing reads it before it is written"
-        " over or ends to exist: the result is lost.\n"
+        " over or ceases to exist: the result is lost.\n"
         f"  --> {source}:2, thread 0\n"
         "      x_smem[...] = value  # <&>\n"
         "      (write writes ring[0, 0:8])\n"

@@ -168,13 +168,23 @@ def where(found: Iterable[Group]) -> str:
 
 def rung_row(number: int, found: list[Group]) -> str:
     """A rung's row beside that of the rung before: TFLOP/s ± spread (share of cuBLAS's)."""
+    return _rungs(range(max(0, number - 1), number + 1), found)
+
+
+def so_far(number: int, found: list[Group]) -> str:
+    """The ladder up to a rung, in bfloat16: a row each, and where they were measured."""
+    squares = [group for group in found if group.problem["dtype"] == "bfloat16"]
+    if not squares:
+        return missing("ladder")
+    return f"{_rungs(range(number + 1), squares)}\n\n{where(squares)}"
+
+
+def _rungs(numbers: Iterable[int], found: list[Group]) -> str:
+    """The rows of some rungs."""
     if not found:
         return missing("ladder")
-    lines = _head("kernel", found)
-    names = [f"rung {n}" for n in (number - 1, number) if n >= 0]
-    for name in names:
-        lines.append(f"| {NAMES[name]} | " + _cells(name, found) + " |")
-    return "\n".join(lines)
+    rows = (f"| {NAMES[name]} | {_cells(name, found)} |" for name in map("rung {}".format, numbers))
+    return "\n".join([*_head("kernel", found), *rows])
 
 
 def ladder_table(found: list[Group]) -> str:

@@ -88,6 +88,17 @@ def test_a_rung_stands_beside_the_one_before():
     assert row(table, "rung 1")[1] == "200 ± 0.0% (44.0%)"
 
 
+def test_the_ladder_so_far_has_each_rung_up_to_one_and_its_machine():
+    other = GROUP._replace(problem=PROBLEM | {"dtype": "float16"})
+    table = ladder.so_far(1, [GROUP, other])
+    assert [line for line in table.splitlines() if line.startswith("| rung")] == [
+        "| rung 0, one buffer | 100 ± 10.0% (22.0%) |",
+        "| rung 1, a ring of slots | 200 ± 0.0% (44.0%) |",
+    ]
+    assert table.endswith("Measured on an NVIDIA H200, JAX 0.11.2, 2026-11-21.")
+    assert ladder.so_far(1, [other]) == ladder.missing("ladder")
+
+
 def test_the_slots_of_rung_1():
     table = ladder.slots_table([GROUP])
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == ["1", "2", "3"]

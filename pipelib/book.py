@@ -70,7 +70,7 @@ class Device:
     native: bool
 
     def __str__(self) -> str:
-        """One sentence: the device, and how kernels run on it."""
+        """One line: the device, and how kernels run on it."""
         name = self.name
         if self.compute_capability is not None:
             name += f" (compute capability {self.compute_capability})"
@@ -82,6 +82,7 @@ class Device:
         return (
             f"No Hopper GPU here ({name}), JAX {jax.__version__}: kernels run"
             " in Pallas's GPU interpreter, with race detection, at small sizes."
+            " None is timed; checks and simulated figures need no GPU."
         )
 
 
@@ -96,7 +97,8 @@ def setup() -> Device:
     Example:
       >>> device = book.setup()  # without a GPU
       No Hopper GPU here (cpu), JAX ...: kernels run in Pallas's GPU
-      interpreter, with race detection, at small sizes.
+      interpreter, with race detection, at small sizes. None is timed;
+      checks and simulated figures need no GPU.
       >>> device.native
       False
     """

@@ -38,6 +38,7 @@ def test_setup_says_in_one_line_what_it_found(not_set_up, capsys):
         "interpreter",
         "race detection",
         "small sizes",
+        "None is timed",
     ):
         assert part in printed
 

@@ -1,13 +1,21 @@
 """The chapters: executed top to bottom, in step, published as recorded."""
 
+import importlib.util
+import shlex
+import shutil
+import sys
+import tomllib
+import types
+
 import nbformat
 import pytest
+from IPython.core import inputtransformer2
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tools import notebooks
 
-CHAPTERS = [
-    pytest.param(md, id=md.stem) for md in notebooks.chapters()
-]
+CHAPTERS = [pytest.param(md, id=md.stem) for md in notebooks.chapters()]
 
 
 def test_there_are_chapters():
@@ -72,13 +80,49 @@ def test_chapter_is_published_as_recorded(md, record_property):
         pytest.fail("\n".join(found), pytrace=False)
 
 
+def first_cells():
+    return {notebooks.code(notebooks.read_source(md))[0] for md in notebooks.chapters()}
+
+
 def test_all_chapters_have_the_same_first_cell():
-    first = {
-        notebooks.code(notebooks.read_source(md))[0]
-        for md in notebooks.chapters()
-    }
-    assert len(first) == 1
-    (source,) = first
-    assert 'if "google.colab" in sys.modules' in source
-    assert "%pip install" in source
+    (source,) = first_cells()
     assert "book.setup()" in source
+
+
+def installed_in_colab(monkeypatch, *, has_gpu):
+    """What pip is told by the first cell in a notebook of Colab that lacks pipelib."""
+    told, namespace = [], {}
+
+    def run_line_magic(name, line):
+        assert name == "pip"
+        told.extend(shlex.split(line.format(**namespace)))  # as IPython puts in variables
+
+    shell = types.SimpleNamespace(run_line_magic=lambda name, line, **_: run_line_magic(name, line))
+    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if has_gpu else None)
+    (source,) = first_cells()
+    install = source.partition("from pipelib import")[0]
+    code = inputtransformer2.TransformerManager().transform_cell(install)
+    namespace["get_ipython"] = lambda: shell
+    exec(code, namespace)
+    wanted = [Requirement(word) for word in told if word not in ("install", "--quiet")]
+    return {requirement.name: requirement for requirement in wanted}
+
+
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_the_first_cell_installs_in_colab_the_jax_of_the_recordings(monkeypatch, has_gpu):
+    wanted = installed_in_colab(monkeypatch, has_gpu=has_gpu)
+    assert {*wanted} == {"jax", "pallas-pipelib"}
+    assert wanted["jax"].extras == ({"cuda12"} if has_gpu else set())
+    (pin,) = wanted["jax"].specifier
+    lock = (notebooks.ROOT / "requirements.txt").read_text()
+    assert f"\njax=={pin.version}\n" in lock and pin.operator == "=="
+    recorded = [kept["jax"] for md in notebooks.chapters() if (kept := notebooks.read_record(md))]
+    assert {*recorded} <= {pin.version}
+
+
+def test_colab_s_python_is_new_enough():
+    """Colab has had Python 3.12 since August 2025."""
+    project = tomllib.loads((notebooks.ROOT / "pyproject.toml").read_text())["project"]
+    assert SpecifierSet(project["requires-python"]).contains("3.12.0")

@@ -4,9 +4,8 @@ The model. A name is *used* below a heading of a chapter if a code cell there ha
 cell shows. It is *explained* below the first of these headings whose text names it; or else below
 the first of all whose text names it in full; or else, where it is first used. The first chapters
 (`AHEAD`) show code that later ones explain, so they count only for what no other has. Names that no
-chapter uses are listed by hand, those about pipelining on Hopper (`TO_COME`) apart from the others
-(`OTHERS`): `misplaced` says of which this is no longer true. Not covered: names that only an
-emitter uses for a chapter.
+chapter uses are listed by hand (`OTHERS`), with the reason why none has to: `misplaced` says of
+which this is not true. Not covered: names that only an emitter uses for a chapter.
 """
 
 import functools
@@ -16,18 +15,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from tools.sections import Section, links, sections
 
-TO_COME = {
-    "clusters": ("cluster_ref",),
-    "memory and layouts": (
-        "GMEM", "MemorySpace", "OOBFillMode", "REGS", "RefUnion", "WGMMAAccumulatorRef",
-    ),
-    "copies and barriers": ("barrier_test",),
-    "loops, launches and how kernels are compiled": (
-        "Mesh", "NDLoopInfo", "emit_pipeline_warp_specialized",
-        "griddepcontrol_launch_dependents", "griddepcontrol_wait", "inline_mgpu",
-        "set_gpu_interpret_mode",
-    ),
-}  # fmt: skip
 OTHERS = {
     "for Blackwell": (
         "TMEMLayout", "async_copy_scales_to_tmem", "async_copy_smem_to_tmem",
@@ -43,7 +30,7 @@ OTHERS = {
     "not about pipelines": (
         "RefType", "Replicated", "ShapeDtypeStruct", "Tiling", "Transform", "WarpMesh",
         "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or",
-        "atomic_xor", "broadcasted_iota", "warp_map",
+        "atomic_xor", "broadcasted_iota",
     ),
 }  # fmt: skip
 AHEAD = "01", "02"
@@ -80,12 +67,12 @@ def _says(section: Section, name: str) -> bool:
 
 def misplaced() -> list[str]:
     """What the lists above do not say rightly, a sentence each."""
-    listed = [name for lists in (TO_COME, OTHERS) for names in lists.values() for name in names]
+    listed = [name for names in OTHERS.values() for name in names]
     used, public = uses(), public_names()
     wrong = [f"{n} is used by a chapter: take it off the lists." for n in listed if n in used]
     wrong += [f"plgpu has no {n}: take it off the lists." for n in listed if n not in public]
     unknown = [n for n in public if n not in used and n not in listed]
-    wrong += [f"no chapter uses {n}: put it on one of the lists." for n in unknown]
+    wrong += [f"no chapter uses {n}: explain it in one, or list why none does." for n in unknown]
     return wrong + [f"{n} is listed twice." for n in {*listed} if listed.count(n) > 1]
 
 
@@ -97,12 +84,8 @@ def index() -> str:
         others = [use for use in places if use != first]
         lines += [f"`{name}`", f": **{links([first])}**", ""]
         lines[-1:-1] = ["", f"  Used too in: {links(others)}"] if others else []
-    come = "These are about pipelining on Hopper, and no chapter has them so far."
-    lines += ["## Not used yet", "", come, "", *_listing(TO_COME)]
-    lines += ["", "## Left out", "", *_listing(OTHERS)]
+    lines += ["## Left out", ""]
+    for reason, names in OTHERS.items():
+        listed = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"- {reason[0].upper()}{reason[1:]}: {listed}")
     return "\n".join(lines) + "\n"
-
-
-def _listing(lists: dict[str, tuple[str, ...]]) -> list[str]:
-    in_code = lambda names: ", ".join(f"`{name}`" for name in names)
-    return [f"- {of[0].upper()}{of[1:]}: {in_code(names)}" for of, names in lists.items()]

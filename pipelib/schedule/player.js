@@ -197,17 +197,25 @@ async function (figure, packed) {
   figure.addEventListener("keydown", (event) => {
     const action = actions[keys[event.key]];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.matches("input") && event.key.startsWith("Arrow")) return;
+    if (scrolls(event.target) && event.key.startsWith("Arrow")) return;
     if (event.target.matches("button") && event.key === " ") return;
     event.preventDefault();
     const lane = event.shiftKey ? frame.spans[chosen]?.[6] : undefined;
     if (event.key.startsWith("Arrow")) step(event.key === "ArrowLeft" ? -1 : 1, lane);
     else action();
   });
+  // What has arrow keys of its own: a slider, and a drawing that is wider than its place.
+  function scrolls(node) {
+    return node.matches("input") || (node.matches(".scroll") && node.scrollWidth > node.clientWidth);
+  }
+
   const at = (event) => boxes.indexOf(event.target);
   stage.addEventListener("pointerover", (event) => { if (!playing && event.pointerType === "mouse" && at(event) >= 0) describe(at(event)); });
   stage.addEventListener("pointerleave", () => { if (!playing) describe(chosen); });
-  stage.addEventListener("click", (event) => { if (at(event) >= 0) { pause(); choose(at(event)); } });
+  stage.addEventListener("click", (event) => {
+    stage.focus({ preventScroll: true });
+    if (at(event) >= 0) { pause(); choose(at(event)); }
+  });
   scrub.addEventListener("input", () => { pause(); seek(frame.start + (scrub.value / 1000) * (frame.stop - frame.start)); });
   sliders.forEach((slider) => {
     slider.disabled = false;

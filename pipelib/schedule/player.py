@@ -306,13 +306,15 @@ def _setting(first: dict, sliders: dict[str, list[Any]]) -> str:
 
 def _slider(name: str, values: list[Any]) -> str:
     """A native slider over the values' numbers, its value in words beside it."""
-    label, first = html.escape(name.replace("_", " ")), html.escape(str(values[0]))
+    label, words = html.escape(name.replace("_", " ")), [str(value) for value in values]
+    first, width = html.escape(words[0]), f"--longest:{max(map(len, words))}"
+    output = f'<output style="{width}">{first}</output>'  # as wide in each position
     if len(values) == 1:
-        return f"<p><span>{label}</span> <output>{first}</output></p>"
-    words = html.escape(json.dumps([str(value) for value in values]))
+        return f"<p><span>{label}</span> {output}</p>"
+    words = html.escape(json.dumps(words))
     return (
         f'<label><span>{label}</span><input type="range" min="0" max="{len(values) - 1}" value="0"'
-        f' aria-valuetext="{first}" data-values="{words}" disabled><output>{first}</output></label>'
+        f' aria-valuetext="{first}" data-values="{words}" disabled>{output}</label>'
     )
 
 

@@ -33,7 +33,8 @@ def draw(drawn: Picture) -> str:
     return (
         f'<svg class="names" height="{height + 36}" style="width:{max(3.6, longest * 0.5):.1f}em"'
         f' aria-hidden="true">{"".join(names)}</svg>'
-        f'<div class="scroll"><svg class="time" role="img" aria-label="{html.escape(label)}"'
+        '<div class="scroll" tabindex="0" role="group" aria-label="Drawing, wider than its place">'
+        f'<svg class="time" role="img" aria-label="{html.escape(label)}"'
         f' height="{height + 36}">{"".join(parts)}</svg></div>'
     )
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
+import pipelib
+from pipelib.schedule import Setting
 from tools import notebooks
 
 pytestmark = pytest.mark.xdist_group("site")
@@ -260,6 +262,42 @@ def slides(player):
             outcomes.add(player.locator(".result").inner_text())
         assert len(pictures) == 2
     assert len(outcomes) > 1 or not sliders
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_slider_s_words_keep_clear_of_the_outcome(chromium, tmp_path, look):
+    words = ["each for itself", "a", "straight from the registers"]
+    settings = [Setting({"slots": 1, "way": way}, None, "race", ok=False) for way in words]
+    pipelib.player(settings).save(tmp_path / "player.html")
+    page = chromium.new_page(**LOOKS[look])
+    page.goto((tmp_path / "player.html").as_uri())
+    page.locator("[data-ready]").wait_for()
+    box = lambda selector: page.locator(selector).last.bounding_box()
+    slider, widths = page.locator(".sliders input"), set()
+    for key in ("Home", "End"):
+        slider.press(key)
+        said, outcome = box(".sliders output"), box(".result")
+        beside = said["x"] + said["width"] <= outcome["x"]
+        assert beside or said["y"] + said["height"] <= outcome["y"]
+        widths.add(box(".sliders input")["width"])
+    assert len(widths) == 1 and widths.pop() >= 80
+    page.close()
+
+
+def test_a_drawing_wider_than_a_phone_is_scrolled_by_keyboard(tab, address):
+    (ladder,) = [name for name in CHAPTERS if "matmul_ladder" in name]
+    page = tab(f"{address}/{ladder}", viewport=PHONE)
+    page.locator(".pipelib-player[data-ready]").first.wait_for()
+    drawing = page.locator(".pipelib-player .scroll").first
+    drawing.focus()
+    page.keyboard.press("ArrowRight")
+    moved = "(node) => node.scrollLeft > 0"
+    page.wait_for_function(moved, arg=drawing.element_handle())
+    # Whoever points at an operation steps on from there.
+    drawing.locator(".b").nth(1).click()
+    before = page.locator(".what").first.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".what").first.inner_text() != before
 
 
 def test_some_chapter_has_players(tab, address):

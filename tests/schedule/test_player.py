@@ -138,7 +138,7 @@ def test_sliders_are_named_and_say_their_values():
     alone = without_scripts(ring().player())
     assert alone.count('type="range"') == 1
     fixed = without_scripts(player(settings(slots=(2,))))
-    assert "<p><span>slots</span> <output>2</output></p>" in fixed
+    assert '<p><span>slots</span> <output style="--longest:1">2</output></p>' in fixed
 
 
 def test_controls_have_names():

@@ -204,7 +204,8 @@ def compare(
     results = timing.measure(functions, args)
     work, unit = (flops, "TFLOP/s") if flops else (bytes_moved, "TB/s")
     first = next(iter(results.values())).median_us
-    rows = [f"| | µs, median | ± half spread | {unit} | speed |", "|---|--:|--:|--:|--:|"]
+    rows = [f"| function | µs, median | ± half spread | {unit} | speed |"]
+    rows.append("|---|--:|--:|--:|--:|")
     for name, samples in results.items():
         rate, speed = samples.rate(work) / 1e12, first / samples.median_us
         half = samples.spread_us / 2

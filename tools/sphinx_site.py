@@ -56,8 +56,6 @@ CORRECTIONS = [
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
     # Types that Sphinx meant to shorten.
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
-    # A table's empty corner is no header.
-    Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
 ]
 # The search's own page apart, no page searches before it is left.
 SEARCH = re.compile(

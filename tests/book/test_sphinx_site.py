@@ -43,8 +43,6 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         ('<script src="a.js" defer></script>', '<script src="a.js" defer></script>'),
         ('<script src="a.js" async></script>', '<script src="a.js" async></script>'),
         ("<script>let a = 1</script>", "<script>let a = 1</script>"),
-        ('<th class="head"><p></p></th>', "<td></td>"),
-        ('<th class="head"><p>slots</p></th>', '<th class="head"><p>slots</p></th>'),
     ],
 )
 def test_what_is_corrected(page, after):

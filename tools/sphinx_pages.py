@@ -8,9 +8,7 @@ Python documents with their numbers only, are left out.
 A page that has the line `<!-- made from the code: NAME -->` gets in its place the Markdown that
 `MADE[NAME]` returns.
 
-Of what Sphinx and its extensions write, two things are mended: signatures of several lines, which
-are lists of definitions without a term; and the roles of the bibliography, which HTML does not
-allow. (`sphinx_site` sees to what belongs to the theme.)
+`sphinx_site` sees to what is wrong with the HTML that comes of it.
 """
 
 import functools
@@ -24,9 +22,6 @@ from tools import plgpu_names, records
 from tools.public_names import public_names, text_of
 
 MADE: dict[str, Callable[[], str]] = {"plgpu_names": plgpu_names.index, "records": records.page}
-_SIGNATURE = re.compile(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', re.DOTALL)
-_ROLES = re.compile(r' role="(?:list|doc-biblioentry)"(?=[^>]*citation)| role="doc-biblioentry"')
-_LINE = '<span class="sig-line" style="display: block; padding-left: 2em">'
 _PLACE = re.compile(r"^<!-- made from the code: (\w+) -->$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`_])")
 
@@ -36,7 +31,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", read_well, priority=400)  # before napoleon's 500
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", fill_in)
-    app.connect("html-page-context", mend)
     return {"parallel_read_safe": True}
 
 
@@ -89,13 +83,3 @@ def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: An
 def fill_in(app: Sphinx, docname: str, source: list[str]) -> None:
     """Puts into a page what is made from the code."""
     source[0] = _PLACE.sub(lambda place: MADE[place[1]](), source[0])
-
-
-def mend(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Makes a page's HTML valid."""
-    body = _SIGNATURE.sub(_in_lines, context.get("body", ""))
-    context["body"] = _ROLES.sub("", body)
-
-
-def _in_lines(signature: re.Match[str]) -> str:
-    return signature[1] + signature[2].replace("<dd>", _LINE).replace("</dd>", "</span>")

@@ -1,11 +1,12 @@
 """What the built site needs beyond what the theme writes: Sphinx's extension of this book.
 
 Two parts. Formulas are turned into MathML when the book is built: browsers draw it by themselves,
-screen readers read it, and no page waits for a script (MathJax has more than a megabyte). And
-the finished pages are corrected as text, by the rows of `CORRECTIONS`: no script stops the first
-paint, nothing is loaded that the page does not use, all of it lies in a landmark. A row that finds
-nothing in the whole site is an error: the theme has changed, and the row with it. The theme's icon
-font comes with the icons that the pages show, and no others.
+screen readers read it, and no page waits for a script (MathJax has more than a megabyte). And the
+finished pages are corrected as text, by the rows of `CORRECTIONS`: no script stops the first paint,
+nothing is loaded that the page does not use, all of it lies in a landmark, and what Sphinx and its
+extensions wrote is HTML. A row that finds nothing in the whole site is an error: the theme has
+changed, and the row with it. The theme's icon font comes with the icons that the pages show, and no
+others.
 
 Not covered: formulas that `latex2mathml` does not know, which are an error; colours and sizes,
 which `book/_static/book.css` has.
@@ -13,6 +14,7 @@ which `book/_static/book.css` has.
 
 import pathlib
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from docutils import nodes
@@ -26,10 +28,16 @@ log = logging.getLogger(__name__)
 
 
 class Correction(NamedTuple):
-    """In each page: what the regular expression `wrong` finds becomes `right`."""
+    """In each page: what the regular expression `wrong` finds becomes `right`, as in `re.sub`."""
 
     wrong: str
-    right: str
+    right: str | Callable[[re.Match[str]], str]
+
+
+def in_lines(signature: re.Match[str]) -> str:
+    """A signature's parameters, one to a line, as spans."""
+    line = '<span class="sig-line" style="display: block; padding-left: 2em">'
+    return signature[1] + signature[2].replace("<dd>", line).replace("</dd>", "</span>")
 
 
 CORRECTIONS = [
@@ -56,6 +64,10 @@ CORRECTIONS = [
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
     # Types that Sphinx meant to shorten.
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
+    # Signatures of several lines, as lists of definitions without a term.
+    Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
+    # Roles of the bibliography that HTML does not allow.
+    Correction(r' role="(?:list|doc-biblioentry)"(?=[^>]*citation)| role="doc-biblioentry"', ""),
 ]
 # The search's own page apart, no page searches before it is left.
 SEARCH = re.compile(

@@ -43,6 +43,13 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         ('<script src="a.js" defer></script>', '<script src="a.js" defer></script>'),
         ('<script src="a.js" async></script>', '<script src="a.js" async></script>'),
         ("<script>let a = 1</script>", "<script>let a = 1</script>"),
+        (
+            '<span class="sig-paren">(</span> <dl><dd>x</dd></dl>)<dl><dd>y</dd></dl>',
+            '<span class="sig-paren">(</span><span class="sig-line" style="display: block;'
+            ' padding-left: 2em">x</span>)<dl><dd>y</dd></dl>',
+        ),
+        ('<div role="list" class="citation-list">', '<div class="citation-list">'),
+        ('<div role="list" class="menu">', '<div role="list" class="menu">'),
     ],
 )
 def test_what_is_corrected(page, after):

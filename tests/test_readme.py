@@ -54,12 +54,21 @@ def test_the_kernels_that_are_called():
     code = re.sub(r"^(>>>|\.\.\.) ", "", block, flags=re.MULTILINE)
     draw = np.random.default_rng(0).standard_normal
     shapes = dict(x=(9, 20), w=(20, 20), bias=(20,), scale=(20,))  # small: plain JAX makes these
+    shapes |= dict.fromkeys("qkv", (1, 9, 2, 20))
     names = {name: jnp.asarray(draw(shape), jnp.bfloat16) for name, shape in shapes.items()}
     wide = {name: np.asarray(value).astype(np.float64) for name, value in names.items()}
     exec(code, names := names | {"jnp": jnp})
     normed = wide["x"] / np.sqrt((wide["x"] ** 2).mean(1, keepdims=True)) * wide["scale"]
     expected = np.maximum(normed @ wide["w"] + wide["bias"], 0.0) + wide["x"]
-    off = np.asarray(names["y"]).astype(np.float64) - expected
+    assert_close(names["y"], expected)
+    scores = np.einsum("bqhd,bkhd->bhqk", wide["q"], wide["k"]) / 20**0.5
+    p = np.exp(np.where(np.tri(9, dtype=bool), scores, -np.inf))
+    p /= p.sum(3, keepdims=True)
+    assert_close(names["o"], np.einsum("bhqk,bkhd->bqhd", p, wide["v"]))
+
+
+def assert_close(found, expected):
+    off = np.asarray(found).astype(np.float64) - expected
     assert np.linalg.norm(off) < 0.01 * np.linalg.norm(expected)
 
 

@@ -57,13 +57,18 @@ RECORD = "pipelib_record"
 RESULTS = ROOT / "benchmarks" / "results"
 HAZARDS = tuple(RESULTS.glob("*/hazards*.json"))
 KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
+MEASURED_RECORDS = {
+    "ladder": KERNEL_RECORDS,
+    "bandwidth": KERNEL_RECORDS,
+    "attention": ("attention.json",),
+}
 NAMED_RECORDS = ("machine.json", "profile.json")
 ANALYSIS = re.compile(
     r"hazard|gallery|book\.grade"
     r"|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
-MEASURED = re.compile(r"pipelib\.measured import .*(ladder|bandwidth)")
+MEASURED = re.compile(r"pipelib\.measured import (.*)")
 CELL_SECONDS = 300
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
 # What every chapter's notebook says of its language; no more, so that the same
@@ -260,23 +265,27 @@ def source_digest(notebook: NotebookNode) -> str:
 
 def sources(text: str) -> list[pathlib.Path]:
     """The parts of pipelib, and the records, that a chapter of this code uses."""
-    shows = ANALYSIS.search(text)
+    shows, quoted = ANALYSIS.search(text), _quoted_records(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
-    without -= {"measured"} if MEASURED.search(text) else set()
+    without -= {"measured"} if quoted else set()
     package = (
         path
         for path in provenance.PACKAGE.iterdir()
         if path.name not in without and not path.name.startswith((".", "__py"))
     )
     records = [*HAZARDS] if shows else []
-    if MEASURED.search(text):
-        records += [
-            path for name in KERNEL_RECORDS for path in RESULTS.glob(f"*/{name}")
-        ]
+    for name in quoted:
+        records += RESULTS.glob(f"*/{name}")
     for name in NAMED_RECORDS:
         records += RESULTS.glob(f"*/{name}") if name in text else ()
     return [*sorted(package), *sorted(records)]
+
+
+def _quoted_records(text: str) -> set[str]:
+    """The records that the readers which a chapter imports read."""
+    imported = re.findall(r"\w+", " ".join(MEASURED.findall(text)))
+    return {name for reader in imported for name in MEASURED_RECORDS.get(reader, ())}
 
 
 def outputs_digest(notebook: NotebookNode) -> str:

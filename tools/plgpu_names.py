@@ -30,7 +30,7 @@ OTHERS = {
     "not about pipelines": (
         "RefType", "Replicated", "ShapeDtypeStruct", "Tiling", "Transform", "WarpMesh",
         "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or",
-        "atomic_xor", "broadcasted_iota",
+        "atomic_xor",
     ),
 }  # fmt: skip
 AHEAD = "01", "02"

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from benchmarks import machine as machine_benchmark
 from pipelib import book
 from pipelib.kernels.tuned import Entry
-from pipelib.measured import bandwidth, ladder
+from pipelib.measured import attention, bandwidth, ladder
 from pipelib.schedule.machine import Machine
 from tools import notebooks
 from tools.sections import links, sections
@@ -29,6 +29,7 @@ from tools.sections import links, sections
 ROOT = notebooks.ROOT
 #: What the code of a chapter that quotes a record has, by the record's name.
 QUOTES = {
+    "attention.json": r"(?<!\.)\battention\.\w+\(",
     "matmul.json": r"\bladder\.",
     "tune.json": r"\bladder\.search",
     "memory_bound.json": r"\bbandwidth\.",
@@ -102,16 +103,22 @@ def runs(path: pathlib.Path, record: dict[str, Any]) -> list[Run]:
 def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
     found: dict[tuple, Run] = {}
     for group in groups:
-        run, problem = group["run"], group["problem"]
+        run = group["run"]
         facts, command, digest = run["provenance"], run["command"], run["sources_digest"]
-        sizes = "x".join(str(problem[axis]) for axis in "mnk")
-        part = f"{group.get('part', '')} {sizes} {problem['dtype']}".strip()
+        part = f"{group.get('part', '')} {_words(group['problem'])}".strip()
         key = command, digest, *(facts[name] for name in facts if name != "utc")
         old = found.get(key, Run((), facts, command, digest, 0))
         found[key] = old._replace(
             parts=(*old.parts, part), samples=old.samples + count_samples(group)
         )
     return sorted(found.values(), key=lambda run: run.provenance["utc"])
+
+
+def _words(problem: dict[str, Any]) -> str:
+    """A product or an attention."""
+    if "seq" in problem:
+        return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
+    return f"{'x'.join(str(problem[axis]) for axis in 'mnk')} {problem['dtype']}"
 
 
 # What is said of a record.
@@ -135,6 +142,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The tables of a record, each with a title."""
     if name == "matmul.json":
         yield from _products()
+    elif name == "attention.json":
+        yield from _attention()
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {search.shape}", ladder.search_table(search)
@@ -164,6 +173,17 @@ def _products() -> Iterator[tuple[str, str]]:
     if eight_bits := ladder.groups("fp8"):
         yield "In float8, TFLOP/s", ladder.shapes_table(eight_bits)
     yield "pipelib's emitters beside JAX's", ladder.emitters_table(ladder.groups("emitters"))
+
+
+def _attention() -> Iterator[tuple[str, str]]:
+    rungs = attention.groups("ladder")
+    yield "The ladder of attention, TFLOP/s", attention.ladder_table(rungs)
+    yield "Without turns and with, TFLOP/s", attention.turns_table(rungs)
+    for part, title in (("forward", "Forward"), ("backward", "Gradients")):
+        for dtype in ("float16", "bfloat16"):
+            here = attention.like(attention.groups(part), dtype=dtype)
+            yield f"{title} in {dtype}, TFLOP/s", attention.table(here)
+            yield f"{title} in {dtype}, relative errors", attention.errors_table(here)
 
 
 def _curve(record: dict[str, Any]) -> str:

@@ -124,6 +124,10 @@ def test_other_code_in_pipelib_is_found(md, monkeypatch):
     assert "outputs of other code" in problem
 
 
+#: There is none before it was measured.
+ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.json")}
+
+
 @pytest.mark.parametrize(
     ("code", "more"),
     [
@@ -133,13 +137,15 @@ def test_other_code_in_pipelib_is_found(md, monkeypatch):
         ("pipelib.kernels.matmul(a, b)", {"kernels"}),
         ('results.read("nvidia-h200/machine.json")', {"machine.json"}),
         ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),
+        ("from pipelib.measured import attention, outcomes", {"measured", *ATTENTION_RECORDS}),
+        ("from pipelib.measured import outcomes", set()),
     ],
 )
 def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
     found = {path.name for path in notebooks.sources(code)}
     some = {"ring.py", "pipeline.py", "book.py", "grading.py", "bench", "__init__.py"}
     optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
-    optional |= {"measured", "memory_bound.json", "machine.json"}
+    optional |= {"measured", "memory_bound.json", "machine.json", "attention.json"}
     assert some <= found
     assert found & optional == more
     assert "__main__.py" not in found and "__pycache__" not in found

@@ -50,6 +50,7 @@ ALLOWED = {
         "factor of 3": "the same for three",
     },
     "14_matmul_ladder": {"70%": "what an exercise asks of a simulation"},
+    "15_attention": {"twice as long": "arithmetic: steps of 128 keys beside steps of 64"},
     "16_your_own_kernel": {"ten times as long": "arithmetic: a product of ten times the K"},
 }
 

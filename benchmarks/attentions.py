@@ -253,14 +253,15 @@ class InTorch(Measured):
 
 def operands(problem: Problem) -> list[jax.Array]:
     """q, k, v and the result's cotangent."""
-    like = problem.out
-
-    def draw(key, deviation):
-        return (deviation * jax.random.normal(key, like.shape, jnp.float32)).astype(like.dtype)
-
     keys = jax.random.split(jax.random.key(SEED), 4)
     deviations = problem.head_dim**-0.5, 1.0, 1.0, 1.0
-    return [jax.jit(draw)(key, deviation) for key, deviation in zip(keys, deviations)]
+    return [_draw(problem.out, key, deviation) for key, deviation in zip(keys, deviations)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(like: jax.ShapeDtypeStruct, key: jax.Array, deviation: float) -> jax.Array:
+    """Normal random numbers, rounded to the dtype."""
+    return (deviation * jax.random.normal(key, like.shape, jnp.float32)).astype(like.dtype)
 
 
 def exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:

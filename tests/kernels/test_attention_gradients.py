@@ -25,6 +25,7 @@ from tests.kernels.attention_cases import (
     ids,
     operands,
     small,
+    spread_over,
 )
 
 # Of the norm of a gradient: dS is rounded to the dtype, as P is and as the result, which delta is
@@ -32,9 +33,9 @@ from tests.kernels.attention_cases import (
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3}
 
 CASES = {
-    "causal, grouped heads, ragged": ((72, 136, 2, 1), {"causal": True}),
+    "causal, grouped heads, ragged": ((40, 72, 2, 1), {"causal": True}),
     "window, segments, most see nothing": (
-        (136, 72, 1, 1), {"window": (30, 10), "segment_ids": (ids(1, 40, 96), ids(1, 20, 52))},
+        (72, 40, 1, 1), {"window": (10, 5), "segment_ids": (ids(1, 20, 52), ids(1, 32, 8))},
     ),
 }  # fmt: skip
 
@@ -81,7 +82,7 @@ def test_two_threads_and_more_steps_than_slots():
         small("overlap"), dq=GradientConfig(), dkv=GradientConfig(compute_threads=2)
     )
     with interpreted():
-        check(operands(128, 200, dtype=BRAIN), config=config, scale=0.3)
+        check(operands(128, 136, dtype=BRAIN), config=config, scale=0.3)
 
 
 # Plain JAX: what the kernels are not for.
@@ -161,7 +162,10 @@ def lowered(call, *arrays):
     return jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
-@pytest.mark.parametrize(("head_dim", "probabilities", "mask"), KINDS)
+@pytest.mark.parametrize(
+    ("head_dim", "probabilities", "mask"),
+    [kind for kind in KINDS if kind[2] != "window" and kind != (128, "registers", "causal")],
+)
 def test_lowers(head_dim, probabilities, mask):
     dtype = BRAIN if head_dim == 128 else HALF
     config = config_of(head_dim, probabilities=probabilities)
@@ -258,9 +262,7 @@ def test_default_configurations_fit(head_dim):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [HALF, BRAIN])
-@pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("case", ON_GPU)
+@pytest.mark.parametrize(("case", "head_dim", "dtype"), spread_over(ON_GPU, (64, 128, 256)))
 def test_on_gpu(case, head_dim, dtype):
     shape, options = ON_GPU[case]
     check(operands(*shape, head_dim, dtype, batch=2), **options)

@@ -121,6 +121,14 @@ class AttentionConfig:
         in registers nor accumulators that do not begin as zeros.
       dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
         one.
+
+    Example:
+      Steps of 64 keys leave registers for three compute threads, with heads of 128.
+
+      >>> config = pipelib.kernels.AttentionConfig(block_kv=64, slots=4, compute_threads=3)
+      >>> config.check(head_dim=128)  # raises where an SM has too little
+      >>> config.block_q, config.smem_bytes(head_dim=128)
+      (192, 181424)
     """
 
     rows: int = 64

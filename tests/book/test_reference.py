@@ -112,6 +112,22 @@ def test_all_groups_of_a_record_are_in_one_of_its_runs():
     assert sum(run.samples for run in found) == records.count_samples(record)
 
 
+def test_runs_of_attention_say_what_was_measured():
+    facts = dict(gpu="NVIDIA H200", utc="2026-11-21T18:00:00+00:00")
+    run = dict(provenance=facts, command="python -m benchmarks.attention", sources_digest="0")
+    problem = dict(seq=4096, head_dim=128, causal=True, dtype="float16", backward=False)
+    groups = [
+        dict(part=part, problem=problem, run=run, contenders=dict(a=dict(us=[1.0, 2.0])))
+        for part in ("forward", "ladder")
+    ]
+    (found,) = records.runs(BOOK, dict(groups=groups))
+    words = "4096 x 128, causal float16"
+    assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4
+    assert records.what(run["command"]).startswith("Measures `pipelib.kernels.attention`")
+    titles = [title for title, _ in records.tables("attention.json", {})]
+    assert len(titles) == len({*titles}) == 10
+
+
 def test_samples_are_counted():
     row = {"burst_us": [1.0, 2.0], "config": [1, "m"], "rows": [[3.0, 4.0, 5.0], [6, 7]]}
     assert records.count_samples(row) == 5

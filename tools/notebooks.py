@@ -10,8 +10,8 @@ the code does:
 | ------------- | ------------------------------------------------------------ |
 | `sync`        | .md -> .ipynb; keeps the outputs if no code cell has changed |
 | `record`      | executes on a Hopper GPU, stores the outputs and a record    |
-|               | (`--interpreted`: on any machine, in the interpreter; for a  |
-|               | chapter that waits for its first record of a GPU)            |
+|               | (`--interpreted`: on any machine, in the interpreter, what   |
+|               | no GPU has run yet: a chapter, or the new cells of one)      |
 | `check`       | one sentence for each pair or record that no longer holds    |
 | `run --cpu`   | executes in the interpreter, writes nothing                  |
 
@@ -21,6 +21,10 @@ provenance (machine, versions, time), the seconds the chapter took, and
 its `schedule` and its `kernels` only where the chapter uses them), and
 `outputs_digest`, the hash of what they put out. Text may be edited without
 recording anew; code may not.
+
+Of a chapter that has grown since a GPU ran it, the interpreter can run what is
+new. The other cells keep the GPU's outputs, and the record its provenance and the
+numbers of the cells that were interpreted; the chapter's first cell says so.
 """
 
 import argparse
@@ -301,19 +305,49 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
 
     Nothing is written if a cell fails.
     """
-    notebook = read_source(md)
+    notebook, ipynb = read_source(md), md.with_suffix(".ipynb")
     start = time.monotonic()
     execute(notebook, md.name, **env)
     seconds = round(time.monotonic() - start, 1)
-    kept = {
-        **machine,
-        "seconds": seconds,
-        "source_digest": source_digest(notebook),
-        "outputs_digest": outputs_digest(notebook),
-    }
+    kept = {**machine, "seconds": seconds}
+    before = read_record(md)
+    if machine["gpu"] is None and before is not None and before["gpu"]:
+        new = keep_outputs(notebook, read_published(ipynb), before)
+        kept = {**before, "interpreted_cells": new}
+    kept["source_digest"] = source_digest(notebook)
+    kept["outputs_digest"] = outputs_digest(notebook)
     notebook.metadata = nbformat.from_dict({**METADATA, RECORD: kept})
-    write_published(notebook, md.with_suffix(".ipynb"))
+    write_published(notebook, ipynb)
     print(f"{md.name}: recorded in {seconds} s.")
+
+
+def keep_outputs(
+    notebook: NotebookNode, recorded: NotebookNode, record: dict
+) -> list[int]:
+    """Puts what a GPU gave in place of what the interpreter did.
+
+    Of the code cells that are as they were, and of the first, which sets up.
+    Says below that one how many others there are; returns their numbers.
+    """
+    interpreted = record.get("interpreted_cells", [])
+    before = {
+        cell.source: cell.outputs
+        for number, cell in enumerate(code_cells(recorded))
+        if number not in interpreted
+    }
+    first, *cells = code_cells(notebook)
+    new = [n for n, cell in enumerate(cells, 1) if cell.source not in before]
+    for cell in cells:
+        cell.outputs = before.get(cell.source, cell.outputs)
+    said = (
+        "Cells that are newer than this recording were interpreted, and say"
+        f" nothing of a GPU: {len(new)}. All others are of the {record['gpu']}."
+    )
+    data = {"text/markdown": said, "text/plain": said}
+    note = nbformat.v4.new_output("display_data", data=data)
+    own = code_cells(recorded)[0].outputs
+    first.outputs = [*(own[:-1] if interpreted else own), note]
+    return new
 
 
 def recording_machine(interpreted: bool = False) -> dict:
@@ -377,9 +411,11 @@ def read_record(md: pathlib.Path) -> NotebookNode | None:
 
 
 def is_interpreted(md: pathlib.Path) -> bool:
-    """Whether a chapter's outputs are those of the interpreter."""
+    """Whether a chapter's outputs, or some of them, are the interpreter's."""
     kept = read_record(md)
-    return kept is not None and kept["gpu"] is None
+    if kept is None:
+        return False
+    return kept["gpu"] is None or "interpreted_cells" in kept
 
 
 def alike(left: Iterable[NotebookNode], right: Iterable[NotebookNode]) -> bool:
@@ -410,7 +446,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.add_argument(
                 "--interpreted",
                 action="store_true",
-                help="without a GPU, what has no record of one",
+                help="without a GPU, what none has run yet",
             )
         if name == "run":
             command.add_argument(
@@ -445,14 +481,21 @@ def sync_command(wanted: list[pathlib.Path], options) -> int:
 
 
 def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
-    """Ends the process if a chapter has outputs that a GPU gave."""
+    """Ends the process if outputs of a GPU would be replaced."""
     for md in wanted:
         kept = read_record(md)
-        if kept is not None and kept["gpu"] is not None:
+        if kept is None or kept["gpu"] is None:
+            continue
+        now, new = code(read_source(md)), kept.get("interpreted_cells", [])
+        before = code_cells(read_published(md.with_suffix(".ipynb")))
+        if any(
+            cell.outputs and cell.source not in now and number not in [0, *new]
+            for number, cell in enumerate(before)
+        ):
             sys.exit(
-                f"{md.name} has outputs recorded on {kept['gpu']}, and the"
-                " interpreter's would replace them: record it on a Hopper GPU,"
-                " or name other chapters."
+                f"{md.name} has outputs recorded on {kept['gpu']} of cells that"
+                " have changed, and the interpreter's would replace them:"
+                " record it on a Hopper GPU, or name other chapters."
             )
 
 

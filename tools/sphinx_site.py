@@ -64,6 +64,8 @@ CORRECTIONS = [
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
     # Types that Sphinx meant to shorten.
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
+    # A table's empty corner is no header.
+    Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # Signatures of several lines, as lists of definitions without a term.
     Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
     # Roles of the bibliography that HTML does not allow.

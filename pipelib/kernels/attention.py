@@ -74,6 +74,13 @@ def attention(
       TypeError: dtypes that are not as above.
       ValueError: shapes and options; a GPU that is not Hopper, or a CPU where nothing interprets
         kernels (that one is Pallas's); a configuration that does not fit, with the sum.
+
+    Example:
+      >>> q = k = v = jnp.ones((1, 64, 1, 64), jnp.bfloat16)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     out, lse = attention(q, k, v, return_residuals=True)
+      >>> out.shape, float(out[0, 0, 0, 0]), round(float(lse[0, 0, 0]), 3)
+      ((1, 64, 1, 64), 1.0, 12.159)
     """
     _check_arrays(q, k, v)
     problem = _problem(q, causal, window, scale)._replace(config=config)

@@ -188,11 +188,29 @@ def test_what_was_interpreted_is_not_up_to_date_on_a_gpu(md, monkeypatch, capsys
     assert capsys.readouterr().out == "1 of 1 were up to date.\n"
 
 
+def test_new_cells_of_a_recorded_chapter_can_be_interpreted(md):
+    """The others keep what a GPU gave, and a second time, too."""
+    path = md.with_suffix(".ipynb")
+    path.write_text(path.read_text().replace('"1\\n"', '"by a GPU\\n"'))
+    for count, more in enumerate(["print(x + 1)", "print(x + 2)"], 1):
+        md.write_text(md.read_text() + f"\n```{{code-cell}} ipython3\n{more}\n```\n")
+        recording(md, interpreted=True)
+        [_, note], *rest = [[], *outputs(md)[0]], *outputs(md)[1:]
+        said = f"and say nothing of a GPU: {count}. All others are of the made up."
+        assert said in note["data"]["text/plain"]
+        texts = [output.text for [output] in rest]
+        assert texts == ["by a GPU\n", "2\n", "3\n"][: 1 + count]
+        assert notebooks.read_record(md)["interpreted_cells"] == [2, 3][:count]
+        assert notebooks.read_record(md)["gpu"] == "made up" and notebooks.is_interpreted(md)
+        assert notebooks.problems(md) == []
+
+
 def test_the_interpreter_does_not_replace_what_a_gpu_gave(md):
+    edit(md, "print(x)", "print(2 * x)")
     before = md.with_suffix(".ipynb").read_text()
     with pytest.raises(SystemExit) as refusal:
         recording(md, interpreted=True, force=True)
-    assert "01_made_up.md has outputs recorded on made up, and the interpreter's" in str(
+    assert "01_made_up.md has outputs recorded on made up of cells that have changed," in str(
         refusal.value
     )
     assert md.with_suffix(".ipynb").read_text() == before

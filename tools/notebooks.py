@@ -340,8 +340,9 @@ def keep_outputs(
     for cell in cells:
         cell.outputs = before.get(cell.source, cell.outputs)
     said = (
-        "Cells that are newer than this recording were interpreted, and say"
-        f" nothing of a GPU: {len(new)}. All others are of the {record['gpu']}."
+        f"Of the cells below, {len(new)} are newer than this recording: they were"
+        " interpreted, and what they show is no GPU's. The others show what the"
+        f" {record['gpu']} gave."
     )
     data = {"text/markdown": said, "text/plain": said}
     note = nbformat.v4.new_output("display_data", data=data)

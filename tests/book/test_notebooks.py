@@ -196,7 +196,7 @@ def test_new_cells_of_a_recorded_chapter_can_be_interpreted(md):
         md.write_text(md.read_text() + f"\n```{{code-cell}} ipython3\n{more}\n```\n")
         recording(md, interpreted=True)
         [_, note], *rest = [[], *outputs(md)[0]], *outputs(md)[1:]
-        said = f"and say nothing of a GPU: {count}. All others are of the made up."
+        said = f"{count} are newer than this recording: they were interpreted,"
         assert said in note["data"]["text/plain"]
         texts = [output.text for [output] in rest]
         assert texts == ["by a GPU\n", "2\n", "3\n"][: 1 + count]

@@ -285,8 +285,8 @@ def test_a_slider_s_words_keep_clear_of_the_outcome(chromium, tmp_path, look):
 
 
 def test_a_drawing_wider_than_a_phone_is_scrolled_by_keyboard(tab, address):
-    (ladder,) = [name for name in CHAPTERS if "matmul_ladder" in name]
-    page = tab(f"{address}/{ladder}", viewport=PHONE)
+    (attention,) = [name for name in CHAPTERS if "attention" in name]
+    page = tab(f"{address}/{attention}", viewport=PHONE)
     page.locator(".pipelib-player[data-ready]").first.wait_for()
     drawing = page.locator(".pipelib-player .scroll").first
     drawing.focus()

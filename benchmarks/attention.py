@@ -271,14 +271,8 @@ class Session:
     def problems(self, part: str) -> Iterator[Problem]:
         """Those of a part that are to be measured now: as chosen, while there is time."""
         every = TUNE if part == "tune" else PARTS[part].problems
-        first, _, last = self.options.only.partition(":")
-        for problem in every[int(first or 0) : int(last) if last else None]:
-            if self.options.resume and is_current(part, problem, self.path):
-                continue
-            if time.monotonic() - self.start > self.options.seconds:
-                print(f"{part}: no time left for {problem}; --resume goes on there", flush=True)
-                continue
-            yield problem
+        is_done = lambda problem: is_current(part, problem, self.path)
+        return matmul.chosen(part, every, self.options, self.start, is_done)
 
     def tune(self) -> None:
         """Searches for ours."""

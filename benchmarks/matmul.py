@@ -247,6 +247,32 @@ def table(group: dict[str, Any]) -> str:
 # Parts.
 
 
+def chosen(
+    part: str,
+    every: Sequence[Any],
+    options: argparse.Namespace,
+    start: float,
+    is_done: Callable[[Any], bool],
+) -> Iterator[Any]:
+    """The problems of a part that `options` ask for, while there is time.
+
+    Args:
+      part: its name.
+      every: its problems.
+      options: `only` (from:to), `resume` (leave out what is done), `seconds` (begin none later).
+      start: when the call began, of `time.monotonic`.
+      is_done: whether the record has a problem already.
+    """
+    first, _, last = options.only.partition(":")
+    for problem in every[int(first or 0) : int(last) if last else None]:
+        if options.resume and is_done(problem):
+            continue
+        if time.monotonic() - start > options.seconds:
+            print(f"{part}: no time left for {problem}; --resume goes on there", flush=True)
+            continue
+        yield problem
+
+
 class Session:
     """One call of this script: its options, its processes, where it writes."""
 
@@ -267,13 +293,8 @@ class Session:
     def problems(self, part: str) -> Iterator[Problem]:
         """The products of a part that are to be measured now: as chosen, while there is time."""
         every = SEARCHED[part] if part in SEARCHED else PLANS[part].problems
-        first, _, last = self.options.only.partition(":")
-        for problem in every[int(first or 0) : int(last) if last else None]:
-            if self.options.resume and is_current(part, problem, self.folder):
-                continue
-            if time.monotonic() - self.start > self.options.seconds:
-                print(f"{part}: no time left for {problem}; --resume goes on there", flush=True)
-                continue
+        is_done = lambda problem: is_current(part, problem, self.folder)
+        for problem in chosen(part, every, self.options, self.start, is_done):
             began = time.monotonic()
             yield problem
             print(f"{part}: {problem}: {time.monotonic() - began:.1f} s", flush=True)

@@ -86,6 +86,8 @@ RESULTS = benchmarks/results/$(GPU)
 MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
 PARTS := tune upstream ladder shapes emitters fp8
 ATTENTION_PARTS := tune forward ladder backward
+# The options of benchmarks.matmul are not all its: only what means the same.
+ATTENTION_ARGS ?= $(filter --resume,$(ARGS))
 
 benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@nvidia-smi > /dev/null || { \
@@ -93,7 +95,7 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@mkdir -p $(RESULTS)
 	@set -e; export PYTHONPATH=$(CURDIR); \
 		$(GPU_PYTHON) -m benchmarks.matmul $(PARTS) $(ARGS); \
-		$(GPU_PYTHON) -m benchmarks.attention $(ATTENTION_PARTS) $(ARGS); \
+		$(GPU_PYTHON) -m benchmarks.attention $(ATTENTION_PARTS) $(ATTENTION_ARGS); \
 		$(GPU_PYTHON) -m benchmarks.memory_bound measure $(RESULTS)/memory_bound.json; \
 		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \

@@ -1,11 +1,10 @@
-"""How near `rms_norm` and `softmax` come to a copy of the same bytes, on one GPU.
+"""Measures how near `rms_norm` and `softmax` come to a copy of the same bytes, on one GPU.
 
     python -m benchmarks.memory_bound measure RECORD   on the GPU: writes the record, a JSON file
-    python -m benchmarks.memory_bound table RECORD     prints a record's tables
 
 A record has the provenance and `rows`, one for each kernel, shape, dtype and variant, with the
 GMEM `bytes` that it must move at least (x read, the result written; a weight is not counted) and
-its raw samples. `ratios` and `curve` work out the rest.
+its raw samples. `benchmarks.bandwidth` works out and prints what follows.
 
 Samples. `burst_us` are a kernel's own times by CUPTI, in bursts of 20 launches (5 of 1 GiB), which
 go around all kernels of a shape in turn; so is a copy by the driver, `cuMemcpyDtoD`, timed by
@@ -15,28 +14,24 @@ of a window over its launches, gaps between them included. Inputs are 128 MiB or
 is still in the L2 (50 MB) from the launch before; only those of a launch with almost nothing to do
 are smaller.
 
-Yardsticks. What a copy of as many bytes takes, by four means: XLA's `x + 1` in bfloat16 and on the
-same bytes as float32, the driver, and `memory_bound.run` of an operation that changes nothing. The
-ratio that counts is to the fastest; the other one is to the fastest of 1 GiB. Of a shape other than
-the first, the copies are the first one's, which are of as many bytes.
-
-The floor of a kernel, before it is measured: its bytes at the rate of the fastest copy of 1 GiB,
-and the time of a launch that has almost nothing to do (`floor_us`).
+Yardsticks. What a copy of as many bytes takes: by XLA's `x + 1` in bfloat16 and on the same bytes
+as float32, by the driver, and by `memory_bound.run` of an operation that changes nothing, with the
+result in its slot and in slots of its own. Of a shape other than the first, the copies are the
+first one's, which are of as many bytes.
 
 The variants that were tried and left: blocks that stay with 2 to 6 slots or take several steps, two
 rows a step, exponentials exact in float32, results in slots of their own, and those with a memory
 thread and two compute threads. The last is wrong, as its errors say: the threads' reductions use
-the same SMEM at the same time (`memory_bound` says why). The curve: a copy in which one block stays
-on each SM, for slots and steps of several sizes.
+the same SMEM at the same time (`memory_bound` says why). Of other shapes, other numbers of rows in
+a step, or of slots if there are two passes. The curve: a copy in which one block stays on each SM,
+for slots and steps of several sizes.
 """
 
-import collections
 import ctypes
 import functools
 import itertools
 import json
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -186,6 +181,7 @@ def copies(shape: tuple[int, int]) -> list[Case]:
         Case("copy", "XLA, float32", lambda x, _, words: words + 1),
         Case("copy", "XLA, bfloat16", lambda x, *_: x + jnp.bfloat16(1)),
         Case("copy", "pipelib", lambda x, *_: memory_bound.run(Copy(), plan, x)),
+        Case("copy", "pipelib, own slots", lambda x, *_: separate_slots(Copy(), plan, x)),
     ]
 
 
@@ -242,17 +238,19 @@ def tried(shape: tuple[int, int]) -> Iterator[Case]:
     yield Case("softmax", "exact exponential, 2 slots, blocks stay", exact)
 
 
-def rows_of_step(shape: tuple[int, int], dtype: str) -> list[Case]:
-    """Fewer or more rows a step than by default, where it has several."""
+def others(shape: tuple[int, int], dtype: str) -> list[Case]:
+    """Other numbers of rows in a step of short rows, or of slots in two passes."""
     size = jnp.dtype(dtype).itemsize
-    default = plan_of(shape, size)
-    if default.chunks > 1 or default.rows < 4:
-        return []
+    plan, row_bytes = plan_of(shape, size), shape[1] * size
+    option, values = "slots", [3, 6]
+    if plan.chunks == 1:
+        most = 32768 if row_bytes <= 8192 else 0
+        option, values = "rows", [n for n in (1, 2, 4, 8, 16) if n * row_bytes <= most]
     return [
-        Case(name, f"{rows} rows a step", lambda x, *_, k=kernel, rows=rows: k(x, rows=rows))
-        for name, kernel in (("rms_norm", rms_norm), ("softmax", softmax))
-        for rows in (2, 4, 8, 16)
-        if rows != default.rows and size * shape[1] * rows <= 32768
+        Case(name, f"{option}={value}", lambda x, *_, f=function, o={option: value}: f(x, **o))
+        for name, function in (("rms_norm", rms_norm), ("softmax", softmax))
+        for value in values
+        if value != getattr(plan, option)
     ]
 
 
@@ -434,80 +432,11 @@ def measure(path: pathlib.Path) -> None:
     for dtype, length in itertools.product(("bfloat16", "float32"), LENGTHS):
         shape = BYTES // length // jnp.dtype(dtype).itemsize, length
         if (shape, dtype) != (MAIN, MAIN_DTYPE):
-            rows += measure_shape(shape, dtype, kernels() + rows_of_step(shape, dtype))
+            rows += measure_shape(shape, dtype, kernels() + others(shape, dtype))
             save(f"{shape} {dtype}")
 
 
-# What follows from a record.
-
-
-def bandwidth(row: dict[str, Any], samples: str = "burst_us") -> float:
-    """Bytes a second at the median time."""
-    return row["bytes"] / statistics.median(row[samples]) * 1e6
-
-
-def fastest_copy(record: dict[str, Any], size: int, samples: str = "burst_us") -> float:
-    """Bytes a second of the fastest copy of so many bytes, read and written together."""
-    found = [r for r in record["rows"] if r["kernel"] == "copy" and r["bytes"] == size]
-    return max(bandwidth(row, samples) for row in found if samples in row)
-
-
-def ratios(record: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]:
-    """A row's bandwidth over that of the fastest copies: of as many bytes, of 1 GiB."""
-    sizes = row["bytes"], 2 * LARGE_BYTES
-    return tuple(bandwidth(row) / fastest_copy(record, size) for size in sizes)
-
-
-def floor_us(record: dict[str, Any], row: dict[str, Any]) -> float:
-    """The microseconds that a row should take: a launch, and its bytes at the copies' rate."""
-    few = min((r for r in record["rows"] if r["kernel"] == row["kernel"]), key=lambda r: r["bytes"])
-    rate = fastest_copy(record, 2 * LARGE_BYTES)
-    return statistics.median(few["burst_us"]) + row["bytes"] / rate * 1e6
-
-
-def loads_in_flight(point: dict[str, Any]) -> tuple[int, int]:
-    """Bytes of loads in flight on an SM, of a point of the curve: least and most.
-
-    Least while the block computes on a slot that it loads again afterwards; most before that.
-    """
-    step = point["step_bytes"] * point["blocks_per_sm"]
-    return (point["slots"] - 1) * step, point["slots"] * step
-
-
-def table(record: dict[str, Any]) -> Iterator[str]:
-    """The lines of a record's tables."""
-    found = collections.defaultdict(list)
-    for row in record["rows"]:
-        found[row["rows"], row["length"], row["dtype"]].append(row)
-    for (count, length, dtype), rows in found.items():
-        yield f"{count} x {length}, {dtype}: us (quartiles' distance) | TB/s | ratios | error"
-        for row in rows:
-            times = timing.Samples(tuple(row["burst_us"]))
-            line = f"  {row['kernel']}, {row['variant']}: {times.median_us:.1f}"
-            line += f" ({times.spread_us:.1f}) | {bandwidth(row) / 1e12:.2f}"
-            if any(r["kernel"] == "copy" and r["bytes"] == row["bytes"] for r in record["rows"]):
-                line += " | {:.3f} {:.3f}".format(*ratios(record, row))
-                line += f" | floor {floor_us(record, row):.1f}"
-            if "error" in row:
-                line += f" | {row['error']['largest_relative']:.1e}"
-            if "sustained_us" in row:
-                middle = statistics.median(row["sustained_us"])
-                line += f" | sustained {middle:.1f} us, {bandwidth(row, 'sustained_us') / 1e12:.2f}"
-            yield line
-    yield "slots x step bytes: KiB of loads in flight on an SM | TB/s"
-    for point in record["curve"]:
-        least, most = (size / 1024 for size in loads_in_flight(point))
-        yield (
-            f"  {point['slots']} x {point['step_bytes']}: {least:g} to {most:g} |"
-            f" {bandwidth(point) / 1e12:.2f}"
-        )
-
-
 if __name__ == "__main__":
-    command, file = sys.argv[1], pathlib.Path(sys.argv[2])
-    if command == "measure":
-        measure(file)
-    elif command == "table":
-        print(*table(json.loads(file.read_text("utf-8"))), sep="\n")
-    else:
-        raise SystemExit(f"{command!r} is not measure or table.")
+    if sys.argv[1:2] != ["measure"] or len(sys.argv) != 3:
+        raise SystemExit("Usage: python -m benchmarks.memory_bound measure RECORD")
+    measure(pathlib.Path(sys.argv[2]))

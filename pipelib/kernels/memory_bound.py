@@ -23,9 +23,10 @@ one run of bytes, and a padded row alone would run into the next.
 Bytes in flight (Little's law: bandwidth x latency). An H200 moves 4.8 TB/s (its data sheet), half
 of it loads: 2.4 TB/s / 132 SMs = 18 B/ns, so with about 1 us of latency 18 KiB of loads in flight
 on each SM, and with the copies that queue near the limit about twice as much. A slot that is being
-computed on, or stored from, is not in flight. A step is 16 KiB in one slot, and an SM holds six
-blocks or more, as registers allow: 96 KiB, of which a part is in flight at any time, with no order
-among blocks that would make one wait for another.
+computed on, or stored from, is not in flight. A step is one row, or several of 4 KiB together, and
+an SM holds 16 blocks, or as many as registers and SMEM allow: 64 KiB or more, of which a part is in
+flight at any time, with no order among blocks that would make one wait for another. A chunk is
+16 KiB.
 
 Why one slot. Slots overlap the copies of a block with its own computation; blocks that share an SM
 do that for each other. And blocks that start when others end go to the SMs that are ahead, while
@@ -56,9 +57,9 @@ from pipelib import specs
 from pipelib.kernels.device import num_sms
 from pipelib.pipeline import emit_pipeline
 
-#: Bytes of a step's loads; the longest row in registers, 128 float32s for each of 128 lanes;
-#: the shortest piece; rows in a step, which are unrolled.
-STEP_BYTES, MAX_ELEMENTS, MIN_PIECE_BYTES, MAX_ROWS = 16 * 1024, 16384, 64, 8
+#: Bytes of a step's loads, of whole rows if several and of a chunk; the longest row in registers,
+#: 128 float32s for each of 128 lanes; the shortest piece; rows in a step, which are unrolled.
+ROWS_BYTES, CHUNK_BYTES, MAX_ELEMENTS, MIN_PIECE_BYTES, MAX_ROWS = 4096, 16 * 1024, 16384, 64, 8
 #: SMEM of an SM; what each block takes of it beside its own (CUDA C++ Programming Guide,
 #: "Technical Specifications"), and beside its slots: Mosaic GPU's scratch for reductions, barriers.
 SM_BYTES, RESERVED_BYTES, SCRATCH_BYTES = 228 * 1024, 1024, 3 * 1024
@@ -170,8 +171,9 @@ class Plan(NamedTuple):
         def finish(block: int) -> Plan | None:
             """The plan with so many pieces in a block; None if whole rows should not be one."""
             step, padded = block * piece * size, pieces % block != 0
-            least, most = (2 if padded else 1), (MAX_ROWS if block >= pieces else 2)
-            chosen = rows or max(least, min(most, STEP_BYTES // step, num_rows))
+            is_whole, least = block >= pieces, 2 if padded else 1
+            fitting = min(MAX_ROWS, ROWS_BYTES // step) if is_whole else min(2, CHUNK_BYTES // step)
+            chosen = rows or max(least, min(fitting, num_rows))
             if chosen < least:
                 raise ValueError(
                     f"rows={rows}, but rows of {length:,} elements are padded to"
@@ -179,7 +181,7 @@ class Plan(NamedTuple):
                     " overwrite the next; it takes at least 2 in a block."
                 )
             steps = pl.cdiv(num_rows, chosen)
-            if block < pieces:
+            if not is_whole:
                 return cls(piece, pieces, block, chosen, slots or 2, steps)
             one_pass = cls(piece, pieces, block, chosen, slots or 1, steps)
             smem = one_pass.slots * (chosen * step + block * piece * weight_size) + SCRATCH_BYTES
@@ -194,7 +196,7 @@ class Plan(NamedTuple):
         is_box = block == pieces or block <= BOX  # a contiguous run of bytes has no limit
         if is_box and block * piece <= MAX_ELEMENTS and (plan := finish(block)):
             return plan
-        most = min(BOX, STEP_BYTES // (piece * size)) // unit * unit
+        most = min(BOX, CHUNK_BYTES // (piece * size)) // unit * unit
         whole = [b for b in range(unit, most + 1, unit) if pieces % b == 0 and 2 * b >= most]
         even = pl.cdiv(pl.cdiv(pieces, pl.cdiv(pieces, most)), unit) * unit
         return finish(whole[-1] if whole else even)
@@ -203,7 +205,7 @@ class Plan(NamedTuple):
 def _is_piece(piece: int, length: int, size: int) -> bool:
     """Whether TMA takes rows in such pieces, and 128 lanes a step of them."""
     is_copied = length % piece == 0 and piece * size % TMA_UNIT == 0
-    is_shared = math.lcm(piece, LANES) * size <= STEP_BYTES
+    is_shared = math.lcm(piece, LANES) * size <= CHUNK_BYTES
     return is_copied and is_shared and piece * size >= MIN_PIECE_BYTES
 
 
@@ -331,7 +333,7 @@ def rms_norm(
       slots: of each block; by default 1, whose blocks take one step each. If they do not hold
         whole rows, there are two passes, with as many slots for the loads and for the stores, by
         default 2; of a row's chunks there are no more slots than steps.
-      rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
+      rows: in a step, which are unrolled; by default, as many as come to 4 KiB.
 
     Returns:
       An array of x's shape and dtype.
@@ -366,7 +368,7 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       slots: of each block; by default 1, whose blocks take one step each. If they do not hold
         whole rows, there are two passes, with as many slots for the loads and for the stores, by
         default 2; of a row's chunks there are no more slots than steps.
-      rows: in a step, which are unrolled; by default, as many as come to 16 KiB.
+      rows: in a step, which are unrolled; by default, as many as come to 4 KiB.
 
     Returns:
       An array of x's shape and dtype.

@@ -16,12 +16,17 @@ def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any
     return found[0] if found else {"rows": [], "curve": []}
 
 
+def rate(row: dict[str, Any], samples: str = "burst_us") -> float:
+    """Bytes a second, read and written together, at the median time of some samples."""
+    return row["bytes"] / median(row[samples]) * 1e6
+
+
 def curve(found: dict[str, Any]) -> dict[int, list[tuple[float, float]]]:
     """By the bytes of a step: (bytes of all slots of an SM, bytes a second) for each slot count."""
     series: dict[int, list[tuple[float, float]]] = {}
     for point in found["curve"]:
         slots = point["slots"] * point["step_bytes"] * point["blocks_per_sm"]
-        series.setdefault(point["step_bytes"], []).append((slots, _rate(point)))
+        series.setdefault(point["step_bytes"], []).append((slots, rate(point)))
     return series
 
 
@@ -29,22 +34,17 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
     """Kernels on one shape: time, rate, and the rate over that of the fastest copy."""
     here = [row for row in found["rows"] if (row["rows"], row["length"]) == (rows, length)]
     here = [row for row in here if row["dtype"] == dtype and _is_plain(row)]
-    copies = [_rate(row) for row in here if row["kernel"] == "copy"]
+    copies = [rate(row) for row in here if row["kernel"] == "copy"]
     if not copies:
         return f"(The record has no copy of {rows} x {length}: `make benchmark` measures it.)"
     lines = ["| kernel | µs | TB/s | of the fastest copy |", "|---|--:|--:|--:|"]
     for row in here:
-        us, rate = median(row["burst_us"]), _rate(row)
+        us, width = median(row["burst_us"]), rate(row)
         name = f"{row['kernel']}, {row['variant']}"
-        lines.append(f"| {name} | {us:.1f} | {rate / 1e12:.2f} | {rate / max(copies):.1%} |")
+        lines.append(f"| {name} | {us:.1f} | {width / 1e12:.2f} | {width / max(copies):.1%} |")
     return "\n".join(lines)
 
 
 def _is_plain(row: dict[str, Any]) -> bool:
     """Whether it is a kernel as it ships, and none of the variants that were tried."""
     return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA")
-
-
-def _rate(row: dict[str, Any]) -> float:
-    """Bytes a second, read and written together, at the median time."""
-    return row["bytes"] / median(row["burst_us"]) * 1e6

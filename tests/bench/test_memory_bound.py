@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pipelib
+from benchmarks import bandwidth
 from benchmarks import memory_bound as benchmark
 from pipelib.bench.provenance import code_digest
 from pipelib.kernels.memory_bound import RmsNorm, Softmax
@@ -85,18 +86,18 @@ def test_variants_are_sound(threads):
 
 def test_ratios_are_to_the_fastest_copies():
     row = TOY["rows"][3]
-    assert benchmark.bandwidth(row) == pytest.approx(1000 / 5e-6)
-    same, large = benchmark.ratios(TOY, row)
+    assert bandwidth.rate(row) == pytest.approx(1000 / 5e-6)
+    same, large = bandwidth.ratios(TOY, row)
     assert same == pytest.approx(4 / 5)
     assert large == pytest.approx((1000 / 5e-6) / (2 * benchmark.LARGE_BYTES / 1e-6))
-    assert benchmark.fastest_copy(TOY, 1000, "sustained_us") == pytest.approx(1000 / 8e-6)
+    assert bandwidth.fastest_copy(TOY, 1000, "sustained_us") == pytest.approx(1000 / 8e-6)
     floor = 2.0 + 1000 / (2 * benchmark.LARGE_BYTES)
-    assert benchmark.floor_us(TOY, row) == pytest.approx(floor)
+    assert bandwidth.floor_us(TOY, row) == pytest.approx(floor)
 
 
 def test_loads_in_flight():
     point = dict(slots=3, step_bytes=4096, blocks_per_sm=2)
-    assert benchmark.loads_in_flight(point) == (2 * 2 * 4096, 3 * 2 * 4096)
+    assert bandwidth.loads_in_flight(point) == (2 * 2 * 4096, 3 * 2 * 4096)
 
 
 # The committed record.
@@ -141,21 +142,21 @@ def test_every_row_has_its_samples(record):
 def test_the_goal(record, kernel):
     """At least 95% of the fastest copy of as many bytes, in bursts; XLA is slower."""
     row = row_of(record, kernel, "pipelib")
-    same, large = benchmark.ratios(record, row)
+    same, large = bandwidth.ratios(record, row)
     assert same >= 0.95 and large >= 0.90
     assert median(row["burst_us"]) < median(row_of(record, kernel, "XLA")["burst_us"])
 
 
 def test_the_curve_rises_with_the_bytes_in_flight(record):
     """Little's law: few bytes in flight, little bandwidth; beyond enough, no more."""
-    curve = sorted(record["curve"], key=lambda point: benchmark.loads_in_flight(point)[1])
-    few, many = benchmark.bandwidth(curve[0]), max(map(benchmark.bandwidth, curve))
+    curve = sorted(record["curve"], key=lambda point: bandwidth.loads_in_flight(point)[1])
+    few, many = bandwidth.rate(curve[0]), max(map(bandwidth.rate, curve))
     assert few < 0.5 * many
     for point in curve:
-        if benchmark.loads_in_flight(point)[0] >= 48 << 10:
-            assert benchmark.bandwidth(point) > 0.9 * many
+        if bandwidth.loads_in_flight(point)[0] >= 48 << 10:
+            assert bandwidth.rate(point) > 0.9 * many
 
 
 def test_the_tables_have_every_row(record):
-    lines = list(benchmark.table(record))
+    lines = list(bandwidth.table(record))
     assert sum(line.startswith("  ") for line in lines) == len(record["rows"] + record["curve"])

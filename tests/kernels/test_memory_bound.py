@@ -201,7 +201,7 @@ def test_plans():
     assert plan_of(8192, 8192, 2) == Plan(256, 32, 32, rows=1, slots=1, blocks=8192)
     assert plan_of(8192, 8192, 2, slots=2).blocks == 6 * 132
     assert plan_of(8192, 8192, 2, weight_size=2, slots=2).blocks == 3 * 132
-    assert plan_of(8192, 1024, 2).rows == 8
+    assert plan_of(8192, 1024, 2).rows == 2
     assert plan_of(8192, 16384, 4).chunks == 1
     assert plan_of(8192, 16384, 4, weight_size=4).chunks > 1  # one block would fill an SM
     assert plan_of(8192, 16384, 4, weight_size=4, slots=1).chunks == 1

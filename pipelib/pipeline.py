@@ -20,7 +20,7 @@ from typing import Any
 
 from jax.experimental import pallas as pl
 
-from pipelib import ring
+from pipelib import ring, specs
 
 
 def emit_pipeline(
@@ -57,7 +57,8 @@ def emit_pipeline(
       pipeline and returns the last carry (None without).
 
     Raises:
-      ValueError, NotImplementedError: for wrong specs or slots here, wrong operands when called.
+      ValueError, TypeError, NotImplementedError: for wrong specs, slots or types of arguments here,
+        for wrong operands when called.
 
     Example:
       Adds 1 to an array, 16 rows a step; the next 16 are loaded meanwhile.
@@ -77,6 +78,7 @@ def emit_pipeline(
       >>> bool((y == 1).all())
       True
     """
+    specs.check_function("body", body)
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
     steps, carry = plan.steps, () if init_carry is None else (init_carry,)
     for operand in plan.inputs:

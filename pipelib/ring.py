@@ -49,9 +49,9 @@ class Steps(NamedTuple):
     def of(cls, grid: Sequence[int | jax.Array], slots: int) -> "Steps":
         """All steps of a grid, with no more slots than steps where that is known."""
         grid = grid if isinstance(grid, (tuple, list)) else (grid,)
-        grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
-        if not all(jnp.issubdtype(jnp.result_type(size), jnp.integer) for size in grid):
+        if not all(map(specs.is_integer, grid)):
             raise ValueError(f"{grid=} has a size that is no integer, so no steps; use // for /.")
+        grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
         if any(isinstance(size, int) and size <= 0 for size in grid):
             raise ValueError(
                 f"All elements in the grid must be strictly positive, but got {grid=}: none runs."
@@ -187,6 +187,7 @@ class Plan(NamedTuple):
     @classmethod
     def of(cls, grid, in_specs, out_specs, slots: int, separate: bool = False) -> "Plan":
         """Groups the inputs by delay_release, or makes each a channel of its own (`separate`)."""
+        slots = specs.integer("max_concurrent_steps", slots)
         rank = len((steps := Steps.of(grid, slots)).grid)
         inputs, in_tree = specs.flatten(in_specs, "in_specs", rank)
         outputs, out_tree = specs.flatten(out_specs, "out_specs", rank)
@@ -199,13 +200,19 @@ class Plan(NamedTuple):
         return cls(steps, inputs, outputs, in_tree, tree, [groups[key] for key in sorted(groups)])
 
     def flatten_refs(self, gmem_refs: tuple) -> list[Any]:
-        """The refs of inputs and outputs in order; ValueError if they do not match the specs."""
+        """The refs of inputs and outputs in order.
+
+        Raises:
+          ValueError, TypeError: they do not match the specs; one is no ref.
+        """
         leaves, tree = jax.tree.flatten(gmem_refs)
         if tree != self.tree:
             raise ValueError(
                 f"{len(self.inputs)} in_specs and then {len(self.outputs)} out_specs need refs of"
                 f" the same pytree structure, {self.tree}, but got {len(leaves)}: {tree}."
             )
+        for operand, leaf in zip(self.inputs + self.outputs, leaves):
+            specs.check_ref(f"the operand of {operand.name}", leaf)
         return leaves
 
     def allocations(self, gmem: list[Any], more_barriers: int = 0) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a pipeline is told: BlockSpecs, made uniform and checked.
+"""What a pipeline is told: BlockSpecs, made uniform and checked; what is said of wrong types.
 
 The model. An *operand* is one leaf of `in_specs` or `out_specs`. In SMEM it has a ring of slots,
 each of its block's shape; an output whose index map uses no grid index has one slot, because its
@@ -9,11 +9,14 @@ What can be known to be wrong before a kernel is traced is refused here.
 
 import dataclasses
 import math
+import operator
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -86,7 +89,8 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
             f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}, which barriers can tell."
         )
     for operand in inputs:
-        if not 0 <= (delay := operand.spec.delay_release) < slots:
+        delay = integer(f"{operand.name}: delay_release", operand.spec.delay_release)
+        if not 0 <= delay < slots:
             raise ValueError(
                 f"{operand.name}: max_concurrent_steps must be greater than delay_release, but"
                 f" max_concurrent_steps={slots} and delay_release={delay}: {slots} - {delay} ="
@@ -186,3 +190,47 @@ def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
         if not needed.isdisjoint(map(id, eqn.outvars)):
             needed.update(map(id, eqn.invars))
     return not needed.isdisjoint(map(id, jaxpr.invars))
+
+
+# Types of arguments.
+
+
+def wrong_type(name: str, value: Any, because: str) -> TypeError:
+    """The error for an argument of a type that nothing can be done with."""
+    given = f"{name}={reprlib.repr(value)} has type {type(value).__name__}"
+    return TypeError(f"{given}, but {because}.")
+
+
+def integer(name: str, value: Any) -> int:
+    """The value as an int, NumPy's too; TypeError if it is none, or known only at run time."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        because = "a kernel is compiled for it, so it must be an integer that is known before"
+        raise wrong_type(name, value, because) from None
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer without axes, known or traced, and no truth value."""
+    if isinstance(value, (int, np.integer)):
+        return not isinstance(value, bool)
+    is_array = isinstance(value, (np.ndarray, jax.Array))
+    return is_array and value.shape == () and jnp.issubdtype(value.dtype, jnp.integer)
+
+
+def check_function(name: str, value: Any) -> None:
+    """Raises TypeError for what cannot be called."""
+    if not callable(value):
+        raise wrong_type(name, value, "it is called while a kernel is traced: give a function")
+
+
+def check_array(name: str, value: Any) -> None:
+    """Raises TypeError for what has no shape and dtype, such as a list."""
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        raise wrong_type(name, value, "a kernel copies arrays: make one, with jnp.asarray")
+
+
+def check_ref(name: str, value: Any) -> None:
+    """Raises TypeError for what is no ref, such as an array."""
+    if isinstance(value, (jax.Array, np.ndarray)) or not hasattr(value, "at"):
+        raise wrong_type(name, value, "blocks are copied from and to refs of a kernel: give one")

@@ -84,7 +84,8 @@ def emit_pipeline_warp_specialized(
       collective_axes=wg_axis)` to its argument `allocations`.
 
     Raises:
-      ValueError, NotImplementedError: as `emit_pipeline`; for threads, registers or chains.
+      ValueError, TypeError, NotImplementedError: as `emit_pipeline`; for threads, registers or
+        chains.
 
     Example:
       The kernel has two Pallas threads: thread 0 adds 1, thread 1, the last, loads.
@@ -107,11 +108,15 @@ def emit_pipeline_warp_specialized(
       >>> bool((y == 1).all())
       True
     """
+    _check_types(body, wg_axis, pipeline_state, compute_context)
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)
+    memory_registers = specs.integer("memory_registers", memory_registers)
+    num_compute_wgs = specs.integer("num_compute_wgs", num_compute_wgs)
     registers = specs.compute_registers(memory_registers, num_compute_wgs)
     if memory_thread_idx is None:
         memory_thread_idx = num_compute_wgs
+    memory_thread_idx = specs.integer("memory_thread_idx", memory_thread_idx)
     if not 0 <= memory_thread_idx <= num_compute_wgs:
         raise ValueError(
             f"{memory_thread_idx=} is not 0 to {num_compute_wgs=}: nothing would be loaded."
@@ -137,6 +142,17 @@ def emit_pipeline_warp_specialized(
     )
 
 
+def _check_types(body: Any, wg_axis: Any, pipeline_state: Any, compute_context: Any) -> None:
+    specs.check_function("body", body)
+    if compute_context is not None:
+        specs.check_function("compute_context", compute_context)
+    if not isinstance(wg_axis, str):
+        raise specs.wrong_type("wg_axis", wg_axis, "the axis of the threads is named by a string")
+    if pipeline_state is not None and not specs.is_integer(pipeline_state):
+        because = "a place in a chain is one of plgpu.PipelinePipeline, or its integer"
+        raise specs.wrong_type("pipeline_state", pipeline_state, because)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Pipeline:
     body: Callable[..., Any]
@@ -155,7 +171,7 @@ class _Pipeline:
     ordinary_reads: bool
 
     def __call__(self, *gmem_refs: Any, allocations: Any = None) -> None:
-        threads, size = self.num_compute + 1, lax.axis_size(self.wg_axis)
+        threads, size = self.num_compute + 1, self._threads()
         if size < threads or (allocations is None and size > threads):
             raise ValueError(
                 f"num_compute_wgs={self.num_compute} + 1 memory thread = {threads} threads, but the"
@@ -171,6 +187,16 @@ class _Pipeline:
                 " chain would find none of this one's slots. Pass allocations= (get_allocations)."
             )
         pl.run_scoped(run, **self.get_allocations(*gmem_refs), collective_axes=self.wg_axis)
+
+    def _threads(self) -> int:
+        """Those of the kernel."""
+        try:
+            return lax.axis_size(self.wg_axis)
+        except NameError:
+            raise ValueError(
+                f"wg_axis={self.wg_axis!r} is no axis of this kernel, so no thread would know its"
+                " role: give the kernel's thread_name."
+            ) from None
 
     def get_allocations(self, *gmem_refs: Any) -> dict[str, Any]:
         """What a call with these refs allocates, for `pl.run_scoped`."""

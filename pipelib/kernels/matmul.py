@@ -76,7 +76,7 @@ def matmul(
       [M, N] in `out_dtype`.
 
     Raises:
-      TypeError: dtypes that are not as above.
+      TypeError: dtypes, and types of arguments, that are not as above.
       ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
         one is Pallas's); a configuration that does not fit, with the sum; an epilogue that changes
         the shape or captures arrays.
@@ -91,12 +91,11 @@ def matmul(
       >>> c.dtype.name, float(c[0, 0])
       ('bfloat16', 100.0)
     """
+    _check_types(a, b, config, epilogue, operands)
+    transpose_a, transpose_b = bool(transpose_a), bool(transpose_b)
     _check_dtypes(a, b, transpose_a, transpose_b)
     _check_shapes(a, b, transpose_a, transpose_b)
-    if out_dtype is None:
-        out_dtype = jnp.bfloat16 if a.dtype in _FLOAT8 else a.dtype
-    if (out_dtype := jnp.dtype(out_dtype)) not in _OUTPUTS:
-        raise TypeError(f"matmul: {out_dtype=!s} is none of {_names(_OUTPUTS)}, which it stores.")
+    out_dtype = _out_dtype(a, out_dtype)
     product = Product(transpose_a, transpose_b, config, epilogue, out_dtype)
     m, n, _ = product.sizes(a, b)
     operands = tuple(_operand(i, x, (m, n)) for i, x in enumerate(operands))
@@ -123,6 +122,34 @@ def default_config(
     configs = [MatmulConfig(tile_m, tile_n, tile_k, slots, threads) for slots in range(2, 7)]
     fits = lambda config: config.smem_bytes(dtype, out_dtype, operands) <= specs.SMEM_BYTES
     return list(filter(fits, configs))[-1]
+
+
+def _check_types(a: Any, b: Any, config: Any, epilogue: Any, operands: Any) -> None:
+    specs.check_array("matmul: a", a)
+    specs.check_array("matmul: b", b)
+    if config is not None and not isinstance(config, MatmulConfig):
+        raise specs.wrong_type("matmul: config", config, "a MatmulConfig says how it is divided")
+    if epilogue is not None:
+        specs.check_function("matmul: epilogue", epilogue)
+    if not isinstance(operands, (tuple, list)):
+        because = "the epilogue's operands come in a tuple or a list, a single one too"
+        raise specs.wrong_type("matmul: operands", operands, because)
+
+
+def _out_dtype(a: Any, asked: Any) -> Any:
+    """What is stored."""
+    if asked is None:
+        asked = jnp.bfloat16 if a.dtype in _FLOAT8 else a.dtype
+    try:
+        asked = jnp.dtype(asked)
+    except TypeError:
+        because = f"{_names(_OUTPUTS)} can be stored"
+        raise specs.wrong_type("matmul: out_dtype", asked, because) from None
+    if asked not in _OUTPUTS:
+        raise TypeError(
+            f"matmul: out_dtype={asked} is none of {_names(_OUTPUTS)}, which it stores."
+        )
+    return asked
 
 
 def _check_dtypes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
@@ -168,7 +195,12 @@ def _operand(i: int, operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """An operand of the epilogue, with two axes."""
     m, n = shape
     fits = [(m, n), (1, n), (m, 1), (1, 1), (n,), (1,), ()]
-    if (operand := jnp.asarray(operand)).dtype not in _OUTPUTS:
+    try:
+        operand = jnp.asarray(operand)
+    except (TypeError, ValueError):
+        because = "the epilogue reads arrays and numbers"
+        raise specs.wrong_type(f"matmul: operands[{i}]", operand, because) from None
+    if operand.dtype not in _OUTPUTS:
         raise TypeError(
             f"matmul: operand {i} of the epilogue is {operand.dtype}, but it reads"
             f" {_names(_OUTPUTS)}."

@@ -51,7 +51,7 @@ class MatmulConfig:
         None: as few as go through them in as many rounds as one for each SM would.
 
     Raises:
-      ValueError: for values that are not as above.
+      ValueError, TypeError: for values, and types of them, that are not as above.
 
     Example:
       >>> config = MatmulConfig(tile_m=128, tile_n=256, slots=4)
@@ -78,6 +78,10 @@ class MatmulConfig:
     blocks: int | None = None
 
     def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if field.type is int or (field.name == "blocks" and self.blocks is not None):
+                value = specs.integer(f"MatmulConfig: {field.name}", getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
         for problem in (text for text, is_so in self._problems().items() if is_so):
             raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
 

@@ -339,7 +339,8 @@ def rms_norm(
       An array of x's shape and dtype.
 
     Raises:
-      ValueError: for wrong shapes or dtypes; for slots or rows that do not fit.
+      ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
+        do not fit.
 
     Example:
       >>> x = jnp.full((4, 128), 3.0)
@@ -348,13 +349,20 @@ def rms_norm(
       >>> y.shape, round(float(y[0, 0]), 3)
       ((4, 128), 2.0)
     """
-    _check("rms_norm", x, slots, rows)
+    slots, rows = _checked("rms_norm", x, slots, rows)
+    if weight is not None:
+        specs.check_array("rms_norm: weight", weight)
     if weight is not None and (weight.shape != x.shape[-1:] or weight.dtype not in _DTYPES):
         raise ValueError(
             f"rms_norm: a weight of shape {weight.shape} and {weight.dtype} cannot scale rows of"
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
-    return _rms_norm(x, weight, float(eps), slots, rows)
+    try:
+        eps = float(eps)
+    except (TypeError, ValueError):
+        because = "a kernel is compiled for it, so it must be a number that is known before"
+        raise specs.wrong_type("rms_norm: eps", eps, because) from None
+    return _rms_norm(x, weight, eps, slots, rows)
 
 
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
@@ -374,7 +382,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       An array of x's shape and dtype.
 
     Raises:
-      ValueError: for wrong shapes or dtypes; for slots or rows that do not fit.
+      ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
+        do not fit.
 
     Example:
       >>> with plgpu.force_gpu_interpret_mode():
@@ -382,7 +391,7 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       >>> float(y[0, 0]) == 1 / 128
       True
     """
-    _check("softmax", x, slots, rows)
+    slots, rows = _checked("softmax", x, slots, rows)
     return _softmax(x, slots, rows)
 
 
@@ -400,19 +409,25 @@ def softmax_reference(x: jax.Array) -> jax.Array:
     return jax.nn.softmax(x.astype(jnp.float32)).astype(x.dtype)
 
 
-def _check(name: str, x: jax.Array, slots: int | None, rows: int | None) -> None:
-    """ValueError for what no kernel takes."""
+def _checked(name: str, x: Any, slots: Any, rows: Any) -> tuple[int | None, int | None]:
+    """The slots and the rows; ValueError or TypeError for what no kernel takes."""
+    specs.check_array(f"{name}: x", x)
     if x.ndim == 0 or x.dtype not in _DTYPES:
         raise ValueError(
             f"{name}: x of shape {x.shape} and {x.dtype} has no rows that the kernel takes: it"
             f" needs at least one axis, and {_names()}."
         )
+    found = []
     for argument, value, most in (("slots", slots, specs.MAX_SLOTS), ("rows", rows, BOX)):
-        if value is not None and not 1 <= value <= most:
-            raise ValueError(
-                f"{name}: {argument}={value} is not 1 to {most}, which"
-                f" {'barriers can tell' if argument == 'slots' else 'one copy can take'}."
-            )
+        if value is not None:
+            value = specs.integer(f"{name}: {argument}", value)
+            if not 1 <= value <= most:
+                raise ValueError(
+                    f"{name}: {argument}={value} is not 1 to {most}, which"
+                    f" {'barriers can tell' if argument == 'slots' else 'one copy can take'}."
+                )
+        found.append(value)
+    return tuple(found)
 
 
 def _names() -> str:

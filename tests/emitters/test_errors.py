@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import pallas as pl
@@ -67,13 +68,109 @@ def test_a_grid_without_steps(emitter, grid):
     )  # fmt: skip
 
 
-# A quotient that is whole, and one that is not; known now, and at run time only.
-@pytest.mark.parametrize("size", [64 / 16, 3.5, jnp.float32(4)])
+# A quotient that is whole, and one that is not; known now, and at run time only; no numbers at all.
+@pytest.mark.parametrize(
+    "size", [64 / 16, 3.5, jnp.float32(4), True, "4", None, [4], int, np.ones(1, int)], ids=repr
+)
 @BOTH
 def test_a_grid_of_no_integer(emitter, size):
     with pytest.raises(ValueError) as error:
         emitter(grid=(2, size), in_specs=())
     check(error, ValueError, "grid=(2, ", "that is no integer", "so no steps", "use // for /")
+
+
+# An option, a value of another type, that type's name, and what is said of it.
+COMPILED = "a kernel is compiled for it, so it must be an integer that is known before"
+CALLED = "it is called while a kernel is traced: give a function"
+EITHER = [
+    ("body", 7, "int", CALLED), ("body", "nothing", "str", CALLED),
+    ("slots", 2.5, "float", COMPILED), ("slots", 2.0, "float", COMPILED),
+    ("slots", "2", "str", COMPILED), ("slots", None, "NoneType", COMPILED),
+    ("slots", (2,), "tuple", COMPILED), ("slots", np.float32(2), "float32", COMPILED),
+]  # fmt: skip
+ONE = [
+    ("memory_registers", 40.0, "float", COMPILED), ("memory_registers", "40", "str", COMPILED),
+    ("num_compute_wgs", 1.0, "float", COMPILED), ("num_compute_wgs", None, "NoneType", COMPILED),
+    ("memory_thread_idx", "1", "str", COMPILED), ("memory_thread_idx", 1.0, "float", COMPILED),
+    ("compute_context", "", "str", CALLED), ("compute_context", 3, "int", CALLED),
+    ("wg_axis", 2, "int", "the axis of the threads is named by a string"),
+    ("wg_axis", ("wg",), "tuple", "the axis of the threads is named by a string"),
+    ("pipeline_state", "START", "str", "a place in a chain is one of plgpu.PipelinePipeline"),
+    ("pipeline_state", 1.0, "float", "a place in a chain is one of plgpu.PipelinePipeline"),
+]  # fmt: skip
+
+
+def check_type(emitter, option, value, kind, because):
+    with pytest.raises(TypeError) as error:
+        emitter(**{option: value})
+    name = "max_concurrent_steps" if option == "slots" else option
+    check(error, TypeError, f"{name}={value!r} has type {kind}, but {because}")
+
+
+@pytest.mark.parametrize(("option", "value", "kind", "because"), EITHER)
+@BOTH
+def test_an_option_of_another_type(emitter, option, value, kind, because):
+    check_type(emitter, option, value, kind, because)
+
+
+@pytest.mark.parametrize(("option", "value", "kind", "because"), ONE)
+def test_an_option_of_threads_of_another_type(option, value, kind, because):
+    check_type(specialized, option, value, kind, because)
+
+
+def test_slots_that_are_known_at_run_time_only():
+    def use(x):
+        emit(in_specs=BLOCK, slots=lax.axis_index("wg"))(x)
+
+    with pytest.raises(TypeError) as error:
+        trace(use, (64, 32))
+    check(error, TypeError, "max_concurrent_steps=", "Tracer", COMPILED)
+
+
+def test_a_delay_of_another_type():
+    late = plgpu.BlockSpec((16, 32), lambda i: (i, 0), delay_release=0.5)
+    with pytest.raises(TypeError) as error:
+        emit(in_specs=[late])
+    check(error, TypeError, "in_specs[0]: delay_release=0.5 has type float, but", COMPILED)
+
+
+@pytest.mark.parametrize("integer", [np.int64, np.int8, jnp.int32], ids=lambda kind: kind.__name__)
+def test_integers_of_other_kinds(integer):
+    """NumPy's and JAX's, where they are known; a grid's may be traced, too."""
+    two, one, forty = map(integer, (2, 1, 40))
+
+    def use(x):
+        emit(grid=(two, lax.axis_index("wg") + 1), slots=two, in_specs=[
+            pl.BlockSpec((16, 32), lambda i, j: (i, 0))
+        ])(x)  # fmt: skip
+        specialized(slots=two, memory_registers=forty, num_compute_wgs=one, memory_thread_idx=one)(
+            x
+        )
+
+    trace(use, (64, 32))
+
+
+# An array, of which a kernel has none, and what is none.
+@pytest.mark.parametrize(("value", "kind"), [(np.ones((64, 32)), "ndarray"), ([1.0], "list")])
+@BOTH
+def test_an_operand_that_is_no_ref(emitter, value, kind):
+    specs = [BLOCK] if kind == "ndarray" else [[BLOCK]]
+    with pytest.raises(TypeError) as error:
+        trace(lambda x: emitter(in_specs=specs)(value), (64, 32))
+    check(
+        error, TypeError, "the operand of in_specs[0]",
+        f"has type {kind if kind == 'ndarray' else 'float'}, but",
+        "blocks are copied from and to refs of a kernel: give one",
+    )  # fmt: skip
+
+
+def test_threads_of_an_unknown_axis():
+    with pytest.raises(ValueError) as error:
+        trace(specialized(wg_axis="warpgroup"), (64, 32))
+    check(
+        error, ValueError, "wg_axis='warpgroup' is no axis of this kernel",
+        "no thread would know its role", "give the kernel's thread_name",
+    )  # fmt: skip
 
 
 # One beyond each end of 1 to 32.

@@ -460,6 +460,33 @@ def test_configuration_errors(options, message):
     assert str(error.value) == f"MatmulConfig: {message}"
 
 
+# A field, a value of another type, and that type's name; whole numbers, too.
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("tile_m", 128.0, "float"), ("tile_n", "256", "str"), ("tile_k", None, "NoneType"),
+        ("slots", 2.5, "float"), ("compute_threads", (2,), "tuple"), ("blocks", 2.0, "float"),
+        ("delay_release", [1], "list"), ("width", "8", "str"), ("epilogue_n", 64.0, "float"),
+        ("cluster_m", 2.0, "float"), ("cluster_n", {}, "dict"),
+    ],
+)  # fmt: skip
+def test_configuration_types(field, value, kind):
+    with pytest.raises(TypeError) as error:
+        MatmulConfig(**{field: value})
+    assert str(error.value) == (
+        f"MatmulConfig: {field}={value!r} has type {kind}, but a kernel is compiled for it, so it"
+        " must be an integer that is known before."
+    )
+
+
+def test_a_configuration_of_numpy_s_integers():
+    fields = dataclasses.asdict(dataclasses.replace(CLUSTER, blocks=2))
+    turned = {k: np.int64(v) if isinstance(v, int) else v for k, v in fields.items()}
+    config = MatmulConfig(**turned)
+    assert config == MatmulConfig(**fields)
+    assert not any(isinstance(v, np.integer) for v in dataclasses.asdict(config).values())
+
+
 def check_error(kind, message, a, b, **options):
     with pytest.raises(kind) as error:
         matmul(a, b, **options)
@@ -570,6 +597,45 @@ def test_epilogues():
         "matmul: operand 0 of the epilogue is int32, but it reads float16, bfloat16, float32.",
         a, b, epilogue=jnp.add, operands=(jnp.int32(3),),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"config": {"slots": 3}},
+            "config={'slots': 3} has type dict, but a MatmulConfig says how it is divided.",
+        ),
+        (
+            {"epilogue": "relu"},
+            "epilogue='relu' has type str, but it is called while a kernel is traced: give a"
+            " function.",
+        ),
+        (
+            {"operands": 2.0},
+            "operands=2.0 has type float, but the epilogue's operands come in a tuple or a list, a"
+            " single one too.",
+        ),
+        (
+            {"operands": ("bias",), "epilogue": jnp.add},
+            "operands[0]='bias' has type str, but the epilogue reads arrays and numbers.",
+        ),
+        (
+            {"out_dtype": 32},
+            "out_dtype=32 has type int, but float16, bfloat16, float32 can be stored.",
+        ),
+    ],
+)
+def test_types(options, message):
+    a, b = factors(64, 64, 64)
+    check_error(TypeError, f"matmul: {message}", a, b, **options)
+
+
+def test_factors_that_are_no_arrays():
+    a, b = factors(64, 64, 64)
+    message = "matmul: {} has type {}, but a kernel copies arrays: make one, with jnp.asarray."
+    check_error(TypeError, message.format("a=[[1.0]]", "list"), [[1.0]], b)
+    check_error(TypeError, message.format("b=None", "NoneType"), a, None)
 
 
 def test_another_gpu(monkeypatch):

@@ -279,6 +279,36 @@ def test_errors(call, message):
         call(normal(3, 256))
 
 
+COMPILED = "a kernel is compiled for it, so it must be {} that is known before."
+INTEGER, NUMBER = COMPILED.format("an integer"), COMPILED.format("a number")
+ARRAY = "a kernel copies arrays: make one, with jnp.asarray."
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: softmax([[1.0]]), f"softmax: x=[[1.0]] has type list, but {ARRAY}"),
+        (lambda x: rms_norm(None), f"rms_norm: x=None has type NoneType, but {ARRAY}"),
+        (lambda x: rms_norm(x, 2.0), f"rms_norm: weight=2.0 has type float, but {ARRAY}"),
+        (lambda x: rms_norm(x, eps=None), f"rms_norm: eps=None has type NoneType, but {NUMBER}"),
+        (lambda x: rms_norm(x, eps="tiny"), f"rms_norm: eps='tiny' has type str, but {NUMBER}"),
+        (lambda x: softmax(x, slots=2.0), f"softmax: slots=2.0 has type float, but {INTEGER}"),
+        (lambda x: rms_norm(x, rows="2"), f"rms_norm: rows='2' has type str, but {INTEGER}"),
+    ],
+)
+def test_types(call, message):
+    with pytest.raises(TypeError) as error:
+        call(normal(3, 256))
+    assert str(error.value) == message
+
+
+def test_numpy_s_integers():
+    x = normal(3, 256)
+    with contract.interpreted():
+        one = softmax(x, slots=np.int64(2), rows=np.int32(1))
+        np.testing.assert_array_equal(one, softmax(x, slots=2, rows=1))
+
+
 # On a GPU, at size.
 
 AT_SIZE = [(8192, 8192), (8191, 8200), (33, 128000), (33, 151936), (5, 200), (9999, 1024)]

@@ -2,9 +2,14 @@
 
 The model. Each rung is a configuration of `pipelib.kernels.matmul` and adds one idea of pipelining
 to the one before; nothing else changes but what the idea needs. The last rung, 8, is what a search
-over configurations found (`tuned`). An idea is a change of rung 7 that a search would not keep, or
-that it does not try. What each of them buys is measured by `benchmarks/matmul.py`, and is in no
-place here.
+over configurations found (`tuned`). An idea is a change of rung 7 in one thing, with fewer slots
+where four do not fit then; its reason is what speaks for it or against before it is measured, for a
+product of 8192^3 on 132 SMs. What each of them buys is measured by `benchmarks/matmul.py`, and is
+in no place here.
+
+Not covered, for no configuration says it: steps of 32 (a swizzled row has 64), tiles of 256 x 256
+by two compute threads (an accumulator of 256 registers, where 232 are), stores of fewer than 64
+columns, a thread for the stores.
 """
 
 import dataclasses
@@ -71,6 +76,83 @@ RUNGS: tuple[Rung, ...] = (
 
 _BEST = RUNGS[-1].config
 IDEAS: tuple[Idea, ...] = (
+    # The shape of a tile.
+    Idea(
+        "tiles of 128 x 128", "Less to store at the end of a tile, but a third more bytes.",
+        dataclasses.replace(_BEST, tile_n=128),
+    ),
+    Idea(
+        "tiles of 128 x 192", "A fuller last round of tiles, but a ninth more bytes.",
+        dataclasses.replace(_BEST, tile_n=192),
+    ),
+    Idea(
+        "tiles of 256 x 128", "They share loads of a, the larger; a wgmma reads a fifth more SMEM.",
+        dataclasses.replace(_BEST, tile_m=256, tile_n=128, cluster_m=1, cluster_n=2),
+    ),
+    Idea(
+        "tiles of 256 x 192", "A fifth fewer bytes for each product, in three slots.",
+        dataclasses.replace(_BEST, tile_m=256, tile_n=192, slots=3),
+    ),
+    # Who multiplies.
+    Idea(
+        "one compute thread", "Tiles of 128 x 128; nobody multiplies while it stores.",
+        dataclasses.replace(_BEST, tile_n=128, compute_threads=1),
+    ),
+    Idea(
+        "three compute threads", "Tiles of 192 x 256, in three slots.",
+        dataclasses.replace(_BEST, tile_m=192, slots=3, compute_threads=3),
+    ),
+    Idea(
+        "three of 64 x 192", "As above, with a slot and registers to spare, but more bytes.",
+        dataclasses.replace(_BEST, tile_m=192, tile_n=192, compute_threads=3),
+    ),
+    # Steps and slots.
+    Idea(
+        "steps of 128", "Half as many barriers, but SMEM holds two of them, not four.",
+        dataclasses.replace(_BEST, tile_k=128, slots=2),
+    ),
+    Idea(
+        "steps of 128, 128 x 128", "Half as many barriers; of smaller tiles, SMEM holds three.",
+        dataclasses.replace(_BEST, tile_n=128, tile_k=128, slots=3),
+    ),
+    Idea(
+        "three slots", "A load has less time to arrive; how much does it need?",
+        dataclasses.replace(_BEST, slots=3),
+    ),
+    Idea(
+        "nothing in flight", "Each step's release no longer waits for the next step's wgmma.",
+        dataclasses.replace(_BEST, delay_release=0),
+    ),
+    Idea(
+        "two products in flight", "The tensor core's queue is longer; a slot is free a step later.",
+        dataclasses.replace(_BEST, delay_release=2),
+    ),
+    # The end of a tile.
+    Idea(
+        "stores of 128 columns", "Half as many waits for a staging slot, but three slots are left.",
+        dataclasses.replace(_BEST, epilogue_n=128, slots=3),
+    ),
+    Idea(
+        "stores of 256 columns", "A tile is stored at once, but three slots are left.",
+        dataclasses.replace(_BEST, epilogue_n=256, slots=3),
+    ),
+    Idea(
+        "a pipeline for each tile", "Nothing is loaded while a tile is stored.",
+        dataclasses.replace(_BEST, form="persistent"),
+    ),
+    Idea(
+        "a block for each tile", "Blocks that start when others end go to the SMs that are ahead.",
+        dataclasses.replace(_BEST, form="specialized"),
+    ),
+    # Who shares loads, and who runs together.
+    Idea(
+        "a cluster along n", "Two blocks share each load of a, half the size of one of b.",
+        dataclasses.replace(_BEST, cluster_m=1, cluster_n=2),
+    ),
+    Idea(
+        "four along m", "Four share each load of b, but need places for four at once.",
+        dataclasses.replace(_BEST, cluster_m=4),
+    ),
     Idea(
         "clusters of four", "They load less, but a GPU has places for fewer: some run afterwards.",
         dataclasses.replace(_BEST, cluster_n=2),
@@ -80,27 +162,19 @@ IDEAS: tuple[Idea, ...] = (
         dataclasses.replace(_BEST, blocks=132),
     ),
     Idea(
-        "steps of 128", "Half as many barriers, but SMEM holds two of them, not four.",
-        dataclasses.replace(_BEST, tile_k=128, slots=2),
-    ),
-    Idea(
-        "nothing in flight", "Each step's release no longer waits for the next step's wgmma.",
-        dataclasses.replace(_BEST, delay_release=0),
-    ),
-    Idea(
-        "tiles of 256 x 192", "A fifth fewer bytes for each product, in three slots.",
-        dataclasses.replace(_BEST, tile_m=256, tile_n=192, slots=3),
-    ),
-    Idea(
-        "three compute threads", "Tiles of 192 x 256, in three slots.",
-        dataclasses.replace(_BEST, tile_m=192, slots=3, compute_threads=3),
-    ),
-    Idea(
         "rows of tiles", "Blocks that run together share all of a, and none of b.",
         dataclasses.replace(_BEST, width=1),
     ),
     Idea(
-        "a pipeline for each tile", "Nothing is loaded while a tile is stored.",
-        dataclasses.replace(_BEST, form="persistent"),
+        "groups of 4", "They share more of a, and less of b.",
+        dataclasses.replace(_BEST, width=4),
+    ),
+    Idea(
+        "groups of 16", "They share more of b, and less of a.",
+        dataclasses.replace(_BEST, width=16),
+    ),
+    Idea(
+        "groups along n", "As many bytes; from one round to the next, b stays in the L2, not a.",
+        dataclasses.replace(_BEST, order="n"),
     ),
 )  # fmt: skip

@@ -4,8 +4,11 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import pathlib
 import pickle
+import subprocess
+import sys
 import time
 
 import pytest
@@ -28,6 +31,7 @@ from pipelib.bench.provenance import code_digest
 from pipelib.kernels import tuned
 from pipelib.kernels.ladder import RUNGS
 from pipelib.kernels.products import Problem
+from pipelib.kernels.tune import Row
 from pipelib.kernels.workers import Failed
 from pipelib.measured import ladder
 
@@ -220,6 +224,81 @@ def test_resuming_leaves_out_what_is_of_this_code(tmp_path):
     assert list(session(tmp_path).problems("fp8")) == every
     matmul.write(path, group | {"run": {"sources_digest": "of other code"}})
     assert list(session(tmp_path, resume=True).problems("fp8")) == every
+
+
+# A whole run, but for what the workers do.
+_PARENT = """
+import pathlib, sys
+from benchmarks import matmul
+from pipelib.kernels import tuned
+from pipelib.kernels.tune import Row
+from pipelib.measured import ladder
+from tests.bench import test_matmul as stand_ins
+
+folder = pathlib.Path(sys.argv.pop())
+tuned.FOLDER = folder
+measurer = lambda *_: stand_ins.Measurer()
+matmul.OnGpu, matmul.search_workers = measurer, stand_ins.Workers
+matmul.Workers = stand_ins.Workers
+matmul.run_facts = lambda *_: {
+    "provenance": stand_ins.PROVENANCE, "sources_digest": "none", "command": ""
+}
+matmul.time.sleep = lambda _: None
+matmul.main()
+"""
+PROVENANCE = dict(
+    gpu="NVIDIA H200", driver="1", cuda="12", jax="0", jaxlib="0", python="3", git_commit=None,
+    utc="2026-11-21T18:00:00+00:00",
+)  # fmt: skip
+
+
+class Measurer:
+    """Stands in for `OnGpu`: the same time for every configuration."""
+
+    def each(self, configs):
+        for config in configs:
+            yield Row(config, (1.0, 2.0), 0.0)
+
+    def in_turn(self, configs):
+        return list(self.each(configs))
+
+
+class Workers:
+    """Stands in for `Workers`: all that `prepare` makes is as good."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    @contextlib.contextmanager
+    def hold(self, tasks):
+        yield [lambda method, *_: behaviour("x")[method] for _ in tasks]
+
+    def at_once(self, held, method):
+        return [run(method) for run in held]
+
+
+def test_the_parent_of_the_workers_takes_no_gpu(tmp_path):
+    """Every part of a run, in a process whose JAX finds no device at all: to ask is an error."""
+    found = subprocess.run(
+        [sys.executable, "-c", _PARENT, *SEARCHED, *PLANS, "--only", ":1", "--quiet",
+         "--results", str(tmp_path), str(tmp_path)],
+        env=os.environ | dict(JAX_PLATFORMS="none", PYTHONPATH=str(RESULTS.parents[1])),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    groups = matmul.read(tmp_path / "nvidia-h200" / "matmul.json")
+    assert [group["part"] for group in groups] == ["upstream", *PLANS]
+    ask = "import jax; jax.devices()"
+    assert subprocess.run(
+        [sys.executable, "-c", ask], env=os.environ | dict(JAX_PLATFORMS="none"),
+        capture_output=True,
+    ).returncode != 0  # fmt: skip
 
 
 # Contenders.

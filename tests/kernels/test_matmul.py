@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 import pipelib
 from pipelib import specs
 from pipelib.kernels import MatmulConfig, matmul
-from pipelib.kernels.ladder import RUNGS
+from pipelib.kernels.ladder import IDEAS, RUNGS
 from pipelib.kernels.matmul import default_config
 from tests.emitters.contract import interpreted
 
@@ -320,6 +320,26 @@ def test_check_finds_nothing(config, transposed):
     assert list(pipelib.check(program, strict=True)) == []
     config = config or default_config(m, n, HALF, HALF)
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
+
+
+@pytest.mark.parametrize("idea", IDEAS, ids=lambda idea: idea.name)
+def test_ideas_of_the_ladder(idea):
+    """Each fits, is sound, and lowers at the size at which it is measured."""
+    idea.config.check(BRAIN, BRAIN)
+    multiply = lambda a, b: matmul(a, b, config=idea.config)
+    program = pipelib.trace(multiply, *factors(768, 1024, 512, BRAIN))
+    assert list(pipelib.check(program, strict=True)) == []
+    assert program.smem_bytes == idea.config.smem_bytes(BRAIN, BRAIN)
+    square = jax.ShapeDtypeStruct((8192, 8192), BRAIN)
+    lowered = jax.jit(multiply).trace(square, square).lower(lowering_platforms=("cuda",))
+    assert "mosaic_gpu" in lowered.as_text()
+
+
+def test_ideas_differ():
+    """From each other and from every rung."""
+    configs = [idea.config for idea in IDEAS] + [rung.config for rung in RUNGS]
+    assert len(set(configs)) == len(configs)
+    assert len({idea.name for idea in IDEAS}) == len(IDEAS)
 
 
 @pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)

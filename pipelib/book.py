@@ -25,8 +25,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.bench import provenance, timing
+from pipelib.comparison import judge, relative_error
 from pipelib.gallery import GALLERY
-from pipelib.grading import Grade, grade, relative_error
+from pipelib.grading import Grade, grade
 from pipelib.measured import outcomes
 from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.player import Player, Setting
@@ -151,9 +152,8 @@ def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
     """Says how far a kernel's result is from its reference; raises if too far.
 
     Raises:
-      AssertionError: If its `relative_error` exceeds `tolerance`, or is not a
-        number.
-      ValueError: If their shapes differ.
+      AssertionError: If its `relative_error` exceeds `tolerance`, is not a number, or cannot be
+        measured, since shapes or dtypes differ.
 
     Example:
       >>> x = jnp.arange(4.0)
@@ -161,14 +161,12 @@ def check(name: str, actual: Any, expected: Any, *, tolerance: float) -> None:
       x + 1: relative error 0.0e+00, within 1e-06.
       >>> book.check("x + 1", x, [1.0, 2.0, 3.0, 4.0], tolerance=1e-6)
       Traceback (most recent call last):
-      AssertionError: x + 1 is wrong: its relative error 3.7e-01 is over 1e-06.
+      AssertionError: x + 1 is wrong: relative error 3.7e-01, over 1e-06.
     """
-    error = relative_error(actual, expected)
-    if not error <= tolerance:
-        raise AssertionError(
-            f"{name} is wrong: its relative error {error:.1e} is over {tolerance:.0e}."
-        )
-    say(f"{name}: relative error {error:.1e}, within {tolerance:.0e}.")
+    is_right, said = judge(name, [(actual, expected)], tolerance)
+    if not is_right:
+        raise AssertionError(said)
+    say(said)
 
 
 def compare(

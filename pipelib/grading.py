@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 import pipelib
+from pipelib.comparison import judge
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.report import count
@@ -52,25 +52,6 @@ class Grade(NamedTuple):
 
     def _verdict(self) -> str:
         return "Passed." if self.passed else "Not yet."
-
-
-def relative_error(actual: Any, expected: Any) -> float:
-    """How far an array is off: the norm of its difference over the norm of the expected one.
-
-    The norms are Frobenius norms in float64. If the expected one is zero, that of the difference.
-
-    Raises:
-      ValueError: the arrays have different shapes.
-
-    Example:
-      >>> round(book.relative_error([3.0, 4.1], [3.0, 4.0]), 3)
-      0.02
-    """
-    actual, expected = (np.asarray(x).astype(np.float64) for x in (actual, expected))
-    if actual.shape != expected.shape:
-        raise ValueError(f"its shape is {actual.shape}, but {expected.shape} is expected.")
-    norm = np.linalg.norm(expected.ravel()) or 1.0
-    return float(np.linalg.norm((actual - expected).ravel()) / norm)
 
 
 class _Fails(Exception):
@@ -113,7 +94,7 @@ def grade(
       ...     book.grade(softmax, x, expected=expected, tolerance=1e-6)
       Passed.
       - The checker finds nothing.
-      - Its result is ...
+      - Its result: ... within 1e-06.
     """
     if not by > 0:
         raise ValueError(f"grade: {by=} is not above 0, so no time would be too long.")
@@ -168,12 +149,7 @@ def _compared(actual: Any, expected: Any, tolerance: float) -> str:
             " expected."
         )
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
-    try:
-        errors = [relative_error(*pair) for pair in pairs]
-    except ValueError as error:
-        raise _Fails(f"Its result cannot be compared: {error}") from error
-    worst = np.max(errors, initial=0.0)  # a NaN stays
-    said = f"the relative error is {worst:.1e}, and {tolerance:.0e} is the most"
-    if not worst <= tolerance:
-        raise _Fails(f"Its result is wrong: {said}.")
-    return f"Its result is right: {said}." if worst else "Its result is exact."
+    is_right, said = judge("Its result", pairs, tolerance)
+    if not is_right:
+        raise _Fails(said)
+    return said

@@ -143,7 +143,7 @@ ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.j
 )
 def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
     found = {path.name for path in notebooks.sources(code)}
-    some = {"ring.py", "pipeline.py", "book.py", "grading.py", "bench", "__init__.py"}
+    some = {"ring.py", "pipeline.py", "book.py", "comparison.py", "bench", "__init__.py"}
     optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
     optional |= {"measured", "memory_bound.json", "machine.json", "attention.json"}
     assert some <= found

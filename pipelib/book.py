@@ -16,7 +16,6 @@ Measured numbers reach the text through `say`, so that none is typed by hand.
 import dataclasses
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,9 +28,9 @@ from pipelib.comparison import judge, relative_error
 from pipelib.gallery import GALLERY
 from pipelib.grading import Grade, grade
 from pipelib.measured import outcomes
-from pipelib.schedule.paths import relative_paths
+from pipelib.page import first_findings, report_text
 from pipelib.schedule.player import Player, Setting
-from pipelib.schedule.report import Report, count
+from pipelib.schedule.report import Report
 
 __all__ = [
     "Device",
@@ -239,7 +238,7 @@ def show_report(report: Report) -> None:
       kernel: no finding (9 ops of 1 thread checked)
       ````
     """
-    say(f"````text\n{_report_text(report)}\n````")
+    say(f"````text\n{report_text(report)}\n````")
 
 
 def show_hazard(name: str) -> None:
@@ -258,7 +257,7 @@ def show_hazard(name: str) -> None:
     """
     hazard, seen = GALLERY[name], outcomes.Outcomes.read()
     source = hazard.source().replace("  # fmt: skip", "")
-    report = _report_text(pipelib.check(hazard.program(fixed=False)), most=2)
+    report = report_text(pipelib.check(hazard.program(fixed=False)), most=2)
     say(
         f"{hazard.summary}\n\n````python\n{source}````\n\n"
         f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n"
@@ -282,9 +281,7 @@ def play_hazard(name: str, **window: Any) -> Player:
         program = hazard.program(fixed=version == "mended")._replace(name=hazard.title)
         findings = [*pipelib.check(program)]
         kinds = ", ".join({finding.kind: None for finding in findings}) or "no finding"
-        causes = findings[0].cause if findings else ""
-        if len(findings) > 1:
-            causes += f" ({len(findings) - 1} more)"
+        causes = " ".join(first_findings(finding.cause for finding in findings))
         timeline = pipelib.simulate(program, pipelib.H200)
         settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
     return pipelib.player(settings, **window)
@@ -306,22 +303,6 @@ def hazard_table() -> str:
         kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
         rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(seen.row(name))} |")
     return "\n".join(rows)
-
-
-def _report_text(report: Report, most: int = sys.maxsize) -> str:
-    """A report's words in lines for a page, without this machine's paths."""
-    parts = str(report).split("\n\n")
-    if (more := len(report) - most) > 0:
-        parts[most : len(report)] = [f"({count(more, 'more finding')})"]
-    text = relative_paths("\n\n".join(parts))
-    return "\n".join(map(_wrapped, text.split("\n")))
-
-
-def _wrapped(line: str) -> str:
-    """Prose in short lines; what is indented deeply is code, and stays."""
-    if line.startswith("    "):
-        return line
-    return textwrap.fill(line, 72, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _find_device() -> Device:

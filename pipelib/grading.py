@@ -23,9 +23,8 @@ import jax
 
 import pipelib
 from pipelib.comparison import judge
+from pipelib.page import first_findings
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.paths import relative_paths
-from pipelib.schedule.report import count
 
 
 class Grade(NamedTuple):
@@ -114,8 +113,7 @@ def _look(answer, args, expected, tolerance, strict) -> Iterator[str]:
     program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
     if not report.ok:
-        more = f" ({count(len(report) - 1, 'more finding')})" if len(report) > 1 else ""
-        words = relative_paths(f"{report[0]}{more}")
+        words = " ".join(first_findings(map(str, report)))
         raise _Fails(f"The checker found a fault, so it was not run. {words}")
     yield "The checker finds nothing."
     run = lambda: jax.block_until_ready(answer(*args))

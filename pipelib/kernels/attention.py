@@ -28,7 +28,7 @@ from jax import lax
 from pipelib.kernels import attention_backward, attention_blocks
 from pipelib.kernels.attention_band import Problem, Sizes
 from pipelib.kernels.attention_config import HEAD_DIMS, AttentionConfig
-from pipelib.kernels.device import default_device
+from pipelib.kernels.device import default_device, require_hopper
 from pipelib.kernels.matmul_config import PIECE_ROWS
 from pipelib.kernels.sharding import varying_alike
 
@@ -126,6 +126,7 @@ def attention_kernel(
             f"attention_kernel: {q.shape[1]} queries are not a multiple of {block} (rows x"
             f" compute_threads), so {block - rest} numbers must be cut off the log-sum-exp."
         )
+    require_hopper("attention_kernel")
     return attention_blocks.run(q, k, v, (), problem)
 
 
@@ -227,13 +228,7 @@ def _addressable(q: Any, k: Any) -> bool:
 def _attention(q, k, v, segments: tuple, problem: Problem) -> tuple[jax.Array, jax.Array]:
     if not _addressable(q, k):
         return _reference(q, k, v, segments, problem)
-    device = default_device()
-    capability = str(getattr(device, "compute_capability", ""))
-    if device.platform == "gpu" and not capability.startswith("9."):
-        raise ValueError(
-            f"attention: {device.device_kind} has compute capability {capability}, but wgmma needs"
-            " 9.x, a Hopper GPU."
-        )
+    require_hopper("attention")
     out, lse = attention_blocks.run(q, k, v, segments, _configured(problem, q))
     return varying_alike(out, lse, q)[:2]
 
@@ -318,6 +313,7 @@ def _backward(problem: Problem, arrays: tuple, cotangents: tuple) -> tuple:
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     delta = jnp.moveaxis(product.sum(-1), 1, 2) - d_lse
     if _addressable(q, k) and (problem := _configured(problem, q)).config.gradients(q.shape[-1]):
+        require_hopper("attention")  # the forward pass may have run on another device
         run = attention_backward.run
         found = varying_alike(*run((q, k, v, d_out, segments), lse, delta, problem), q)[:3]
     else:

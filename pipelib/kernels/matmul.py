@@ -28,7 +28,7 @@ from jax import lax
 
 from pipelib import specs
 from pipelib.kernels import matmul_blocks
-from pipelib.kernels.device import default_device, num_sms
+from pipelib.kernels.device import num_sms, require_hopper
 from pipelib.kernels.matmul_blocks import Epilogue, Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 from pipelib.kernels.sharding import varying_alike
@@ -258,13 +258,7 @@ def _addressable(a: Any, b: Any, operands: Sequence[Any], product: Product) -> b
 def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
     if not _addressable(a, b, operands, product):
         return _fallback(a, b, operands, product)
-    device = default_device()
-    capability = str(getattr(device, "compute_capability", ""))
-    if device.platform == "gpu" and not capability.startswith("9."):
-        raise ValueError(
-            f"matmul: {device.device_kind} has compute capability {capability}, but wgmma needs"
-            " 9.x, a Hopper GPU."
-        )
+    require_hopper("matmul")
     if product.config is None:
         m, n, k = product.sizes(a, b)
         matrices = _matrices(operands, (m, n))

@@ -54,7 +54,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
-from pipelib.kernels.device import num_sms
+from pipelib.kernels.device import num_sms, require_hopper
 from pipelib.pipeline import emit_pipeline
 
 #: Bytes of a step's loads, of whole rows if several and of a chunk; the longest row in registers,
@@ -73,7 +73,7 @@ class RmsNorm(NamedTuple):
     length: int
     eps: float
 
-    fill, start, approximate = 0.0, (0.0,), False
+    name, fill, start, approximate = "rms_norm", 0.0, (0.0,), False
 
     def of(self, x: jax.Array) -> tuple:
         """The statistics of a chunk."""
@@ -102,7 +102,7 @@ class Softmax(NamedTuple):
 
     approximate: bool
 
-    fill, start = -math.inf, (-math.inf, 0.0)
+    name, fill, start = "softmax", -math.inf, (-math.inf, 0.0)
 
     def of(self, x: jax.Array) -> tuple:
         """The statistics of a chunk."""
@@ -300,6 +300,7 @@ def _forward(
         plan = x.size and Plan.of(x.size // length, length, size, weight_size, slots, rows)
         if not plan:
             return operation.reference(x, *weight)
+        require_hopper(operation.name, or_newer=True)
         return run(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
 
     @call.def_vmap
@@ -340,7 +341,7 @@ def rms_norm(
 
     Raises:
       ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
-        do not fit.
+        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run).
 
     Example:
       >>> x = jnp.full((4, 128), 3.0)
@@ -383,7 +384,7 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Raises:
       ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
-        do not fit.
+        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run).
 
     Example:
       >>> with plgpu.force_gpu_interpret_mode():

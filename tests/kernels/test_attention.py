@@ -41,6 +41,7 @@ from tests.kernels.attention_cases import (
     spread_over,
     uses_kernel,
 )
+from tests.kernels.test_device import pretend
 
 # Interpreted, with race detection.
 
@@ -349,13 +350,12 @@ def test_wrong_arrays():
 
 
 def test_another_gpu(monkeypatch):
-    class Ampere:
-        platform, device_kind, compute_capability, core_count = "gpu", "NVIDIA A100", "8.0", 108
-
-    monkeypatch.setattr(jax, "devices", lambda *_: [Ampere])
+    pretend(monkeypatch, "NVIDIA A100", "8.0")
     message = "attention: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU"
     with pytest.raises(ValueError, match=re.escape(message)):
         attention(*operands(64, 88))
+    with pytest.raises(ValueError, match=re.escape(message.replace(":", "_kernel:"))):
+        attention_kernel(*operands(128, 88, head_dim=128), config=config_of(128))
 
 
 # On a Hopper GPU.

@@ -27,6 +27,7 @@ from tests.kernels.attention_cases import (
     small,
     spread_over,
 )
+from tests.kernels.test_device import pretend
 
 # Of the norm of a gradient: dS is rounded to the dtype, as P is and as the result, which delta is
 # made of. One block of 64 columns lost of 200 gives over 0.1.
@@ -256,6 +257,16 @@ def test_default_configurations_fit(head_dim):
             kernel.check(results, head_dim, not config.in_place)
             assert kernel.smem_bytes(results, head_dim, not config.in_place) <= specs.SMEM_BYTES
     assert AttentionConfig().gradients(256) is None
+
+
+def test_another_gpu_than_the_forward_pass_ran_on(monkeypatch):
+    arrays = operands(8, 16)
+    with interpreted(), monkeypatch.context() as patch:
+        pull = jax.vjp(lambda *x: attention(*x, config=small("plain")), *arrays)[1]
+        pretend(patch, "NVIDIA A100", "8.0")
+        message = "attention: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            pull(arrays[0])
 
 
 # On a Hopper GPU.

@@ -1,11 +1,21 @@
-"""The device that grids are sized for: asked where it is a GPU, an H100 or H200 elsewhere."""
+"""The device that kernels are for: how many SMs it has, and whether it can run them."""
 
+import re
 import types
 
 import jax
 import pytest
 
 from pipelib.kernels import device
+
+
+def pretend(monkeypatch, device_kind, compute_capability, platform="gpu"):
+    """JAX's only device is another."""
+    found = types.SimpleNamespace(
+        platform=platform, device_kind=device_kind, compute_capability=compute_capability,
+        core_count=108,
+    )  # fmt: skip
+    monkeypatch.setattr(jax, "devices", lambda *_: [found])
 
 
 @pytest.mark.parametrize(("platform", "sms"), [("gpu", 114), ("cpu", 132)])
@@ -21,3 +31,41 @@ def test_the_default_device_is_the_one_that_jax_is_told():
         assert device.default_device() == jax.devices("cpu")[0]
     with jax.default_device(jax.devices("cpu")[0]):
         assert device.default_device() is jax.devices("cpu")[0]
+
+
+@pytest.mark.parametrize("or_newer", [False, True])
+def test_a_hopper_and_what_is_no_gpu_are_refused_nothing(or_newer, monkeypatch):
+    device.require_hopper("kernel", or_newer=or_newer)
+    pretend(monkeypatch, "NVIDIA H200", "9.0")
+    device.require_hopper("kernel", or_newer=or_newer)
+    pretend(monkeypatch, "Other", "8.0", platform="tpu")
+    device.require_hopper("kernel", or_newer=or_newer)
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "capability"),
+    [("NVIDIA A100", "8.0"), ("NVIDIA B200", "10.0"), ("AMD MI300", "gfx942")],
+)
+def test_wgmma_needs_a_hopper(device_kind, capability, monkeypatch):
+    pretend(monkeypatch, device_kind, capability)
+    message = (
+        f"kernel: {device_kind} has compute capability {capability}, but wgmma needs 9.x, a Hopper"
+        " GPU."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        device.require_hopper("kernel")
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "capability"), [("NVIDIA L4", "8.9"), ("AMD MI300", "gfx942")]
+)
+def test_tma_needs_a_hopper_or_newer(device_kind, capability, monkeypatch):
+    pretend(monkeypatch, device_kind, capability)
+    message = (
+        f"kernel: {device_kind} has compute capability {capability}, but TMA needs 9.0 or more,"
+        " Hopper or newer."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        device.require_hopper("kernel", or_newer=True)
+    pretend(monkeypatch, "NVIDIA B200", "10.0")
+    device.require_hopper("kernel", or_newer=True)

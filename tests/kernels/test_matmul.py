@@ -17,6 +17,7 @@ from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.ladder import IDEAS, RUNGS
 from pipelib.kernels.matmul import default_config
 from tests.emitters.contract import interpreted
+from tests.kernels.test_device import pretend
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
@@ -659,10 +660,7 @@ def test_factors_that_are_no_arrays():
 
 
 def test_another_gpu(monkeypatch):
-    class Ampere:
-        platform, device_kind, compute_capability, core_count = "gpu", "NVIDIA A100", "8.0", 108
-
-    monkeypatch.setattr(jax, "devices", lambda *_: [Ampere])
+    pretend(monkeypatch, "NVIDIA A100", "8.0")
     check_error(
         ValueError,
         "matmul: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU.",

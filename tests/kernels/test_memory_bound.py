@@ -18,6 +18,7 @@ from pipelib.kernels.memory_bound import (
     softmax_reference,
 )
 from tests.emitters import contract
+from tests.kernels.test_device import pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -300,6 +301,17 @@ def test_types(call, message):
     with pytest.raises(TypeError) as error:
         call(normal(3, 256))
     assert str(error.value) == message
+
+
+@BOTH
+def test_another_gpu(kernel, monkeypatch):
+    pretend(monkeypatch, "NVIDIA A100", "8.0")
+    message = (
+        f"{kernel.__name__}: NVIDIA A100 has compute capability 8.0, but TMA needs 9.0 or more,"
+        " Hopper or newer."
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        kernel(normal(4, 256))
 
 
 def test_numpy_s_integers():

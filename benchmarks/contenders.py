@@ -24,7 +24,7 @@ from pipelib.kernels.tune import SOURCES, ours
 from pipelib.measured import ladder
 
 #: As who reads the record knows them.
-CUBLAS, UPSTREAM, TUNED = f"{ladder.CUBLAS} (XLA)", ladder.UPSTREAM, ladder.TUNED
+CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
 #: XLA times some of cuBLAS's kernels and picks one, not always the same, so it picks twice; with
 #: no times it takes cuBLAS's own choice. The fastest of the three is what others are held against.
 AGAIN, UNTIMED = f"{CUBLAS}, picked again", f"{CUBLAS}, own choice"

@@ -1,10 +1,9 @@
 """What the record of `benchmarks/attention.py` says, for the chapter on attention.
 
-The model. As in `pipelib.measured.ladder`, of which this takes rates, spreads and shares: a `Group`
-is one problem and what was measured of each contender on it, in one run. The *baseline* of a group
-is the fastest contender that is not pipelib's. JAX's kernels were given several configurations
-each, of which the fastest counts. A contender that was refused, or whose result was wrong, has no
-rate but a reason.
+The model. A `Group` is one problem and what was measured of its contenders, as
+`pipelib.measured.contenders` has it. The baseline is the fastest contender that is not pipelib's.
+JAX's kernels were given several configurations each, of which the fastest counts. A contender that
+was refused, or whose result was wrong, has no rate but a reason.
 
 Operations are those of two products for each score that is seen (five in the backward pass), and of
 causal scores half are seen; exponentials are not counted.
@@ -17,7 +16,7 @@ import pathlib
 from collections.abc import Iterable
 
 from pipelib.kernels.attention_ladder import RUNGS
-from pipelib.measured import ladder, results
+from pipelib.measured import contenders, results
 
 #: What the benchmark calls ours; with a comma and more, ours with a configuration of another kind.
 OURS = "attention"
@@ -41,7 +40,7 @@ _PAIRS = [
 ]  # fmt: skip
 
 
-class Group(ladder.Group):
+class Group(contenders.Group):
     """One problem, and what was found of each contender: samples in microseconds, or a reason."""
 
     @property
@@ -62,31 +61,20 @@ class Group(ladder.Group):
         """The fastest that is not ours."""
         return self.fastest(*OTHERS)
 
-    def fastest(self, *kinds: str) -> str | None:
-        """The fastest contender of these kinds, as names have it before a comma; None if none."""
-        names = (name for name in self.contenders if name.partition(",")[0] in kinds)
-        rates = {name: rate for name in names if (rate := self.rate(name))}
-        return max(rates, key=rates.get, default=None)
-
-    def rate(self, name: str, kind: str = "burst") -> float | None:
+    def rate(self, name: str | None, kind: str = "burst") -> float | None:
         """Operations a second of "burst"s; None for what has none, or a wrong result."""
         if "reason" in self.contenders.get(name, {}):
             return None
         return super().rate(name, kind)
 
-    def error(self, name: str) -> float | None:
+    def error(self, name: str | None) -> float | None:
         """The relative error against float64, of sampled rows; None if it was not taken."""
         return self.contenders.get(name, {}).get("float64", {}).get("relative")
 
 
 def groups(part: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Group]:
     """The groups of a part, "forward", "ladder" or "backward"; none if it is not there."""
-    records = results.read(f"{results.GPU}/attention.json", folders)
-    return [
-        Group(group["problem"], group["contenders"], group["run"])
-        for record in records for group in record["groups"]
-        if group["part"] == part and "contenders" in group
-    ]  # fmt: skip
+    return Group.read("attention.json", part, folders)
 
 
 def like(found: Iterable[Group], **problem: object) -> list[Group]:
@@ -101,12 +89,12 @@ NONE = "(The record of attention has none of these yet: `make benchmark` measure
 
 def missing(part: str) -> str:
     """What a page says where the record has no such part, or is not there."""
-    return f"(The record of attention has no part `{part}`: `make benchmark` measures it.)"
+    return results.missing(f"part `{part}`", "The record of attention")
 
 
 def where(found: list[Group]) -> str:
     """A sentence on the machine and the times of some groups."""
-    return ladder.where(found) if found else missing("forward")
+    return contenders.where(found) if found else missing("forward")
 
 
 def table(found: list[Group]) -> str:
@@ -116,45 +104,35 @@ def table(found: list[Group]) -> str:
     """
     if not found:
         return NONE
-    kinds = [kind for kind in OTHERS if any(g.fastest(kind) for g in found)]
-    lines = ["| sequence x head | ours | " + " | ".join(OTHERS[k] for k in kinds) + " | speed |"]
-    lines.append("|---|--:|" + "--:|" * len(kinds) + "--:|")
+    kinds, rows = _kinds(found), []
     for group in found:
         best = group.fastest(OURS)
-        cells = [group.shape, _rate(group, best, group.spread(best) if best else None)]
-        cells += [_rate(group, group.fastest(kind)) for kind in kinds]
-        share = group.share(best) if best else None
-        lines.append("| " + " | ".join([*cells, f"{share:.2f}x" if share else "-"]) + " |")
-    return "\n".join(lines)
+        others = (group.tflops(group.fastest(kind)) for kind in kinds)
+        rows.append([group.shape, group.cell(best), *others, group.times(best)])
+    head = "sequence x head", "ours", *(OTHERS[kind] for kind in kinds), "speed"
+    return results.table(head, rows)
 
 
 def ladder_table(found: list[Group]) -> str:
     """A row for each rung: TFLOP/s ± half the distance between quartiles, for each problem."""
     if not found:
         return missing("ladder")
-    lines = ["| rung | " + " | ".join(group.shape for group in found) + " |"]
-    lines.append("|---|" + "--:|" * len(found))
-    for name, words in NAMES.items():
-        cells = (_cell(group, name) for group in found)
-        lines.append(f"| {words} | " + " | ".join(cells) + " |")
-    cells = (_rate(group, group.baseline) for group in found)
-    lines.append("| cuDNN | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = [[words, *(group.cell(name) for group in found)] for name, words in NAMES.items()]
+    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
+    return results.table(["rung", *(group.shape for group in found)], rows)
 
 
 def turns_table(found: list[Group]) -> str:
     """The worth of turns: each rung that takes them beside that which it has them added to."""
-    measured = [group for group in found if any(group.share(on, off) for off, on in _PAIRS)]
-    if not measured:
-        return missing("ladder")
-    lines = ["| sequence x head | rungs | without | with | speed |", "|---|---|--:|--:|--:|"]
-    for group in measured:
+    rows = []
+    for group in found:
         for off, on in _PAIRS:
             if share := group.share(on, off):
                 numbers = f"{off.removeprefix('rung ')} and {on.removeprefix('rung ')}"
-                cells = f"{_cell(group, off)} | {_cell(group, on)} | {share:.3f}x"
-                lines.append(f"| {group.shape} | {numbers} | {cells} |")
-    return "\n".join(lines)
+                cells = group.cell(off), group.cell(on), f"{share:.3f}x"
+                rows.append([group.shape, numbers, *cells])
+    head = "sequence x head", "rungs", "without", "with", "speed"
+    return results.table(head, rows, words=(0, 1)) if rows else missing("ladder")
 
 
 def errors_table(found: list[Group]) -> str:
@@ -162,25 +140,14 @@ def errors_table(found: list[Group]) -> str:
     measured = [group for group in found if group.error(OURS) is not None]
     if not measured:
         return NONE
-    kinds = [kind for kind in OTHERS if any(g.fastest(kind) for g in measured)]
-    lines = ["| sequence x head | ours | " + " | ".join(OTHERS[k] for k in kinds) + " |"]
-    lines.append("|---|--:|" + "--:|" * len(kinds))
+    kinds, rows = _kinds(measured), []
     for group in measured:
-        names = [OURS, *(group.fastest(kind) for kind in kinds)]
-        errors = (name and group.error(name) for name in names)
+        errors = (group.error(name) for name in (OURS, *map(group.fastest, kinds)))
         cells = (f"{error:.1e}" if error is not None else "-" for error in errors)
-        lines.append(f"| {group.shape} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rows.append([group.shape, *cells])
+    return results.table(["sequence x head", "ours", *(OTHERS[kind] for kind in kinds)], rows)
 
 
-def _rate(group: Group, name: str | None, spread: float | None = None) -> str:
-    rate = group.rate(name or "")
-    words = f"{rate / 1e12:.0f}" if rate else "-"
-    return words if spread is None else f"{words} ± {spread:.1%}"
-
-
-def _cell(group: Group, name: str) -> str:
-    """A rung's rate; the reason why there is none; or that it is not for such heads."""
-    if group.rate(name) is None:
-        return group.contenders.get(name, {}).get("reason", "-")
-    return _rate(group, name, group.spread(name))
+def _kinds(found: list[Group]) -> list[str]:
+    """The kinds of others of which one was measured."""
+    return [kind for kind in OTHERS if any(group.fastest(kind) for group in found)]

@@ -4,9 +4,9 @@ A record that is not there, or lacks a part, gives no points and a sentence in p
 """
 
 import pathlib
-from statistics import median
 from typing import Any
 
+from pipelib.bench.timing import Samples
 from pipelib.measured import results
 
 
@@ -18,7 +18,7 @@ def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any
 
 def rate(row: dict[str, Any], samples: str = "burst_us") -> float:
     """Bytes a second, read and written together, at the median time of some samples."""
-    return row["bytes"] / median(row[samples]) * 1e6
+    return Samples(tuple(row[samples])).rate(row["bytes"])
 
 
 def curve(found: dict[str, Any]) -> dict[int, list[tuple[float, float]]]:
@@ -36,13 +36,13 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
     here = [row for row in here if row["dtype"] == dtype and _is_plain(row)]
     copies = [rate(row) for row in here if row["kernel"] == "copy"]
     if not copies:
-        return f"(The record has no copy of {rows} x {length}: `make benchmark` measures it.)"
-    lines = ["| kernel | µs | TB/s | of the fastest copy |", "|---|--:|--:|--:|"]
+        return results.missing(f"copy of {rows} x {length}")
+    lines = []
     for row in here:
-        us, width = median(row["burst_us"]), rate(row)
+        us, width = Samples(tuple(row["burst_us"])).median_us, rate(row)
         name = f"{row['kernel']}, {row['variant']}"
-        lines.append(f"| {name} | {us:.1f} | {width / 1e12:.2f} | {width / max(copies):.1%} |")
-    return "\n".join(lines)
+        lines.append([name, f"{us:.1f}", f"{width / 1e12:.2f}", f"{width / max(copies):.1%}"])
+    return results.table(("kernel", "µs", "TB/s", "of the fastest copy"), lines)
 
 
 def _is_plain(row: dict[str, Any]) -> bool:

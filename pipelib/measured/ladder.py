@@ -1,9 +1,8 @@
 """What the records of `benchmarks/matmul.py` say of the ladder, for its chapter.
 
-The model. A `Group` is one product and what was measured of each *contender* on it, in one run. A
-rate counts operations a second at the median time. The *baseline* is the fastest of the ways in
-which XLA picked cuBLAS's kernel in that run, and a share is of its rate. The first half of a
-sustained run is left out, in which the clock still falls.
+The model. A `Group` is one product and what was measured of its contenders, as
+`pipelib.measured.contenders` has it. The baseline is the fastest of the ways in which XLA picked
+cuBLAS's kernel in that run.
 
 Records may lack a part: what is asked of it is then empty, and a table says so in a sentence.
 """
@@ -11,26 +10,23 @@ Records may lack a part: what is asked of it is then empty, and a table says so 
 import math
 import pathlib
 from collections.abc import Iterable
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 from pipelib.kernels import tuned
 from pipelib.kernels.ladder import IDEAS, RUNGS
-from pipelib.measured import results
+from pipelib.measured import contenders, results
 
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
-TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS"
+TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS (XLA)"
 #: The rungs, and what tuning found beyond them.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
 NAMES[TUNED] = f"rung {len(RUNGS)}, tuned"
+_UNMEASURED = "not measured"
 
 
-class Group(NamedTuple):
+class Group(contenders.Group):
     """One product, and what was found of each contender: samples in microseconds, or a reason."""
-
-    problem: dict[str, Any]
-    contenders: dict[str, dict[str, Any]]
-    run: dict[str, Any]
 
     @property
     def shape(self) -> str:
@@ -45,34 +41,7 @@ class Group(NamedTuple):
     @property
     def baseline(self) -> str | None:
         """The fastest of cuBLAS's."""
-        names = [name for name in self.contenders if name.startswith(CUBLAS)]
-        rates = {name: rate for name in names if (rate := self.rate(name))}
-        return max(rates, key=rates.get, default=None)
-
-    def rate(self, name: str, kind: str = "burst") -> float | None:
-        """Operations a second of "burst"s or of the "sustained" run; None if there is none."""
-        us = self.contenders.get(name, {}).get(f"{kind}_microseconds")
-        if not us:
-            return None
-        return self.flops / median(us if kind == "burst" else _late(us)) * 1e6
-
-    def spread(self, name: str) -> float:
-        """Half the distance between the quartiles of bursts, as a fraction of the median."""
-        low, middle, high = quantiles(self.contenders[name]["burst_microseconds"], n=4)
-        return (high - low) / 2 / middle
-
-    def share(self, name: str, of: str | None = None, kind: str = "burst") -> float | None:
-        """A contender's rate over another's, by default the baseline's; None without both."""
-        rates = self.rate(name, kind), self.rate(of or self.baseline or "", kind)
-        return rates[0] / rates[1] if all(rates) else None
-
-    def driver(self, name: str) -> tuple[float, float] | None:
-        """Hz and W that the driver reports in the late half of a sustained run."""
-        lines = [line.split(",") for line in self.contenders.get(name, {}).get("driver", ())]
-        if not lines:
-            return None
-        late = _late(lines)
-        return median(float(line[0]) for line in late) * 1e6, median(float(x[1]) for x in late)
+        return self.fastest(CUBLAS)
 
 
 class Search(NamedTuple):
@@ -114,12 +83,7 @@ _TOGETHER = {"tile_m", "tile_n", "compute_threads", "slots"}, {"cluster_m", "clu
 
 def groups(part: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Group]:
     """The groups of one part of the record; none if it is not there."""
-    records = results.read(f"{results.GPU}/matmul.json", folders)
-    return [
-        Group(group["problem"], group["contenders"], group["run"])
-        for record in records for group in record["groups"]
-        if group["part"] == part and "contenders" in group
-    ]  # fmt: skip
+    return Group.read("matmul.json", part, folders)
 
 
 def searches(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Search]:
@@ -140,30 +104,17 @@ def _shape(problem: dict[str, Any]) -> str:
     return "x".join(str(problem[axis]) for axis in "mnk")
 
 
-def _late(samples: list[Any]) -> list[Any]:
-    return samples[len(samples) // 2 :]
-
-
 # Words and tables, in Markdown.
 
 
 def missing(part: str) -> str:
     """What a page says where the record has no such part."""
-    return f"(The record has no part `{part}`: `make benchmark` measures it.)"
+    return results.missing(f"part `{part}`")
 
 
-def where(found: Iterable[Group]) -> str:
+def where(found: list[Group]) -> str:
     """A sentence on the machine and the times of some groups."""
-    runs = [group.run["provenance"] for group in found]
-    if not runs:
-        return missing("ladder")
-    names, dates = ({run[key][:30] for run in runs} for key in ("gpu", "utc"))
-    versions = sorted({run["jax"] for run in runs})
-    days = sorted({date[:10] for date in dates})
-    return (
-        f"Measured on an {' and an '.join(sorted(names))}, JAX {', '.join(versions)},"
-        f" {' to '.join(dict.fromkeys((days[0], days[-1])))}."
-    )
+    return contenders.where(found) if found else missing("ladder")
 
 
 def rung_row(number: int, found: list[Group]) -> str:
@@ -183,39 +134,33 @@ def _rungs(numbers: Iterable[int], found: list[Group]) -> str:
     """The rows of some rungs."""
     if not found:
         return missing("ladder")
-    rows = (f"| {NAMES[name]} | {_cells(name, found)} |" for name in map("rung {}".format, numbers))
-    return "\n".join([*_head("kernel", found), *rows])
+    names = map("rung {}".format, numbers)
+    return results.table(_head("kernel", found), (_row(NAMES[name], name, found) for name in names))
 
 
 def ladder_table(found: list[Group]) -> str:
     """All rungs, the tuned kernel, JAX's own and cuBLAS: TFLOP/s ± spread (share of cuBLAS's)."""
     if not found:
         return missing("ladder")
-    lines = _head("kernel", found)
-    for name, words in (NAMES | {UPSTREAM: "JAX's own"}).items():
-        lines.append(f"| {words} | " + _cells(name, found) + " |")
-    rates = (group.rate(group.baseline or "") for group in found)
-    cells = (f"{rate / 1e12:.0f}" if rate else "not measured" for rate in rates)
-    lines.append("| cuBLAS | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    names = NAMES | {UPSTREAM: "JAX's own"}
+    rows = [_row(words, name, found) for name, words in names.items()]
+    rows.append(["cuBLAS", *(g.tflops(g.baseline, without=_UNMEASURED) for g in found)])
+    return results.table(_head("kernel", found), rows)
 
 
 def _head(first: str, found: list[Group]) -> list[str]:
     """The head of a table with a column for each product."""
-    shapes = " | ".join(group.shape for group in found)
-    return [f"| {first} | {shapes} |", "|---|" + "--:|" * len(found)]
+    return [first, *(group.shape for group in found)]
 
 
-def _cells(name: str, found: list[Group]) -> str:
-    return " | ".join(_cell(name, group) for group in found)
+def _row(first: str, name: str, found: list[Group]) -> list[str]:
+    """A contender's row of such a table."""
+    return [first, *(_cell(name, group) for group in found)]
 
 
 def _cell(name: str, group: Group) -> str:
-    rate, share = group.rate(name), group.share(name)
-    if rate is None:
-        return group.contenders.get(name, {}).get("reason", "not measured")
-    words = f"{rate / 1e12:.0f} ± {group.spread(name):.1%}"
-    return words if share is None else f"{words} ({share:.1%})"
+    cell, share = group.cell(name, without=_UNMEASURED), group.share(name)
+    return cell if share is None else f"{cell} ({share:.1%})"
 
 
 def ideas_table(found: list[Group]) -> str:
@@ -224,14 +169,13 @@ def ideas_table(found: list[Group]) -> str:
     if not measured:
         return missing("ladder, ideas")
     last = f"rung {RUNGS[-1].number}"
-    lines = [f"| idea | {measured[0].shape}, time | what speaks for it or against |"]
-    lines.append("|---|--:|---|")
+    rows = []
     for idea in IDEAS:
         share = measured[0].share(last, idea.name)
-        time = measured[0].contenders.get(idea.name, {}).get("reason", "not measured")
-        time = time if share is None else _change(share)
-        lines.append(f"| {idea.name} | {time} | {idea.reason} |")
-    return "\n".join(lines)
+        time = measured[0].contenders.get(idea.name, {}).get("reason", _UNMEASURED)
+        rows.append([idea.name, time if share is None else _change(share), idea.reason])
+    head = "idea", f"{measured[0].shape}, time", "what speaks for it or against"
+    return results.table(head, rows, words=(0, 2))
 
 
 def repeatability(found: list[Group]) -> str:
@@ -265,26 +209,24 @@ def slots_table(found: list[Group]) -> str:
     if not found:
         return missing("ladder")
     names = {1: "rung 0", 2: "rung 1"} | {n: f"rung 1 with {n} slots" for n in range(3, 33)}
-    lines = _head("slots", found)
-    for slots, name in names.items():
-        if any(name in group.contenders for group in found):
-            lines.append(f"| {slots} | " + _cells(name, found) + " |")
-    return "\n".join(lines)
+    rows = [
+        _row(str(slots), name, found)
+        for slots, name in names.items()
+        if any(name in group.contenders for group in found)
+    ]
+    return results.table(_head("slots", found), rows)
 
 
 def shapes_table(found: list[Group]) -> str:
     """TFLOP/s of products of language models, and ratios to cuBLAS's and to JAX's own."""
     if not found:
         return missing("shapes")
-    lines = ["| product | cuBLAS | JAX's own | matmul | of cuBLAS | of JAX's own |"]
-    lines.append("|---|--:|--:|--:|--:|--:|")
+    rows = []
     for group in found:
-        rates = [group.rate(name or "") for name in (group.baseline, UPSTREAM, TUNED)]
-        shares = [group.share(TUNED, of) for of in (None, UPSTREAM)]
-        cells = [f"{rate / 1e12:.0f}" if rate else "-" for rate in rates]
-        cells += [f"{share:.2f}x" if share else "-" for share in shares]
-        lines.append(f"| {group.shape} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        rates = [group.tflops(name) for name in (group.baseline, UPSTREAM, TUNED)]
+        rows.append([group.shape, *rates, group.times(TUNED), group.times(TUNED, UPSTREAM)])
+    head = "product", "cuBLAS", "JAX's own", "matmul", "of cuBLAS", "of JAX's own"
+    return results.table(head, rows)
 
 
 def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
@@ -295,42 +237,41 @@ def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
 
 def power_table(found: list[Group]) -> str:
     """Rates of bursts and of the sustained runs, with the clock and the power of these."""
-    lines = ["| product | kernel | burst | sustained | of cuBLAS | MHz | W |"]
-    lines.append("|---|---|--:|--:|--:|--:|--:|")
+    rows = []
     for group in found:
-        baselines = [n for n in group.contenders if n.startswith(CUBLAS)]
+        baselines = group.of_kinds(CUBLAS)
         for name in (TUNED, UPSTREAM, *baselines):
-            rates = [group.rate(name, kind) for kind in ("burst", "sustained")]
             driver = group.driver(name)
-            if not all(rates) or driver is None:
+            if not group.rate(name) or not group.rate(name, "sustained") or driver is None:
                 continue
             kept = [n for n in baselines if group.rate(n, "sustained")]
             share = group.share(name, kept[0], "sustained") if kept else None
-            cells = [f"{rate / 1e12:.0f}" for rate in rates]
-            cells += [f"{share:.1%}" if share else "-"]
-            cells += [f"{driver[0] / 1e6:.0f}", f"{driver[1]:.0f}"]
-            lines.append(f"| {group.shape} | {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) if len(lines) > 2 else missing("ladder, sustained")
+            rates = [group.tflops(name, kind=kind) for kind in ("burst", "sustained")]
+            clock, power = f"{driver[0] / 1e6:.0f}", f"{driver[1]:.0f}"
+            cells = *rates, f"{share:.1%}" if share else "-", clock, power
+            rows.append([group.shape, name, *cells])
+    head = "product", "kernel", "burst", "sustained", "of cuBLAS", "MHz", "W"
+    return results.table(head, rows, words=(0, 1)) if rows else missing("ladder, sustained")
 
 
 def search_table(search: Search) -> str:
     """What differed from the winner in one thing, and what it cost."""
-    lines = ["| changed (the winner's) | time | reason |", "|---|--:|---|"]
-    for values, ratio, why in search.near_misses():
-        time = "none" if ratio is None else _change(ratio)
-        lines.append(f"| {values} | {time} | {why} |")
-    return "\n".join(lines)
+    rows = [
+        [values, "none" if ratio is None else _change(ratio), why]
+        for values, ratio, why in search.near_misses()
+    ]
+    return results.table(("changed (the winner's)", "time", "reason"), rows, words=(0, 2))
 
 
 def emitters_table(found: list[Group]) -> str:
     """Rungs by pipelib's emitters and by JAX's: the ratio of their times."""
     if not found:
         return missing("emitters")
-    lines = ["| kernel | µs | ± half spread | of JAX's time |", "|---|--:|--:|--:|"]
+    rows = []
     for group in found:
-        for name, measured in group.contenders.items():
+        for name in group.contenders:
             share = group.share(f"{name.partition(',')[0]}, upstream", name)
             if share is not None:
-                us = median(measured["burst_microseconds"])
-                lines.append(f"| {name} | {us:.1f} | {group.spread(name):.1%} | {share:.3f} |")
-    return "\n".join(lines)
+                us, spread = group.bursts(name).median_us, group.spread(name)
+                rows.append([name, f"{us:.1f}", f"{spread:.1%}", f"{share:.3f}"])
+    return results.table(("kernel", "µs", "± half spread", "of JAX's time"), rows)

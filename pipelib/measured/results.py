@@ -1,4 +1,4 @@
-"""Finds the committed records of `benchmarks/`, for whoever quotes them.
+"""Finds the committed records of `benchmarks/`, for whoever quotes them, and sets them in Markdown.
 
 They are in the repository under `benchmarks/results`, and in an installed package beside this
 module's folder under `results`.
@@ -6,6 +6,7 @@ module's folder under `results`.
 
 import json
 import pathlib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from pipelib.bench.provenance import PACKAGE
@@ -26,3 +27,20 @@ def find(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[path
 def read(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[dict[str, Any]]:
     """What the records of a pattern hold."""
     return [json.loads(path.read_text("utf-8")) for path in find(pattern, folders)]
+
+
+def missing(what: str, record: str = "The record") -> str:
+    """What a page says where a record does not have something, or is not there."""
+    return f"({record} has no {what}: `make benchmark` measures it.)"
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)
+) -> str:
+    """A table in Markdown, of a head and rows of cells; the columns that are `words` to the left.
+
+    The others are numbers, to the right.
+    """
+    sides = ["---" if column in words else "--:" for column in range(len(head))]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'|'.join(sides)}|", *lines[1:]])

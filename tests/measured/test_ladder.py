@@ -210,6 +210,13 @@ def test_groups_are_read_by_their_part(tmp_path):
     assert ladder.groups("upstream", (tmp_path,)) == []
 
 
+def test_a_table_has_words_to_the_left_and_numbers_to_the_right():
+    assert results.table(("a", "b", "c"), [("x", "1", "y")], words=(0, 2)) == (
+        "| a | b | c |\n|---|--:|---|\n| x | 1 | y |"
+    )
+    assert results.table(("a", "b"), []) == "| a | b |\n|---|--:|"
+
+
 def test_the_first_folder_that_has_a_record_counts(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     for folder, number in ((first, 1), (second, 2)):

@@ -29,7 +29,6 @@ import itertools
 import math
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -56,6 +55,7 @@ from pipelib.kernels.attention_ladder import RUNGS
 from pipelib.kernels.tune import Found, progress, run_facts, search
 from pipelib.kernels.tune import OnGpu as Measurer
 from pipelib.kernels.workers import Task, Workers
+from pipelib.measured import attention as measured
 
 OURS, CUDNN = "attention", "cuDNN (XLA)"
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -218,32 +218,18 @@ class Group(matmul.Group):
         }
 
 
-def median_us(found: dict[str, Any]) -> float:
-    """Of a contender's bursts; infinite if it does not count."""
-    us = found.get("burst_microseconds")
-    return statistics.median(us) if us and "reason" not in found else math.inf
-
-
-def is_ours(name: str) -> bool:
-    """Whether a contender is pipelib's."""
-    return name == OURS or name.startswith((f"{OURS}, ", "rung "))
-
-
 def table(group: dict[str, Any]) -> str:
     """A group for a reader: TFLOP/s, spread, against the fastest that is not ours, error."""
-    problem, contenders = Problem(**group["problem"]), group["contenders"]
-    theirs = [median_us(found) for name, found in contenders.items() if not is_ours(name)]
-    best = min(theirs, default=math.inf)
-    lines = [f"{group['part']}: {problem}"]
-    for name, found in sorted(contenders.items(), key=lambda item: median_us(item[1])):
-        columns = [f"  {name:42}"]
-        if (middle := median_us(found)) < math.inf:
-            low, _, high = statistics.quantiles(found["burst_microseconds"], n=4)
-            columns.append(f"{problem.flops / middle / 1e6:7.1f} +-{(high - low) / 2 / middle:.1%}")
-            columns.append(f"{best / middle:.3f}x" if best < math.inf else "")
-        if "float64" in found:
-            columns.append(f"error {found['float64']['relative']:.2e}")
-        lines.append(" ".join([*columns, found.get("reason", "")[:120]]).rstrip())
+    found = measured.Group(group["problem"], group["contenders"], {})
+    lines = [f"{group['part']}: {Problem(**group['problem'])}"]
+    for name in sorted(found.contenders, key=lambda name: found.rate(name) or 0.0, reverse=True):
+        contender, columns = found.contenders[name], [f"  {name:42}"]
+        if rate := found.rate(name):
+            columns.append(f"{rate / 1e12:7.1f} +-{found.spread(name):.1%}")
+            columns.append(f"{share:.3f}x" if (share := found.share(name)) else "")
+        if (error := found.error(name)) is not None:
+            columns.append(f"error {error:.2e}")
+        lines.append(" ".join([*columns, contender.get("reason", "")[:120]]).rstrip())
     return "\n".join(lines)
 
 

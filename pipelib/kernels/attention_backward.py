@@ -1,6 +1,6 @@
-"""The kernels of `attention`'s gradients: one of dQ, one of dK and dV.
+"""The kernels of `attention`'s gradients: one of dQ and one of dK and dV, or one of all three.
 
-The model. Both make anew the probabilities, from the log-sum-exp of each query. With S = Q K^T and
+The model. All make anew the probabilities, from the log-sum-exp of each query. With S = Q K^T and
 delta, for each query, the sum of dO O less the log-sum-exp's own cotangent::
 
     P = exp2(scale S - lse)     dP = dO V^T     dS = P (dP - delta)    (log2 e is in scale and lse)
@@ -17,15 +17,30 @@ that each factor of a product lies where `wgmma` reads it::
 What is in flight together begins with the product that has a factor in registers, if one has
 (`attention_blocks` says why); so dP^T is not beside S^T.
 
+The two make S and dP twice: seven products. The kernel of all three makes five. It is that of dK
+and dV, and it adds each step's part of dQ, of all keys of the block, to float32 sums in GMEM, which
+were zeros (a store that adds, in the L2 cache). The parts come in no fixed order, so the last bits
+of dQ differ from run to run. What a thread multiplies for it is the dS of all compute threads, of
+all their keys, and its own columns of K: each thread leaves its dS in SMEM and arrives on the
+barrier `exchanged`. So that none waits long, dQ is a step late::
+
+    wait exchanged | S^T[s], dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
+    dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]
+
+dS has two slots. A thread writes that of step s, into the slot of s - 2, when the others have
+arrived for s - 1, and so are done with what they multiplied before that: dQ[s-2]. The dS before the
+first step are zeros; dQ of the last comes after the pipeline. The block's K is then free, when all
+have arrived once more, to stage dK.
+
 What is seen, and so how many steps there are, says `attention_band`. Queries that see nothing have
 an infinite lse here, so that P is 0. What is loaded beyond the end of an operand is 0 and masked;
 what would be stored there is dropped.
 
-Not covered: one kernel for all three, which would make S and dP once, not twice, but add up dQ in
-GMEM in no fixed order. A head of 256: dK and dV alone would fill a thread's registers.
+Not covered: a head of 256: dK and dV alone would fill a thread's registers.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -78,14 +93,17 @@ def run(arrays: tuple, lse: jax.Array, delta: jax.Array, problem: Problem) -> tu
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * _LOG2_E)
     whole = Arrays(q, k, v, d_out, jnp.stack([lse, delta], 2), segments)
-    sizes, (dq, dkv) = Sizes.of(q, k), problem.config.gradients(q.shape[-1])
-    (d_q,) = _launch(DQ, dq, whole, problem, sizes)
-    d_k, d_v = _launch(DKV, dkv, whole, problem, sizes)
-    return d_q, d_k, d_v
+    sizes, configs = Sizes.of(q, k), problem.config.gradients(q.shape[-1])
+    kernels = (ALL,) if len(configs) == 1 else (DQ, DKV)
+    launched = (
+        _launch(kernel, config, whole, problem, sizes)
+        for kernel, config in zip(kernels, configs, strict=True)
+    )
+    return tuple(itertools.chain(*launched))
 
 
 class Kernel(NamedTuple):
-    """What distinguishes the two kernels.
+    """What distinguishes the kernels.
 
     Attributes:
       name: as a profiler shows it.
@@ -114,31 +132,42 @@ def _launch(
     )
     body = functools.partial(_block, kernel, config, problem, sizes)
     body.__name__ = kernel.name
-    return plgpu.kernel(
+    # Zeros of the type of q, so that they vary, and have the axes of `jax.vmap`, as it does.
+    sums = [jnp.where(False, arrays.q.astype(jnp.float32), 0.0)] * (kernel is ALL)
+    sums = [*map(jax.new_ref, sums)]
+    results = plgpu.kernel(
         body,
-        out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * kernel.results,
+        out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * (kernel.results - len(sums)),
         scratch_types=dict(
             scratch=_scratch(kernel, config, problem.config.in_place, sizes, rows.dtype)
         ),
         grid=(sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block)),
         grid_names=("batch", "head", "block"),
         num_threads=config.compute_threads + 1, thread_name="thread",
-        compiler_params=plgpu.CompilerParams(approx_math=True),
-    )(*arrays[:5], *arrays.segments)  # fmt: skip
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
+    )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
+    return *((ref[...] * problem.scale).astype(rows.dtype) for ref in sums), *results
 
 
 def _scratch(kernel: Kernel, config: GradientConfig, in_place: bool, sizes, dtype) -> dict:
-    """The rows' two operands, numbers if the rows are queries, factors if interpreted."""
-    threads, rows = config.compute_threads, config.rows
-    shared = lambda width: plgpu.SMEM((threads, rows, width), dtype, transforms=tiled(dtype))
+    """The rows' two operands; what else the kernel has; factors if interpreted."""
+    threads, rows, block = config.compute_threads, config.rows, config.block
+    shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
     scratch = dict(
-        operands=[shared(sizes.head_dim)] * 2,
-        loaded=plgpu.Barrier(num_arrivals=4 - kernel.results, num_barriers=threads),
+        operands=[shared(threads, rows, sizes.head_dim)] * 2,
+        loaded=plgpu.Barrier(num_arrivals=3 - kernel.axes[0], num_barriers=threads),
     )
     if kernel is DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
+    if kernel is ALL:
+        part = threads, block, sizes.head_dim // threads
+        scratch.update(
+            d_s=shared(2, threads, rows, block),
+            d_q=plgpu.SMEM(part, jnp.float32, transforms=tiled(jnp.float32)),
+            exchanged=plgpu.Barrier(num_arrivals=threads),
+        )
     if not in_place:
-        scratch.update(factors=[shared(config.block)] * kernel.results)
+        scratch.update(factors=[shared(threads, rows, block)] * (2 if kernel is DKV else 1))
     return scratch
 
 
@@ -157,19 +186,19 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
     band = Band.of(*sides, *lengths, config.tiles, row)
     segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
-    thread = kernel.thread(problem, sizes, config, band, place[1], row, scratch)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
+    thread = kernel.thread(problem, sizes, config, band, place[1], row, outs, scratch)
     refs, in_specs, grid = thread.steps(arrays)
     emit_pipeline_warp_specialized(
         functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
         max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
         wg_axis="thread", num_compute_wgs=config.compute_threads, manual_consumed_barriers=True,
-        compute_context=lambda pipeline: thread.compute(arrays, outs, pipeline),
+        compute_context=functools.partial(thread.compute, arrays),
     )(*refs)  # fmt: skip
 
 
 class Thread(NamedTuple):
-    """A compute thread of either kernel: its head, its block's first row, its scratch."""
+    """A compute thread of a kernel: its head, its block's first row, the results, its scratch."""
 
     problem: Problem
     sizes: Sizes
@@ -177,6 +206,7 @@ class Thread(NamedTuple):
     band: Band
     head: Any
     block_row: Any
+    outs: tuple[Any, ...]
     scratch: dict[str, Any]
 
     @property
@@ -207,13 +237,13 @@ class Thread(NamedTuple):
         """A result to begin with."""
         return jnp.zeros((self.config.rows, self.sizes.head_dim), jnp.float32)
 
-    def store(self, results: tuple, outs: tuple) -> None:
-        """Stores results, through the SMEM of the operands, whose products are done."""
+    def store(self, *results: jax.Array) -> None:
+        """Stores the last results, through the SMEM of the operands, whose products are done."""
         staging = self.mine("operands")[: len(results)]
         for result, ref in zip(results, staging, strict=True):
             ref[...] = result.astype(ref.dtype)
         plgpu.commit_smem()
-        for ref, out in zip(staging, outs, strict=True):
+        for ref, out in zip(staging, self.outs[-len(results) :], strict=True):
             plgpu.copy_smem_to_gmem(ref, out.at[self.here])
         plgpu.wait_smem_to_gmem(0)
 
@@ -260,13 +290,13 @@ class _Queries(Thread):
         refs = arrays.k, arrays.v
         return refs, self.blocks(index_map, *refs), (self.band.steps,)
 
-    def compute(self, arrays: Arrays, outs: tuple, pipeline: Callable) -> None:
+    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
         """All that it does."""
         self.load(arrays.q, arrays.d_out, numbers=(arrays.numbers,))
         layout = plgpu.Layout.WGMMA.reduce(1)
         numbers = tuple(plgpu.load(self.mine("numbers").at[i], layout=layout) for i in (0, 1))
         d_q, _ = pipeline((self.zeros(), numbers))
-        self.store((d_q * self.problem.scale,), outs)
+        self.store(d_q * self.problem.scale)
 
     def step(self, segments, indices, k, v, k_out, v_out, carry: tuple) -> tuple:
         """The body of the pipeline."""
@@ -302,24 +332,18 @@ class _Keys(Thread):
         specs = [*self.blocks(index_map, *refs), numbers]
         return (*refs, arrays.numbers), specs, (self.sizes.group, self.band.steps)
 
-    def compute(self, arrays: Arrays, outs: tuple, pipeline: Callable) -> None:
+    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
         """All that it does."""
         self.load(arrays.k, arrays.v)
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
-        self.store((d_k * self.problem.scale, d_v), outs)
+        self.store(d_k * self.problem.scale, d_v)
 
     def step(self, segments, indices, q, d_out, numbers, *barriers_and_carry) -> tuple:
         """The body of the pipeline."""
         *barriers, carry = barriers_and_carry
-        k, v = self.mine("operands")
+        _, v = self.mine("operands")
         number = lambda i: plgpu.load(numbers.at[i], layout=plgpu.Layout.WGMMA.reduce(0))
-
-        def multiply(scores):
-            plgpu.wgmma(scores, k, q.transpose((1, 0)))
-            return scores[...]
-
-        scores = self.band.masked(self.products(multiply, 1), indices[1], self.row, segments)
-        p = self.probabilities(scores, number(0), 1)
+        p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
         p_factor = self.factor(0, p)
 
         def add(d_k, d_v):
@@ -329,7 +353,7 @@ class _Keys(Thread):
                 return d_p[...]
 
             d_s = p * (self.products(multiply, 1) - spread(number(1), p.shape, 1))
-            plgpu.wgmma(d_k, self.factor(1, d_s), q)
+            plgpu.wgmma(d_k, self.given(indices, d_s), q)
 
         carry = self.add(carry, add)
         plgpu.commit_smem()  # the numbers were read by ordinary loads
@@ -337,6 +361,112 @@ class _Keys(Thread):
             plgpu.barrier_arrive(barrier)
         return carry
 
+    def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
+        """The function of a step's scores, masked."""
+
+        def multiply(scores):
+            plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
+            return scores[...]
+
+        scores = self.products(multiply, 1)
+        return function(self.band.masked(scores, indices[1], self.row, segments))
+
+    def given(self, indices: tuple, d_s: jax.Array) -> Any:
+        """dS of a step, where `wgmma` reads it."""
+        del indices
+        return self.factor(1, d_s)
+
+
+class _All(_Keys):
+    """A compute thread of the kernel of all three."""
+
+    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
+        """All that it does."""
+        self.load(arrays.k, arrays.v)
+        zeros = jnp.zeros((self.config.rows, self.config.block), arrays.k.dtype)
+        self._give(jnp.int32(-1), zeros)
+        d_k, d_v = pipeline((self.zeros(), self.zeros()))
+        last = self.sizes.group * self.band.steps - 1
+
+        def multiply(d_q):
+            self._multiply(d_q, last)
+            return d_q[...]
+
+        plgpu.barrier_wait(self.scratch["exchanged"])
+        self._add_to_sums(pl.run_scoped(multiply, self._part), last)
+        plgpu.barrier_arrive(self.scratch["exchanged"])
+        plgpu.barrier_wait(self.scratch["exchanged"])  # others have multiplied by its K
+        self.store(d_k * self.problem.scale, d_v)
+
+    def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
+        """The function of a step's scores, masked, beside dQ of the step before."""
+        before, like = self._number(indices) - 1, self._part
+
+        def both(mask):
+            def multiply(scores, d_q):
+                plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
+                self._multiply(d_q, before)
+                loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
+                return function(mask(loaded)), d_q[...]
+
+            scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
+            return pl.run_scoped(multiply, scores, like)
+
+        plgpu.barrier_wait(self.scratch["exchanged"])
+        p, d_q = self.band.choose(indices[1], self.row, segments, both)
+        self._add_to_sums(d_q, jnp.maximum(before, 0))
+        return p
+
+    def given(self, indices: tuple, d_s: jax.Array) -> Any:
+        """dS of a step, where `wgmma` reads it; other threads have it too."""
+        d_s = d_s.astype(self.scratch["d_s"].dtype)
+        staging = self._give(self._number(indices), d_s)
+        return d_s if self.problem.config.in_place else staging
+
+    def _number(self, indices: tuple) -> Any:
+        """That of a step, over all heads of queries."""
+        return indices[0] * self.band.steps + indices[1]
+
+    def _give(self, number: Any, d_s: jax.Array) -> Any:
+        """Lets all threads have the dS of a step, and says where it is."""
+        staging = self.scratch["d_s"].at[number & 1, thread_index()]
+        staging[...] = d_s
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(self.scratch["exchanged"])
+        return staging
+
+    # Its part of dQ: all queries of a step, some of the columns.
+
+    @property
+    def _part(self) -> Any:
+        width = self.sizes.head_dim // self.config.compute_threads
+        return plgpu.ACC((self.config.block, width), jnp.float32)
+
+    @property
+    def _columns(self) -> Any:
+        width = self.sizes.head_dim // self.config.compute_threads
+        return pl.ds(pl.multiple_of(thread_index() * width, width), width)
+
+    def _multiply(self, d_q: Any, number: Any) -> None:
+        """Queues dS K of a step, for the keys of each thread."""
+        for thread in range(self.config.compute_threads):
+            d_s = self.scratch["d_s"].at[number & 1, thread]
+            k = self.scratch["operands"][0].at[thread, :, self._columns]
+            plgpu.wgmma(d_q, d_s.transpose((1, 0)), k)
+
+    def _add_to_sums(self, d_q: jax.Array, number: Any) -> None:
+        """Adds its part of dQ of a step to the sums in GMEM, some time."""
+        steps, block = jnp.int32(self.band.steps), self.config.block
+        row = (self.band.first + lax.rem(number, steps)) * block
+        head = self.head * self.sizes.group + lax.div(number, steps)
+        staging = self.mine("d_q")
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        staging[...] = d_q
+        plgpu.commit_smem()
+        sums = self.outs[0].at[pl.ds(row, block), head, self._columns]
+        plgpu.copy_smem_to_gmem(staging, sums, reduction_op="add")
+
 
 DQ = Kernel("attention_dq", 1, (0, 1), _Queries)
 DKV = Kernel("attention_dkv", 2, (1, 0), _Keys)
+ALL = Kernel("attention_gradients", 3, (1, 0), _All)

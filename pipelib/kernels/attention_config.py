@@ -2,7 +2,8 @@
 
 The model. In every kernel a block has `compute_threads` Pallas threads, each with so many *rows* of
 the scores of one head, and goes through their columns in steps. In the forward kernel and that of
-dQ, rows are queries and a step's columns are keys; in that of dK and dV the reverse.
+dQ, rows are queries and a step's columns are keys; in that of dK and dV, and in that of all three,
+the reverse.
 
 SMEM has the rows' operands (through which results are stored too), a ring of `slots` of what a step
 loads, numbers of rows, and barriers. Each thread has in registers float32 accumulators of its
@@ -22,11 +23,11 @@ from pipelib import specs
 SCHEDULES = ("plain", "overlap", "pingpong", "both")
 PROBABILITIES = ("registers", "shared", "interpreted")
 HEAD_DIMS = (64, 128, 256)
-#: What Mosaic GPU reserves for a kernel with reductions, used or not (JAX's `CompilerParams`).
-SCRATCH_BYTES = 2048
 #: Mosaic GPU begins each array at a multiple of it, the bytes of a pattern of a 128 B swizzle.
 _ALIGNMENT = 1024
-_ITEM = jnp.dtype(jnp.bfloat16).itemsize
+_ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
+#: Columns of K side by side in SMEM: dQ is divided between threads at multiples of it.
+_COLUMNS = 64
 
 
 class Tiles(NamedTuple):
@@ -42,8 +43,8 @@ class GradientConfig:
     """How a kernel of the backward pass divides its work; what cannot be is refused.
 
     Attributes:
-      rows: of each compute thread (queries for dQ, keys for dK and dV), a multiple of 64.
-      block: columns of a step (keys for dQ, queries for dK and dV), a multiple of 64 to 256.
+      rows: of each compute thread (queries for dQ, else keys), a multiple of 64.
+      block: columns of a step (keys for dQ, else queries), a multiple of 64 to 256.
       slots: steps that are in SMEM at once, the most.
       compute_threads: Pallas threads that compute, 1 to 3.
     """
@@ -72,34 +73,43 @@ class GradientConfig:
         return sum(count * size for _, count, size in terms)
 
     def check(self, results: int, head_dim: int, interpreted: bool = False) -> None:
-        """Raises ValueError, with the sum, if an SM has too little.
+        """Raises ValueError, with the sum, if an SM has too little, or threads cannot share dQ.
 
         Args:
-          results: 1 for dQ, 2 for dK and dV.
+          results: 1 for dQ, 2 for dK and dV, 3 for all.
           head_dim: the size of a head.
           interpreted: whether P and dS go through SMEM, as JAX's interpreter needs it.
         """
-        scores = self.rows * self.block // 128
-        registers = [
-            ("results", results * self.rows * head_dim // 128), ("P", scores), ("dP", scores),
-        ]  # fmt: skip
+        threads, scores = self.compute_threads, self.rows * self.block // 128
+        kept, part = min(results, 2), 0
+        if results == 3:
+            if head_dim % (threads * _COLUMNS):
+                raise ValueError(
+                    f"GradientConfig: {head_dim} columns of dQ over {threads} compute threads are"
+                    f" not a multiple of {_COLUMNS} for each, which K has side by side in SMEM."
+                )
+            part = self.block * head_dim // threads // 128
+        registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
+        registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
         # dV's product still reads P in 16 bits when dS is made; dS takes the place of dP.
-        registers += [("P in 16 bits", scores // 2)] * (results - 1)
-        _check_registers("GradientConfig", registers, self.compute_threads)
+        registers += [("P in 16 bits", scores // 2)] * (kept - 1)
+        _check_registers("GradientConfig", registers, threads)
         _check_smem("GradientConfig", self._smem_terms(results, head_dim, interpreted))
 
     def _smem_terms(self, results, head_dim, interpreted) -> list[tuple[str, int, int]]:
-        threads, slots = self.compute_threads, self.slots
+        threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
         pairs, size = (threads, self.rows) if results == 1 else (slots, self.block)
         terms = [
             ("rows' operands", 2 * threads, self.rows * head_dim * _ITEM),
             ("slots", 2 * slots, self.block * head_dim * _ITEM),
             ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
         ]
+        if results == 3:
+            terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
         if interpreted:
-            terms.append(("factors", results * threads, self.rows * self.block * _ITEM))
-        barriers = 2 * slots * (1 + results) + threads
-        return [*terms, ("barriers", barriers, 8), ("reductions", 1, SCRATCH_BYTES)]
+            terms.append(("factors", (2 if results == 2 else 1) * threads, scores * _ITEM))
+        barriers = 2 * slots * min(1 + results, 3) + threads + (results == 3)
+        return [*terms, ("barriers", barriers, 8)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +131,8 @@ class AttentionConfig:
         in registers nor accumulators that do not begin as zeros.
       dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
         one.
+      fused: instead of these two a kernel of all three gradients, with five products, not seven.
+        It adds up dQ in no fixed order: the last bits of dQ differ from run to run.
 
     Example:
       Steps of 64 keys leave registers for three compute threads, with heads of 128.
@@ -139,6 +151,7 @@ class AttentionConfig:
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
     dq: GradientConfig | None = None
     dkv: GradientConfig | None = None
+    fused: GradientConfig | None = None
 
     def __post_init__(self):
         _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
@@ -149,6 +162,8 @@ class AttentionConfig:
                 self.takes_turns and self.compute_threads < 2,
             f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
                 self.probabilities not in PROBABILITIES,
+            "fused= is instead of dq= and dkv=, so one of these would do nothing":
+                self.fused and (self.dq or self.dkv),
             f"{self.schedule=} queues Q K^T before P V, so {self.probabilities=} would have ptxas"
             " wait for each product: it takes only the first of those in flight from there":
                 self.overlaps and not self.through_smem,
@@ -202,15 +217,18 @@ class AttentionConfig:
         registers += [("probabilities", scores // 2)] * is_ahead
         _check_registers("AttentionConfig", registers, self.compute_threads)
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
-        for results, kernel in ((1, self.dq), (2, self.dkv)):
+        for results, kernel in ((1, self.dq), (2, self.dkv), (3, self.fused)):
             if kernel is not None:
                 kernel.check(results, head_dim, not self.in_place)
 
-    def gradients(self, head_dim: int) -> tuple[GradientConfig, GradientConfig] | None:
-        """Those of the backward pass's kernels; None where a default is asked for and is none.
+    def gradients(self, head_dim: int) -> tuple[GradientConfig, ...] | None:
+        """That of the kernel of all three gradients, or those of dQ and of dK and dV.
 
-        With a head of 256, dK and dV of 64 keys alone fill the registers of a thread.
+        None where a default is asked for and is none: with a head of 256, dK and dV of 64 keys
+        alone fill the registers of a thread.
         """
+        if self.fused is not None:
+            return (self.fused,)
         default_dq, default_dkv = _GRADIENTS.get((head_dim, self.in_place), (None, None))
         dq, dkv = self.dq or default_dq, self.dkv or default_dkv
         return None if dq is None or dkv is None else (dq, dkv)

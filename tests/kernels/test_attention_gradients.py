@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import pipelib
 from pipelib import specs
-from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels import AttentionConfig, attention, attention_backward
 from pipelib.kernels.attention_config import PROBABILITIES, GradientConfig
 from tests.emitters.contract import interpreted
 from tests.kernels.attention_cases import (
@@ -86,6 +86,63 @@ def test_two_threads_and_more_steps_than_slots():
         check(operands(128, 136, dtype=BRAIN), config=config, scale=0.3)
 
 
+# One kernel of all three, interpreted. JAX's interpreter has no stores that add, so what adds here
+# reads and writes: no race within a block, whose threads have columns of their own, but blocks race
+# unless the interpreter, which runs them in turn, is not asked. It cannot read beyond dQ's end.
+
+FUSED_CASES = {
+    "two heads, one thread": (1, 64, (64, 72, 2, 1), {"causal": True}),
+    "two threads": (2, 128, (128, 128, 1, 1), {"scale": 0.3}),
+    "two blocks of keys": (2, 128, (128, 136, 1, 1), {}),
+    "segments, some see nothing": (
+        2, 128, (192, 136, 1, 1),
+        {"window": (10, 5), "segment_ids": (ids(1, 20, 172), ids(1, 32, 104))},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def reads_and_writes(monkeypatch):
+    """What stores that add are replaced with."""
+    copy = plgpu.copy_smem_to_gmem
+
+    def add(source, target, reduction_op=None):
+        if reduction_op is None:
+            return copy(source, target)
+        assert reduction_op == "add" and source.dtype == jnp.float32
+        source[...] += target[...]
+        plgpu.commit_smem()
+        copy(source, target)
+        plgpu.wait_smem_to_gmem(0)
+
+    monkeypatch.setattr(plgpu, "copy_smem_to_gmem", add)
+
+
+@pytest.mark.usefixtures("reads_and_writes")
+@pytest.mark.parametrize("case", FUSED_CASES)
+def test_gradients_by_one_kernel(case):
+    threads, head_dim, shape, options = FUSED_CASES[case]
+    config = small("plain", fused=GradientConfig(compute_threads=threads))
+    with interpreted(detect_races=shape[1] <= 64 * threads):
+        check(operands(*shape, head_dim), config=config, **options)
+
+
+@pytest.mark.usefixtures("reads_and_writes")
+def test_one_kernel_under_vmap():
+    """Each element of the axis has sums of its own."""
+    config = small("plain", fused=GradientConfig(compute_threads=1))
+    arrays = operands(64, 72, batch=2)
+    one = lambda *a: gradients(
+        tuple(x[None] for x in a[:3]), *(x[None] for x in a[3:]), config=config
+    )
+    with interpreted(detect_races=False):
+        found = jax.vmap(one)(*arrays, *cotangents(arrays[0]))
+    expected = exact_gradients(*arrays, *cotangents(arrays[0]))
+    for one, other in zip(found, expected, strict=True):
+        error = np.linalg.norm(np.asarray(one[:, 0]).astype(np.float64) - other)
+        assert error <= TOLERANCE["float16"] * np.linalg.norm(other)
+
+
 # Plain JAX: what the kernels are not for.
 
 PLAIN = {
@@ -108,11 +165,19 @@ def test_which_kernels(head_dim, count):
     assert kernels(call, *arrays) == count
 
 
+def test_one_kernel():
+    """Beside the forward kernel."""
+    arrays, config = operands(64, 64, head_dim=128), AttentionConfig(fused=GradientConfig())
+    assert kernels(lambda *a: gradients(a, *cotangents(a[0]), config=config), *arrays) == 2
+
+
 # Traced and checked.
+
+FUSED = AttentionConfig(fused=GradientConfig())
 
 
 def traced(arrays, block, call, config, **options):
-    """Of the forward kernel (0), that of dQ (1), that of dK and dV (2)."""
+    """Of the forward kernel (0), that of dQ or of all (1), that of dK and dV (2)."""
     both = lambda *arrays: gradients(arrays, *cotangents(arrays[0]), config=config, **options)
     return pipelib.trace(both, *arrays, block=block, call=call)
 
@@ -131,6 +196,32 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
             program = traced(arrays, place, results, config, **MASKS[mask])
             assert list(pipelib.check(program, strict=True)) == []
         assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
+
+
+@pytest.mark.parametrize("probabilities", ["registers", "interpreted"])
+@pytest.mark.parametrize("mask", MASKS)
+def test_check_finds_nothing_in_one_kernel(mask, probabilities):
+    config = AttentionConfig(fused=GradientConfig(), probabilities=probabilities)
+    arrays = operands(512, 512, 4, 2, 128)
+    for block in (0, 3):
+        program = traced(arrays, (0, 1, block), 1, config, **MASKS[mask])
+        assert list(pipelib.check(program, strict=True)) == []
+    assert program.smem_bytes <= config.fused.smem_bytes(3, 128, not config.in_place)
+
+
+def test_what_is_added_to_dq():
+    """All queries of both heads of the block's K, by each thread its columns, zeros before."""
+    program = traced(operands(256, 256, 4, 2, 128), (0, 1, 0), 1, FUSED)
+    for thread, first in ((0, 0), (1, 64)):
+        adds = [op for op in program.threads[thread] if op.note == "reduces by add"]
+        (target,) = {program.buffers[op.writes[0].buffer] for op in adds}
+        assert (target.role, target.dtype) == ("in/out", "float32")
+        columns = first, first + 64
+        blocks = [
+            ((0, 1), (row, row + 64), (head, head + 1), columns)
+            for head in (2, 3) for row in range(0, 256, 64)
+        ]  # fmt: skip
+        assert [op.writes[0].box for op in adds] == [blocks[0], *blocks]
 
 
 def test_causal_blocks_skip_what_is_masked():
@@ -156,6 +247,35 @@ def test_check_finds_what_is_missing(call, monkeypatch):
     assert not report.ok
 
 
+def report_of_one_kernel():
+    return pipelib.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
+
+
+def test_one_slot_of_ds_races(monkeypatch):
+    give = attention_backward._All._give
+    monkeypatch.setattr(
+        attention_backward._All, "_give", lambda self, number, d_s: give(self, 0 * number, d_s)
+    )
+    races = [finding for finding in report_of_one_kernel() if finding.kind == "race"]
+    assert any("d_s" in finding.cause for finding in races)
+
+
+def test_dk_staged_while_others_multiply_races(monkeypatch):
+    """Without the last meeting: the threads' K is where they stage dK."""
+    add_to_sums, calls = attention_backward._All._add_to_sums, []
+
+    def store_early(self, d_q, number):
+        add_to_sums(self, d_q, number)
+        calls.append(number)
+        if len(calls) > 1:  # the pipeline's body is traced once, then what comes after it
+            monkeypatch.setattr(plgpu, "barrier_arrive", lambda barrier: None)
+            monkeypatch.setattr(plgpu, "barrier_wait", lambda barrier: None)
+
+    monkeypatch.setattr(attention_backward._All, "_add_to_sums", store_early)
+    kinds = {(finding.kind, "operands" in finding.cause) for finding in report_of_one_kernel()}
+    assert ("race", True) in kinds
+
+
 # Lowered, without a GPU.
 
 
@@ -173,6 +293,13 @@ def test_lowers(head_dim, probabilities, mask):
     arrays = operands(512, 512, 2, 1, head_dim, dtype)
     call = lambda *a: gradients(a, *cotangents(a[0]), config=config, **MASKS[mask])
     assert "mosaic_gpu" in lowered(call, *arrays)
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, HALF])
+def test_one_kernel_lowers(dtype):
+    """With ragged ends."""
+    call = lambda *a: gradients(a, *cotangents(a[0]), config=FUSED, causal=True)
+    assert "mosaic_gpu" in lowered(call, *operands(520, 200, 2, 1, 128, dtype))
 
 
 def test_vmap_lowers():
@@ -217,8 +344,8 @@ def test_shard_map():
         (
             {"slots": 3, "block": 128}, 1, 128,
             "GradientConfig: rows' operands 4 x 16,384 B + slots 6 x 32,768 B + log-sum-exp and"
-            " delta 2 x 1,024 B + barriers 14 x 8 B + reductions 1 x 2,048 B = 266,352 B of shared"
-            " memory, but a block has 232,448 B, so the kernel could not start.",
+            " delta 2 x 1,024 B + barriers 14 x 8 B = 264,304 B of shared memory, but a block has"
+            " 232,448 B, so the kernel could not start.",
         ),
         (
             {"block": 128}, 2, 128,
@@ -230,6 +357,27 @@ def test_shard_map():
             "GradientConfig: results 256 + P 32 + dP 32 + P in 16 bits 16 = 336 registers of a"
             " lane, but each of 1 compute threads has 255, and needs some for the rest.",
         ),
+        (
+            {"slots": 4}, 3, 128,
+            "GradientConfig: rows' operands 4 x 16,384 B + slots 8 x 16,384 B + log-sum-exp and"
+            " delta 2 x 1,024 B + dS 4 x 8,192 B + dQ 1 x 32,768 B + barriers 27 x 8 B = 264,408 B"
+            " of shared memory, but a block has 232,448 B, so the kernel could not start.",
+        ),
+        (
+            {"compute_threads": 1, "block": 128}, 3, 128,
+            "GradientConfig: results 128 + P 64 + dQ 128 + P in 16 bits 32 = 352 registers of a"
+            " lane, but each of 1 compute threads has 255, and needs some for the rest.",
+        ),
+        (
+            {"compute_threads": 3}, 3, 128,
+            "GradientConfig: 128 columns of dQ over 3 compute threads are not a multiple of 64 for"
+            " each, which K has side by side in SMEM.",
+        ),
+        (
+            {}, 3, 64,
+            "GradientConfig: 64 columns of dQ over 2 compute threads are not a multiple of 64 for"
+            " each, which K has side by side in SMEM.",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_fit(options, results, head_dim, message):
@@ -237,7 +385,7 @@ def test_what_does_not_fit(options, results, head_dim, message):
     with pytest.raises(ValueError) as error:
         config.check(results, head_dim)
     assert str(error.value) == message
-    whole = AttentionConfig(block_kv=64, **{"dq" if results == 1 else "dkv": config})
+    whole = AttentionConfig(block_kv=64, **{("dq", "dkv", "fused")[results - 1]: config})
     with pytest.raises(ValueError, match=re.escape(message)):
         attention(*operands(64, 64, head_dim=head_dim), config=whole)
 
@@ -247,6 +395,14 @@ def test_wrong_rows():
         GradientConfig(rows=96)
     message = "GradientConfig: rows=96 is not a multiple of 64, the rows of a wgmma."
     assert str(error.value) == message
+
+
+def test_fused_and_other_kernels():
+    with pytest.raises(ValueError) as error:
+        AttentionConfig(fused=GradientConfig(), dkv=GradientConfig())
+    assert str(error.value) == (
+        "AttentionConfig: fused= is instead of dq= and dkv=, so one of these would do nothing."
+    )
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
@@ -280,6 +436,14 @@ def test_on_gpu(case, head_dim, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("case", ON_GPU)
+def test_one_kernel_on_gpu(case, dtype):
+    shape, options = ON_GPU[case]
+    check(operands(*shape, 128, dtype, batch=2), config=FUSED, **options)
+
+
+@pytest.mark.gpu
 def test_many_launches_agree():
     arrays = operands(2048, 2048, 8, 4, 128)
     call = jax.jit(lambda *a: gradients(a, *cotangents(a[0]), causal=True))
@@ -289,12 +453,13 @@ def test_many_launches_agree():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize(("head_dim", "config"), [(64, None), (128, None), (128, FUSED)])
 @pytest.mark.parametrize("causal", [False, True])
-def test_ptxas_waits_for_no_product(causal, head_dim, monkeypatch, capfd):
+def test_ptxas_waits_for_no_product(causal, head_dim, config, monkeypatch, capfd):
     monkeypatch.setenv("MOSAIC_GPU_DUMP_PTXAS", "1")
-    arrays = operands(512, 512, 2, 1, head_dim)
-    found = gradients(arrays, *cotangents(arrays[0]), causal=causal, scale=0.123)
+    arrays, options = operands(512, 512, 2, 1, head_dim), {"scale": 0.123, "config": config}
+    found = gradients(arrays, *cotangents(arrays[0]), causal=causal, **options)
     jax.block_until_ready(found)
     said = "".join(capfd.readouterr())
-    assert "attention_dkv" in said and "serialized" not in said
+    name = "attention_gradients" if config else "attention_dkv"
+    assert name in said and "serialized" not in said

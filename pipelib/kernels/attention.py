@@ -9,9 +9,10 @@ The fallback. The kernel has head dimensions of 64, 128 and 256, and Pallas copi
 rows x 128 bytes, which is how `wgmma` reads SMEM: both sequences must be multiples of 8. What is
 not is computed by `attention_reference`: no operand is copied, and no configuration applies.
 
-Gradients are made from the log-sum-exp of each row. With a head of 64 or 128 two kernels make them;
-with one of 256, whose dK and dV would fill a thread's registers, and in the fallback, plain JAX
-does in float32, for `CHUNK` queries at a time, so that the scores of the others take no memory.
+Gradients are made from the log-sum-exp of each row. With a head of 64 or 128 two kernels make them,
+or one, if `AttentionConfig.fused` asks for it; with one of 256, whose dK and dV would fill a
+thread's registers, and in the fallback, plain JAX does in float32, for `CHUNK` queries at a time,
+so that the scores of the others take no memory.
 
 Not covered: dropout, biases, paged keys, scores whose mask is given as an array.
 """

@@ -24,7 +24,7 @@ of dQ differ from run to run. What a thread multiplies for it is the dS of all c
 all their keys, and its own columns of K: each thread leaves its dS in SMEM and arrives on the
 barrier `exchanged`. So that none waits long, dQ is a step late::
 
-    wait exchanged | S^T[s], dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
+    S^T[s] queued | exchanged | dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
     dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]
 
 dS has two slots. A thread writes that of step s, into the slot of s - 2, when the others have
@@ -184,6 +184,8 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
         place = (*place[:2], blocks - 1 - place[2])
     row = place[2] * (config.rows * config.compute_threads)
     band = Band.of(*sides, *lengths, config.tiles, row)
+    if kernel is ALL:  # beyond the end K is 0, but dS could be infinite
+        band = band._replace(ends=sizes.keys)
     segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
@@ -405,6 +407,7 @@ class _All(_Keys):
         def both(mask):
             def multiply(scores, d_q):
                 plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
+                plgpu.barrier_wait(self.scratch["exchanged"])
                 self._multiply(d_q, before)
                 loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
                 return function(mask(loaded)), d_q[...]
@@ -412,7 +415,6 @@ class _All(_Keys):
             scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
             return pl.run_scoped(multiply, scores, like)
 
-        plgpu.barrier_wait(self.scratch["exchanged"])
         p, d_q = self.band.choose(indices[1], self.row, segments, both)
         self._add_to_sums(d_q, jnp.maximum(before, 0))
         return p

@@ -8,7 +8,8 @@ Query i sees key j if i - left <= j <= i + right (None: any; causal is right = 0
 segments, if both have the same. So a row sees the columns from `behind` before it to `ahead` after
 it: left and right, or right and left where the rows are keys. The blocks of columns that some row
 of a block may see by the first rule are the steps; of these, those that a thread's rows do not
-wholly see, and the last one of ragged columns, are masked.
+wholly see, and the last one of ragged columns, are masked. Rows beyond the end may have any scores,
+since what is made of them is dropped, but where a kernel adds it to that of other rows (`ends`).
 """
 
 import functools
@@ -51,7 +52,10 @@ class Sizes(NamedTuple):
 
 
 class Band(NamedTuple):
-    """The blocks of `columns` that a block of rows goes through, `steps` of them from `first`."""
+    """The blocks of `columns` that a block of rows goes through, `steps` of them from `first`.
+
+    `ends` is how many rows there are, if those beyond are masked.
+    """
 
     behind: int | None
     ahead: int | None
@@ -59,6 +63,7 @@ class Band(NamedTuple):
     tiles: Tiles
     first: Any
     steps: Any
+    ends: int | None = None
 
     @classmethod
     def of(cls, behind, ahead, rows: int, columns: int, tiles: Tiles, row: Any) -> "Band":
@@ -87,7 +92,14 @@ class Band(NamedTuple):
             edges.append(column + size - 1 > row + self.ahead)
         if self.columns % size:
             edges.append(column + size > self.columns)
+        if self._has_rows_beyond:
+            edges.append(row + self.tiles.rows > self.ends)
         return functools.reduce(lax.bitwise_or, edges) if edges else False
+
+    @property
+    def _has_rows_beyond(self) -> bool:
+        """Whether the last block has rows that are masked."""
+        return self.ends is not None and self.ends % (self.tiles.rows * self.tiles.threads) > 0
 
     def mask(self, scores: jax.Array, step: Any, row: Any, segments: tuple) -> jax.Array:
         """The scores of a step with -inf for what is not seen.
@@ -109,6 +121,8 @@ class Band(NamedTuple):
             seen.append(after <= self.ahead)
         if self.columns % self.tiles.block:
             seen.append(iota(1) < self.columns - column)
+        if self._has_rows_beyond:
+            seen.append(iota(0) < self.ends - row)
         if segments:
             places = (row, self.tiles.rows, 1), (column, self.tiles.block, 0)
             own, others = (

@@ -128,6 +128,17 @@ def test_gradients_by_one_kernel(case):
 
 
 @pytest.mark.usefixtures("reads_and_writes")
+def test_keys_beyond_the_end_are_masked():
+    """All scores are so low that a 0, which is that of no key, has an infinite exponential."""
+    config = small("plain", fused=GradientConfig(compute_threads=1))
+    q, k, v = operands(64, 72)
+    q, k = 6.0 + 0.1 * q, -6.0 + 0.1 * k
+    with interpreted(detect_races=False):
+        found = gradients((q, k, v), *cotangents(q), config=config)
+    assert all(np.isfinite(np.asarray(one)).all() for one in found)
+
+
+@pytest.mark.usefixtures("reads_and_writes")
 def test_one_kernel_under_vmap():
     """Each element of the axis has sums of its own."""
     config = small("plain", fused=GradientConfig(compute_threads=1))

@@ -367,11 +367,15 @@ class _Keys(Thread):
         """The function of a step's scores, masked."""
 
         def multiply(scores):
-            plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
+            self.multiply_queries(scores, q)
             return scores[...]
 
         scores = self.products(multiply, 1)
         return function(self.band.masked(scores, indices[1], self.row, segments))
+
+    def multiply_queries(self, scores: Any, q: Any) -> None:
+        """Queues K Q^T of a step."""
+        plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
 
     def given(self, indices: tuple, d_s: jax.Array) -> Any:
         """dS of a step, where `wgmma` reads it."""
@@ -391,7 +395,7 @@ class _All(_Keys):
         last = self.sizes.group * self.band.steps - 1
 
         def multiply(d_q):
-            self._multiply(d_q, last)
+            self._multiply_keys(d_q, last)
             return d_q[...]
 
         plgpu.barrier_wait(self.scratch["exchanged"])
@@ -402,18 +406,18 @@ class _All(_Keys):
 
     def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
         """The function of a step's scores, masked, beside dQ of the step before."""
-        before, like = self._number(indices) - 1, self._part
+        before = self._number(indices) - 1
 
         def both(mask):
             def multiply(scores, d_q):
-                plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
+                self.multiply_queries(scores, q)
                 plgpu.barrier_wait(self.scratch["exchanged"])
-                self._multiply(d_q, before)
+                self._multiply_keys(d_q, before)
                 loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
                 return function(mask(loaded)), d_q[...]
 
             scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
-            return pl.run_scoped(multiply, scores, like)
+            return pl.run_scoped(multiply, scores, self._part)
 
         p, d_q = self.band.choose(indices[1], self.row, segments, both)
         self._add_to_sums(d_q, jnp.maximum(before, 0))
@@ -441,15 +445,14 @@ class _All(_Keys):
 
     @property
     def _part(self) -> Any:
-        width = self.sizes.head_dim // self.config.compute_threads
-        return plgpu.ACC((self.config.block, width), jnp.float32)
+        return plgpu.ACC((self.config.block, self._columns.size), jnp.float32)
 
     @property
     def _columns(self) -> Any:
         width = self.sizes.head_dim // self.config.compute_threads
         return pl.ds(pl.multiple_of(thread_index() * width, width), width)
 
-    def _multiply(self, d_q: Any, number: Any) -> None:
+    def _multiply_keys(self, d_q: Any, number: Any) -> None:
         """Queues dS K of a step, for the keys of each thread."""
         for thread in range(self.config.compute_threads):
             d_s = self.scratch["d_s"].at[number & 1, thread]

@@ -132,9 +132,7 @@ def _launch(
     )
     body = functools.partial(_block, kernel, config, problem, sizes)
     body.__name__ = kernel.name
-    # Zeros of the type of q, so that they vary, and have the axes of `jax.vmap`, as it does.
-    sums = [jnp.where(False, arrays.q.astype(jnp.float32), 0.0)] * (kernel is ALL)
-    sums = [*map(jax.new_ref, sums)]
+    sums = [jax.new_ref(_zeros_like(arrays.q))] if kernel is ALL else []
     results = plgpu.kernel(
         body,
         out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * (kernel.results - len(sums)),
@@ -147,6 +145,21 @@ def _launch(
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
     return *((ref[...] * problem.scale).astype(rows.dtype) for ref in sums), *results
+
+
+@jax.custom_batching.custom_vmap
+def _zeros_like(array: jax.Array) -> jax.Array:
+    """Float32 zeros, with an array's axes of `jax.vmap`, which `jnp.zeros_like` would not have.
+
+    Along axes of `jax.shard_map` they do not vary: Pallas takes no ref that does.
+    """
+    return jnp.zeros(array.shape, jnp.float32)
+
+
+@_zeros_like.def_vmap
+def _batched_zeros_like(axis_size, in_batched, array) -> tuple[jax.Array, bool]:
+    del axis_size
+    return _zeros_like(array), in_batched[0]
 
 
 def _scratch(kernel: Kernel, config: GradientConfig, in_place: bool, sizes, dtype) -> dict:

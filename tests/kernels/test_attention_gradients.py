@@ -329,8 +329,9 @@ def sharded(**options):
     return jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
 
 
-def test_shard_map_lowers():
-    total = lambda *arrays: jnp.sum(sharded()(*arrays).astype(jnp.float32))
+@pytest.mark.parametrize("config", [None, FUSED])
+def test_shard_map_lowers(config):
+    total = lambda *arrays: jnp.sum(sharded(config=config)(*arrays).astype(jnp.float32))
     arrays = operands(128, 128, 4, 2, 128, batch=2)
     assert "mosaic_gpu" in lowered(jax.grad(total, (0, 1, 2)), *arrays)
 

@@ -151,10 +151,12 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ours as it picks, with one kernel changed, and all others."""
+    """Ours as it picks, with one kernel changed or one for all, and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
     for name, kernels in _BACKWARD_CONFIGS.items():
         found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**kernels))
+    if problem.head_dim == 128:  # of heads of 64 two threads cannot share dQ
+        found[f"{OURS}, one kernel"] = ours(problem, AttentionConfig(fused=GradientConfig()))
     return found | baselines(problem)
 
 

@@ -130,16 +130,17 @@ class Group:
             self.found[name][what] = result
 
     def _check(self) -> None:
-        """All at once, since nothing is timed."""
+        """All at once, since nothing is timed; what is wrong is not timed later either."""
         for key, method in (("largest_error_rms", "check"), ("float64", "float64_error")):
             for pool_key, pool in self._pools.items():
                 names = [name for name in self._names(pool_key) if name in self._held]
                 results = pool.at_once([self._held[name] for name in names], method)
                 for name, result in zip(names, results):
                     self._note(name, key, result)
-        for found in self.found.values():
-            most = tolerance(self.problem.out.dtype)
+        most = tolerance(self.problem.out.dtype)
+        for name, found in self.found.items():
             if not found.get("largest_error_rms", 0.0) <= most:
+                self._held.pop(name, None)
                 found["reason"] = f"wrong by more than {most:.3g} root mean squares"
 
     def _burst(self, turn: int, launches: int) -> None:

@@ -58,7 +58,6 @@ from pipelib.kernels.attention_band import (
     accumulate,
     padded,
     spread,
-    thread_index,
 )
 from pipelib.kernels.attention_config import GradientConfig
 from pipelib.kernels.matmul_blocks import tiled
@@ -202,7 +201,9 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
     segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
-    thread = kernel.thread(problem, sizes, config, band, place[1], row, outs, scratch)
+    thread = kernel.thread(
+        problem, sizes, config, band, place[1], row, lax.axis_index("thread"), outs, scratch
+    )
     refs, in_specs, grid = thread.steps(arrays)
     emit_pipeline_warp_specialized(
         functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
@@ -213,7 +214,7 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
 
 
 class Thread(NamedTuple):
-    """A compute thread of a kernel: its head, its block's first row, the results, its scratch."""
+    """A compute thread: its head, its block's first row, its index, the results, its scratch."""
 
     problem: Problem
     sizes: Sizes
@@ -221,17 +222,18 @@ class Thread(NamedTuple):
     band: Band
     head: Any
     block_row: Any
+    index: Any
     outs: tuple[Any, ...]
     scratch: dict[str, Any]
 
     @property
     def row(self) -> Any:
         """Its first row."""
-        return self.block_row + thread_index() * self.config.rows
+        return self.block_row + self.index * self.config.rows
 
     def mine(self, name: str) -> Any:
         """Its part of some scratch, or of each in a list."""
-        return jax.tree.map(lambda ref: ref.at[thread_index()], self.scratch[name])
+        return jax.tree.map(lambda ref: ref.at[self.index], self.scratch[name])
 
     def load(self, *operands: Any, numbers: tuple = ()) -> None:
         """Loads its rows of the two operands [seq, heads, head_dim], and its numbers."""
@@ -448,7 +450,7 @@ class _All(_Keys):
 
     def _give(self, number: Any, d_s: jax.Array) -> Any:
         """Lets all threads have the dS of a step, and says where it is."""
-        staging = self.scratch["d_s"].at[number & 1, thread_index()]
+        staging = self.scratch["d_s"].at[number & 1, self.index]
         staging[...] = d_s
         plgpu.commit_smem()
         plgpu.barrier_arrive(self.scratch["exchanged"])
@@ -463,7 +465,7 @@ class _All(_Keys):
     @property
     def _columns(self) -> Any:
         width = self.sizes.head_dim // self.config.compute_threads
-        return pl.ds(pl.multiple_of(thread_index() * width, width), width)
+        return pl.ds(pl.multiple_of(self.index * width, width), width)
 
     def _multiply_keys(self, d_q: Any, number: Any) -> None:
         """Queues dS K of a step, for the keys of each thread."""

@@ -189,8 +189,3 @@ def accumulate(in_place: bool, results: tuple, like: tuple, add: Callable) -> tu
 
     found = pl.run_state(add_in_place)((*map(plgpu.ACC.init, results), *like))
     return tuple(found[:count]), tuple(found[count:])
-
-
-def thread_index() -> Any:
-    """The thread's index."""
-    return lax.axis_index("thread")

@@ -100,7 +100,7 @@ def where(found: list[Group]) -> str:
 def table(found: list[Group]) -> str:
     """A row for each problem: TFLOP/s of all, of JAX's the fastest, and ours over the best other.
 
-    Of ours the fastest counts: the configuration that it picks, or another one.
+    Of ours the fastest counts: the configuration that it picks, or another one, in brackets.
     """
     if not found:
         return NONE
@@ -108,9 +108,15 @@ def table(found: list[Group]) -> str:
     for group in found:
         best = group.fastest(OURS)
         others = (group.tflops(group.fastest(kind)) for kind in kinds)
-        rows.append([group.shape, group.cell(best), *others, group.times(best)])
+        rows.append([group.shape, _ours(group, best), *others, group.times(best)])
     head = "sequence x head", "ours", *(OTHERS[kind] for kind in kinds), "speed"
     return results.table(head, rows)
+
+
+def _ours(group: Group, best: str | None) -> str:
+    """The cell of the fastest of ours, with its name where that is not what `attention` picks."""
+    name = (best or OURS).removeprefix(OURS).removeprefix(", ")
+    return f"{group.cell(best)} ({name})" if name else group.cell(best)
 
 
 def ladder_table(found: list[Group]) -> str:

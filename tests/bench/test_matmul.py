@@ -165,6 +165,7 @@ def test_what_fails_has_its_reason_and_the_others_go_on():
     assert sum(entry[:2] == ("b", "burst") for entry in log) == 1, "it is asked once"
     assert found["c"]["reason"] and found["c"]["burst_microseconds"]
     assert "wrong by more than" in found["d"]["reason"] and found["d"]["largest_error_rms"] == 0.5
+    assert not any(entry[0] == "d" and entry[1] in ("burst", "sustained") for entry in log)
     assert "reason" not in found["e"] and found["e"]["sustained_microseconds"]
     assert found["f"]["reason"] and not any(entry[:2] == ("f", "burst") for entry in log)
 

@@ -335,6 +335,7 @@ class Session:
     def compare(self, part: str) -> None:
         """Measures the groups of a part."""
         path, facts, plan = self.folder / "matmul.json", self.facts(part), PLANS[part]
+        plan = plan._replace(rounds=self.options.rounds or plan.rounds)
         for problem in self.problems(part):
             made = plan.contenders(problem, read(path))
             group = Group(problem, made, self.pools)
@@ -363,6 +364,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="of each part's products, those from:to")
     parser.add_argument("--resume", action="store_true", help="leave out what the record has")
     parser.add_argument("--sustained", type=float, default=2.0, help="seconds; 0: none")
+    parser.add_argument("--rounds", type=int, help="bursts of each contender")
     parser.add_argument("--limit", type=int, default=60, help="configurations of one search")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--results", type=pathlib.Path, default=RESULTS)

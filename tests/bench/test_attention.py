@@ -189,8 +189,9 @@ def group_of(*behaviours, rounds=3, problem=SMALL):
 def test_a_group():
     hang = Failed("no answer in 30 s")
     found, log = group_of(
-        behaviour(OURS, check=0.001), behaviour(CUDNN, check=0.001), behaviour("late", check=0.001, burst=hang),
-        behaviour("wrong", check=0.5), behaviour("absent", held=Failed("no module named torch")),
+        behaviour(OURS, check=0.001), behaviour(CUDNN, check=0.001),
+        behaviour("late", check=0.001, burst=hang), behaviour("wrong", check=0.5),
+        behaviour("absent", held=Failed("no module named torch")),
     )  # fmt: skip
     bursts = [entry[0] for entry in log if entry[1] == "burst"]
     assert bursts.count(OURS) == bursts.count(CUDNN) == 3 and bursts.count("late") == 1

@@ -1,16 +1,19 @@
 """Whether a block's shared memory and registers fit.
 
 The model. SMEM is what `Program.smem_bytes` says, at most at once; the sum has the terms of the
-cluster's first block, since the others allocate the same. Registers are those that threads ask for,
-and those that accumulators take at least. Not covered: registers that the compiler needs.
-Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0.
+cluster's first block, since the others allocate the same. Registers are those that threads ask
+for, and those that accumulators take at least. A block begins with equally many for each lane, a
+multiple of 8, and what its threads ask for later (`setmaxnreg`) must be among these: who finds too
+few waits, and no other block's end brings more. Not covered: registers that the compiler needs.
+Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0;
+the pool of a block: PTX ISA, `setmaxnreg`.
 """
 
 from pipelib.schedule.program import Program
 from pipelib.schedule.report import Findings, count, thread_name
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
-_LANES, _REGISTER_BYTES = 128, 4
+_LANES, _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 128, 4, 8, 256
 
 
 def shared_memory(program: Program, findings: Findings) -> None:
@@ -35,12 +38,14 @@ def registers(program: Program, block: int, findings: Findings) -> None:
     each = len(program.threads) // program.blocks
     threads = range(block * each, (block + 1) * each)
     asked = [(program.registers[t] or 0) if program.registers else 0 for t in threads]
-    if _LANES * sum(asked) > REGISTERS:
-        terms = " + ".join(map(str, asked))
+    equally = min(REGISTERS // (_LANES * each), _MOST_REGISTERS) // _REGISTER_UNIT * _REGISTER_UNIT
+    later = [own or equally for own in asked]
+    if sum(later) > each * equally:
+        terms = " + ".join(map(str, later))
         findings.add(
             "resource", (),
-            f"The threads ask for {_LANES} x ({terms}) = {_LANES * sum(asked):,} registers, and a"
-            f" block can have {REGISTERS:,}: who asks last waits for ever.",
+            f"The threads ask for {terms} = {sum(later)} registers of a lane, and the block begins"
+            f" with {each} x {equally} = {each * equally}: who asks last waits for ever.",
             "Let the memory thread give up more, or the compute threads ask for less.",
         )  # fmt: skip
     for thread, limit in zip(threads, asked):

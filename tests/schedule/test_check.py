@@ -465,11 +465,16 @@ def test_more_shared_memory_than_a_block_can_have():
 
 
 def test_more_registers_than_there_are():
-    cause = only(check(program([], [], [], registers=(240, 240, 40))), "resource").cause
-    assert cause == (
-        "The threads ask for 128 x (240 + 240 + 40) = 66,560 registers, and a block can have"
-        " 65,536: who asks last waits for ever."
+    asking = lambda *registers: check(program(*[[]] * len(registers), registers=registers))
+    assert only(asking(240, 240, 32), "resource").cause == (
+        "The threads ask for 240 + 240 + 32 = 512 registers of a lane, and the block begins with"
+        " 3 x 168 = 504: who asks last waits for ever."
     )
+    assert only(asking(240, 240, None), "resource").cause.startswith(
+        "The threads ask for 240 + 240 + 168 = 648"
+    )
+    assert asking(240, 240, 24).ok and asking(160, 160, 160, 32).ok and asking(256, 256).ok
+    assert asking(None, None, None).ok
     wide = BUFFERS[ACC]._replace(shape=(128, 512), bytes=128 * 512 * 4)
     ops = [just("scope_begin", 1), just("scope_end", 1)]
     cause = only(check(program(ops, buffers=(*BUFFERS[:ACC], wide))), "resource").cause

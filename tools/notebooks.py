@@ -314,6 +314,10 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     if machine["gpu"] is None and before is not None and before["gpu"]:
         new = keep_outputs(notebook, read_published(ipynb), before)
         kept = {**before, "interpreted_cells": new}
+    if not kept.get("interpreted_cells", True):
+        del kept["interpreted_cells"]
+    for text in take_warnings(notebook):
+        print(f"{md.name}: {text}", file=sys.stderr)
     kept["source_digest"] = source_digest(notebook)
     kept["outputs_digest"] = outputs_digest(notebook)
     notebook.metadata = nbformat.from_dict({**METADATA, RECORD: kept})
@@ -327,7 +331,8 @@ def keep_outputs(
     """Puts what a GPU gave in place of what the interpreter did.
 
     Of the code cells that are as they were, and of the first, which sets up.
-    Says below that one how many others there are; returns their numbers.
+    Says below that one how many others there are, if any; returns their
+    numbers.
     """
     interpreted = record.get("interpreted_cells", [])
     before = {
@@ -347,8 +352,23 @@ def keep_outputs(
     data = {"text/markdown": said, "text/plain": said}
     note = nbformat.v4.new_output("display_data", data=data)
     own = code_cells(recorded)[0].outputs
-    first.outputs = [*(own[:-1] if interpreted else own), note]
+    own = own[:-1] if "interpreted_cells" in record else own
+    first.outputs = [*own, note] if new else own
     return new
+
+
+def take_warnings(notebook: NotebookNode) -> list[str]:
+    """Removes what cells wrote to stderr, and returns it.
+
+    These are libraries' warnings, with paths of the machine that records: they
+    are for who records.
+    """
+    taken = []
+    for cell in code_cells(notebook):
+        is_warning = lambda output: output.get("name") == "stderr"
+        taken += [output.text for output in cell.outputs if is_warning(output)]
+        cell.outputs = [o for o in cell.outputs if not is_warning(o)]
+    return taken
 
 
 def recording_machine(interpreted: bool = False) -> dict:

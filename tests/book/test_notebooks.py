@@ -205,6 +205,22 @@ def test_new_cells_of_a_recorded_chapter_can_be_interpreted(md):
         assert notebooks.problems(md) == []
 
 
+def test_a_recorded_chapter_with_no_new_cell_keeps_all_that_a_gpu_gave(md):
+    path = md.with_suffix(".ipynb")
+    path.write_text(path.read_text().replace('"1\\n"', '"by a GPU\\n"'))
+    before = outputs(md)
+    recording(md, interpreted=True, force=True)
+    assert outputs(md) == before and not notebooks.is_interpreted(md)
+
+
+def test_warnings_are_for_who_records(md, capsys):
+    edit(md, "print(x)", "import sys; print(x); print('/a/path: a warning', file=sys.stderr)")
+    md.with_suffix(".ipynb").unlink()
+    recording(md, interpreted=True)
+    assert "/a/path: a warning" in capsys.readouterr().err
+    assert [output.text for [output] in outputs(md)[1:]] == ["1\n"]
+
+
 def test_the_interpreter_does_not_replace_what_a_gpu_gave(md):
     edit(md, "print(x)", "print(2 * x)")
     before = md.with_suffix(".ipynb").read_text()

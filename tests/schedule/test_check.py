@@ -5,6 +5,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib import specs
 from pipelib.schedule import check
 from pipelib.schedule.program import Barrier, Buffer, Op, Region
 from tests.schedule import build, kernels
@@ -482,6 +483,14 @@ def test_more_registers_than_there_are():
         "The accumulators of thread 0 take 512 registers a lane at once, and it has 255: they spill"
         " to local memory."
     )
+
+
+@pytest.mark.parametrize("threads", range(1, 8))
+def test_the_registers_of_compute_threads_beside_a_memory_thread(threads):
+    """As the emitter's docstring has it: five threads begin with 96 each, and want 488 of 480."""
+    registers = (specs.compute_registers(40, threads),) * threads + (40,)
+    report = check(program(*[[]] * (threads + 1), registers=registers))
+    assert report.ok == (threads != 4)
 
 
 # Clusters.

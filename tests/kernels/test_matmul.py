@@ -16,6 +16,7 @@ from pipelib import specs
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.ladder import IDEAS, RUNGS
 from pipelib.kernels.matmul import default_config
+from pipelib.kernels.tuned import nearest_config
 from tests.emitters.contract import interpreted
 from tests.kernels.test_device import pretend
 
@@ -319,6 +320,7 @@ def test_check_finds_nothing(config, transposed):
     a, b = factors(m, n, k, **options)
     program = pipelib.trace(lambda a, b: matmul(a, b, config=config, **options), a, b)
     assert list(pipelib.check(program, strict=True)) == []
+    config = config or nearest_config(m, n, k, HALF, out_dtype=HALF, **options)
     config = config or default_config(m, n, HALF, HALF)
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
 

@@ -312,10 +312,10 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     kept = {**machine, "seconds": seconds}
     before = read_record(md)
     if machine["gpu"] is None and before is not None and before["gpu"]:
-        new = keep_outputs(notebook, read_published(ipynb), before)
-        kept = {**before, "interpreted_cells": new}
-    if not kept.get("interpreted_cells", True):
-        del kept["interpreted_cells"]
+        kept = {**before}
+        kept.pop("interpreted_cells", None)
+        if new := keep_outputs(notebook, read_published(ipynb), before):
+            kept["interpreted_cells"] = new
     for text in take_warnings(notebook):
         print(f"{md.name}: {text}", file=sys.stderr)
     kept["source_digest"] = source_digest(notebook)

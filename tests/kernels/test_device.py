@@ -42,30 +42,24 @@ def test_a_hopper_and_what_is_no_gpu_are_refused_nothing(or_newer, monkeypatch):
     device.require_hopper("kernel", or_newer=or_newer)
 
 
-@pytest.mark.parametrize(
-    ("device_kind", "capability"),
-    [("NVIDIA A100", "8.0"), ("NVIDIA B200", "10.0"), ("AMD MI300", "gfx942")],
-)
-def test_wgmma_needs_a_hopper(device_kind, capability, monkeypatch):
-    pretend(monkeypatch, device_kind, capability)
-    message = (
-        f"kernel: {device_kind} has compute capability {capability}, but wgmma needs 9.x, a Hopper"
-        " GPU."
-    )
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        device.require_hopper("kernel")
+WGMMA, TMA = "wgmma needs 9.x, a Hopper GPU.", "TMA needs 9.0 or more, Hopper or newer."
 
 
 @pytest.mark.parametrize(
-    ("device_kind", "capability"), [("NVIDIA L4", "8.9"), ("AMD MI300", "gfx942")]
-)
-def test_tma_needs_a_hopper_or_newer(device_kind, capability, monkeypatch):
+    ("device_kind", "capability", "or_newer", "needs"),
+    [
+        ("NVIDIA A100", "8.0", False, WGMMA), ("NVIDIA B200", "10.0", False, WGMMA),
+        ("AMD MI300", "gfx942", False, WGMMA),
+        ("NVIDIA L4", "8.9", True, TMA), ("AMD MI300", "gfx942", True, TMA),
+    ],
+)  # fmt: skip
+def test_what_another_gpu_lacks(device_kind, capability, or_newer, needs, monkeypatch):
     pretend(monkeypatch, device_kind, capability)
-    message = (
-        f"kernel: {device_kind} has compute capability {capability}, but TMA needs 9.0 or more,"
-        " Hopper or newer."
-    )
+    message = f"kernel: {device_kind} has compute capability {capability}, but {needs}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        device.require_hopper("kernel", or_newer=True)
+        device.require_hopper("kernel", or_newer=or_newer)
+
+
+def test_a_gpu_newer_than_hopper_has_tma(monkeypatch):
     pretend(monkeypatch, "NVIDIA B200", "10.0")
     device.require_hopper("kernel", or_newer=True)

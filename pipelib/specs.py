@@ -129,7 +129,18 @@ def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
         raise ValueError(
             f"{memory_registers=}: setmaxnreg compiles only with a multiple of 8 from 24 to 256."
         )
-    return min(256, (REGISTERS - memory_registers) // num_compute_wgs) // 8 * 8
+    threads = num_compute_wgs + 1
+    pool = threads * begin_registers(threads)
+    return min(256, (pool - memory_registers) // num_compute_wgs) // 8 * 8
+
+
+def begin_registers(threads: int) -> int:
+    """Registers for each lane with which a block of so many Pallas threads begins, all equally.
+
+    A multiple of 8. Only these can be shared out afterwards: who asks for more than are left waits
+    for ever (PTX ISA, `setmaxnreg`).
+    """
+    return min(256, REGISTERS // threads) // 8 * 8
 
 
 def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:

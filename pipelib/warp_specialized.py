@@ -66,10 +66,7 @@ def emit_pipeline_warp_specialized(
         threads get the same refs and divide the work themselves.
       grid, in_specs, out_specs, max_concurrent_steps, ordinary_reads: as in `emit_pipeline`; an
         input's `collective_axes` multicasts it along a cluster axis.
-      memory_registers: of each lane of the memory thread, 24 to 256, a multiple of 8. A block
-        begins with equally many for each thread, and on a GPU the last compute thread waits for
-        ever if there are too few: 40 is right for all numbers of compute threads but 4, for which
-        nothing is; 32 beside 2 is too many. `check` finds it; nothing is refused here yet.
+      memory_registers: of each lane of the memory thread, 24 to 256, a multiple of 8.
       wg_axis: the kernel's thread axis, of size `num_compute_wgs + 1`.
       num_compute_wgs: compute threads, 1 to 7; they share the rest of the registers.
       pipeline_state: place in a chain of pipelines that share allocations and differ in body and

@@ -485,12 +485,14 @@ def test_more_registers_than_there_are():
     )
 
 
+@pytest.mark.parametrize("memory_registers", [24, 32, 40, 48, 64, 256])
 @pytest.mark.parametrize("threads", range(1, 8))
-def test_the_registers_of_compute_threads_beside_a_memory_thread(threads):
-    """As the emitter's docstring has it: five threads begin with 96 each, and want 488 of 480."""
-    registers = (specs.compute_registers(40, threads),) * threads + (40,)
-    report = check(program(*[[]] * (threads + 1), registers=registers))
-    assert report.ok == (threads != 4)
+def test_an_emitter_s_threads_ask_for_no_more_than_a_block_begins_with(threads, memory_registers):
+    own = specs.compute_registers(memory_registers, threads)
+    registers = (own,) * threads + (memory_registers,)
+    assert check(program(*[[]] * (threads + 1), registers=registers)).ok
+    more = (own + 8,) * threads + (memory_registers,)
+    assert own == 256 or not check(program(*[[]] * (threads + 1), registers=more)).ok
 
 
 # Clusters.

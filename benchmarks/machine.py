@@ -10,6 +10,7 @@ each kernel of `benchmarks.kernels` the cycles of its blocks (median and quartil
 every launch), how many of them an SM had at once, and the kernel's own times by CUPTI.
 """
 
+import functools
 import json
 import pathlib
 import subprocess
@@ -31,6 +32,7 @@ from benchmarks import kernels, probes
 from pipelib.bench import timing
 from pipelib.bench.provenance import provenance
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.profile import write_profile
 from pipelib.schedule.simulate import simulate
 
 LAUNCHES = 5
@@ -116,14 +118,10 @@ def in_kernel_profile() -> dict[str, Any]:
     """The Chrome trace that the in-kernel profiler writes of the ring by hand."""
     with tempfile.TemporaryDirectory() as folder:
         ring, *_ = kernels.cases()
-        kernel = ring.build(False, profile_space=8 * kernels.RING_STEPS, profile_dir=folder)
+        make = functools.partial(ring.build, False)
         args = [jnp.ones(x.shape, x.dtype) for x in ring.inputs]
-        for _ in range(2):  # the second finds its code in the caches; JAX writes over no file
-            for before in pathlib.Path(folder).iterdir():
-                before.unlink()
-            jax.block_until_ready(jax.jit(kernel)(*args))
-            jax.effects_barrier()
-        (path,) = pathlib.Path(folder).iterdir()
+        space = 8 * kernels.RING_STEPS
+        path = write_profile(make, *args, profile_space=space, profile_dir=folder)
         return json.loads(path.read_text())
 
 

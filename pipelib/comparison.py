@@ -18,14 +18,14 @@ def relative_error(actual: Any, expected: Any) -> float:
     The norms are Frobenius norms in float64. If the expected one is zero, that of the difference.
 
     Raises:
-      ValueError: the arrays have different shapes, or the expected one's dtype cannot hold every
-        value of the other's.
+      ValueError: the arrays have different shapes, the expected one's dtype cannot hold every value
+        of the other's, or one is a sequence that makes no array.
 
     Example:
       >>> round(book.relative_error([3.0, 4.1], [3.0, 4.0]), 3)
       0.02
     """
-    actual, expected = np.asarray(actual), np.asarray(expected)
+    actual, expected = _array(actual), _array(expected)
     differ = ""
     if actual.shape != expected.shape:
         differ = "nothing is broadcast"
@@ -50,6 +50,16 @@ def judge(name: str, pairs: Iterable[tuple[Any, Any]], tolerance: float) -> tupl
     if worst <= tolerance:
         return True, f"{name}: relative error {worst:.1e}, within {tolerance:.0e}."
     return False, f"{name} is wrong: relative error {worst:.1e}, over {tolerance:.0e}."
+
+
+def _array(values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(
+            f"a {type(values).__name__} of {len(values)} whose parts differ in shape is no array,"
+            " so no error is measured"
+        ) from error
 
 
 def _words(array: np.ndarray) -> str:

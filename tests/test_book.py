@@ -132,8 +132,12 @@ def test_check_stops_at_a_wrong_result(actual, said):
             jnp.ones(2, jnp.int32), jnp.ones(2),
             "it is int32[2] where float32[2] is expected, and not every int32 is a float32",
         ),
+        (
+            (jnp.ones((2, 2)), jnp.ones(2)), jnp.ones(2),
+            "a tuple of 2 whose parts differ in shape is no array",
+        ),
     ],
-    ids=["broadcast", "one number", "other floats", "coarser reference", "integers"],
+    ids=["broadcast", "one number", "other floats", "coarser reference", "integers", "two arrays"],
 )  # fmt: skip
 def test_check_needs_the_reference_s_shape_and_dtype(actual, expected, said):
     with pytest.raises(AssertionError) as error:

@@ -191,7 +191,7 @@ class MatmulConfig:
                 f" {dtype.itemsize} = {self.tile_k * dtype.itemsize} B, not a multiple of the"
                 f" {SWIZZLE} B of a swizzled row."
             )
-        share = min(255, specs.REGISTERS // self.threads)
+        share = min(255, specs.begin_registers(self.threads))
         if self.form != "ring":
             share = specs.compute_registers(self.memory_registers, self.compute_threads)
         if (taken := self.accumulator_registers()) >= share:

@@ -98,6 +98,7 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 		$(GPU_PYTHON) -m benchmarks.attention $(ATTENTION_PARTS) $(ATTENTION_ARGS); \
 		$(GPU_PYTHON) -m benchmarks.memory_bound measure $(RESULTS)/memory_bound.json; \
 		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \
+		$(GPU_PYTHON) -m benchmarks.machine profile $(RESULTS)/profile.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \
 		$(GPU_PYTHON) benchmarks/hazards.py

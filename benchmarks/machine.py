@@ -1,7 +1,7 @@
 """Measures what `pipelib.schedule.machine` holds, and how near `simulate` comes, on one GPU.
 
-    python -m benchmarks.machine measure RECORD   on the GPU: the record, one JSON file, and beside
-                                                  it profile.json, what the in-kernel profiler wrote
+    python -m benchmarks.machine measure RECORD   on the GPU: the record, one JSON file
+    python -m benchmarks.machine profile RECORD   on the GPU: what the in-kernel profiler wrote
     python -m benchmarks.machine derive RECORD    prints the machine's file for the package
     python -m benchmarks.machine compare RECORD   prints simulated beside measured times
 
@@ -115,14 +115,15 @@ def copy_bandwidth() -> dict[str, Any]:
 
 
 def in_kernel_profile() -> dict[str, Any]:
-    """The Chrome trace that the in-kernel profiler writes of the ring by hand."""
+    """The Chrome trace that the in-kernel profiler writes of the ring by hand, with provenance."""
     with tempfile.TemporaryDirectory() as folder:
         ring, *_ = kernels.cases()
         make = functools.partial(ring.build, False)
         args = [jnp.ones(x.shape, x.dtype) for x in ring.inputs]
         space = 8 * kernels.RING_STEPS
         path = write_profile(make, *args, profile_space=space, profile_dir=folder)
-        return json.loads(path.read_text())
+        command = "python -m benchmarks.machine profile RECORD"
+        return json.loads(path.read_text()) | dict(provenance=provenance(), command=command)
 
 
 def nvidia_smi() -> str:
@@ -149,7 +150,6 @@ def measure(path: pathlib.Path) -> None:
         path.write_text(json.dumps(record, indent=1) + "\n")
 
     note("kernels", "copy", copy_bandwidth)
-    path.with_name("profile.json").write_text(json.dumps(in_kernel_profile()) + "\n")
     cases, all_probes = kernels.cases(), probes.probes()
     with ThreadPoolExecutor() as pool:  # nothing is measured while the CPU's cores compile
         made = list(pool.map(compiled_case, cases)), list(pool.map(compiled_probe, all_probes))
@@ -267,9 +267,11 @@ if __name__ == "__main__":
     command, file = sys.argv[1], pathlib.Path(sys.argv[2])
     if command == "measure":
         measure(file)
+    elif command == "profile":
+        file.write_text(json.dumps(in_kernel_profile()) + "\n")
     elif command == "derive":
         print(parameters(json.loads(file.read_text())).to_json(), end="")
     elif command == "compare":
         compare(json.loads(file.read_text()))
     else:
-        raise SystemExit(f"{command!r} is not measure, derive or compare.")
+        raise SystemExit(f"{command!r} is not measure, profile, derive or compare.")

@@ -86,18 +86,15 @@ def count_samples(value: Any) -> int:
 # Runs of records.
 
 
-def runs(path: pathlib.Path, record: dict[str, Any]) -> list[Run]:
+def runs(record: dict[str, Any]) -> list[Run]:
     """The runs of a record of `benchmarks`, first to last."""
     if groups := record.get("groups") or record.get("searches"):
         return _runs_of_groups(groups)
-    if "provenance" in record:
-        facts = record["provenance"]
-        command = record.get("command", "python -m benchmarks.machine measure RECORD")
-        digest = record.get("sources_digest", facts["code_digest"])
-        return [Run((), facts, command, digest, count_samples(record))]
-    beside = json.loads(path.with_name("machine.json").read_text("utf-8"))
-    (run,) = runs(path, beside)  # the profile was written along with it
-    return [run._replace(samples=len(record["traceEvents"]))]
+    facts = record["provenance"]
+    command = record.get("command", "python -m benchmarks.machine measure RECORD")
+    digest = record.get("sources_digest", facts["code_digest"])
+    samples = len(record.get("traceEvents", ())) or count_samples(record)
+    return [Run((), facts, command, digest, samples)]
 
 
 def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
@@ -235,7 +232,7 @@ def _heading(path: pathlib.Path) -> str:
 
 def _benchmark(path: pathlib.Path) -> str:
     record = json.loads(path.read_text("utf-8"))
-    found = runs(path, record)
+    found = runs(record)
     parts = [_heading(path), what(found[0].command), f"Quoted in: {quoted(path.name)}."]
     parts.append("\n".join(run.markdown() for run in found))
     for title, table in tables(path.name, record):

@@ -91,7 +91,7 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             rf"^### `{path.parent.name}/{path.name}`\n(.*?)(?=^##)", page, re.MULTILINE | re.DOTALL
         )
         record = json.loads(path.read_text("utf-8"))
-        found = records.runs(path, record)
+        found = records.runs(record)
         assert found and all(run.samples > 0 for run in found)
         for run in found:
             facts = run.provenance
@@ -107,7 +107,7 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
 def test_all_groups_of_a_record_are_in_one_of_its_runs():
     path = notebooks.ROOT / "benchmarks" / "results" / "nvidia-h200" / "matmul.json"
     record = json.loads(path.read_text("utf-8"))
-    found = records.runs(path, record)
+    found = records.runs(record)
     assert sum(len(run.parts) for run in found) == len(record["groups"])
     assert sum(run.samples for run in found) == records.count_samples(record)
 
@@ -120,7 +120,7 @@ def test_runs_of_attention_say_what_was_measured():
         dict(part=part, problem=problem, run=run, contenders=dict(a=dict(us=[1.0, 2.0])))
         for part in ("forward", "ladder")
     ]
-    (found,) = records.runs(BOOK, dict(groups=groups))
+    (found,) = records.runs(dict(groups=groups))
     words = "4096 x 128, causal float16"
     assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4
     assert records.what(run["command"]).startswith("Measures `pipelib.kernels.attention`")

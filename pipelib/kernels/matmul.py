@@ -49,6 +49,7 @@ def matmul(
     out_dtype: Any = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
+    approx_math: bool = False,
 ) -> jax.Array:
     """`epilogue(a @ b, *operands)` on a Hopper GPU, accumulated in float32.
 
@@ -71,6 +72,8 @@ def matmul(
       operands: of the epilogue: a residual [M, N], a bias [N] or [1, N], a scale of rows [M, 1], a
         number []; float32, float16 or bfloat16.
       out_dtype: float16, bfloat16 or float32. By default that of `a`, bfloat16 for float8.
+      approx_math: whether an epilogue's `exp`, `tanh` and the like may be the GPU's own
+        instructions, of fewer right digits (`plgpu.CompilerParams`); not so in its gradients.
 
     Returns:
       [M, N] in `out_dtype`.
@@ -92,11 +95,11 @@ def matmul(
       ('bfloat16', 100.0)
     """
     _check_types(a, b, config, epilogue, operands)
-    transpose_a, transpose_b = bool(transpose_a), bool(transpose_b)
+    transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
     _check_dtypes(a, b, transpose_a, transpose_b)
     _check_shapes(a, b, transpose_a, transpose_b)
     out_dtype = _out_dtype(a, out_dtype)
-    product = Product(transpose_a, transpose_b, config, epilogue, out_dtype)
+    product = Product(transpose_a, transpose_b, config, epilogue, out_dtype, approx_math)
     m, n, _ = product.sizes(a, b)
     operands = tuple(_operand(i, x, (m, n)) for i, x in enumerate(operands))
     _check_epilogue(epilogue, operands)
@@ -300,7 +303,7 @@ def _backward(product: Product, arrays: tuple, g: jax.Array) -> tuple:
     (a, b, operands), (a_t, b_t) = arrays, product[:2]
     g, d_operands = g.astype(jnp.float32), ()
     if product.epilogue is not None:
-        plain = product._replace(epilogue=None, out_dtype=jnp.dtype(jnp.float32), config=None)
+        plain = Product(a_t, b_t, None, None, jnp.dtype(jnp.float32))
         finish = functools.partial(_finish, product=product)
         _, pull = jax.vjp(finish, _product(a, b, (), plain), operands)
         g, d_operands = pull(g)

@@ -63,6 +63,7 @@ class Product(NamedTuple):
     config: MatmulConfig | None
     epilogue: Epilogue | None
     out_dtype: Any
+    approx_math: bool = False
 
     def sizes(self, a: Any, b: Any) -> tuple[int, int, int]:
         """M, N and K."""
@@ -89,6 +90,7 @@ def run(a: jax.Array, b: jax.Array, operands: tuple, product: Product, num_sms: 
         block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype),
         scratch_types=_scratch(product, kinds, operands), grid=(clusters,),
         grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
+        compiler_params=plgpu.CompilerParams(approx_math=product.approx_math),
         **dict(num_threads=config.threads, thread_name="thread") if config.threads > 1 else {},
     )(a, b, *operands)  # fmt: skip
 

@@ -1,7 +1,7 @@
 """`tune`: searches for the fastest `MatmulConfig` of a product.
 
 The model. A search measures the likeliest configuration of each shape of tile and cluster
-(`candidates`); then, again and again, what differs in one thing from the best three so far; until
+(`candidates`); then, a few at a time, what differs in one thing from the best three so far; until
 there is nothing new, or `limit` of them were measured. What compiled, ran in time and agrees with
 XLA's product (`products`) counts by its median time; anything else is a row with its reason. The
 best few are then measured once more, in turn, since the GPU's clock drifts over a search, and the
@@ -162,6 +162,7 @@ def search(
     measurer: Measurer,
     *,
     limit: int = 60,
+    at_once: int = 8,
     finalists: int = 6,
     log: Callable[[Row, float], None] = lambda row, best: None,
 ) -> Found:
@@ -172,6 +173,7 @@ def search(
       near: the neighbours of one.
       measurer: gives their times.
       limit: the most configurations that are measured.
+      at_once: how many neighbours are measured before the next ones are picked.
       finalists: how many of the best are measured again, in turn.
       log: called with each row and the best median until then.
     """
@@ -187,7 +189,7 @@ def search(
         ranked = sorted(counted, key=lambda row: row.median_us)
         around = (config for row in ranked[:3] for config in near(row.config))
         new = (config for config in dict.fromkeys(around) if config not in rows)
-        batch = list(itertools.islice(new, limit - len(rows)))
+        batch = list(itertools.islice(new, min(at_once, limit - len(rows))))
     finals = measurer.in_turn([row.config for row in ranked[:finalists]])
     return Found(tuple(rows.values()), tuple(finals))
 

@@ -1,6 +1,7 @@
 """`pipelib.kernels.matmul` against float64: interpreted, traced and checked, lowered; on a GPU."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -796,6 +797,30 @@ def test_epilogue_on_gpu():
     out = matmul(a, b, epilogue=lambda acc: jnp.tanh(acc / 8.0))
     expected = np.tanh(reference(a[:64], b) / 8.0)
     check_close(out[:64], expected, HALF)
+
+
+def test_approximate_epilogue():
+    """It is told to the kernel, and not to the gradients'."""
+    a, b = factors(64, 128, 64)
+    for approx_math in (False, True):
+        product = functools.partial(
+            matmul, config=ONE, epilogue=jnp.tanh, out_dtype=FLOAT, approx_math=approx_math
+        )
+        shown = str(jax.make_jaxpr(jax.value_and_grad(lambda a: product(a, b).sum()))(a))
+        assert shown.count("approx_math=True") == approx_math
+
+
+@pytest.mark.gpu
+def test_approximate_epilogue_on_gpu():
+    """`tanh.approx` is right to 2^-11 (PTX ISA); an exact one is a hundred times better."""
+    a, b = factors(1024, 1024, 64)
+    expected = np.tanh(reference(a[:64], b) / 8.0)
+    for approx_math, most in ((True, 1e-3), (False, 1e-5)):
+        out = matmul(
+            a, b, epilogue=lambda acc: jnp.tanh(acc / 8.0), out_dtype=FLOAT, approx_math=approx_math
+        )
+        error = np.abs(np.asarray(out[:64]) - expected).max()
+        assert error < most and (error > 1e-5) == approx_math
 
 
 @pytest.mark.gpu

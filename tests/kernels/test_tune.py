@@ -94,6 +94,12 @@ def test_the_limit_holds(limit, first):
     assert fake.batches[0] == min(first, max(1, limit // 2)), "half is for neighbours"
 
 
+def test_neighbours_are_picked_anew_after_a_few():
+    fake = Fake(lambda x: 1000.0 - x)
+    search([0], lambda x: range(x, x + 100), fake, limit=30, at_once=4)
+    assert fake.batches == [1, *[4] * 7, 1]
+
+
 def test_without_neighbours_the_first_ones_have_the_whole_limit():
     assert len(search(range(50), lambda _: (), Fake(lambda x: 1.0 + x), limit=30).rows) == 30
 
@@ -182,6 +188,24 @@ def test_starts_have_each_tile_once_and_neighbours_differ_in_one_thing():
             or changed <= {"cluster_m", "cluster_n"}
         )
         assert changed
+
+
+def test_a_search_that_ends_early_has_tried_each_thing():
+    """Near the ladder's last rung: no cluster, and the other, among the first neighbours."""
+    best = MatmulConfig(cluster_m=2, order="m")
+    space = candidates(SQUARE)
+    near = neighbours(best, space)
+    assert len(near) == len(set(near)) > 20
+    things = "tile", "cluster", "order width", "delay", "form"
+    is_new = lambda words: any(
+        getattr(other, field.name) != getattr(best, field.name)
+        for other in near[:8]
+        for field in dataclasses.fields(other)
+        if any(field.name.startswith(word) for word in words.split())
+    )
+    assert [thing for thing in things if not is_new(thing)] == []
+    clusters = [(other.cluster_m, other.cluster_n) for other in near[:12]]
+    assert {(1, 1), (1, 2)} <= {*clusters}
 
 
 def test_a_search_of_the_real_space_finds_a_hidden_optimum():

@@ -150,8 +150,9 @@ def errors_table(found: list[Group]) -> str:
     for group in measured:
         errors = (group.error(name) for name in (OURS, *map(group.fastest, kinds)))
         cells = (f"{error:.1e}" if error is not None else "-" for error in errors)
-        rows.append([group.shape, *cells])
-    return results.table(["sequence x head", "ours", *(OTHERS[kind] for kind in kinds)], rows)
+        rows.append([group.shape, group.problem["dtype"], *cells])
+    head = ["sequence x head", "dtype", "ours", *(OTHERS[kind] for kind in kinds)]
+    return results.table(head, rows, words=(0, 1))
 
 
 def _kinds(found: list[Group]) -> list[str]:

@@ -190,7 +190,7 @@ def repeatability(found: list[Group]) -> str:
         gpu = group.run["provenance"]["gpu"]
         ratio = group.share(f"rung {last.number}", TUNED)
         if ratio and tuned.nearest_config(m, n, k, dtype, gpu=gpu) == last.config:
-            apart.append(f"{ratio - 1:+.1%} for {group.shape} in {dtype}")
+            apart.append(f"{_change(ratio)} for {group.shape} in {dtype}")
     if not apart:
         return ""
     return (
@@ -201,7 +201,7 @@ def repeatability(found: list[Group]) -> str:
 
 
 def _change(ratio: float) -> str:
-    return f"{ratio - 1:+.1%}"
+    return f"{ratio - 1:+z.1%}"
 
 
 def slots_table(found: list[Group]) -> str:
@@ -255,12 +255,12 @@ def power_table(found: list[Group]) -> str:
 
 
 def search_table(search: Search) -> str:
-    """What differed from the winner in one thing, and what it cost."""
+    """What differed from the winner in one thing, and what it cost, or why that is not known."""
     rows = [
-        [values, "none" if ratio is None else _change(ratio), why]
+        [values, why if ratio is None else _change(ratio)]
         for values, ratio, why in search.near_misses()
     ]
-    return results.table(("changed (the winner's)", "time", "reason"), rows, words=(0, 2))
+    return results.table(("changed (the winner's)", "time"), rows)
 
 
 def emitters_table(found: list[Group]) -> str:

@@ -104,7 +104,7 @@ def test_turns():
 
 def test_errors():
     table = attention.errors_table([LADDER, GROUP])
-    assert row(table, "1000") == ["1000 x 64, dense", "3.0e-04", "4.0e-04", "-"]
+    assert row(table, "1000") == ["1000 x 64, dense", "float16", "3.0e-04", "4.0e-04", "-"]
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,12 @@ def test_near_misses_differ_in_one_thing(tmp_path):
         ("cluster_m=2 (1)", None, "out of memory"),
     ]
     table = ladder.search_table(search)
-    assert "| width=4 (8) | +10.0% |  |" in table
-    assert "| cluster_m=2 (1) | none | out of memory |" in table
+    assert "| width=4 (8) | +10.0% |\n" in table
+    assert "| cluster_m=2 (1) | out of memory |" in table
+
+
+def test_no_change_has_no_sign():
+    assert [ladder._change(ratio) for ratio in (0.9999, 1.0, 1.1)] == ["+0.0%", "+0.0%", "+10.0%"]
 
 
 # Records.

@@ -25,7 +25,6 @@ from pipelib.kernels.matmul_config import SWIZZLE, MatmulConfig
 from pipelib.kernels.products import Problem
 from pipelib.schedule.machine import H200, Machine
 
-#: Not 192 x 256 by three threads, for which ptxas finds too few registers.
 _TILES = (
     (128, 256, 2), (256, 128, 2), (128, 192, 2), (256, 192, 2), (128, 128, 2), (128, 128, 1),
     (256, 64, 2), (128, 64, 2), (64, 256, 1), (64, 192, 1), (64, 128, 1), (64, 64, 1),

@@ -99,11 +99,7 @@ IDEAS: tuple[Idea, ...] = (
         dataclasses.replace(_BEST, tile_n=128, compute_threads=1),
     ),
     Idea(
-        "three compute threads", "Tiles of 192 x 256, in three slots.",
-        dataclasses.replace(_BEST, tile_m=192, slots=3, compute_threads=3),
-    ),
-    Idea(
-        "three of 64 x 192", "As above, with a slot and registers to spare, but more bytes.",
+        "three compute threads", "Of 64 x 192; for 64 x 256 four threads have too few registers.",
         dataclasses.replace(_BEST, tile_m=192, tile_n=192, compute_threads=3),
     ),
     # Steps and slots.

@@ -21,6 +21,9 @@ from pipelib import specs
 SWIZZLE, PIECE_ROWS = 128, 8
 #: Rows that are staged and stored at once: those of a `wgmma`.
 STAGED_ROWS = 64
+#: Registers that a `wgmma` needs beside its accumulator. Source: ptxas (CUDA 13.0, C7602), which
+#: asks for 154 for the 128 of 64 x 256.
+_WGMMA_REGISTERS = 26
 FORMS = ("ring", "specialized", "persistent", "chained")
 
 
@@ -191,7 +194,14 @@ class MatmulConfig:
                 f" {dtype.itemsize} = {self.tile_k * dtype.itemsize} B, not a multiple of the"
                 f" {SWIZZLE} B of a swizzled row."
             )
-        share = min(255, specs.begin_registers(self.threads))
+        begin = share = min(255, specs.begin_registers(self.threads))
+        if (needed := self.tile_n // 2 + _WGMMA_REGISTERS) > begin:
+            raise ValueError(
+                f"MatmulConfig: a wgmma of 64 x {self.tile_n} takes 64 x {self.tile_n} / 128 lanes"
+                f" + {_WGMMA_REGISTERS} = {needed} registers of a lane, but a block of"
+                f" {self.threads} threads begins with {begin} for each, the most that ptxas gives"
+                " an instruction, so it does not compile."
+            )
         if self.form != "ring":
             share = specs.compute_registers(self.memory_registers, self.compute_threads)
         if (taken := self.accumulator_registers()) >= share:

@@ -537,6 +537,19 @@ def test_too_few_registers():
     )  # fmt: skip
 
 
+def test_too_few_registers_for_an_instruction():
+    """As ptxas has it; whether it is right for narrower tiles, compiling shows on the GPU."""
+    config = MatmulConfig(tile_m=192, compute_threads=3, slots=2)
+    check_error(
+        ValueError,
+        "MatmulConfig: a wgmma of 64 x 256 takes 64 x 256 / 128 lanes + 26 = 154 registers of a"
+        " lane, but a block of 4 threads begins with 128 for each, the most that ptxas gives an"
+        " instruction, so it does not compile.",
+        *factors(64, 64, 64), config=config,
+    )  # fmt: skip
+    dataclasses.replace(config, tile_n=192).check(HALF, HALF)
+
+
 def test_half_a_swizzled_row():
     check_error(
         ValueError,

@@ -15,6 +15,8 @@ fast       where that is asked for: `pipelib.simulate` has it faster than anothe
 A wrong answer is no error: the grade says what is missing.
 """
 
+import pathlib
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -25,6 +27,9 @@ import pipelib
 from pipelib.comparison import judge
 from pipelib.page import first_findings
 from pipelib.schedule.machine import Machine
+
+_KINDS = "stdlib", "platstdlib", "purelib", "platlib"
+_LIBRARIES = *map(sysconfig.get_path, _KINDS), str(pathlib.Path(__file__).parent), "<"
 
 
 class Grade(NamedTuple):
@@ -136,7 +141,14 @@ def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except Exception as error:
         words = "".join(traceback.format_exception_only(error)).strip().splitlines()
-        raise _Fails(f"{what}: {words[0]}") from error
+        own = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]
+        where = f", at `{own[-1]}`" if own else ""
+        raise _Fails(f"{what}: {words[0].removesuffix('.')}{where}.") from error
+
+
+def _is_own(frame: traceback.FrameSummary) -> bool:
+    """Whether a line is the reader's: of no library, and known."""
+    return bool(frame.line) and not frame.filename.startswith(_LIBRARIES)
 
 
 def _compared(actual: Any, expected: Any, tolerance: float) -> str:

@@ -90,7 +90,9 @@ def test_what_fails_to_run_is_said():
             return adding()(x)
         raise OSError("no GPU")
 
-    assert grade(answer, X, expected=X + 1).lines[-1] == "It cannot be run: OSError: no GPU"
+    assert grade(answer, X, expected=X + 1).lines[-1] == (
+        'It cannot be run: OSError: no GPU, at `raise OSError("no GPU")`.'
+    )
 
 
 def test_a_faulty_answer_is_never_run():

@@ -44,6 +44,7 @@ from benchmarks.contenders import (
     Plan,
     sources,
 )
+from pipelib.bench import timing
 from pipelib.bench.provenance import PACKAGE, code_digest
 from pipelib.kernels import tuned
 from pipelib.kernels.products import Contender, Problem, prepare, tolerance
@@ -68,8 +69,8 @@ OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 #: A run that brings the GPU to the clock of long use, before the first that counts.
 WARM_S = 0.5
-#: Before each burst the GPU rests, and the burst's first launches do not count.
-REST_S, UNCOUNTED_LAUNCHES = 0.1, 2
+#: The first launches of a burst, which do not count.
+UNCOUNTED_LAUNCHES = 2
 #: No compilation, and no check, takes longer.
 COMPILE_S = 60.0
 #: What a line of `driver_log` has: MHz, W, degrees C, bits.
@@ -146,7 +147,7 @@ class Group:
     def _burst(self, turn: int, launches: int) -> None:
         """One of each, in another order in each turn."""
         for name in random.Random(turn).sample(list(self._held), len(self._held)):
-            time.sleep(REST_S)
+            time.sleep(timing.REST_S)
             result = self._run(name, "burst", UNCOUNTED_LAUNCHES + launches)
             if isinstance(result, Failed):
                 self._note(name, "burst", result)

@@ -176,6 +176,8 @@ def compare(
 ) -> dict[str, timing.Samples] | None:
     """Times functions of the same arguments in one run, and shows a table.
 
+    Of each 3 bursts of 20 launches, in turn, each after a rest of 0.1 seconds.
+
     Args:
       functions: by name; the first is what the others are compared with.
       args: what each is called with.
@@ -198,7 +200,7 @@ def compare(
     if not pick(gpu=True, cpu=False):
         say("Not timed here: the interpreter's times say nothing about a GPU.")
         return None
-    results = timing.measure(functions, args)
+    results = timing.measure(functions, args, rounds=3, rest_s=timing.REST_S)
     work, unit = (flops, "TFLOP/s") if flops else (bytes_moved, "TB/s")
     first = next(iter(results.values())).median_us
     rows = [f"| function | µs, median | ± half spread | {unit} | speed |"]

@@ -167,7 +167,7 @@ def test_compare_shows_a_table(monkeypatch, capsys):
     found(monkeypatch, name="H100", compute_capability="9.0", native=True)
     samples = {"cuBLAS": (10.0, 10.0, 10.0), "mine": (20.0, 20.0, 20.0)}
     samples = {n: book.timing.Samples(us) for n, us in samples.items()}
-    monkeypatch.setattr(book.timing, "measure", lambda functions, args: samples)
+    monkeypatch.setattr(book.timing, "measure", lambda functions, args, **_: samples)
     assert book.compare(dict.fromkeys(samples), flops=4e9) is samples
     *_, cublas, mine = capsys.readouterr().out.splitlines()
     assert cublas == "| cuBLAS | 10.0 | 0.0 | 400 | 1.00x |"

@@ -3,7 +3,9 @@
 The model.  A *burst* is a number of back-to-back launches of one function; CUPTI
 reports each kernel's own time on the GPU, so that launches and the host do not
 count.  Rounds of one burst each go around the functions in turn, so that what
-drifts (clocks, temperature) drifts for all of them.  The raw samples are kept;
+drifts (clocks, temperature) drifts for all of them.  A burst may begin after a
+rest: a GPU under load lowers its clock to stay within its power, and what ran
+before would be in the clock of what comes after.  The raw samples are kept;
 `Samples.median_us` is the number to quote and `Samples.spread_us` what to doubt
 it by.
 
@@ -13,11 +15,15 @@ them there, unless the caller rotates them.
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.experimental.mosaic.gpu import profiler
+
+#: Seconds of rest in which a GPU that was busy can raise its clock again.
+REST_S = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +62,7 @@ def measure(
     *,
     rounds: int = 5,
     burst: int = 20,
+    rest_s: float = 0.0,
 ) -> dict[str, Samples]:
     """Times functions of the same arguments, in interleaved bursts.
 
@@ -64,6 +71,7 @@ def measure(
       args: what each is called with.
       rounds: bursts of each function.
       burst: launches in a burst, 2 or more.
+      rest_s: seconds without work before each burst.
 
     Returns:
       `rounds * burst` samples for each name.
@@ -90,6 +98,7 @@ def measure(
     compiled = {n: jax.jit(f).lower(*args).compile() for n, f in functions.items()}
     for _ in range(rounds):
         for name, function in compiled.items():
+            time.sleep(rest_s)
             cupti = profiler.Cupti(finalize=False)
             _, burst_ms = cupti.measure(function, iterations=burst)(*args)
             times[name] += [1e3 * ms for ms in burst_ms]

@@ -114,7 +114,7 @@ def test_a_burst_begins_after_a_rest_and_its_first_launches_do_not_count(monkeyp
     assert found["a"]["burst_microseconds"] == [1.0, 3.0] * 3
     asked = {entry[2] for entry in log if entry[1] == "burst"}
     assert asked == {matmul.UNCOUNTED_LAUNCHES + 2}
-    assert rests == [matmul.REST_S] * 3
+    assert rests == [matmul.timing.REST_S] * 3
 
 
 def test_xla_picks_twice_alone_and_all_is_checked_before_anything_is_timed():

@@ -19,10 +19,20 @@ scope      a named scope of a thread, around other spans
 =========  =========================================================================================
 
 Statistics. A lane is *busy* while it does anything but wait (copies in flight count), *waiting*
-while a thread waits, and the rest is *bubble*. A step is a run of a thread's spans with the same
-counters; the *steady state* of a thread leaves out as many steps at both ends as the rings have
-slots, or a quarter if there are too few. Time per step is the median, over all ops of the thread
-that has most steps, of how far the same op of successive steps is apart.
+while a thread waits, and the rest is *bubble*. A *step* is one turn of the innermost loop in which
+a thread waits. The *steady state* of a thread leaves out as many steps at both ends as the rings
+have slots, or a quarter if there are too few.
+
+Cycles a step are a rate, the slope of time over steps (Theil and Sen's): for each two of these
+steps, the time from the one to the other over the number of steps between them, and of all these
+the median. The two are a whole number of the ring's turns apart, if there are so many steps, so
+that steps that differ in turns cost their mean; they are 32 steps apart at most. Being a median, it
+does not heed what is left of the prologue or the drain. Nor does it count what lies between two
+tiles of a persistent kernel, since the two steps are of the same tile: the rate is that within a
+tile, though the steady state's window goes over many. (Tiles of one or two steps have no rate of
+their own; there, all steps are taken for those of one tile.) A long step among those of one tile
+counts by its share if it comes often, and not if it comes once. Waves of the grid are in no
+timeline of one block.
 Source: this project's own.
 """
 
@@ -65,6 +75,17 @@ class Span(NamedTuple):
     scope: str = ""
 
 
+class _Step(NamedTuple):
+    """What a thread does in a step of a loop; `outer` are the counters of the loops around."""
+
+    outer: tuple[int, ...]
+    spans: list[Span]
+
+    @property
+    def start(self) -> float:
+        return self.spans[0].start
+
+
 class LaneUse(NamedTuple):
     """What fractions of a window a lane is busy, waiting and idle; they sum to 1."""
 
@@ -75,7 +96,11 @@ class LaneUse(NamedTuple):
 
 
 class Steady(NamedTuple):
-    """The steady state: the thread it is seen from (a lane), its window and its cycles a step."""
+    """The steady state: the thread it is seen from (a lane), its window and its cycles a step.
+
+    The window may go over several tiles of a persistent kernel; a step's cycles are those within
+    one. The module's docstring says how they are found.
+    """
 
     lane: int
     start: float
@@ -154,36 +179,33 @@ class Timeline(NamedTuple):
 
     def steady(self) -> Steady | None:
         """The steady state, or None where no thread does three steps."""
-        best = None
-        for lane, runs in self._steps().items():
-            if len(runs) >= 3 and (best is None or len(runs) > len(best[1])):
-                best = lane, runs
-        if best is None:
+        lane, steps = max(self._steps().items(), key=lambda item: len(item[1]), default=(0, []))
+        if len(steps) < 3:
             return None
-        lane, runs = best
         slots = 1 + max((s.slot for s in self.spans if s.slot is not None), default=0)
-        skip = slots if len(runs) > 2 * slots + 1 else len(runs) // 4
-        kept = runs[skip : len(runs) - skip]
-        period = _period(kept)
-        if period is None:
-            return None
-        return Steady(lane, kept[0][0].start, kept[-1][0].start, period)
+        skip = slots if len(steps) > 2 * slots + 1 else len(steps) // 4
+        kept = steps[skip : len(steps) - skip]
+        rate = _cycles_per_step(kept, slots)
+        return None if rate is None else Steady(lane, kept[0].start, kept[-1].start, rate)
 
-    def _steps(self) -> dict[int, list[list[Span]]]:
-        """The steps of each thread that has waits, products or work in them, in order."""
-        runs: defaultdict[int, list[list[Span]]] = defaultdict(list)
+    def _steps(self) -> dict[int, list[_Step]]:
+        """The steps of each thread's innermost loop that waits, in order."""
+        found: defaultdict[int, list[Span]] = defaultdict(list)
         for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
-            if span.step and span.kind not in _ENGINES:
-                if self.source == "simulated" and span.kind == "scope":
-                    continue
-                here = runs[span.lane]
-                if here and here[-1][0].step == span.step:
-                    here[-1].append(span)
-                else:
-                    here.append([span])
-        for lane, steps in runs.items():  # a prologue only issues, the steps after it also wait
-            runs[lane] = [r for r in steps if any(s.kind != "issue" for s in r)]
-        return runs
+            drawn_only = span.kind == "scope" and self.source == "simulated"
+            if span.step and span.kind not in _ENGINES and not drawn_only:
+                found[span.lane].append(span)
+        steps = {}
+        for lane, spans in found.items():
+            waits = [span for span in spans if span.kind == "wait"]
+            depth = max(len(span.step) for span in waits or spans)
+            inside = [span for span in spans if len(span.step) >= depth]
+            # Loops within a step are part of it.
+            groups = itertools.groupby(inside, lambda span: span.step[-depth:])
+            each = [_Step(counters[1:], [*group]) for counters, group in groups]
+            # A prologue only issues, the steps after it also wait.
+            steps[lane] = [s for s in each if any(span.kind != "issue" for span in s.spans)]
+        return steps
 
     def bound(self) -> str:
         """A sentence on what bounds the kernel: a unit in use, or what a thread waits for most."""
@@ -254,6 +276,7 @@ class Timeline(NamedTuple):
 
 _ENGINES = "load", "store", "wgmma"  # what TMA and the tensor core do
 _BUSY = lambda use: use.busy
+_FARTHEST = 32  # steps between the two that make a slope
 _CAUSES = {
     "load": "memory", "store": "stores", "wgmma": "tensor core", "issue": "synchronisation",
     "wait": "synchronisation",
@@ -270,14 +293,30 @@ def _covered(pieces: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _period(runs: list[list[Span]]) -> float | None:
-    """The median distance of the same op's starts in successive steps."""
-    starts: defaultdict[tuple, list[float]] = defaultdict(list)
-    for run in runs:
-        seen: Counter = Counter()
-        for span in run:
-            key = span.kind, span.line, span.scope
-            starts[*key, seen[key]].append(span.start)
-            seen[key] += 1
-    gaps = [b - a for each in starts.values() for a, b in itertools.pairwise(each)]
-    return statistics.median(gaps) if gaps else None
+def _cycles_per_step(steps: list[_Step], slots: int) -> float | None:
+    """The median of the slopes between two steps of a run, by all that each step does."""
+    runs = [[*run] for _, run in itertools.groupby(steps, lambda step: step.outer)]
+    if max(map(len, runs)) < 3:
+        runs = [steps]
+    starts = [[_starts(step.spans) for step in run] for run in runs]
+    counts = Counter(key for run in starts for step in run for key in step)
+    most = max(counts.values())
+    usual = [key for key, count in counts.items() if count == most]
+    slopes = []
+    for run, key in itertools.product(starts, usual):
+        times = [step[key] for step in run if key in step]
+        turn = slots if len(times) > slots else 1
+        farthest = min(len(times) - 1, max(turn, _FARTHEST))
+        for distance in range(turn, farthest + 1, turn):
+            slopes += [(b - a) / distance for a, b in zip(times, times[distance:])]
+    return statistics.median(slopes) if slopes else None
+
+
+def _starts(step: list[Span]) -> dict[tuple, float]:
+    """When each thing that a step does starts, by its kind, line, scope and number of these."""
+    starts, seen = {}, Counter()
+    for span in step:
+        key = span.kind, span.line, span.scope
+        starts[*key, seen[key]] = span.start
+        seen[key] += 1
+    return starts

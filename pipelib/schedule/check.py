@@ -23,7 +23,7 @@ from pipelib.schedule.leftover import Outliving, left_over
 from pipelib.schedule.memory import Memory
 from pipelib.schedule.order import Order
 from pipelib.schedule.program import Program
-from pipelib.schedule.report import Findings, Report, count, thread_name
+from pipelib.schedule.report import Findings, Report, count, truncation
 from pipelib.schedule.resources import registers, shared_memory
 
 
@@ -77,8 +77,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 def _notes(program: Program, stuck: list[int], memory: Memory) -> Iterator[str]:
     """What the check did not look at, and what may be meant."""
     if program.truncated:
-        names = ", ".join(thread_name(program, thread) for thread in program.truncated)
-        yield f"truncated: the ends of {names} are missing, and so are the faults in them."
+        yield f"{truncation(program)}, and so are the faults there."
     if stuck:
         yield "what stuck threads would do next was not checked."
     ops = [op for ops in program.threads for op in ops]

@@ -27,15 +27,17 @@ async function (figure, packed) {
     labels = boxes.map((box) => (box.nextElementSibling?.matches("text.l") ? box.nextElementSibling : null));
     arrows = all(".stage .arrow");
     head = find(".stage .head");
+    find(".heading strong").textContent = frame.title;
+    figure.setAttribute("aria-label", frame.title + ": timeline");
     find(".source").textContent = frame.source;
     if (find(".setting")) {
       find(".outcome").textContent = frame.outcome;
       find(".outcome").className = "outcome " + (frame.ok ? "ok" : "bad");
       find(".length").firstChild.style.width = 100 * frame.share + "%";
       find(".total").textContent = frame.length;
-      find(".details").textContent = frame.details;
+      find(".details").replaceChildren(...prose(frame.details));
     }
-    find(".notes").replaceChildren(...frame.notes.map((note) => paragraph(note)));
+    find(".notes").replaceChildren(...frame.notes.map((note) => element("p", ...prose(note))));
     find(".bar").hidden = saying.hidden = !boxes.length;
     chosen = -1;
     time = frame.start ?? 0;
@@ -49,11 +51,14 @@ async function (figure, packed) {
     }
   }
 
-  function paragraph(text) {
-    const node = document.createElement("p");
-    node.textContent = text;
+  function element(name, ...children) {
+    const node = document.createElement(name);
+    node.append(...children);
     return node;
   }
+
+  // What stands between backticks is code; the same rule as in player.py.
+  const prose = (text) => text.split(/`([^`\n]+)`/).map((part, i) => (i % 2 ? element("code", part) : part));
 
   // ---- One operation, and a time ----
 
@@ -109,11 +114,7 @@ async function (figure, packed) {
     const number = (cycles) => Math.round(cycles).toLocaleString("en");
     what.textContent = `${texts[heading]} · ${number(stop - start)} cycles, ${number(start)} to ${number(stop)}`;
     sentence.textContent = texts[text] + (texts[line] ? "  " : "");
-    if (texts[line]) {
-      const code = document.createElement("code");
-      code.textContent = texts[line];
-      sentence.append(code);
-    }
+    if (texts[line]) sentence.append(element("code", texts[line]));
     why.textContent = "";
     boxes[i].classList.add("chosen");
     if (cause < 0) return;

@@ -4,9 +4,10 @@ The model. A `Setting` is a position of the sliders, the timeline that belongs t
 in words. Python draws every setting (`svg`) and writes every span's sentence; the script in
 `player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
 setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
-deflated, in base64. Each timeline fills the width, beside a bar of its length among the others'; a
-button gives them all one time scale. Source lines are named as a reader elsewhere has them
-(`paths`).
+deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
+bar of its length among the others' (none if it stops for ever); a button gives them all one time
+scale. What stands between backticks in details and notes is shown as code, and source lines are
+named as a reader elsewhere has them (`paths`).
 
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
@@ -32,7 +33,7 @@ from typing import Any, NamedTuple
 from pipelib.schedule import svg
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.paths import relative_paths
-from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
+from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, length, picture, remarks
 from pipelib.schedule.timeline import Span, Timeline
 
 MAX_BYTES = 200_000
@@ -126,9 +127,10 @@ def player(
         setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
         for setting in settings
     ]
-    longest = max((drawn.timeline.cycles for drawn in pictures if drawn), default=1)
+    ended = [s.timeline.cycles for s in settings if s.timeline and not s.timeline.stuck]
     frames = [
-        _frame(setting, drawn, sliders, longest) for setting, drawn in zip(settings, pictures)
+        _frame(setting, drawn, sliders, _title(settings), max(ended, default=1))
+        for setting, drawn in zip(settings, pictures)
     ]
     data = base64.b64encode(zlib.compress(_json(_interned(frames, sliders)), 9)).decode()
     figure = _figure(settings, sliders, frames, data)
@@ -188,11 +190,13 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 
 
 def _frame(
-    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], longest: float
-) -> dict:
+    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], title: str,
+    longest: float,
+) -> dict:  # fmt: skip
     """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
     frame: dict[str, Any] = {
         "at": [sliders[name].index(setting.values[name]) for name in sliders],
+        "title": title,
         "outcome": setting.outcome,
         "ok": setting.ok,
         "details": relative_paths(setting.details),
@@ -206,7 +210,6 @@ def _frame(
     if drawn is None:
         return frame
     timeline = drawn.timeline
-    us = 1e6 * timeline.cycles / timeline.clock_hz
     numbers = {box.index: i for i, box in enumerate(drawn.boxes)}
     spans = [
         [
@@ -221,9 +224,10 @@ def _frame(
         for box in drawn.boxes
     ]
     return frame | {
+        "title": timeline.name,
         "source": headline(timeline),
-        "length": f"{timeline.cycles:,.0f} cycles, {us:.2f} µs",
-        "share": round(timeline.cycles / longest, 4),
+        "length": length(timeline),
+        "share": 0 if timeline.stuck else round(timeline.cycles / longest, 4),
         "notes": remarks(timeline),
         "svg": svg.draw(drawn),
         "spans": spans,
@@ -272,13 +276,13 @@ def _figure(
         if kind in kinds
     )
     parts = {
-        "title": escape(_title(settings)),
+        "title": escape(first["title"]),
         "source": escape(first["source"]),
-        "setting": _setting(first, sliders),
+        "setting": _setting(frames, sliders),
         "alone": "" if sliders else " hidden",
         "picture": first["svg"],
         "legend": legend,
-        "notes": "".join(f"<p>{escape(note)}</p>" for note in first["notes"]),
+        "notes": "".join(f"<p>{_prose(note)}</p>" for note in first["notes"]),
         "style": _style(),
         "script": _script(),
         "data": data,
@@ -287,20 +291,29 @@ def _figure(
 
 
 def _title(settings: list[Setting]) -> str:
+    """The first timeline's name: what a setting without one is called, too."""
     return next((s.timeline.name for s in settings if s.timeline), "kernel")
 
 
-def _setting(first: dict, sliders: dict[str, list[Any]]) -> str:
+def _prose(text: str) -> str:
+    """Text as HTML; the script does the same to the text of the other settings."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def _setting(frames: list[dict], sliders: dict[str, list[Any]]) -> str:
     """The sliders, and what came of the first setting; nothing for a timeline alone."""
+    first = frames[0]
     if not sliders and not first["outcome"]:
         return ""
     rows = "".join(_slider(name, values) for name, values in sliders.items())
+    room = " roomy" if any(frame["details"] for frame in frames) else ""
     return (
-        f'<div class="setting"><div class="sliders">{rows}</div><div class="result" role="status">'
+        f'<div class="setting"><div class="sliders">{rows}</div>'
+        f'<div class="result{room}" role="status">'
         f'<p class="outcome {"ok" if first["ok"] else "bad"}">{html.escape(first["outcome"])}</p>'
         f'<p class="length"><i style="width:{100 * first["share"]:g}%"></i></p>'
         f'<p class="total">{first["length"]}</p>'
-        f'<p class="details">{html.escape(first["details"])}</p></div></div>'
+        f'<p class="details">{_prose(first["details"])}</p></div></div>'
     )
 
 

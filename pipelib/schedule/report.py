@@ -151,6 +151,13 @@ def thread_name(program: Program, thread: int) -> str:
     return f"{block}thread {thread % each}"
 
 
+def truncation(program: Program) -> str:
+    """What a truncated program lacks."""
+    names = ", ".join(thread_name(program, thread) for thread in program.truncated)
+    ends = "the end of {} is" if len(program.truncated) == 1 else "the ends of {} are"
+    return f"truncated: {ends.format(names)} missing"
+
+
 def count(number: int, noun: str) -> str:
     """The number with its noun."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -65,6 +65,7 @@ from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
 from pipelib.schedule.banks import WAVEFRONT_BYTES
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Op, Program, Region
+from pipelib.schedule.report import truncation
 from pipelib.schedule.timeline import Span, Timeline
 
 LOADS, STORES, TENSOR_CORE = "TMA loads", "TMA stores", "tensor core"
@@ -88,7 +89,7 @@ def simulate(
 
     Returns:
       A timeline in cycles at `machine.clock_hz`, source "simulated". Where threads wait for ever it
-      ends when nothing goes on; `notes` say who waits for what.
+      is `stuck`, and ends when nothing goes on; `notes` say who waits for what.
 
     Raises:
       TypeError: `program` or `machine` is none, an option is no number.
@@ -583,8 +584,7 @@ class _Run:
     def _notes(self) -> Iterator[str]:
         program = self.program
         if program.truncated:
-            cut = ", ".join(map(str, program.truncated))
-            yield f"truncated: the ends of threads {cut} are missing, and what waits for them waits"
+            yield truncation(program)
         shown = [
             f"thread {thread.index} waits {self._missing(thread)}"
             for thread in map(self.threads.__getitem__, sorted(self.stuck))
@@ -603,7 +603,7 @@ class _Run:
         return Timeline(
             self.program.name, tuple(self.lanes), (*self.spans, *_scopes(self.spans)), self.cycles,
             self.machine.clock_hz, "simulated", self.machine.name, bool(self.program.truncated),
-            tuple(self._notes()),
+            tuple(self._notes()), bool(self.stuck) and not self.program.truncated,
         )  # fmt: skip
 
 

@@ -112,7 +112,8 @@ class Timeline(NamedTuple):
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
     `source` is "simulated" or "measured", `machine` the name of what it ran on. `truncated` says
-    that the end is missing, `notes` what else the reader of a figure must know.
+    that the end is missing, `stuck` that there is none, since threads wait for ever, and `notes`
+    what else the reader of a figure must know.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -132,6 +133,7 @@ class Timeline(NamedTuple):
     machine: str
     truncated: bool = False
     notes: tuple[str, ...] = ()
+    stuck: bool = False
 
     @property
     def microseconds(self) -> float:
@@ -144,10 +146,10 @@ class Timeline(NamedTuple):
     def summary(self) -> str:
         """How long, how long a step, what bounds it, and each lane's fractions, as text."""
         steady = self.steady()
-        lines = [
-            f"{self.name}, {self.source} on {self.machine}: {self.cycles:,.0f} cycles,"
-            f" {self.microseconds:,.2f} us at {self.clock_hz / 1e9:.2f} GHz"
-        ]
+        length = f"{self.cycles:,.0f} cycles"
+        time = f"{length}, {self.microseconds:,.2f} us at {self.clock_hz / 1e9:.2f} GHz"
+        took = f"stops at {length}" if self.stuck else time
+        lines = [f"{self.name}, {self.source} on {self.machine}: {took}"]
         if steady is not None:
             lines.append(f"{steady.cycles_per_step:,.1f} cycles a step in the steady state")
         lines += [self.bound(), *self.notes]

@@ -112,6 +112,45 @@ def test_the_script_gets_every_setting_once():
     assert heading == "compute thread 0 · wait · step 0 · slot 0"
 
 
+def test_the_title_is_the_shown_timeline_s_name():
+    made = [Setting({"kernel": name}, ring(name=name)) for name in ("A", "B")]
+    made.insert(1, Setting({"kernel": "none"}, None, "ValueError", False))
+    figure = player(made)
+    assert [frame["title"] for frame in payload(figure)["frames"]] == ["A", "A", "B"]
+    text = without_scripts(figure)
+    assert "<strong>A</strong>" in text
+    assert 'aria-label="A: timeline"' in text
+
+
+def test_what_stops_for_ever_has_no_length():
+    made = [
+        Setting({"slots": 1}, ring(stuck=True, cycles=9000), "deadlock", False),
+        Setting({"slots": 2}, ring(cycles=4000), "no finding"),
+        Setting({"slots": 3}, ring(cycles=3000), "no finding"),
+    ]
+    frames = payload(player(made))["frames"]
+    assert [frame["length"] for frame in frames] == [
+        "stops at 9,000 cycles", "4,000 cycles, 2.28 µs", "3,000 cycles, 1.71 µs",
+    ]  # fmt: skip
+    assert [frame["share"] for frame in frames] == [0, 1, 0.75]
+    assert '<p class="total">stops at 9,000 cycles</p>' in without_scripts(player(made))
+
+
+def test_code_in_details_and_notes_is_shown_as_code():
+    details = "It waits for `a[0]`, and `b<c>`; one ` alone\nand ` another stay."
+    timeline = ring(notes=("thread 0 waits on `d`",))
+    text = without_scripts(player([Setting({}, timeline, "deadlock", False, details)]))
+    assert "for <code>a[0]</code>, and <code>b&lt;c&gt;</code>; one ` alone\nand ` another" in text
+    assert "<p>thread 0 waits on <code>d</code></p>" in text
+
+
+def test_room_for_details_only_where_there_are_some():
+    made = [Setting({"slots": s}, ring(s)) for s in (2, 3)]
+    assert '<div class="result" role' in without_scripts(player(made))
+    made[1] = made[1]._replace(details="Bound: memory.")
+    assert '<div class="result roomy" role' in without_scripts(player(made))
+
+
 def test_it_does_not_tell_where_it_was_made():
     here = "/some/where/ipykernel_12/345.py:7"
     timeline = ring()
@@ -238,6 +277,7 @@ setTimeout(async () => {
   slider.value = 1;
   slider.dispatchEvent(new Event("input"));
   found.moved = [text(".outcome"), text(".sliders output"), count(".stage .b")];
+  found.title = [text("strong"), one.getAttribute("aria-label")];
   found.other = two.querySelectorAll(".b.chosen").length;
   const scrub = one.querySelector(".scrub");
   scrub.value = 1000;
@@ -249,7 +289,8 @@ setTimeout(async () => {
   found.paused = !one.classList.contains("playing");
   slider.value = 2;
   slider.dispatchEvent(new Event("input"));
-  found.none = [text(".outcome"), text(".details"), text(".stage")];
+  found.none = [text(".outcome"), text(".details"), text(".stage"), text("strong")];
+  found.code = text(".details code");
   found.leaked = Object.keys(window).length - names;
   document.querySelector("pre").textContent = JSON.stringify(found);
 }, 500);
@@ -259,8 +300,10 @@ setTimeout(async () => {
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not on the path")
 def test_in_a_browser(tmp_path):
-    made = [Setting({"slots": s}, ring(s, steps=4), f"bubble {s}") for s in (2, 3)]
-    made.append(Setting({"slots": 4}, None, "deadlock", False, "thread 1 waits"))
+    made = [
+        Setting({"slots": s}, ring(s, steps=4, name=f"ring {s}"), f"bubble {s}") for s in (2, 3)
+    ]
+    made.append(Setting({"slots": 4}, None, "deadlock", False, "thread 1 waits on `x[0]`, alone"))
     page = f"<!doctype html><meta charset=utf-8><body>{player(made)}{ring().player()}{STEPS}"
     (tmp_path / "page.html").write_text(page, "utf-8")
     command = [
@@ -280,10 +323,17 @@ def test_in_a_browser(tmp_path):
         "why": "Goes on after: tensor core · wgmma · step 0 · slot 0, multiplies 128x64x128",
         "marked": [1, 1, 1],
         "moved": ["bubble 3", "3", len(three.boxes)],
+        "title": ["ring 3", "ring 3: timeline"],
         "other": 0,
         "end": f"{three.stop:,.0f} cycles\n{1e6 * three.stop / 1.755e9:.2f} µs",
         "playing": True,
         "paused": True,
-        "none": ["deadlock", "thread 1 waits", "There is no timeline to draw for this setting."],
+        "none": [
+            "deadlock",
+            "thread 1 waits on x[0], alone",
+            "There is no timeline to draw for this setting.",
+            "ring 2",
+        ],
+        "code": "x[0]",
         "leaked": 0,
     }

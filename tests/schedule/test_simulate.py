@@ -237,6 +237,8 @@ def test_threads_meet_where_a_shared_scope_begins():
 def test_a_deadlock_ends_and_says_who_waits():
     found = run([load(0), wait(0, 0), wait(0, 0)], [wait(1, 1)])
     assert found.cycles == 32
+    assert found.stuck
+    assert str(found).startswith("toy, simulated on toy: stops at 32 cycles\n")
     (note,) = found.notes
     assert note == (
         "deadlock at 32 cycles: thread 0 waits on produced[0], phase 1, which got 0 of 1 arrivals;"
@@ -253,9 +255,11 @@ def test_a_deadlock_ends_and_says_who_waits():
 def test_a_truncated_program_says_so():
     cut = program([load(0)], [wait(0, 0), wait(0, 1)], truncated=(0,))
     found = simulate(cut, TOY, l2_hits=1)
-    assert found.truncated
-    assert found.notes[0].startswith("truncated: the ends of threads 0 are missing")
+    assert found.truncated and not found.stuck
+    assert found.notes[0] == "truncated: the end of thread 0 is missing"
     assert found.notes[1].startswith("cut off at 32 cycles: thread 1 waits on produced[1]")
+    both = simulate(program([load(0)], [wait(0, 0)], truncated=(0, 1)), TOY)
+    assert both.notes == ("truncated: the ends of thread 0, thread 1 are missing",)
 
 
 def test_opaque_ops_take_no_time_and_are_told():

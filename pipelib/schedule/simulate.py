@@ -592,7 +592,7 @@ class _Run:
         ]
         if shown:
             word = "cut off" if program.truncated else "deadlock"
-            yield f"{word} at {self.cycles:.0f} cycles: " + "; ".join(shown)
+            yield f"{word} at {self.cycles:,.0f} cycles: " + "; ".join(shown)
         if self.opaque:
             yield f"{self.opaque} opaque ops are taken to need no time"
         if self.copies > 1:

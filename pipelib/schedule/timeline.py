@@ -244,6 +244,8 @@ class Timeline(NamedTuple):
             inside = min(span.stop, stop) - max(span.start, start)
             if span.kind == "wait" and inside > 0 and span.lane == lane:
                 text, kind = span.text.partition("[")[0], ""
+                if self.source == "measured":
+                    text = f"is in the scope {span.scope}"
                 if span.cause is not None:
                     cause = self.spans[span.cause]
                     kind = cause.kind

@@ -60,6 +60,19 @@ def test_the_recorded_profile():
     multiplied = [s for s in second.spans if s.scope == "multiply"]
     assert [s.step for s in multiplied] == [(i,) for i in range(kernels.RING_STEPS)]
     assert second.name == "ring"
+    assert second.bound().startswith("thread 0: busy 7")  # its wait for a product has no name
+
+
+def test_a_wait_is_told_by_its_scope(tmp_path):
+    """Nothing measured says what ended it."""
+    events = []
+    for k in range(8):
+        times = (5 + k / 10 + part / 1000 for part in (0, 20, 20, 95))
+        events += zip(("multiply",) * 2 + ("wait product",) * 2, "BEBE", times, (1,) * 4)
+    found = read_profile(write(tmp_path / "p.json", *events), clock_hz=2e9)
+    assert found.steady().cycles_per_step == pytest.approx(100)
+    said = "waiting: 75% of the steady state thread 0 is in the scope wait product"
+    assert found.bound() == said
 
 
 def test_the_simulated_ring_is_near_the_measured_one():

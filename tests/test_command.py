@@ -36,7 +36,7 @@ def test_a_block_and_steps_can_be_picked(capsys):
     call = ("check", f"{KERNELS}:matmul", "f16[64,640]", "f16[640,64]")
     whole, cut = run(capsys, *call), run(capsys, *call, "--max-steps", "3")
     assert (whole[0], cut[0]) == (0, 0)
-    assert "truncated: the ends of thread 0 are missing" in cut[1]
+    assert "truncated: the end of thread 0 is missing" in cut[1]
     status, _, err = run(capsys, "check", f"{KERNELS}:add_one", "f16[256,64]", "--block", "4")
     assert status == 2
     assert "block=(4,) is not in the grid" in err

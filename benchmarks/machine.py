@@ -30,9 +30,9 @@ from jax.experimental.mosaic.gpu import profiler
 import pipelib
 from benchmarks import kernels, probes
 from pipelib.bench import timing
+from pipelib.bench.profiling import write_profile
 from pipelib.bench.provenance import provenance
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.profile import write_profile
 from pipelib.schedule.simulate import simulate
 
 LAUNCHES = 5

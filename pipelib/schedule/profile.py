@@ -1,4 +1,4 @@
-"""`write_profile`, `read_profile`: what the in-kernel profiler saw, as a measured `Timeline`.
+"""`read_profile`: what the in-kernel profiler saw, as a measured `Timeline`.
 
 The format is a Chrome trace, as JAX's profiler writes it (`plgpu.CompilerParams(profile_space=,
 profile_dir=)`). One B and one E event for each `jax.named_scope`; `pid` is one more than the
@@ -19,47 +19,9 @@ Source: `jax.experimental.mosaic.gpu.profiler` of JAX 0.11.2 and 0.12.0.1.
 import json
 import pathlib
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from pipelib.schedule.timeline import Span, Timeline
-
-
-def write_profile(
-    make: Callable[..., Callable[..., Any]],
-    *args: Any,
-    profile_space: int,
-    profile_dir: str | pathlib.Path,
-) -> pathlib.Path:
-    """Runs a kernel twice on this GPU, and gives the profiler's file of the second run.
-
-    The second run finds its code and its data in caches. JAX writes no file over another, so that
-    of the first run is taken away.
-
-    Args:
-      make: makes the kernel, and hands its keyword arguments on to `plgpu.CompilerParams`.
-      args: the kernel's arrays.
-      profile_space: how many scopes a thread can note in one run.
-      profile_dir: a folder that exists; files in it are deleted.
-
-    Raises:
-      RuntimeError: the kernel wrote no file: `make` did not hand on what it was given.
-    """
-    folder = pathlib.Path(profile_dir)
-    kernel = jax.jit(make(profile_space=profile_space, profile_dir=str(folder)))
-    for _ in range(2):
-        for before in folder.iterdir():
-            before.unlink()
-        jax.block_until_ready(kernel(*args))
-        jax.effects_barrier()
-    for path in folder.iterdir():
-        return path
-    raise RuntimeError(
-        f"The kernel wrote no profile into {folder.name}: {profile_space=} and profile_dir must"
-        " reach its plgpu.CompilerParams."
-    )
 
 
 def read_profile(

@@ -1,16 +1,15 @@
-"""`write_profile`, `read_profile`: files recorded on an H200, made by hand and by a sham kernel."""
+"""`read_profile`: files recorded on an H200, made by hand and by a sham kernel."""
 
 import json
 import pathlib
 from statistics import median
 
-import jax
 import pytest
 
 import pipelib
 from benchmarks import kernels
 from pipelib.schedule.machine import H200
-from pipelib.schedule.profile import read_profile, write_profile
+from pipelib.schedule.profile import read_profile
 from pipelib.schedule.simulate import simulate
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
@@ -84,25 +83,6 @@ def test_the_simulated_ring_is_near_the_measured_one():
     assert 0.8 < ratio < 1.25
     scopes = {s.scope for s in simulated.spans if s.kind == "scope"}
     assert scopes == {s.scope for s in measured.spans} - {"Init"}
-
-
-def test_a_profile_of_the_second_run(tmp_path):
-    """JAX writes a file for each run, but none over another."""
-    runs = []
-
-    def make(profile_space, profile_dir):
-        def write_once(x):
-            runs.append(x)
-            with pathlib.Path(profile_dir, "kernel.json").open("x") as file:
-                file.write(f"run {len(runs)}")
-            return x
-
-        return lambda x: jax.pure_callback(write_once, x, x)
-
-    path = write_profile(make, 1.0, profile_space=8, profile_dir=tmp_path)
-    assert (path.read_text(), [*tmp_path.iterdir()]) == ("run 2", [path])
-    with pytest.raises(RuntimeError, match=r"no profile into .*: profile_space=8 and profil"):
-        write_profile(lambda **ignored: lambda x: x, 1.0, profile_space=8, profile_dir=tmp_path)
 
 
 def test_what_is_no_profile(tmp_path):

@@ -53,7 +53,8 @@ sync: env ## Bring each chapter's .ipynb into step with its .md.
 lab: ## Open the chapters in JupyterLab, each .md paired with its .ipynb.
 	@tools/make_env.sh $(ENV_LAB) requirements-lab.txt
 	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=. \
-		--LabApp.default_url=/lab/tree/book $(ARGS)
+		--LabApp.default_url=/lab/tree/book \
+		--LabApp.app_settings_dir=$(CURDIR)/tools/lab $(ARGS)
 
 serve: ## Serve the built book at http://localhost:8000 (PORT=... for another).
 	@test -f $(HTML)/index.html || { \

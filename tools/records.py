@@ -33,8 +33,8 @@ QUOTES = {
     "matmul.json": r"\bladder\.",
     "tune.json": r"\bladder\.search",
     "memory_bound.json": r"\bbandwidth\.",
-    "hazards.json": r"show_hazard|hazard_table|\boutcomes\.|\bseen\.",
-    "hazards-jax-.*.json": r"show_hazard|hazard_table|\boutcomes\.|\bseen\.",
+    "hazards.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
+    "hazards-jax-.*.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6
@@ -115,7 +115,8 @@ def _words(problem: dict[str, Any]) -> str:
     """A product or an attention."""
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
-    return f"{'x'.join(str(problem[axis]) for axis in 'mnk')} {problem['dtype']}"
+    turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
+    return f"{'x'.join(str(problem[axis]) for axis in 'mnk')} {problem['dtype']}{turned}"
 
 
 # What is said of a record.
@@ -143,7 +144,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _attention()
     elif name == "tune.json":
         for search in ladder.searches():
-            yield f"Near the winner for {search.shape}", ladder.search_table(search)
+            yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)
     elif name == "memory_bound.json":
         shapes = dict.fromkeys((r["rows"], r["length"], r["dtype"]) for r in record["rows"])
         for rows, length, dtype in shapes:

@@ -104,6 +104,12 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             assert kept["source_digest"][:16] in page and f"ARGS={md.stem}" in page
 
 
+def test_each_table_of_a_record_has_a_title_of_its_own():
+    for path in (notebooks.ROOT / "benchmarks" / "results").glob("*/*.json"):
+        titles = [title for title, _ in records.tables(path.name, json.loads(path.read_text()))]
+        assert len({*titles}) == len(titles), path.name
+
+
 def test_all_groups_of_a_record_are_in_one_of_its_runs():
     path = notebooks.ROOT / "benchmarks" / "results" / "nvidia-h200" / "matmul.json"
     record = json.loads(path.read_text("utf-8"))

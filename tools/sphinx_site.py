@@ -64,6 +64,15 @@ CORRECTIONS = [
     Correction('<div id="pst-primary-sidebar"', r'\g<0> role="navigation" aria-label="Site"'),
     # Types that Sphinx meant to shorten.
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
+    # Icons are no words.
+    Correction(r'<i (?=class="[^"]*\bfa)', '<i aria-hidden="true" '),
+    # What is folded away has a name, and says itself whether it is open. Whole cells are solutions.
+    Correction('<summary aria-label="Toggle hidden content">', "<summary>"),
+    Correction(r'(admonition-title">)(?:Show|Hide) code cell content', r"\1Solution"),
+    Correction(r'(admonition-title">)(?:Show|Hide) code cell source', r"\1Code"),
+    # A player's clock and a slider's words change at every step, and are told otherwise: the slider
+    # has its value, the operation its sentence.
+    Correction(r'<output (?=class="clock"|style="--longest)', '<output aria-live="off" '),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # Signatures of several lines, as lists of definitions without a term.
@@ -199,6 +208,7 @@ def keep_icons(static: pathlib.Path, pages: list[pathlib.Path]) -> None:
     css = re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", css)
     style.write_text(css, "utf-8")
     shown = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', css)}
+    shown |= {ord(icon) for icon in re.findall(r'--pst-icon-[\w-]+:"(.)"', css)}  # of boxes' titles
     for path in static.glob("vendor/fontawesome/webfonts/*.ttf"):
         font = TTFont(path)
         subsetter = subset.Subsetter()

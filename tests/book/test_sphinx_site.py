@@ -49,6 +49,14 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
             ' padding-left: 2em">x</span>)<dl><dd>y</dd></dl>',
         ),
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
+        ('<i class="fab fa-x"></i>', '<i aria-hidden="true" class="fab fa-x"></i>'),
+        ('<i style="width:1%"></i>', '<i style="width:1%"></i>'),
+        ('<output class="clock">', '<output aria-live="off" class="clock">'),
+        (
+            '<summary aria-label="Toggle hidden content">\n'
+            '<p class="collapsed admonition-title">Show code cell content</p>',
+            '<summary>\n<p class="collapsed admonition-title">Solution</p>',
+        ),
         ('<div role="list" class="menu">', '<div role="list" class="menu">'),
     ],
 )

@@ -12,3 +12,25 @@
   // A player's buttons and sliders draw it anew.
   for (const type of ["load", "resize", "click", "input", "scroll", "toggle"]) addEventListener(type, look, true);
 })();
+
+// A folded hint is called by its title; all would have the one name that sphinx-togglebutton gives.
+addEventListener("load", () => {
+  for (const button of document.querySelectorAll(".toggle-button"))
+    button.setAttribute("aria-label", button.parentElement.textContent.trim());
+});
+
+// Paper is light, and nothing on it unfolds. (sphinx-togglebutton unfolds the hints.)
+(() => {
+  const { dataset } = document.documentElement;
+  let theme, folded;
+  addEventListener("beforeprint", () => {
+    theme = dataset.theme;
+    folded = document.querySelectorAll("article details:not([open])");
+    dataset.theme = "light";
+    for (const each of folded) each.open = true;
+  });
+  addEventListener("afterprint", () => {
+    dataset.theme = theme;
+    for (const each of folded) each.open = false;
+  });
+})();

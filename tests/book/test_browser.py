@@ -20,6 +20,7 @@ import threading
 from typing import NamedTuple
 
 import pytest
+from fontTools.ttLib import TTFont
 
 import pipelib
 from pipelib.schedule import Setting
@@ -372,3 +373,64 @@ def test_a_chapter_s_buttons_have_names(tab, address):
         page.get_by_role("button", name=menu).click()
         for link in links:
             assert page.get_by_role("link", name=link).first.is_visible()
+
+
+def test_what_is_folded_is_called_by_its_title(tab, address):
+    page = tab(f"{address}/{CHAPTERS[2]}")
+    for hint in page.locator(".toggle-button").all():
+        title = hint.locator("xpath=..").inner_text().strip()
+        assert title in ("Hint", "Answer", "What to expect")
+        assert hint.get_attribute("aria-label") == title
+    hint = page.get_by_role("button", name="Hint", expanded=False).first
+    hint.click()
+    assert page.get_by_role("button", name="Hint", expanded=True).count() == 1
+    solutions = page.locator(".tag_solution summary")
+    assert {each.inner_text().strip() for each in solutions.all()} == {"Solution"}
+    assert solutions.first.get_attribute("aria-label") is None
+
+
+@pytest.mark.parametrize("name", [CHAPTERS[2], "book/api.html", "genindex.html"])
+def test_the_icons_shown_are_in_the_fonts(tab, site, address, name):
+    page = tab(f"{address}/{name}")
+    shown = page.evaluate("""() => [...document.querySelectorAll("body *")]
+        .filter((node) => node.checkVisibility())
+        .flatMap((node) => ["::before", "::after"].map((part) => getComputedStyle(node, part)))
+        .filter(({ fontFamily }) => fontFamily.includes("Awesome"))
+        .map(({ content }) => content.replaceAll('"', ""))""")
+    fonts = site.glob("_static/vendor/fontawesome/webfonts/*.ttf")
+    there = {chr(code) for path in fonts for code in TTFont(path).getBestCmap()}
+    icons = {icon for icon in shown if len(icon) == 1}
+    assert icons and icons <= there
+
+
+# ---- Paper ---------------------------------------------------------------------------------------
+
+
+def test_paper_is_light_unfolded_and_without_buttons(tab, address):
+    (chapter,) = [name for name in CHAPTERS if "warp_specialization" in name]
+    page = tab(f"{address}/{chapter}", color_scheme="dark")
+    page.locator(".pipelib-player[data-ready]").first.wait_for()
+    theme = page.locator("html").get_attribute("data-theme")
+    pressed = page.locator(".pipelib-player :is(button, input), .toggle-button")
+    folded = page.locator("article details:not([open])")
+    count = folded.count()
+    assert theme == "dark" and pressed.count() and count
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert not any(each.is_visible() for each in pressed.all())
+    assert page.locator("html").get_attribute("data-theme") == "light"
+    assert folded.count() == 0
+    faded = "(nodes) => nodes.filter((node) => getComputedStyle(node).opacity !== '1').length"
+    assert page.locator("article details > *").evaluate_all(faded) == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.locator("html").get_attribute("data-theme") == theme
+    assert folded.count() == count
+
+
+def test_code_is_not_cut_off_on_paper(tab, address):
+    a4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
+    page = tab(f"{address}/{CHAPTERS[11]}", viewport=a4)
+    page.emulate_media(media="print")
+    wide = "(nodes) => nodes.filter((node) => node.scrollWidth > node.clientWidth).length"
+    assert page.locator(".bd-article pre").evaluate_all(wide) == 0

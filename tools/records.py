@@ -33,8 +33,7 @@ QUOTES = {
     "matmul.json": r"\bladder\.",
     "tune.json": r"\bladder\.search",
     "memory_bound.json": r"\bbandwidth\.",
-    "hazards.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
-    "hazards-jax-.*.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
+    "hazards.*.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6

@@ -1,4 +1,4 @@
-"""`read_profile`: files recorded on an H200, made by hand and by a sham kernel."""
+"""`read_profile`: files recorded on an H200, and made by hand."""
 
 import json
 import pathlib

@@ -14,11 +14,13 @@ or one, if `AttentionConfig.fused` asks for it; with one of 256, whose dK and dV
 thread's registers, and in the fallback, plain JAX does in float32, for `CHUNK` queries at a time,
 so that the scores of the others take no memory.
 
-Not covered: dropout, biases, paged keys, scores whose mask is given as an array.
+Not covered: dropout, biases, paged keys, scores whose mask is given as an array; gradients of
+gradients that kernels make, where JAX says "Differentiation rule for 'mpmd_map' not implemented".
 """
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pipelib import specs
 from pipelib.kernels import attention_backward, attention_blocks
 from pipelib.kernels.attention_band import Problem, Sizes
 from pipelib.kernels.attention_config import HEAD_DIMS, AttentionConfig
@@ -72,7 +75,7 @@ def attention(
       [batch, heads, q_seq], float32.
 
     Raises:
-      TypeError: dtypes that are not as above.
+      TypeError: dtypes, and types of arguments, that are not as above.
       ValueError: shapes and options; a GPU that is not Hopper, or a CPU where nothing interprets
         kernels (that one is Pallas's); a configuration that does not fit, with the sum.
 
@@ -84,8 +87,9 @@ def attention(
       ((1, 64, 1, 64), 1.0, 12.159)
     """
     _check_arrays(q, k, v)
-    problem = _problem(q, causal, window, scale)._replace(config=config)
+    problem = _problem(q, causal, window, scale, config)
     segments = _segments(q, k, segment_ids)
+    return_residuals = _flag("return_residuals", return_residuals)
     if config is not None:
         config.check(q.shape[-1])
     q, k, v, *segments = varying_alike(q, k, v, *segments)
@@ -115,7 +119,7 @@ def attention_kernel(
       TypeError, ValueError: as `attention`; sizes that would need more than the kernel.
     """
     _check_arrays(q, k, v)
-    problem = _configured(_problem(q, causal, window, scale)._replace(config=config), q)
+    problem = _configured(_problem(q, causal, window, scale, config), q)
     if not _addressable(q, k):
         raise ValueError(
             f"attention_kernel: q {q.shape} and k {k.shape} must have a head_dim of 64, 128 or 256"
@@ -145,6 +149,7 @@ def attention_reference(
     """`attention` in plain JAX, in float32, `CHUNK` queries at a time; arguments as its."""
     _check_arrays(q, k, v)
     problem, segments = _problem(q, causal, window, scale), _segments(q, k, segment_ids)
+    return_residuals = _flag("return_residuals", return_residuals)
     out, lse = _reference(q, k, v, segments, problem)
     return (out, lse) if return_residuals else out
 
@@ -164,6 +169,7 @@ def default_config(head_dim: int) -> AttentionConfig:
 
 def _check_arrays(q: Any, k: Any, v: Any) -> None:
     for name, array in zip("qkv", (q, k, v)):
+        specs.check_array(f"attention: {name}", array)
         if array.dtype not in _DTYPES:
             raise TypeError(
                 f"attention: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
@@ -190,26 +196,73 @@ def _check_arrays(q: Any, k: Any, v: Any) -> None:
         )
 
 
-def _problem(q: Any, causal: bool, window: Any, scale: float | None) -> Problem:
-    left, right = window if isinstance(window, tuple) else (window, window)
-    if any(side is not None and side < 0 for side in (left, right)):
+def _problem(q: Any, causal: Any, window: Any, scale: Any, config: Any = None) -> Problem:
+    left, right = _sides(window)
+    if config is not None and not isinstance(config, AttentionConfig):
+        because = "an AttentionConfig says how it is divided"
+        raise specs.wrong_type("attention: config", config, because)
+    return Problem(left, 0 if _flag("causal", causal) else right, _scale(q, scale), config)
+
+
+def _sides(window: Any) -> tuple[int | None, int | None]:
+    """How many keys a query sees before its own, and after it; None for all."""
+    sides = window if isinstance(window, tuple) else (window, window)
+    try:
+        sides = tuple(None if side is None else operator.index(side) for side in sides)
+    except TypeError:
+        because = (
+            "a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
+            " integers, that is known before"
+        )
+        raise specs.wrong_type("attention: window", window, because) from None
+    if len(sides) != 2:
+        raise ValueError(
+            f"attention: {window=} has {len(sides)} sides, but there are 2, left and right of a"
+            " query's own key."
+        )
+    if any(side is not None and side < 0 for side in sides):
         raise ValueError(
             f"attention: {window=} has a negative side, so a query would not see its own key."
         )
-    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    return sides
+
+
+def _scale(q: Any, scale: Any) -> float:
+    try:
+        scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    except (TypeError, ValueError):
+        because = "a kernel is compiled for it, so it must be a number that is known before"
+        raise specs.wrong_type("attention: scale", scale, because) from None
     if not 0.0 < scale < math.inf:
         raise ValueError(
             f"attention: {scale=} is not positive and finite, so the largest score would not have"
             " the largest exponential."
         )
-    return Problem(left, 0 if causal else right, scale, None)
+    return scale
+
+
+def _flag(name: str, value: Any) -> bool:
+    """The value as a bool, NumPy's and JAX's too; TypeError if it is none or known too late."""
+    try:
+        is_flag = value in (False, True)
+    except (TypeError, ValueError):  # traced; an array of several
+        is_flag = False
+    if not is_flag:
+        because = "what is computed depends on it, so it must be True or False, known before"
+        raise specs.wrong_type(f"attention: {name}", value, because)
+    return bool(value)
 
 
 def _segments(q: Any, k: Any, segment_ids: Any) -> tuple[jax.Array, ...]:
     if segment_ids is None:
         return ()
     pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids,) * 2
+    if len(pair) != 2:
+        raise ValueError(
+            f"attention: segment_ids are a tuple of {len(pair)}, but it must be of 2, q's and k's."
+        )
     for name, array, ids in zip("qk", (q, k), pair):
+        specs.check_array("attention: segment_ids", ids)
         if ids.shape != array.shape[:2] or not jnp.issubdtype(ids.dtype, jnp.integer):
             raise ValueError(
                 f"attention: segment_ids of {name} are {ids.dtype} {ids.shape}, but they must be"

@@ -47,6 +47,9 @@ class GradientConfig:
       block: columns of a step (keys for dQ, else queries), a multiple of 64 to 256.
       slots: steps that are in SMEM at once, the most.
       compute_threads: Pallas threads that compute, 1 to 3.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
     """
 
     rows: int = 64
@@ -55,6 +58,7 @@ class GradientConfig:
     compute_threads: int = 2
 
     def __post_init__(self):
+        _take_integers(self)
         _refuse("GradientConfig", _problems(self.rows, self.block, "block", self))
 
     @property
@@ -134,6 +138,9 @@ class AttentionConfig:
       fused: instead of these two a kernel of all three gradients, with five products, not seven.
         It adds up dQ in no fixed order: the last bits of dQ differ from run to run.
 
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
+
     Example:
       Steps of 64 keys leave registers for three compute threads, with heads of 128.
 
@@ -154,6 +161,11 @@ class AttentionConfig:
     fused: GradientConfig | None = None
 
     def __post_init__(self):
+        _take_integers(self)
+        for name in ("dq", "dkv", "fused"):
+            if not isinstance(kernel := getattr(self, name), GradientConfig | None):
+                because = "a GradientConfig says how a kernel of the backward pass is divided"
+                raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
         _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
             f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
             f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
@@ -244,6 +256,15 @@ class AttentionConfig:
             terms.append(("probabilities", threads, self.rows * self.block_kv * _ITEM))
         turns = threads if self.takes_turns else 0
         return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
+
+
+def _take_integers(config: Any) -> None:
+    """Makes an int of what must be one; TypeError if it is none."""
+    for field in dataclasses.fields(config):
+        if field.type is int:
+            name = f"{type(config).__name__}: {field.name}"
+            value = specs.integer(name, getattr(config, field.name))
+            object.__setattr__(config, field.name, value)
 
 
 def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pipelib.kernels.attention import (
     attention_reference,
     default_config,
 )
-from pipelib.kernels.attention_config import SCHEDULES
+from pipelib.kernels.attention_config import SCHEDULES, GradientConfig
 from tests.emitters.contract import interpreted
 from tests.kernels.attention_cases import (
     BRAIN,
@@ -272,6 +272,37 @@ def test_configuration_errors(options, message):
     assert str(error.value) == f"AttentionConfig: {message}"
 
 
+@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
+@pytest.mark.parametrize("value", ["a", 64.0, None])
+def test_configuration_types(kind, value):
+    for field in dataclasses.fields(kind):
+        if field.type is int:
+            with pytest.raises(TypeError) as error:
+                kind(**{field.name: value})
+            assert str(error.value) == (
+                f"{kind.__name__}: {field.name}={value!r} has type {type(value).__name__}, but a"
+                " kernel is compiled for it, so it must be an integer that is known before."
+            )
+
+
+@pytest.mark.parametrize("name", ["dq", "dkv", "fused"])
+def test_wrong_configurations_of_gradients(name):
+    with pytest.raises(TypeError) as error:
+        AttentionConfig(**{name: 64})
+    assert str(error.value) == (
+        f"AttentionConfig: {name}=64 has type int, but a GradientConfig says how a kernel of the"
+        " backward pass is divided."
+    )
+
+
+@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
+def test_a_configuration_of_numpy_s_integers(kind):
+    fields = {x.name: x.default for x in dataclasses.fields(kind) if x.type is int}
+    config = kind(**{name: np.int64(value) for name, value in fields.items()})
+    assert config == kind(**fields)
+    assert not any(isinstance(getattr(config, name), np.integer) for name in fields)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -347,6 +378,96 @@ def test_wrong_arrays():
         " seq], (1, 24).",
         q, k, v, segment_ids=ids(1, 16),
     )  # fmt: skip
+
+
+_ARRAY = "but a kernel copies arrays: make one, with jnp.asarray."
+_FLAG = "but what is computed depends on it, so it must be True or False, known before."
+_NUMBER = "but a kernel is compiled for it, so it must be a number that is known before."
+_WINDOW = (
+    "but a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
+    " integers, that is known before."
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"q": [1.0]}, f"q=[1.0] has type list, {_ARRAY}"),
+        ({"k": None}, f"k=None has type NoneType, {_ARRAY}"),
+        ({"v": 2.0}, f"v=2.0 has type float, {_ARRAY}"),
+        ({"causal": "no"}, f"causal='no' has type str, {_FLAG}"),
+        ({"causal": None}, f"causal=None has type NoneType, {_FLAG}"),
+        ({"causal": 2}, f"causal=2 has type int, {_FLAG}"),
+        ({"causal": np.array([True, True])},
+         f"causal=array([ True,  True]) has type ndarray, {_FLAG}"),
+        ({"return_residuals": "no"}, f"return_residuals='no' has type str, {_FLAG}"),
+        ({"window": [4, 4]}, f"window=[4, 4] has type list, {_WINDOW}"),
+        ({"window": "4"}, f"window='4' has type str, {_WINDOW}"),
+        ({"window": 4.5}, f"window=4.5 has type float, {_WINDOW}"),
+        ({"window": (4.5, None)}, f"window=(4.5, None) has type tuple, {_WINDOW}"),
+        ({"scale": "x"}, f"scale='x' has type str, {_NUMBER}"),
+        ({"scale": [0.5]}, f"scale=[0.5] has type list, {_NUMBER}"),
+        ({"segment_ids": [0, 1]}, f"segment_ids=[0, 1] has type list, {_ARRAY}"),
+        ({"segment_ids": (ids(1, 16), None)}, f"segment_ids=None has type NoneType, {_ARRAY}"),
+    ],
+)  # fmt: skip
+def test_types(options, message):
+    arrays = dict(zip("qkv", operands(16, 24)))
+    for function in (attention, attention_reference):
+        with pytest.raises(TypeError) as error:
+            function(**arrays | options)
+        assert str(error.value) == f"attention: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "because"),
+    [("causal", _FLAG), ("return_residuals", _FLAG), ("window", _WINDOW), ("scale", _NUMBER)],
+)
+def test_options_that_are_traced(name, because):
+    call = lambda option: attention(*operands(16, 24), **{name: option})
+    with pytest.raises(TypeError) as error:
+        jax.jit(call)(1)
+    assert str(error.value).startswith(f"attention: {name}=")
+    assert str(error.value).endswith(because)
+
+
+@pytest.mark.parametrize("function", [attention, attention_kernel])
+def test_a_wrong_configuration(function):
+    with pytest.raises(TypeError) as error:
+        function(*operands(128, 88, head_dim=128), config=64)
+    message = "attention: config=64 has type int, but an AttentionConfig says how it is divided."
+    assert str(error.value) == message
+
+
+def test_pairs_that_are_none():
+    arrays = operands(16, 24)
+    with pytest.raises(ValueError) as error:
+        attention(*arrays, window=(4, 4, 4))
+    assert str(error.value) == (
+        "attention: window=(4, 4, 4) has 3 sides, but there are 2, left and right of a query's own"
+        " key."
+    )
+    with pytest.raises(ValueError) as error:
+        attention(*arrays, segment_ids=(ids(1, 16), ids(1, 24), ids(1, 24)))
+    message = "attention: segment_ids are a tuple of 3, but it must be of 2, q's and k's."
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("scalar", [np.int64, np.int32, jnp.int32])
+@pytest.mark.parametrize("keys", [24, 23])
+def test_options_of_numpy_and_jax(scalar, keys):
+    """Where the kernel computes, and in the fallback."""
+    q, k, v = operands(16, keys)
+    segments = ids(1, 9, 7), ids(1, 10, keys - 10)
+    plain = dict(causal=True, window=(5, None), scale=0.5, segment_ids=segments)
+    turned = dict(
+        causal=np.bool_(True), window=(scalar(5), None), scale=np.float32(0.5),
+        segment_ids=tuple(map(np.asarray, segments)), return_residuals=jnp.bool(False),
+    )  # fmt: skip
+    with interpreted():
+        expected = attention(q, k, v, config=small("plain"), **plain)
+        found = attention(*map(np.asarray, (q, k, v)), config=small("plain"), **turned)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_another_gpu(monkeypatch):

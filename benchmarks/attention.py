@@ -126,7 +126,9 @@ _UPSTREAM_FORWARD = {
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
 #: Of ours, besides what it picks: dQ's kernel, then that of dK and dV.
 _BACKWARD_CONFIGS = {
-    "dQ of 64 keys by 3 threads": dict(dq=GradientConfig(block=64, slots=2, compute_threads=3)),
+    "dQ of 64 keys by 3 threads": dict(
+        dq=GradientConfig(block=64, slots=2, compute_threads=3, memory_registers=32)
+    ),
     "dQ of 64 keys": dict(dq=GradientConfig(block=64, slots=4)),
     "dK, dV with 2 slots": dict(dkv=GradientConfig(block=64, slots=2)),
 }
@@ -155,8 +157,11 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     found: dict[str, Any] = {OURS: ours(problem, None)}
     for name, kernels in _BACKWARD_CONFIGS.items():
         found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**kernels))
-    if problem.head_dim == 128:  # of heads of 64 two threads cannot share dQ
-        found[f"{OURS}, one kernel"] = ours(problem, AttentionConfig(fused=GradientConfig()))
+    found[f"{OURS}, one kernel"] = ours(problem, AttentionConfig(fused=True))
+    more = GradientConfig(block=128 * 64 // problem.head_dim)  # registers of the memory thread
+    found[f"{OURS}, one kernel, {more.memory_registers} registers"] = ours(
+        problem, AttentionConfig(fused=more)
+    )
     return found | baselines(problem)
 
 

@@ -27,6 +27,11 @@ barrier `exchanged`. So that none waits long, dQ is a step late::
     S^T[s] queued | exchanged | dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
     dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]
 
+A block's threads have no register to spare: ptxas spills what is left over. So dP's accumulators
+begin as what is taken from dP, which is in no register beside it, and the numbers of a step's
+queries, which a mask needs, are in SMEM. A thread makes a part of dQ's columns; of a head of 64, a
+part of the step's queries.
+
 dS has two slots. A thread writes that of step s, into the slot of s - 2, when the others have
 arrived for s - 1, and so are done with what they multiplied before that: dQ[s-2]. The dS before the
 first step are zeros; dQ of the last comes after the pipeline. The block's K is then free, when all
@@ -69,7 +74,7 @@ _LOG2_E = math.log2(math.e)
 class Arrays(NamedTuple):
     """What the kernels read: q, k, v and d_out as `attention` has them, numbers, segments.
 
-    `numbers` are of each query the log-sum-exp, times log2 e, and delta: [batch, heads, 2, seq].
+    `numbers` are of each query the log-sum-exp, times log2 e, and -delta: [batch, heads, 2, seq].
     """
 
     q: jax.Array
@@ -91,7 +96,7 @@ def run(arrays: tuple, lse: jax.Array, delta: jax.Array, problem: Problem) -> tu
     """
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * _LOG2_E)
-    whole = Arrays(q, k, v, d_out, jnp.stack([lse, delta], 2), segments)
+    whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
     sizes, configs = Sizes.of(q, k), problem.config.gradients(q.shape[-1])
     kernels = (ALL,) if len(configs) == 1 else (DQ, DKV)
     launched = (
@@ -136,7 +141,7 @@ def _launch(
         body,
         out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * (kernel.results - len(sums)),
         scratch_types=dict(
-            scratch=_scratch(kernel, config, problem.config.in_place, sizes, rows.dtype)
+            scratch=_scratch(kernel, config, problem, sizes, rows.dtype)
         ),
         grid=(sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block)),
         grid_names=("batch", "head", "block"),
@@ -161,9 +166,10 @@ def _batched_zeros_like(axis_size, in_batched, array) -> tuple[jax.Array, bool]:
     return _zeros_like(array), in_batched[0]
 
 
-def _scratch(kernel: Kernel, config: GradientConfig, in_place: bool, sizes, dtype) -> dict:
+def _scratch(kernel: Kernel, config: GradientConfig, problem: Problem, sizes, dtype) -> dict:
     """The rows' two operands; what else the kernel has; factors if interpreted."""
     threads, rows, block = config.compute_threads, config.rows, config.block
+    in_place = problem.config.in_place
     shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
     scratch = dict(
         operands=[shared(threads, rows, sizes.head_dim)] * 2,
@@ -172,12 +178,14 @@ def _scratch(kernel: Kernel, config: GradientConfig, in_place: bool, sizes, dtyp
     if kernel is DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
     if kernel is ALL:
-        part = threads, block, sizes.head_dim // threads
+        part = threads, *config.d_q_part(sizes.head_dim)
         scratch.update(
             d_s=shared(2, threads, rows, block),
             d_q=plgpu.SMEM(part, jnp.float32, transforms=tiled(jnp.float32)),
             exchanged=plgpu.Barrier(num_arrivals=threads),
         )
+        if in_place and problem.counts(sizes.queries, block):
+            scratch.update(queries=plgpu.SMEM((threads, block), jnp.int32))
     if not in_place:
         scratch.update(factors=[shared(threads, rows, block)] * (2 if kernel is DKV else 1))
     return scratch
@@ -196,13 +204,16 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
         place = (*place[:2], blocks - 1 - place[2])
     row = place[2] * (config.rows * config.compute_threads)
     band = Band.of(*sides, *lengths, config.tiles, row)
+    index = lax.axis_index("thread")
     if kernel is ALL:  # beyond the end K is 0, but dS could be infinite
         band = band._replace(ends=sizes.keys)
+    if "queries" in scratch:
+        band = band._replace(numbers=scratch["queries"].at[index])
     segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
     thread = kernel.thread(
-        problem, sizes, config, band, place[1], row, lax.axis_index("thread"), outs, scratch
+        problem, sizes, config, band, place[1], row, index, outs, scratch
     )
     refs, in_specs, grid = thread.steps(arrays)
     emit_pipeline_warp_specialized(
@@ -318,7 +329,7 @@ class _Queries(Thread):
     def step(self, segments, indices, k, v, k_out, v_out, carry: tuple) -> tuple:
         """The body of the pipeline."""
         q, d_out = self.mine("operands")
-        d_q, (lse, delta) = carry
+        d_q, (lse, less) = carry
 
         def multiply(scores, d_p):
             plgpu.wgmma(scores, q, k.transpose((1, 0)))
@@ -329,10 +340,10 @@ class _Queries(Thread):
         plgpu.barrier_arrive(v_out)
         scores = self.band.masked(scores, indices[0], self.row, segments)
         p = self.probabilities(scores, lse, 0)
-        d_s = self.factor(0, p * (d_p - spread(delta, p.shape, 0)))
+        d_s = self.factor(0, p * (d_p + spread(less, p.shape, 0)))
         (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
         plgpu.barrier_arrive(k_out)
-        return d_q, (lse, delta)
+        return d_q, (lse, less)
 
 
 class _Keys(Thread):
@@ -363,20 +374,18 @@ class _Keys(Thread):
         p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
         p_factor = self.factor(0, p)
 
-        def add(d_k, d_v):
-            def multiply(d_p):
-                plgpu.wgmma(d_v, p_factor, d_out)
-                plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
-                return d_p[...]
+        def add(d_v, d_p):
+            plgpu.wgmma(d_v, p_factor, d_out)
+            plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
 
-            d_s = p * (self.products(multiply, 1) - spread(number(1), p.shape, 1))
-            plgpu.wgmma(d_k, self.given(indices, d_s), q)
-
-        carry = self.add(carry, add)
+        d_k, d_v = carry
+        d_v, d_p = self.add((d_v, spread(number(1), p.shape, 1)), add)
+        d_s = self.given(indices, p * d_p)
+        (d_k,) = self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))
         plgpu.commit_smem()  # the numbers were read by ordinary loads
         for barrier in barriers:
             plgpu.barrier_arrive(barrier)
-        return carry
+        return d_k, d_v
 
     def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
         """The function of a step's scores, masked."""
@@ -404,13 +413,16 @@ class _All(_Keys):
     def compute(self, arrays: Arrays, pipeline: Callable) -> None:
         """All that it does."""
         self.load(arrays.k, arrays.v)
+        if (numbers := self.band.numbers) is not None:
+            layout = plgpu.Layout.WGMMA.reduce(0)
+            numbers[...] = plgpu.broadcasted_iota(jnp.int32, numbers.shape, 0, layout=layout)
         zeros = jnp.zeros((self.config.rows, self.config.block), arrays.k.dtype)
         self._give(jnp.int32(-1), zeros)
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
-        last = self.sizes.group * self.band.steps - 1
+        last = self.sizes.group - 1, self.band.steps - 1
 
         def multiply(d_q):
-            self._multiply_keys(d_q, last)
+            self._multiply_keys(d_q, self._number(last))
             return d_q[...]
 
         plgpu.barrier_wait(self.scratch["exchanged"])
@@ -421,7 +433,7 @@ class _All(_Keys):
 
     def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
         """The function of a step's scores, masked, beside dQ of the step before."""
-        before = self._number(indices) - 1
+        before, where = self._number(indices) - 1, self._before(indices)
 
         def both(mask):
             def multiply(scores, d_q):
@@ -435,7 +447,7 @@ class _All(_Keys):
             return pl.run_scoped(multiply, scores, self._part)
 
         p, d_q = self.band.choose(indices[1], self.row, segments, both)
-        self._add_to_sums(d_q, jnp.maximum(before, 0))
+        self._add_to_sums(d_q, where)
         return p
 
     def given(self, indices: tuple, d_s: jax.Array) -> Any:
@@ -456,34 +468,46 @@ class _All(_Keys):
         plgpu.barrier_arrive(self.scratch["exchanged"])
         return staging
 
-    # Its part of dQ: all queries of a step, some of the columns.
+    # Its part of dQ.
 
     @property
     def _part(self) -> Any:
-        return plgpu.ACC((self.config.block, self._columns.size), jnp.float32)
+        return plgpu.ACC(self.config.d_q_part(self.sizes.head_dim), jnp.float32)
 
     @property
-    def _columns(self) -> Any:
-        width = self.sizes.head_dim // self.config.compute_threads
-        return pl.ds(pl.multiple_of(self.index * width, width), width)
+    def _share(self) -> tuple[Any, Any]:
+        """Its queries of a step, and its columns."""
+        mine = lambda size: pl.ds(pl.multiple_of(self.index * size, size), size)
+        whole = self.config.block, self.sizes.head_dim
+        return tuple(
+            pl.ds(0, size) if size == every else mine(size)
+            for size, every in zip(self._part.shape, whole)
+        )
 
     def _multiply_keys(self, d_q: Any, number: Any) -> None:
         """Queues dS K of a step, for the keys of each thread."""
+        queries, columns = self._share
         for thread in range(self.config.compute_threads):
-            d_s = self.scratch["d_s"].at[number & 1, thread]
-            k = self.scratch["operands"][0].at[thread, :, self._columns]
+            d_s = self.scratch["d_s"].at[number & 1, thread, :, queries]
+            k = self.scratch["operands"][0].at[thread, :, columns]
             plgpu.wgmma(d_q, d_s.transpose((1, 0)), k)
 
-    def _add_to_sums(self, d_q: jax.Array, number: Any) -> None:
+    def _before(self, indices: tuple) -> tuple:
+        """The step before; before the first, that one, to which zeros are added."""
+        (group, step), number = indices, self._number(indices)
+        before = jnp.where(step > 0, step - 1, jnp.where(number > 0, self.band.steps - 1, 0))
+        return jnp.where((step > 0) | (number == 0), group, group - 1), before
+
+    def _add_to_sums(self, d_q: jax.Array, indices: tuple) -> None:
         """Adds its part of dQ of a step to the sums in GMEM, some time."""
-        steps, block = jnp.int32(self.band.steps), self.config.block
-        row = (self.band.first + lax.rem(number, steps)) * block
-        head = self.head * self.sizes.group + lax.div(number, steps)
+        (group, step), (queries, columns) = indices, self._share
+        row = (self.band.first + step) * self.config.block + queries.start
+        head = self.head * self.sizes.group + group
         staging = self.mine("d_q")
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         staging[...] = d_q
         plgpu.commit_smem()
-        sums = self.outs[0].at[pl.ds(row, block), head, self._columns]
+        sums = self.outs[0].at[pl.ds(row, queries.size), head, columns]
         plgpu.copy_smem_to_gmem(staging, sums, reduction_op="add")
 
 

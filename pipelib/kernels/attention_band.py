@@ -10,6 +10,10 @@ it: left and right, or right and left where the rows are keys. The blocks of col
 of a block may see by the first rule are the steps; of these, those that a thread's rows do not
 wholly see, and the last one of ragged columns, are masked. Rows beyond the end may have any scores,
 since what is made of them is dropped, but where a kernel adds it to that of other rows (`ends`).
+
+A mask compares the numbers of rows and columns. Those of columns are the same in each step, so that
+the compiler works them out once and keeps them, in a register for each two rows of scores that a
+lane has. A kernel that has none left reads them from SMEM instead (`numbers`).
 """
 
 import functools
@@ -33,6 +37,10 @@ class Problem(NamedTuple):
     scale: float
     config: AttentionConfig | None
 
+    def counts(self, columns: int, block: int) -> bool:
+        """Whether masks of so many columns compare their numbers."""
+        return self.left is not None or self.right is not None or columns % block > 0
+
 
 class Sizes(NamedTuple):
     """The sizes of a problem, of which `group` query heads share one of K and V."""
@@ -54,7 +62,8 @@ class Sizes(NamedTuple):
 class Band(NamedTuple):
     """The blocks of `columns` that a block of rows goes through, `steps` of them from `first`.
 
-    `ends` is how many rows there are, if those beyond are masked.
+    `ends` is how many rows there are, if those beyond are masked; `numbers` is 0, 1, ... for the
+    columns of a block, int32 in SMEM, if a mask is to read them.
     """
 
     behind: int | None
@@ -64,6 +73,7 @@ class Band(NamedTuple):
     first: Any
     steps: Any
     ends: int | None = None
+    numbers: Any = None
 
     @classmethod
     def of(cls, behind, ahead, rows: int, columns: int, tiles: Tiles, row: Any) -> "Band":
@@ -114,13 +124,18 @@ class Band(NamedTuple):
         iota = lambda axis: plgpu.broadcasted_iota(
             jnp.int32, scores.shape, axis, layout=plgpu.Layout.WGMMA
         )
-        after = iota(1) - iota(0) + (column - row)  # by how much a column is after its row
+        if self.numbers is None:
+            columns = iota(1)
+        else:
+            columns = plgpu.load(self.numbers, layout=plgpu.Layout.WGMMA.reduce(0))
+            columns = spread(columns, scores.shape, 1)
+        after = columns - (iota(0) + (row - column))  # by how much a column is after its row
         if self.behind is not None:
             seen.append(after >= -self.behind)
         if self.ahead is not None:
             seen.append(after <= self.ahead)
         if self.columns % self.tiles.block:
-            seen.append(iota(1) < self.columns - column)
+            seen.append(columns < self.columns - column)
         if self._has_rows_beyond:
             seen.append(iota(0) < self.ends - row)
         if segments:

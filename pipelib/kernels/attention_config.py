@@ -26,8 +26,8 @@ HEAD_DIMS = (64, 128, 256)
 #: Mosaic GPU begins each array at a multiple of it, the bytes of a pattern of a 128 B swizzle.
 _ALIGNMENT = 1024
 _ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
-#: Columns of K side by side in SMEM: dQ is divided between threads at multiples of it.
-_COLUMNS = 64
+#: Columns of K, or queries of dS, side by side in SMEM: threads share dQ at multiples of it.
+_SIDE = 64
 
 
 class Tiles(NamedTuple):
@@ -47,6 +47,8 @@ class GradientConfig:
       block: columns of a step (keys for dQ, else queries), a multiple of 64 to 256.
       slots: steps that are in SMEM at once, the most.
       compute_threads: Pallas threads that compute, 1 to 3.
+      memory_registers: of each lane of the memory thread, a multiple of 8 from 24; the compute
+        threads share the rest.
 
     Raises:
       ValueError, TypeError: for values, and types of them, that are not as above.
@@ -56,6 +58,7 @@ class GradientConfig:
     block: int = 64
     slots: int = 2
     compute_threads: int = 2
+    memory_registers: int = 40
 
     def __post_init__(self):
         _take_integers(self)
@@ -66,10 +69,17 @@ class GradientConfig:
         """How it divides the scores."""
         return Tiles(self.rows, self.compute_threads, self.block)
 
-    @property
-    def memory_registers(self) -> int:
-        """Those of a lane of the memory thread."""
-        return _memory_registers(self.compute_threads)
+    def d_q_part(self, head_dim: int) -> tuple[int, int] | None:
+        """Queries and columns of a step's dQ that each thread makes in the kernel of all three.
+
+        A part of the columns, or else of the queries; None if the threads can share neither.
+        """
+        threads = self.compute_threads
+        if head_dim % (threads * _SIDE) == 0:
+            return self.block, head_dim // threads
+        if self.block % (threads * _SIDE) == 0:
+            return self.block // threads, head_dim
+        return None
 
     def smem_bytes(self, results: int, head_dim: int, interpreted: bool = False) -> int:
         """Bytes of shared memory that a block takes; arguments as `check`'s."""
@@ -87,17 +97,18 @@ class GradientConfig:
         threads, scores = self.compute_threads, self.rows * self.block // 128
         kept, part = min(results, 2), 0
         if results == 3:
-            if head_dim % (threads * _COLUMNS):
+            if self.d_q_part(head_dim) is None:
                 raise ValueError(
-                    f"GradientConfig: {head_dim} columns of dQ over {threads} compute threads are"
-                    f" not a multiple of {_COLUMNS} for each, which K has side by side in SMEM."
+                    f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of"
+                    f" a step over {threads} compute threads are a multiple of {_SIDE} for each,"
+                    " which K and dS have side by side in SMEM, so the threads cannot share dQ."
                 )
             part = self.block * head_dim // threads // 128
         registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
         registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
         # dV's product still reads P in 16 bits when dS is made; dS takes the place of dP.
         registers += [("P in 16 bits", scores // 2)] * (kept - 1)
-        _check_registers("GradientConfig", registers, threads)
+        _check_registers("GradientConfig", registers, threads, self.memory_registers)
         _check_smem("GradientConfig", self._smem_terms(results, head_dim, interpreted))
 
     def _smem_terms(self, results, head_dim, interpreted) -> list[tuple[str, int, int]]:
@@ -110,6 +121,7 @@ class GradientConfig:
         ]
         if results == 3:
             terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
+            terms += [("numbers of queries", 1, _aligned(threads * self.block * 4))]
         if interpreted:
             terms.append(("factors", (2 if results == 2 else 1) * threads, scores * _ITEM))
         barriers = 2 * slots * min(1 + results, 3) + threads + (results == 3)
@@ -135,8 +147,9 @@ class AttentionConfig:
         in registers nor accumulators that do not begin as zeros.
       dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
         one.
-      fused: instead of these two a kernel of all three gradients, with five products, not seven.
-        It adds up dQ in no fixed order: the last bits of dQ differ from run to run.
+      fused: instead of these two a kernel of all three gradients, with five products, not seven;
+        True picks it from head_dim. It is the fastest, but adds up dQ in no fixed order: the last
+        bits of dQ differ from run to run.
 
     Raises:
       ValueError, TypeError: for values, and types of them, that are not as above.
@@ -158,12 +171,14 @@ class AttentionConfig:
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
     dq: GradientConfig | None = None
     dkv: GradientConfig | None = None
-    fused: GradientConfig | None = None
+    fused: GradientConfig | Literal[True] | None = None
 
     def __post_init__(self):
         _take_integers(self)
         for name in ("dq", "dkv", "fused"):
-            if not isinstance(kernel := getattr(self, name), GradientConfig | None):
+            if (kernel := getattr(self, name)) is True and name == "fused":
+                continue
+            if not isinstance(kernel, GradientConfig | None):
                 because = "a GradientConfig says how a kernel of the backward pass is divided"
                 raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
         _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
@@ -203,8 +218,8 @@ class AttentionConfig:
 
     @property
     def memory_registers(self) -> int:
-        """Those of a lane of the memory thread."""
-        return _memory_registers(self.compute_threads)
+        """Those of a lane of the memory thread; of 40, three threads would have 152, not 160."""
+        return 40 if self.compute_threads < 3 else 32
 
     @property
     def tiles(self) -> Tiles:
@@ -227,10 +242,12 @@ class AttentionConfig:
         # Otherwise the probabilities replace the scores, or are in SMEM.
         is_ahead = self.schedule != "plain" and not self.through_smem
         registers += [("probabilities", scores // 2)] * is_ahead
-        _check_registers("AttentionConfig", registers, self.compute_threads)
+        _check_registers(
+            "AttentionConfig", registers, self.compute_threads, self.memory_registers
+        )
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
         for results, kernel in ((1, self.dq), (2, self.dkv), (3, self.fused)):
-            if kernel is not None:
+            if isinstance(kernel, GradientConfig):
                 kernel.check(results, head_dim, not self.in_place)
 
     def gradients(self, head_dim: int) -> tuple[GradientConfig, ...] | None:
@@ -239,6 +256,9 @@ class AttentionConfig:
         None where a default is asked for and is none: with a head of 256, dK and dV of 64 keys
         alone fill the registers of a thread.
         """
+        if self.fused is True:
+            fused = _FUSED.get((head_dim, self.in_place))
+            return None if fused is None else (fused,)
         if self.fused is not None:
             return (self.fused,)
         default_dq, default_dkv = _GRADIENTS.get((head_dim, self.in_place), (None, None))
@@ -285,14 +305,10 @@ def _refuse(name: str, problems: dict[str, Any]) -> None:
         raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")
 
 
-def _memory_registers(compute_threads: int) -> int:
-    """Enough to issue copies; of 40, three compute threads would have 152 each, not 160."""
-    return 40 if compute_threads < 3 else 32
-
-
-def _check_registers(name: str, terms: list[tuple[str, int]], compute_threads: int) -> None:
-    share = specs.compute_registers(_memory_registers(compute_threads), compute_threads)
-    share = min(255, share)
+def _check_registers(
+    name: str, terms: list[tuple[str, int]], compute_threads: int, memory_registers: int
+) -> None:
+    share = min(255, specs.compute_registers(memory_registers, compute_threads))
     if (total := sum(size for _, size in terms)) >= share:
         terms = " + ".join(f"{term} {size}" for term, size in terms)
         raise ValueError(
@@ -321,4 +337,12 @@ _GRADIENTS = {
     (128, True): (GradientConfig(block=128), GradientConfig(block=64, slots=3)),
     (64, False): (GradientConfig(compute_threads=1),) * 2,
     (128, False): (GradientConfig(compute_threads=1),) * 2,
+}
+#: Of the kernel of all three. What a few registers more keep ptxas from spilling is the difference
+#: between 500 and 564 TFLOP/s of an H200 (8192 queries and keys, 16 heads of 128, float16, dense).
+_FUSED = {
+    (64, True): GradientConfig(block=128, memory_registers=24),
+    (128, True): GradientConfig(memory_registers=24),
+    (64, False): GradientConfig(compute_threads=1),
+    (128, False): GradientConfig(compute_threads=2),
 }

@@ -372,8 +372,9 @@ def test_shard_map():
         (
             {"slots": 4}, 3, 128,
             "GradientConfig: rows' operands 4 x 16,384 B + slots 8 x 16,384 B + log-sum-exp and"
-            " delta 2 x 1,024 B + dS 4 x 8,192 B + dQ 1 x 32,768 B + barriers 27 x 8 B = 264,408 B"
-            " of shared memory, but a block has 232,448 B, so the kernel could not start.",
+            " delta 2 x 1,024 B + dS 4 x 8,192 B + dQ 1 x 32,768 B + numbers of"
+            " queries 1 x 1,024 B + barriers 27 x 8 B = 265,432 B of shared memory, but a block has"
+            " 232,448 B, so the kernel could not start.",
         ),
         (
             {"compute_threads": 1, "block": 128}, 3, 128,
@@ -382,13 +383,15 @@ def test_shard_map():
         ),
         (
             {"compute_threads": 3}, 3, 128,
-            "GradientConfig: 128 columns of dQ over 3 compute threads are not a multiple of 64 for"
-            " each, which K has side by side in SMEM.",
+            "GradientConfig: neither 128 columns of dQ nor 64 queries of a step over 3 compute"
+            " threads are a multiple of 64 for each, which K and dS have side by side in SMEM, so"
+            " the threads cannot share dQ.",
         ),
         (
             {}, 3, 64,
-            "GradientConfig: 64 columns of dQ over 2 compute threads are not a multiple of 64 for"
-            " each, which K has side by side in SMEM.",
+            "GradientConfig: neither 64 columns of dQ nor 64 queries of a step over 2 compute"
+            " threads are a multiple of 64 for each, which K and dS have side by side in SMEM, so"
+            " the threads cannot share dQ.",
         ),
     ],
 )  # fmt: skip

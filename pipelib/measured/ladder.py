@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from pipelib.kernels import tuned
 from pipelib.kernels.ladder import IDEAS, RUNGS
+from pipelib.kernels.matmul_config import MatmulConfig
 from pipelib.measured import contenders, results
 
 #: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
@@ -43,6 +44,16 @@ class Group(contenders.Group):
         """The fastest of cuBLAS's."""
         return self.fastest(CUBLAS)
 
+    @property
+    def tuned_config(self) -> MatmulConfig | None:
+        """What `TUNED` takes for this product from the package's table, of this group's GPU."""
+        m, n, k, dtype = (self.problem[name] for name in ("m", "n", "k", "dtype"))
+        turned = {f"transpose_{x}": self.problem.get(f"transpose_{x}", False) for x in "ab"}
+        gpu = self.run["provenance"]["gpu"]
+        return tuned.nearest_config(
+            m, n, k, dtype, **turned, out_dtype=self.problem.get("out_dtype"), gpu=gpu
+        )
+
 
 class Search(NamedTuple):
     """What a search measured: configurations as fields, with a median in microseconds or None."""
@@ -56,8 +67,20 @@ class Search(NamedTuple):
         """MxNxK."""
         return _shape(self.problem)
 
+    @property
+    def winner(self) -> dict[str, Any] | None:
+        """The fastest configuration of the finals, by its median; None if none of them has a time.
+
+        The finals are the best few of the search, measured once more, side by side. They stand in
+        the order of the first time, which the second need not confirm.
+        """
+        timed = [(us, config) for config, us, _ in self.finals if us is not None]
+        return min(timed, key=lambda final: final[0])[1] if timed else None
+
     def near_misses(self) -> list[tuple[str, float | None, str]]:
         """What differs from the winner in one thing: the fastest of each kind, slowest last.
+
+        Both times are of the search itself, in which the winner need not have been the fastest.
 
         One thing is a field, a cluster, or a tile with the threads and slots that go with it.
 
@@ -65,9 +88,10 @@ class Search(NamedTuple):
           (fields with the winner's value in brackets, time over the winner's, reason if it has no
           time), each.
         """
-        winner, best_us, _ = self.finals[0]
-        for config, us, _ in self.rows:  # the time that was taken along with the others'
-            best_us = us or best_us if config == winner else best_us
+        winner = self.winner
+        if winner is None:
+            return []
+        best_us = next(us for config, us, _ in self.rows if config == winner)
         found: dict[Any, tuple[str, float | None, str]] = {}
         for config, us, why in sorted(self.rows, key=lambda row: row[1] or math.inf):
             names = frozenset(name for name in winner if config[name] != winner[name])
@@ -179,24 +203,24 @@ def ideas_table(found: list[Group]) -> str:
 
 
 def repeatability(found: list[Group]) -> str:
-    """How far the last rung and the tuned kernel are apart where they are the same kernel.
+    """How far a rung and the tuned kernel are apart where they are the same kernel.
 
     It is the same one where the table of tuned configurations has that of the rung. Nothing is said
-    where it has another.
+    where it has that of none.
     """
-    last, apart = RUNGS[-1], []
+    apart = []
     for group in found:
-        m, n, k, dtype = (group.problem[name] for name in ("m", "n", "k", "dtype"))
-        gpu = group.run["provenance"]["gpu"]
-        ratio = group.share(f"rung {last.number}", TUNED)
-        if ratio and tuned.nearest_config(m, n, k, dtype, gpu=gpu) == last.config:
-            apart.append(f"{_change(ratio)} for {group.shape} in {dtype}")
+        config = group.tuned_config
+        for name in (f"rung {rung.number}" for rung in RUNGS if rung.config == config):
+            if ratio := group.share(name, TUNED):
+                problem = f"{group.shape} in {group.problem['dtype']}"
+                apart.append(f"{_change(ratio)} ({name}, {problem})")
     if not apart:
         return ""
     return (
-        f"Where tuning found rung {last.number} again, the two are one kernel, measured twice in a"
-        f" run. Rung {last.number}'s rate differs from the other's by {', '.join(apart)}. Smaller"
-        " differences in the tables say nothing."
+        "Where tuning found a rung again, the two are one kernel, measured twice in a run. The"
+        f" rung's rate differs from the tuned kernel's by {', '.join(apart)}. Smaller differences"
+        " in the tables say nothing."
     )
 
 
@@ -236,8 +260,11 @@ def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
 
 
 def power_table(found: list[Group]) -> str:
-    """Rates of bursts and of the sustained runs, with the clock and the power of these."""
-    rows = []
+    """Rates of bursts and of the sustained runs, with the clock and the power of these.
+
+    Products are told by their shape; where `found` has several dtypes, by these too.
+    """
+    rows, dtypes = [], {group.problem["dtype"] for group in found}
     for group in found:
         baselines = group.of_kinds(CUBLAS)
         for name in (TUNED, UPSTREAM, *baselines):
@@ -249,7 +276,8 @@ def power_table(found: list[Group]) -> str:
             rates = [group.tflops(name, kind=kind) for kind in ("burst", "sustained")]
             clock, power = f"{driver[0] / 1e6:.0f}", f"{driver[1]:.0f}"
             cells = *rates, f"{share:.1%}" if share else "-", clock, power
-            rows.append([group.shape, name, *cells])
+            product = f"{group.shape} {group.problem['dtype']}" if len(dtypes) > 1 else group.shape
+            rows.append([product, name, *cells])
     head = "product", "kernel", "burst", "sustained", "of cuBLAS", "MHz", "W"
     return results.table(head, rows, words=(0, 1)) if rows else missing("ladder, sustained")
 

@@ -113,16 +113,32 @@ def test_an_idea_is_compared_with_the_last_rung():
 
 
 def test_the_same_kernel_measured_twice(monkeypatch):
-    def nearest(m, n, k, dtype, *, gpu):
+    def nearest(m, n, k, dtype, *, gpu, **more):
         assert (m, n, k, dtype, gpu) == (1000, 1000, 500, "bfloat16", "NVIDIA H200")
         return table
 
     monkeypatch.setattr(ladder.tuned, "nearest_config", nearest)
-    table = RUNGS[-1].config
-    assert "by -50.0% for 1000x1000x500 in bfloat16." in ladder.repeatability([EMPTY, GROUP])
+    table = RUNGS[7].config
+    said = "differs from the tuned kernel's by -50.0% (rung 7, 1000x1000x500 in bfloat16)."
+    assert said in ladder.repeatability([EMPTY, GROUP])
     assert ladder.repeatability([EMPTY]) == ""
-    table = RUNGS[-2].config
+    table = RUNGS[0].config  # whichever rung it is
+    assert "by -80.0% (rung 0, 1000x1000x500 in bfloat16)." in ladder.repeatability([GROUP])
+    table = RUNGS[6].config  # ran for too long
     assert ladder.repeatability([GROUP]) == ""
+    table = None
+    assert ladder.repeatability([GROUP]) == ""
+
+
+def test_the_tuned_configuration_is_the_one_that_matmul_takes():
+    square = PROBLEM | dict(m=4096, n=4096, k=4096)
+    turned = square | dict(transpose_a=True, transpose_b=False, out_dtype="bfloat16")
+    for problem, more in ((square, {}), (turned, dict(transpose_a=True))):
+        config = ladder.tuned.nearest_config(
+            4096, 4096, 4096, "bfloat16", gpu="NVIDIA H200", **more
+        )
+        assert GROUP._replace(problem=problem).tuned_config == config
+    assert GROUP._replace(problem=PROBLEM | dict(m=1, n=1, k=1)).tuned_config is None
 
 
 def test_shapes_have_ratios_and_their_mean():
@@ -141,6 +157,13 @@ def test_power():
     assert row(table, "1000x1000x500 | matmul")[2:] == ["500", "250", "125.0%", "1500", "690"]
     assert len(table.splitlines()) == 4
     assert "no part" in ladder.power_table([EMPTY])
+
+
+def test_power_of_several_dtypes_says_which():
+    other = GROUP._replace(problem=PROBLEM | {"dtype": "float16"})
+    table = ladder.power_table([GROUP, other])
+    assert row(table, "1000x1000x500 bfloat16 | matmul")[2] == "500"
+    assert row(table, "1000x1000x500 float16 | matmul")[2] == "500"
 
 
 def test_emitters_are_compared_with_jax_s():
@@ -190,6 +213,33 @@ def test_near_misses_differ_in_one_thing(tmp_path):
     table = ladder.search_table(search)
     assert "| width=4 (8) | +10.0% |\n" in table
     assert "| cluster_m=2 (1) | out of memory |" in table
+
+
+def searched(*finals):
+    """A search of two configurations with these medians in the finals, in this order."""
+    rows = [[ROWS[0][0], [10.0], 0.01, ""], [ROWS[1][0], [11.0], 0.01, ""]]
+    last = [[rows[index][0], us, 0.01, reason] for index, us, reason in finals]
+    return ladder._search(SEARCH | dict(rows=rows, finals=last))
+
+
+def test_the_winner_is_the_fastest_of_the_finals_not_the_first():
+    search = searched((0, [9.0, 9.0], ""), (1, [8.0, 8.5], ""))
+    assert search.winner == dict(zip(FIELDS, ROWS[1][0]))
+    # It was behind in the search: what it beat in the finals stands below 0 there.
+    assert search.near_misses() == [("width=8 (4)", pytest.approx(10 / 11), "")]
+    assert "| width=8 (4) | -9.1% |" in ladder.search_table(search)
+
+
+def test_a_final_without_a_time_does_not_win():
+    search = searched((0, [], "ran for too long"), (1, [8.0], ""))
+    assert search.winner == dict(zip(FIELDS, ROWS[1][0]))
+
+
+@pytest.mark.parametrize("finals", [(), ((0, [1.0], "wrong result"), (1, [], "no"))])
+def test_without_a_timed_final_there_is_no_winner_and_nothing_near(finals):
+    search = searched(*finals)
+    assert search.winner is None
+    assert search.near_misses() == []
 
 
 def test_no_change_has_no_sign():

@@ -15,6 +15,7 @@ Measured numbers reach the text through `say`, so that none is typed by hand.
 
 import dataclasses
 import inspect
+import statistics
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,6 +38,7 @@ __all__ = [
     "Grade",
     "check",
     "compare",
+    "fastest",
     "grade",
     "hazard_table",
     "pick",
@@ -214,6 +216,55 @@ def compare(
         )
     say("\n".join(rows))
     return results
+
+
+def fastest(times: Mapping[str, timing.Samples]) -> tuple[str, str]:
+    """The fastest of some functions, and a sentence that says whether others may be as fast.
+
+    The fastest has the least median, and is the first of those that have it. Another cannot be told
+    apart from it where the ranges between their quartiles overlap or touch: within them lies the
+    middle half of the times of each.
+
+    Args:
+      times: by name, two samples or more each; what `compare` returns, or a part of it.
+
+    Returns:
+      (name of the fastest, sentence in Markdown that begins with this name).
+
+    Raises:
+      ValueError: If there are no times.
+
+    Example:
+      >>> times = {"1 slot": Samples((20.0, 21.0, 22.0))}
+      >>> times["2 slots"] = Samples((10.0, 11.0, 12.0))
+      >>> best, said = book.fastest(times)
+      >>> print(said)
+      **2 slots** is the fastest.
+      >>> times["4 slots"] = Samples((11.0, 12.0, 13.0))
+      >>> best, said = book.fastest(times)
+      >>> print(said)
+      **2 slots** is the fastest by its median, but it cannot be told apart
+      from **4 slots**: the middle halves of their times overlap.
+    """
+    if not times:
+        raise ValueError("No function was timed, so none is the fastest: give one or more.")
+    best = min(times, key=lambda name: times[name].median_us)
+    _, slowest = _middle_half(times[best])
+    others = [name for name in times if name != best and _middle_half(times[name])[0] <= slowest]
+    if not others:
+        return best, f"**{best}** is the fastest."
+    *first, last = (f"**{name}**" for name in others)
+    names = f"{', '.join(first)} and {last}" if first else last
+    return best, (
+        f"**{best}** is the fastest by its median, but it cannot be told apart from {names}: the"
+        f" middle halves of their times overlap{' with its own' if first else ''}."
+    )
+
+
+def _middle_half(samples: timing.Samples) -> tuple[float, float]:
+    """The quartiles, in microseconds, between which `Samples.spread_us` is the distance."""
+    low, _, high = statistics.quantiles(samples.microseconds, n=4)
+    return low, high
 
 
 def show_code(*objects: Any) -> None:

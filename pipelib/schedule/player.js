@@ -15,7 +15,7 @@ async function (figure, packed) {
   const places = new Map(frames.map((frame) => [String(frame.at), frame]));
 
   // What is shown: a frame, the box that was chosen (-1: none yet) and the time, in cycles.
-  let frame, boxes, labels, arrows, head, chosen = -1, time = 0, zoom = 1, common = false, playing = 0;
+  let frame, boxes, operations, labels, arrows, head, chosen = -1, time = 0, zoom = 1, common = false, playing = 0;
 
   function show(next) {
     pause();
@@ -24,6 +24,7 @@ async function (figure, packed) {
     stage.innerHTML = frame.svg || '<p class="none">There is no timeline to draw for this setting.</p>';
     stage.classList.remove("going");
     boxes = all(".stage .b");
+    operations = new Set(boxes.filter(isOperation));
     labels = boxes.map((box) => (box.nextElementSibling?.matches("text.l") ? box.nextElementSibling : null));
     arrows = all(".stage .arrow");
     head = find(".stage .head");
@@ -62,6 +63,14 @@ async function (figure, packed) {
 
   // ---- One operation, and a time ----
 
+  // What is stepped to. A scope only frames what begins within it on its lane; with nothing there, as in a profile, it
+  // is an operation itself. The boxes go by start.
+  function isOperation(box, i) {
+    const [, stop, , , , , lane] = frame.spans[i];
+    const within = (span, j) => j > i && span[6] === lane && span[0] < stop;
+    return !box.classList.contains("scope") || !frame.spans.some(within);
+  }
+
   function choose(i) {
     chosen = i;
     time = Math.max(frame.spans[i][0], frame.start);
@@ -72,7 +81,7 @@ async function (figure, packed) {
   function seek(cycles) {
     time = Math.min(Math.max(cycles, frame.start), frame.stop);
     let last = -1;
-    frame.spans.forEach((span, i) => { if (span[0] <= time && !boxes[i].classList.contains("scope")) last = i; });
+    frame.spans.forEach((span, i) => { if (span[0] <= time && operations.has(boxes[i])) last = i; });
     if (last !== chosen) describe((chosen = last));
     mark();
   }
@@ -105,7 +114,7 @@ async function (figure, packed) {
     arrows.forEach((arrow) => arrow.classList.toggle("chosen", Number(arrow.dataset.wait) === i));
     const [what, sentence, why] = saying.children;
     if (i < 0) {
-      what.textContent = boxes.length ? `${boxes.length} operations` : "";
+      what.textContent = boxes.length ? `${operations.size} operation${operations.size > 1 ? "s" : ""}` : "";
       sentence.textContent = "Point at one, or step through them with the arrow keys (with Shift: those of one lane).";
       why.textContent = "";
       return;
@@ -125,10 +134,10 @@ async function (figure, packed) {
 
   // ---- Steps, play, zoom ----
 
-  // To the next operation, of any lane or of this one; scopes only frame others.
+  // To the next operation, of any lane or of this one.
   function step(by, lane) {
     pause();
-    const skip = (i) => boxes[i].classList.contains("scope") || (lane !== undefined && frame.spans[i][6] !== lane);
+    const skip = (i) => !operations.has(boxes[i]) || (lane !== undefined && frame.spans[i][6] !== lane);
     let i = chosen < 0 && by < 0 ? boxes.length : chosen;
     do i += by; while (i >= 0 && i < boxes.length && skip(i));
     if (i >= 0 && i < boxes.length) choose(i);
@@ -153,7 +162,7 @@ async function (figure, packed) {
     toggled(true);
     if (time >= frame.stop * 0.999) seek(frame.start);
     // About a third of a second for an operation, in ten seconds to a minute.
-    const seconds = Math.min(60, Math.max(10, boxes.length / 3)), speed = (frame.stop - frame.start) / seconds;
+    const seconds = Math.min(60, Math.max(10, operations.size / 3)), speed = (frame.stop - frame.start) / seconds;
     let before = performance.now();
     const tick = (now) => {
       if (playing !== mine || !figure.isConnected) return;

@@ -9,6 +9,10 @@ bar of its length among the others' (none if it stops for ever); a button gives 
 scale. What stands between backticks in details and notes is shown as code, and source lines are
 named as a reader elsewhere has them (`paths`).
 
+What is stepped to, played and counted are operations. A named scope is one only where nothing
+begins within it on its lane, as most of a measured profile; else it frames others. Read out are the
+outcome and the operation that is chosen; neither the clock nor what a slider says itself.
+
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
 within it, styles below `.pipelib-player`, ids there are none: a page may have many. In JupyterLab
@@ -270,8 +274,8 @@ def _figure(
     first, escape = frames[0], html.escape
     kinds = {s.kind for setting in settings if setting.timeline for s in setting.timeline.spans}
     legend = "".join(
-        f'<li><svg width="18" height="12"><rect class="b {kind}" x="1" y="1" width="16"'
-        f' height="10"/></svg>{KINDS[kind].words}</li>'
+        f'<li><svg aria-hidden="true" width="18" height="12"><rect class="b {kind}" x="1" y="1"'
+        f' width="16" height="10"/></svg>{KINDS[kind].words}</li>'
         for kind in KINDS
         if kind in kinds
     )
@@ -321,7 +325,8 @@ def _slider(name: str, values: list[Any]) -> str:
     """A native slider over the values' numbers, its value in words beside it."""
     label, words = html.escape(name.replace("_", " ")), [str(value) for value in values]
     first, width = html.escape(words[0]), f"--longest:{max(map(len, words))}"
-    output = f'<output style="{width}">{first}</output>'  # as wide in each position
+    # As wide in each position; not live, for the slider says its own value.
+    output = f'<output aria-live="off" style="{width}">{first}</output>'
     if len(values) == 1:
         return f"<p><span>{label}</span> {output}</p>"
     words = html.escape(json.dumps(words))

@@ -70,14 +70,6 @@ CORRECTIONS = [
     Correction('<summary aria-label="Toggle hidden content">', "<summary>"),
     Correction(r'(admonition-title">)(?:Show|Hide) code cell content', r"\1Solution"),
     Correction(r'(admonition-title">)(?:Show|Hide) code cell source', r"\1Code"),
-    # A player's clock and a slider's words change at every step, and are told otherwise: the slider
-    # has its value, the operation its sentence.
-    Correction(r'<output (?=class="clock"|style="--longest)', '<output aria-live="off" '),
-    # A player steps over scopes, which only frame what is done; unless it shows nothing else.
-    Correction(
-        r'boxes\[i\](\.classList\.contains\("scope"\))',
-        r"(boxes[i]\1 && boxes.some((box) => !box\1))",
-    ),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # Signatures of several lines, as lists of definitions without a term.

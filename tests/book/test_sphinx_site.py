@@ -51,7 +51,6 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         ('<div role="list" class="citation-list">', '<div class="citation-list">'),
         ('<i class="fab fa-x"></i>', '<i aria-hidden="true" class="fab fa-x"></i>'),
         ('<i style="width:1%"></i>', '<i style="width:1%"></i>'),
-        ('<output class="clock">', '<output aria-live="off" class="clock">'),
         (
             '<summary aria-label="Toggle hidden content">\n'
             '<p class="collapsed admonition-title">Show code cell content</p>',

@@ -222,12 +222,6 @@ def headline(timeline: Timeline) -> str:
     return f"{timeline.source} on {timeline.machine}"
 
 
-def length(timeline: Timeline) -> str:
-    """How long it takes, or when it stops if threads wait for ever."""
-    cycles = f"{timeline.cycles:,.0f} cycles"
-    return f"stops at {cycles}" if timeline.stuck else f"{cycles}, {timeline.microseconds:.2f} µs"
-
-
 def remarks(timeline: Timeline) -> list[str]:
     """What the reader of a figure must know of the timeline, a sentence each."""
     said = any(note.lower().startswith("truncated") for note in timeline.notes)

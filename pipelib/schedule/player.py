@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 from pipelib.schedule import svg
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.paths import relative_paths
-from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, length, picture, remarks
-from pipelib.schedule.timeline import Span, Timeline
+from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
+from pipelib.schedule.timeline import Span, Timeline, duration
 
 MAX_BYTES = 200_000
 
@@ -230,7 +230,7 @@ def _frame(
     return frame | {
         "title": timeline.name,
         "source": headline(timeline),
-        "length": length(timeline),
+        "length": duration(timeline, "µs"),
         "share": 0 if timeline.stuck else round(timeline.cycles / longest, 4),
         "notes": remarks(timeline),
         "svg": svg.draw(drawn),

@@ -171,18 +171,21 @@ class _Server:
 class _Port(_Server):
     """An SM's way to GMEM, whose mean rate since it was first asked for is bounded."""
 
-    __slots__ = ("begun", "bytes", "share")
+    __slots__ = ("begun", "bytes", "share", "uses")
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share, self.bytes, self.begun = share, 0, None
+        self.uses: list[tuple[float, float]] = []  # `Timeline.gmem` says what they are
 
     def move(self, now: float, size: int, rate: float) -> tuple[float, float]:
         """When bytes that are asked for now start and end to move."""
         self.begun = now if self.begun is None else self.begun
         self.bytes += size
         due = self.begun + self.bytes / self.share
-        return self.take(max(now, due - size / rate), size / rate)
+        start, stop = self.take(max(now, due - size / rate), size / rate)
+        self.uses.append((stop - size / min(rate, self.share), stop))
+        return start, stop
 
 
 class _Phase:
@@ -248,9 +251,9 @@ class _Run:
         blocks = max(1, math.prod(program.grid)) * program.blocks
         active = min(machine.sms, -(-blocks // copies))
         share = machine.gmem_bytes_per_cycle(active, self._hbm_fraction(), _is_shared(program))
-        sms = [_Sm(share) for _ in range(program.blocks)]
+        self.sms = [_Sm(share) for _ in range(program.blocks)]
         self.threads = [
-            _Thread(number, self.per_block, program.threads, sms)
+            _Thread(number, self.per_block, program.threads, self.sms)
             for number in range(copies * len(program.threads))
         ]
         self.barriers: dict[tuple[int, int, int], _Barrier] = {}
@@ -604,6 +607,7 @@ class _Run:
             self.program.name, tuple(self.lanes), (*self.spans, *_scopes(self.spans)), self.cycles,
             self.machine.clock_hz, "simulated", self.machine.name, bool(self.program.truncated),
             tuple(self._notes()), bool(self.stuck) and not self.program.truncated,
+            tuple(tuple(sm.port.uses) for sm in self.sms),
         )  # fmt: skip
 
 

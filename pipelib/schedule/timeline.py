@@ -33,6 +33,12 @@ tile, though the steady state's window goes over many. (Tiles of one or two step
 their own; there, all steps are taken for those of one tile.) A long step among those of one tile
 counts by its share if it comes often, and not if it comes once. Waves of the grid are in no
 timeline of one block.
+
+What bounds it. A unit is what bounds a kernel if it is busy 90 % of the steady state, and of two
+the busier: the tensor core by its lane, the memory's bandwidth by `Timeline.gmem`. If neither is,
+it is what the thread of the steady state waits for most, or that thread's own work, if it works
+more than it waits for any one thing. Waits for loads are the bandwidth's if most loads start later
+than they were asked for, and else the latency's.
 Source: this project's own.
 """
 
@@ -113,7 +119,11 @@ class Timeline(NamedTuple):
 
     `source` is "simulated" or "measured", `machine` the name of what it ran on. `truncated` says
     that the end is missing, `stuck` that there is none, since threads wait for ever, and `notes`
-    what else the reader of a figure must know.
+    what else the reader of a figure must know. `gmem` has, for each SM that was simulated, the uses
+    of its way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access,
+    which stops when its bytes have moved and is as long as they take at the SM's share of the
+    card's bandwidth. Uses overlap where an SM catches up on what it did not use before. It is empty
+    where nothing says so, as in a measured timeline.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -134,6 +144,7 @@ class Timeline(NamedTuple):
     truncated: bool = False
     notes: tuple[str, ...] = ()
     stuck: bool = False
+    gmem: tuple[tuple[tuple[float, float], ...], ...] = ()
 
     @property
     def microseconds(self) -> float:
@@ -146,10 +157,8 @@ class Timeline(NamedTuple):
     def summary(self) -> str:
         """How long, how long a step, what bounds it, and each lane's fractions, as text."""
         steady = self.steady()
-        length = f"{self.cycles:,.0f} cycles"
-        time = f"{length}, {self.microseconds:,.2f} us at {self.clock_hz / 1e9:.2f} GHz"
-        took = f"stops at {length}" if self.stuck else time
-        lines = [f"{self.name}, {self.source} on {self.machine}: {took}"]
+        clock = "" if self.stuck else f" at {self.clock_hz / 1e9:.2f} GHz"
+        lines = [f"{self.name}, {self.source} on {self.machine}: {duration(self)}{clock}"]
         if steady is not None:
             lines.append(f"{steady.cycles_per_step:,.1f} cycles a step in the steady state")
         lines += [self.bound(), *self.notes]
@@ -217,9 +226,13 @@ class Timeline(NamedTuple):
         if stop <= start:
             return "nothing: no time passes"
         uses = self.uses(start, stop)
-        core = max((u for u in uses if u.lane.endswith("tensor core")), default=None, key=_BUSY)
-        if core is not None and core.busy >= 0.9:
-            return f"tensor core: busy {core.busy:.0%} of {where}"
+        units = [("tensor core:", use.busy) for use in uses if use.lane.endswith("tensor core")]
+        units += [
+            ("memory bandwidth: the GMEM port is", _used(sm, start, stop)) for sm in self.gmem
+        ]
+        unit, busy = max(units, default=("", 0.0), key=lambda unit: unit[1])
+        if busy >= 0.9:
+            return f"{unit} busy {busy:.0%} of {where}"
         lane = steady.lane if steady else self._busiest_thread(uses)
         waits, use = self._waits(lane, start, stop), uses[lane]
         if waits:
@@ -278,13 +291,27 @@ class Timeline(NamedTuple):
         write(self, path)
 
 
+def duration(timeline: Timeline, microseconds: str = "us") -> str:
+    """How long it takes, with this word for microseconds, or when it stops if threads wait for
+    ever."""
+    cycles = f"{timeline.cycles:,.0f} cycles"
+    if timeline.stuck:
+        return f"stops at {cycles}"
+    return f"{cycles}, {timeline.microseconds:,.2f} {microseconds}"
+
+
 _ENGINES = "load", "store", "wgmma"  # what TMA and the tensor core do
-_BUSY = lambda use: use.busy
 _FARTHEST = 32  # steps between the two that make a slope
 _CAUSES = {
     "load": "memory", "store": "stores", "wgmma": "tensor core", "issue": "synchronisation",
     "wait": "synchronisation",
 }  # fmt: skip
+
+
+def _used(uses: Iterable[tuple[float, float]], start: float, stop: float) -> float:
+    """What fraction of a window uses take, all of it at most."""
+    inside = (min(end, stop) - max(begin, start) for begin, end in uses)
+    return min(1.0, sum(length for length in inside if length > 0) / (stop - start))
 
 
 def _covered(pieces: Iterable[tuple[float, float]]) -> float:

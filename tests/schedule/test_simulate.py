@@ -442,14 +442,81 @@ def test_steady_state_of_a_bounded_ring():
     found = simulate(ring(40, 4, 5), TOY, l2_hits=1)
     steady = found.steady()
     assert steady.cycles_per_step == 20
-    assert found.bound().startswith("memory bandwidth: ")
-    assert found.bound().endswith(" waits on produced (load x, TMA loads)")
+    assert found.bound() == "memory bandwidth: the GMEM port is busy 100% of the steady state"
+    assert found._replace(gmem=()).bound() == (
+        "memory bandwidth: 70% of the steady state thread 1 waits on produced (load x, TMA loads)"
+    )
     slow = simulate(ring(40, 4, 50), TOY, l2_hits=1)
     assert slow.steady().cycles_per_step == 51
     assert slow.bound() == "thread 1: busy 100% of the steady state with its own work"
     latent = simulate(ring(40, 1, 5), TOY, l2_hits=1)
     assert latent.bound().startswith("memory latency: ")
     assert latent.steady().cycles_per_step == 20 + 10 + 2 + 5 + 1
+
+
+GMEM_BUSY = "memory bandwidth: the GMEM port is busy"
+
+
+def steps_of(*ops, steps=12):
+    """The same ops in each step of a thread."""
+    return program([each._replace(step=(step,)) for step in range(steps) for each in ops])
+
+
+def test_stores_alone_are_bound_by_bandwidth_or_not():
+    """20 bytes, 2 cycles of issue; a wait until they are read hides nothing, one until they are
+    written 7 cycles of latency."""
+    store, group = op("store", bytes=20), op("commit_group")
+    read, written = op("wait_store", n=0, note="read_only"), op("wait_store", n=0)
+    near = simulate(steps_of(store, group, read), TOY)
+    assert near.bound() == f"{GMEM_BUSY} 91% of the steady state"
+    far = simulate(steps_of(store, group, written), TOY)
+    assert far.bound().startswith("stores: 93% of the steady state thread 0 waits for its stores")
+    ahead = simulate(steps_of(store, group, op("wait_store", n=1)), TOY)
+    assert ahead.bound() == f"{GMEM_BUSY} 100% of the steady state"
+
+
+def test_ordinary_accesses_of_gmem_are_bound_by_bandwidth_or_not():
+    region = toy.region(toy.GMEM, (0, 1), (0, 10))
+    write = op("write", writes=(region,), bytes=20)
+    assert simulate(steps_of(write), TOY).bound() == f"{GMEM_BUSY} 100% of the steady state"
+    read = op("read", reads=(region,), bytes=20)
+    said = "thread 0: busy 100% of the steady state with its own work"
+    assert simulate(steps_of(read), TOY, l2_hits=1).bound() == said
+
+
+def test_two_blocks_use_what_one_leaves():
+    """A slot's turn takes 38 cycles, 20 of them the bytes'."""
+    alone, both = (simulate(ring(40, 1, 5), TOY, blocks_per_sm=n, l2_hits=1) for n in (1, 2))
+    assert alone.bound().startswith("memory latency: ")
+    assert both.bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert len(both.spans) == len(alone.spans)
+
+
+def test_the_share_of_an_sm_is_what_it_uses():
+    """Alone it moves 4 bytes a cycle; at the card's rate, a load of 20 takes 20 cycles."""
+    fast = TOY._replace(sm_bytes_per_cycle=4)
+    found = simulate(ring(40, 4, 5), fast, l2_hits=1)
+    assert found.bound() == f"{GMEM_BUSY} 100% of the steady state"
+    assert found.gmem == (tuple((2 + 20 * i, 22 + 20 * i) for i in range(40)),)
+    slow = simulate(ring(40, 4, 30), fast, l2_hits=1)
+    assert slow.bound() == "thread 1: busy 100% of the steady state with its own work"
+
+
+def test_of_two_units_the_busier_bounds():
+    """Products of 100 cycles, and stores of 97 or 103."""
+    for size, said in ((97, "tensor core: busy 100%"), (103, f"{GMEM_BUSY} 100%")):
+        turn = [op("store", bytes=size), op("commit_group"), product(), op("wgmma_wait", n=1)]
+        found = simulate(steps_of(*turn, op("wait_store", n=1), steps=40), TOY)
+        assert found.bound() == f"{said} of the steady state"
+
+
+def test_the_blocks_of_a_cluster_have_ports_of_their_own():
+    """One computes all the time, the other writes."""
+    write = op("write", writes=(toy.region(toy.GMEM, (0, 1), (0, 10)),), bytes=20)
+    threads = [compute(step, flops=20) for step in range(12)], [write] * 12
+    found = simulate(program(*threads, blocks=2), TOY)
+    assert [len(uses) for uses in found.gmem] == [0, 12]
+    assert found.bound() == f"{GMEM_BUSY} 100% of the steady state"
 
 
 def test_summary_says_it_all():

@@ -36,6 +36,8 @@ from pipelib.schedule.machine import Machine
 from pipelib.schedule.simulate import simulate
 
 LAUNCHES = 5
+#: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
+SHUFFLES_PER_CYCLE = 32.0
 
 
 # Measuring.
@@ -226,6 +228,7 @@ def parameters(record: dict[str, Any]) -> Machine:
         smem_bytes_per_cycle=smem_rate,
         alu_ops_per_cycle=flops("add, 1 threads"),
         transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),
+        exchanges_per_cycle=SHUFFLES_PER_CYCLE,
     )
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)

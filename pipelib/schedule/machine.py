@@ -2,7 +2,8 @@
 
 Source of all numbers: a machine's file in `machines/` here, which `benchmarks/machine.py` derives
 from the record of its measurements, `benchmarks/results/<gpu>/machine.json`; a test holds the two
-together. Probes named below are that record's. Nothing is fitted to a whole kernel.
+together. Probes named below are that record's; what has none is not measured, and says where it is
+from. Nothing is fitted to a whole kernel.
 
 Under load a GPU lowers its clock (the record has it for each kernel: 1.5 to 1.8 GHz where the
 tensor core is busy), and GMEM then gives more bytes in a cycle. `machine._replace(clock_hz=...)`
@@ -52,6 +53,8 @@ class Machine(NamedTuple):
       alu_ops_per_cycle: operations on float32 elements ("add"); a multiplication and an addition
         that the compiler fuses take the time of one ("multiply and add").
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
+      exchanges_per_cycle: words of 32 bits that lanes pass each other (CUDA C++ Programming Guide,
+        throughput of native arithmetic instructions: warp shuffles of compute capability 9.0).
 
     Example:
       A question to a machine that nobody built: what if loads came at once?
@@ -90,6 +93,7 @@ class Machine(NamedTuple):
     smem_bytes_per_cycle: float
     alu_ops_per_cycle: float
     transcendental_ops_per_cycle: float
+    exchanges_per_cycle: float
 
     @classmethod
     def from_json(cls, text: str) -> "Machine":

@@ -14,7 +14,8 @@ What arithmetic costs. Each primitive on tensors is one operation for each eleme
 reduction one for each element of its operand, a transcendental one too (`_TRANSCENDENTAL`). What
 moves or renames elements is free: broadcasts, reshapes, transposes, slices, layout casts (though on
 the device a cast may go through SMEM). Scalars are free. It is a count of the jaxpr's operations,
-not of the instructions that the compiler makes of them.
+not of the instructions that the compiler makes of them. A reduction also has what its lanes
+exchange, which depends on the layout of registers: `tracing.layouts` counts it.
 
 What accesses of SMEM cost. The `n` of a read or a write has its wavefronts, which depend on the
 layouts of memory and of registers: `tracing.layouts` says how they are found.
@@ -203,7 +204,9 @@ def _arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any
 
 def _handle(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
     """What to do at an equation of a kernel."""
-    return _handled(compiler, eqn, lambda name: _scalars(compiler, eqn, name) or _cost(eqn, name))
+    return _handled(
+        compiler, eqn, lambda name: _scalars(compiler, eqn, name) or _cost(compiler, eqn, name)
+    )
 
 
 def _handle_on_host(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
@@ -449,14 +452,16 @@ def _bind(eqn: Any, values: Any, dtypes: list) -> list:
     return results if eqn.primitive.multiple_results else [results]
 
 
-def _cost(eqn: Any, name: str) -> Cost:
+def _cost(compiler: Compiler, eqn: Any, name: str) -> Cost:
     """That of an equation on tensors."""
     size = lambda atoms: sum(math.prod(getattr(atom.aval, "shape", ())) for atom in atoms)
     if name in _FREE:
         return Cost()
     reduces = name.startswith(_REDUCTIONS)
     flops = size(eqn.invars if reduces else eqn.outvars[:1])
-    return Cost(flops, flops if name in _TRANSCENDENTAL else 0)
+    crosses = name.startswith("reduce_") and "axes" in eqn.params
+    exchanges = compiler.exchanges(eqn) if crosses else 0
+    return Cost(flops, flops if name in _TRANSCENDENTAL else 0, exchanges)
 
 
 def _is_scalar(atom: Any) -> bool:

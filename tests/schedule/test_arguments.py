@@ -98,11 +98,11 @@ def told(function, wrong, text):
     [
         ("", "This text is no JSON (Expecting value: line 1 column 1 (char 0)), so there is no"),
         (PROGRAM.to_json()[:50], "This text is no JSON (Expecting value: line 1 column 51 (ch"),
-        ("[]", "This JSON has format None, but a Program is read from format 2: trace the kernel"),
-        ("{}", "This JSON has format None, but a Program is read from format 2: trace the kernel"),
-        ('{"format": 2}', "This JSON has format 2, but not the fields of a Program (KeyError('thr"),
-        (PROGRAM.to_json().replace('"blocks"', '"bricks"'), "This JSON has format 2, but not the"),
-        ('{"format": 2, "threads": [3]}', "This JSON has format 2, but not the fields of a Pro"),
+        ("[]", "This JSON has format None, but a Program is read from format 3: trace the kernel"),
+        ("{}", "This JSON has format None, but a Program is read from format 3: trace the kernel"),
+        ('{"format": 3}', "This JSON has format 3, but not the fields of a Program (KeyError('thr"),
+        (PROGRAM.to_json().replace('"blocks"', '"bricks"'), "This JSON has format 3, but not the"),
+        ('{"format": 3, "threads": [3]}', "This JSON has format 3, but not the fields of a Pro"),
     ],
 )
 def test_json_that_is_no_program(text, words):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.mosaic.gpu import layout_inference
+from jax.experimental.mosaic.gpu import fragmented_array, layout_inference
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
@@ -288,6 +288,50 @@ def test_gmem_has_no_wavefronts():
     assert found == [("read", None), ("write", None)]
 
 
+# Reductions.
+
+
+def passed(layout, shape, axes):
+    """The words that 128 lanes pass each other, by the registers that each of them has."""
+    sizes, dims = layout.tiled_tiling_shape, len(layout.tiling.tiles[0])
+    outer = [axis in axes for axis in range(len(shape) - dims)]
+    inner = [False] * (dims + len(sizes))
+    for axis in axes:
+        if axis >= len(outer):
+            within = layout.tiling.tile_dimension(axis - len(outer))
+            inner = [a or b for a, b in zip(inner, within, strict=True)]
+    goes = outer + inner
+    kept = [1 if gone else n for n, gone in zip(layout.registers_shape(shape), goes, strict=True)]
+    elements = 1 if goes[layout.vector_dim] else sizes[layout.vector_dim]
+    lanes = np.prod([sizes[d] for d in layout.partitioned_lane_dims if goes[d]], dtype=int)
+    warps = np.prod([sizes[d] for d in layout.partitioned_warp_dims if goes[d]], dtype=int)
+    rounds = int(np.log2(lanes)) + (1 + warps if warps > 1 else 0)
+    return 128 * int(np.prod(kept)) * elements * rounds
+
+
+@pytest.mark.parametrize("name", ["WGMMA", "WGMMA_TRANSPOSED", "WGMMA_8BIT"])
+@pytest.mark.parametrize("shape", [(64, 64), (128, 32), (2, 64, 128)])
+def test_lanes_exchange_what_they_hold_parts_of(name, shape):
+    layout = getattr(plgpu.Layout, name).to_mgpu()
+    for axis in range(len(shape)):
+        assert layouts.exchanges(shape, (axis,), layout) == passed(layout, shape, (axis,)), axis
+
+
+def test_exchanges():
+    """A row of WGMMA: its 4 lanes in 2 rounds. A column: 8 lanes in 3, then 4 warps."""
+    layout = WGMMA.to_mgpu()
+    assert layouts.exchanges((64, 128), (1,), layout) == 64 * 4 * 2
+    assert layouts.exchanges((64, 128), (0,), layout) == 128 * 8 * 4 * (3 + 1 + 4)
+    # A row's sums are held by 4 lanes each, of which none has a part only.
+    assert layouts.exchanges((4, 64), (0,), WGMMA.reduce(1).to_mgpu()) == 0
+    # Where nothing says the layout, and to one number.
+    assert layouts.exchanges((64, 128), (1,)) == 64 * 4 * 2
+    strided = plgpu.Layout.WG_STRIDED((64, 128), vec_size=2).to_mgpu()
+    for known in (layout, strided, None):
+        assert layouts.exchanges((64, 128), (0, 1), known) == 128 * (5 + 1 + 4)
+    assert layouts.exchanges((4096,), (0,)) == 128 * (5 + 1 + 4)
+
+
 # The rule, beside what the compiler does.
 
 
@@ -323,6 +367,30 @@ def copied(memory_in, memory_out, function=lambda x: x + 1):
         plgpu.wait_smem_to_gmem(0)
 
     return kernels.of(kernel, like(64, 64), scratch_types=(memory_in, memory_out, plgpu.Barrier()))
+
+
+@pytest.mark.parametrize(
+    ("function", "memory", "words"),
+    [
+        (lambda x: x + jnp.max(x, axis=1)[:, None], TILED, 2 * 2),
+        (lambda x: x + jnp.sum(x, axis=0)[None], TILED, 16 * 3),
+        (lambda x: x + jnp.sum(x), PLAIN, 5),
+    ],
+    ids=["rows", "columns", "all"],
+)
+def test_the_compiler_shuffles_as_the_rule_says(function, memory, words):
+    """What each lane passes by shuffles; what goes through SMEM comes to that."""
+    shuffle, found = fragmented_array.utils.shfl_bfly, []
+
+    def note(value, distance):
+        bits = fragmented_array.utils.bitwidth(value.type)
+        found.append(1 if bits <= 32 else 0)  # it calls itself for each word of more
+        return shuffle(value, distance)
+
+    kernel = copied(memory, memory, lambda x: function(x.astype(FULL)).astype(HALF))
+    with mock.patch.object(fragmented_array.utils, "shfl_bfly", note):
+        jax.jit(kernel).trace(like(64, 64)).lower(lowering_platforms=("cuda",))
+    assert sum(found) == words
 
 
 def test_the_compiler_chooses_as_the_rule_says():

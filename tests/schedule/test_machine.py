@@ -23,6 +23,7 @@ RECORD = json.loads((ROOT / "benchmarks/results/nvidia-h200/machine.json").read_
 def test_the_package_has_what_was_measured():
     derived = benchmark.parameters(RECORD)
     assert derived == H200
+    assert derived.exchanges_per_cycle == benchmark.SHUFFLES_PER_CYCLE == 32
     text = (ROOT / "pipelib/schedule/machines/h200.json").read_text()
     assert text == derived.to_json() == H200.to_json()
 

@@ -13,7 +13,11 @@ PROGRAM = Program(
             Op("load", 0, (HALF,), (SLOT,), 0, 1, 3, (2, 1), "k.py:7", "s", 128),
             Op("wait_store", 0, n=0, note="read_only"),
         ),
-        (Op("wait", 1, barrier=0, index=1, phase=3), Op("wgmma", 1, (SLOT,), flops=1024)),
+        (
+            Op("wait", 1, barrier=0, index=1, phase=3),
+            Op("wgmma", 1, (SLOT,), flops=1024),
+            Op("compute", 1, flops=512, n=0, exchanges=16),
+        ),
         (),
     ),
     (
@@ -41,8 +45,8 @@ def test_a_file_gives_the_same_program_back(tmp_path):
 
 
 def test_another_format_is_refused():
-    text = PROGRAM.to_json().replace('"format": 2', '"format": 7')
-    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 2"):
+    text = PROGRAM.to_json().replace('"format": 3', '"format": 7')
+    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 3"):
         Program.from_json(text)
 
 
@@ -54,13 +58,14 @@ def test_values_are_frozen():
 
 def test_str_reads_well():
     assert str(PROGRAM).splitlines() == [
-        "kernel: block (0, 1, 0) of grid (2, 3) x cluster (2,), 3 threads, 4 ops, 1040 bytes of"
+        "kernel: block (0, 1, 0) of grid (2, 3) x cluster (2,), 3 threads, 5 ops, 1040 bytes of"
         " SMEM, TRUNCATED: the threads' ends are missing",
         "thread 0: 1 load, 1 wait_store",
         "  load reads x[64:128] writes x_smem[1, 0:64] on full[1] #3 step (2, 1) in s  [k.py:7]",
         "  wait_store 0 (read_only)",
-        "thread 1: 1 wait, 1 wgmma",
+        "thread 1: 1 wait, 1 wgmma, 1 compute",
         "  wait on full[1] #3",
         "  wgmma reads x_smem[1, 0:64]",
+        "  compute 0",
         "thread 2: nothing",
     ]

@@ -198,6 +198,12 @@ def test_arithmetic_and_accesses():
     assert run([gmem]).cycles == 20 + 10
 
 
+def test_exchanges_between_lanes_take_their_time():
+    """At half of one a cycle, after what else the op does."""
+    found = run([compute(flops=10, n=2, exchanges=6), compute(flops=0, exchanges=4)])
+    assert [stop for *_, stop in times(found)] == [8 + 2 / 0.25 + 6 / 0.5, 28 + 4 / 0.5]
+
+
 def test_threads_share_the_alu():
     assert run([compute(flops=50)], [compute(flops=50)]).cycles == 100
 

@@ -41,15 +41,19 @@ def test_integers_overflow_as_the_dtype_s(x, y, dtype):
         assert multiply(int(x), int(y)) == int(x * y)
 
 
-def computed(function, shape=(128, 64), dtype=jnp.float32):
-    """The ops of a kernel that reads, computes and writes, and of each compute flops and n."""
+def traced(function, shape=(128, 64), dtype=jnp.float32):
+    """The program of a kernel that reads, computes and writes."""
 
     def kernel(x, o):
         o[...] = jnp.broadcast_to(function(x[...]), o.shape).astype(o.dtype)
 
     out = like(*shape, dtype=dtype)
-    program = pipelib.trace(kernels.of(kernel, out), like(*shape, dtype=dtype))
-    ops = program.threads[0][1:-1]
+    return pipelib.trace(kernels.of(kernel, out), like(*shape, dtype=dtype))
+
+
+def computed(function):
+    """Of each compute, flops and n."""
+    ops = traced(function).threads[0][1:-1]
     assert [op.kind for op in ops[:1] + ops[-1:]] == ["read", "write"]
     return [(op.flops, op.n) for op in ops if op.kind == "compute"]
 
@@ -75,6 +79,25 @@ N = 128 * 64
 )
 def test_what_arithmetic_costs(function, costs):
     assert computed(function) == costs
+
+
+@pytest.mark.parametrize(
+    ("function", "exchanges"),
+    [
+        (lambda x: x + 1, 0),
+        (lambda x: x.max(axis=1)[:, None], 128 * 4 * 2),
+        (lambda x: (x.max(axis=1) + x.sum(axis=1))[:, None], 2 * 128 * 4 * 2),  # one op for both
+        (lambda x: plgpu.layout_cast(x, plgpu.Layout.WGMMA_TRANSPOSED).sum(axis=1)[:, None],
+         128 * 8 * 3),
+        (lambda x: jnp.sum(x * x), 128 * 10),
+        (lambda x: jax.jit(jnp.sum)(x), 128 * 10),  # within calls
+        (lambda x: lax.reduce_precision(x, 5, 10), 0),  # reduces no axis
+        (lambda x: jnp.cumsum(x, axis=1), 0),
+    ],
+)  # fmt: skip
+def test_what_lanes_exchange(function, exchanges):
+    ops = [op for op in traced(function).threads[0] if op.kind == "compute"]
+    assert [op.exchanges for op in ops] == [exchanges]
 
 
 def test_arithmetic_is_where_its_values_are_made():

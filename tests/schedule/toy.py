@@ -14,6 +14,7 @@ TOY = Machine(
     wait_cycles=0, wake_cycles=0, meet_cycles=4, fence_cycles=5, smem_latency_cycles=3,
     smem_write_cycles=0,
     smem_bytes_per_cycle=1, alu_ops_per_cycle=1, transcendental_ops_per_cycle=0.25,
+    exchanges_per_cycle=0.5,
 )  # fmt: skip
 
 GMEM, RING, OUT, ACC = range(4)
@@ -58,8 +59,8 @@ def arrive(barrier, step, slots=2):
     return op("arrive", barrier=barrier, index=step % slots, step=(step,), line="k.py:4")
 
 
-def compute(step=0, flops=10, n=0):
-    return op("compute", flops=flops, n=n, step=(step,), line="k.py:5")
+def compute(step=0, flops=10, n=0, exchanges=0):
+    return op("compute", flops=flops, n=n, exchanges=exchanges, step=(step,), line="k.py:5")
 
 
 def product(step=0, flops=100):

@@ -3,6 +3,7 @@
 Source: XLA's semantics of division and of overflow.
 """
 
+import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,14 +11,16 @@ import numpy as np
 
 
 class Cost(NamedTuple):
-    """What arithmetic in registers takes: operations, and those of them that are transcendental."""
+    """What arithmetic in registers takes: operations, those of them that are transcendental, and
+    words of 32 bits that lanes pass each other."""
 
     flops: int = 0
     transcendental: int = 0
+    exchanges: int = 0
 
     def plus(self, other: "Cost") -> "Cost":
         """Both."""
-        return Cost(self.flops + other.flops, self.transcendental + other.transcendental)
+        return Cost(*map(operator.add, self, other))
 
 
 def wrapping(function: Callable, dtype: np.dtype) -> Callable:

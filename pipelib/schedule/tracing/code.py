@@ -149,11 +149,11 @@ class Compiler:
             cost = cost.plus(other)
         waiting.clear()
         emit = self.emitter("compute", eqn)
-        flops, n = cost
+        flops, n, exchanges = cost
 
         def compute(thread, env):
             before = thread.ops[-1] if thread.ops else None
-            emit(thread, flops=flops, n=n)
+            emit(thread, flops=flops, n=n, exchanges=exchanges)
             if before is not None and before.kind == "compute":
                 _merge(thread.ops, before)
 
@@ -197,6 +197,11 @@ class Compiler:
             (layout,) = [None] if cast is None else layouts.of_results(cast, {})
         return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
 
+    def exchanges(self, eqn: Any) -> int:
+        """What lanes pass each other in a reduction."""
+        (value,) = eqn.invars
+        return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
+
     def line(self, eqn: Any) -> str | None:
         """Where the equation is, or what it is in."""
         return line_of(eqn) or self.outer
@@ -207,14 +212,14 @@ class Compiler:
 
         def emit(
             thread, reads=(), writes=(), barrier=None, index=None, phase=None, size=0, flops=0,
-            n=None, note="", peers=(),
+            n=None, note="", peers=(), exchanges=0,
         ) -> None:  # fmt: skip
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
             fields = (
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, flops, n, note, peers,
+                size, flops, n, note, peers, exchanges,
             )  # fmt: skip
             thread.ops.append(make(Op, fields))
 
@@ -254,7 +259,11 @@ def _merge(ops: list[Op], before: Op) -> None:
     """Makes one of the last two ops, if they are arithmetic of one step and named scope."""
     last = ops[-1]
     if (before.step, before.scope) == (last.step, last.scope):
-        ops[-2:] = [before._replace(flops=before.flops + last.flops, n=before.n + last.n)]
+        both = {
+            name: getattr(before, name) + getattr(last, name)
+            for name in ("flops", "n", "exchanges")
+        }
+        ops[-2:] = [before._replace(**both)]
 
 
 def value_of(x: Any) -> Any:

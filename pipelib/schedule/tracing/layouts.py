@@ -20,9 +20,15 @@ a kernel asks for it (`optimized=False`) and, in JAX 0.11, if a value is written
 tiles: by lane semantics, or because none fit its shape. Rows side by side are not checked by the
 compiler; here their conflicts are counted too, as those of a transposed view.
 
+*Reductions.* Each lane reduces what it has. Lanes of a warp that have parts of one result then
+pass them to each other by shuffles, half of what is left to combine in each round: the 4 lanes of a
+row of WGMMA in two, for each row that they hold. Parts of several warps go through SMEM: each lane
+writes one and reads those of all these warps. To one number, all 128 lanes reduce so. To several,
+Mosaic GPU needs a tiled layout, WGMMA where nothing says another.
+
 Not covered, and then None: bitcasts, unions of refs, slices of sizes that depend on the run, and
 layouts that do not fit the shape. Not covered either: memory that two accesses of one ref would
-have swizzled differently; layouts that only a later use of a value says.
+have swizzled differently; layouts that only a later use of a value says; that two values of 16 bits are passed as one word.
 Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
 `jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
 accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
@@ -156,7 +162,7 @@ def _count(place: Place, layout: Any, optimized: bool) -> int | None:
         found = banks.tiled_lanes(addresses, layout.tiling.tiles, lanes, layout.vector_dim)
     except ValueError:  # the shape is no multiple of the layout's tiles
         return None
-    copies = math.prod(getattr(axis, "times", 1) for axis in layout.warp_dims)
+    copies = _holders(layout.warp_dims)
     if optimized:
         return copies * banks.fewest(found.shape[0], found.shape[2], itemsize)
     return copies * banks.wavefronts(found, itemsize)
@@ -168,6 +174,36 @@ def _side_by_side(size: int, itemsize: int) -> int:
     while elements > 1 and size % (elements * _THREAD_LANES):
         elements //= 2
     return elements
+
+
+def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> int:
+    """How many words of 32 bits lanes pass each other to reduce an array.
+
+    Args:
+      shape: the array's.
+      axes: those that are reduced.
+      layout: of the registers, as `plgpu.Layout.to_mgpu()` gives it; None if it is not known.
+    """
+    if len(axes) == len(shape):
+        return _THREAD_LANES * _rounds(banks.LANES, _THREAD_LANES // banks.LANES)
+    before = layout if type(layout).__name__ == "TiledLayout" else _WGMMA
+    untiled = len(shape) - len(before.tiling.tiles[0])
+    after = before.reduce([axis - untiled for axis in axes if axis >= untiled])
+    results = math.prod(size for axis, size in enumerate(shape) if axis not in axes)
+    lanes = _holders(after.lane_dims) // _holders(before.lane_dims)
+    warps = _holders(after.warp_dims) // _holders(before.warp_dims)
+    held = results * _holders(after.lane_dims) * _holders(after.warp_dims)
+    return held * _rounds(lanes, warps)
+
+
+def _rounds(lanes: int, warps: int) -> int:
+    """The words that each lane passes for a result of so many lanes of so many warps."""
+    return lanes.bit_length() - 1 + (1 + warps if warps > 1 else 0)
+
+
+def _holders(axes: Sequence[Any]) -> int:
+    """How many lanes, or warps, of these axes of a layout have the same."""
+    return math.prod(getattr(axis, "times", 1) for axis in axes)
 
 
 def of_results(eqn: Any, known: dict) -> list:

@@ -15,8 +15,8 @@ tensor     wgmma: the longer of flops / rate and operand bytes / SMEM bandwidth;
 core       for it goes on `wgmma_latency` later
 SMEM       ordinary reads and writes: their wavefronts, each 128 bytes / SMEM bandwidth, however few
            bytes it moves; then a fixed time of the thread. Bytes, where wavefronts are not known
-ALU        arithmetic in registers; transcendental functions, and words that lanes pass each other in
-           reductions, at rates of their own
+ALU        arithmetic in registers; transcendental functions, and words that lanes pass each other
+           in reductions, at rates of their own
 =========  =========================================================================================
 
 A barrier's phase is complete when its arrivals have been made and all bytes that they announced
@@ -47,12 +47,12 @@ Several resident blocks. With `blocks_per_sm=n` there are n copies of the progra
 servers; the timeline shows the first. They start together, which real ones do for the first wave.
 How many fit is not computed: SMEM bounds it, and registers, which a program does not have.
 
-Arithmetic. An op takes what its operations, functions and exchanges take at the rates of an SM whose
-lanes always have more of them: so many cycles after each other, though the hardware's units work
-side by side. Each operation is a float32's addition, whatever it is and of what dtype: conversions
-and integers too. What addresses, loop counters and casts of layouts take is not in it, nor the time
-from an instruction to one that needs its result: not that of a chain of exchanges, nor what the
-warps of a thread wait for each other where they exchange through SMEM.
+Arithmetic. An op takes what its operations, functions and exchanges take one after the other, at
+the rates of an SM that always has more of them. Each operation costs as an addition of float32s,
+whatever it is and of what dtype, conversions and integers among them. Not covered: that the units
+for these work side by side; addresses, loop counters and casts of layouts; latencies of
+instructions, so that nothing waits for the result of the one before, a round of exchanges for the
+last round neither, nor the warps of a thread for each other where they exchange through SMEM.
 
 Not covered: launch, waves and the tail of a grid; that operands of wgmma and ordinary accesses
 share the banks; which SMs share what they load, and what multicast spares L2; SMs that load all at

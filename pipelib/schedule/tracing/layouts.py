@@ -28,7 +28,8 @@ Mosaic GPU needs a tiled layout, WGMMA where nothing says another.
 
 Not covered, and then None: bitcasts, unions of refs, slices of sizes that depend on the run, and
 layouts that do not fit the shape. Not covered either: memory that two accesses of one ref would
-have swizzled differently; layouts that only a later use of a value says; that two values of 16 bits are passed as one word.
+have swizzled differently; layouts that only a later use of a value says; that two values of 16 bits
+side by side are passed as one word.
 Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
 `jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
 accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.

@@ -17,8 +17,8 @@ arrive, wait, test  on a barrier
 read, write         ordinary accesses of GMEM and SMEM (note "atomic ...": both at once); wavefronts
                     of up to 128 bytes that banks of SMEM give or take one after another (None: not
                     known)
-compute             arithmetic in registers: `flops` operations, of which `n` are transcendental, then
-                    `exchanges` of words of 32 bits between lanes
+compute             arithmetic in registers: `flops` operations, of which `n` are transcendental,
+                    then `exchanges` of words of 32 bits between lanes
 wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
 acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are
                     unfinished

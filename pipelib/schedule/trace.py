@@ -459,9 +459,7 @@ def _cost(compiler: Compiler, eqn: Any, name: str) -> Cost:
         return Cost()
     reduces = name.startswith(_REDUCTIONS)
     flops = size(eqn.invars if reduces else eqn.outvars[:1])
-    crosses = name.startswith("reduce_") and "axes" in eqn.params
-    exchanges = compiler.exchanges(eqn) if crosses else 0
-    return Cost(flops, flops if name in _TRANSCENDENTAL else 0, exchanges)
+    return Cost(flops, flops if name in _TRANSCENDENTAL else 0, compiler.exchanges(eqn))
 
 
 def _is_scalar(atom: Any) -> bool:

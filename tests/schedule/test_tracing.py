@@ -100,6 +100,21 @@ def test_what_lanes_exchange(function, exchanges):
     assert [op.exchanges for op in ops] == [exchanges]
 
 
+@pytest.mark.parametrize(
+    ("function", "exchanges"),
+    [
+        (lambda x: x.max(axis=2)[:, :, None], 2 * 64 * 4 * 2),
+        (lambda x: x.max(axis=0)[None], 0),  # each lane has its own of both
+        (lambda x: jnp.max(x), 128 * 10),
+        (lambda x: lax.reduce_precision(x, 5, 10).max(axis=2)[:, :, None], 2 * 64 * 4 * 2),
+    ],
+)
+def test_tiles_have_the_last_axes_of_an_array(function, exchanges):
+    in_tiles = lambda x: function(plgpu.layout_cast(x, plgpu.Layout.WGMMA))
+    (op,) = [op for op in traced(in_tiles, (2, 64, 64)).threads[0] if op.kind == "compute"]
+    assert op.exchanges == exchanges
+
+
 def test_arithmetic_is_where_its_values_are_made():
     def kernel(x, o):
         total = x[0] * 2

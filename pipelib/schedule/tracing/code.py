@@ -198,7 +198,9 @@ class Compiler:
         return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
 
     def exchanges(self, eqn: Any) -> int:
-        """What lanes pass each other in a reduction."""
+        """What lanes pass each other, if it is a reduction."""
+        if not layouts.reduces(eqn):
+            return 0
         (value,) = eqn.invars
         return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
 

@@ -188,13 +188,18 @@ def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -
     if len(axes) == len(shape):
         return _THREAD_LANES * _rounds(banks.LANES, _THREAD_LANES // banks.LANES)
     before = layout if type(layout).__name__ == "TiledLayout" else _WGMMA
-    untiled = len(shape) - len(before.tiling.tiles[0])
-    after = before.reduce([axis - untiled for axis in axes if axis >= untiled])
+    after = _reduced(before, shape, axes)
     results = math.prod(size for axis, size in enumerate(shape) if axis not in axes)
     lanes = _holders(after.lane_dims) // _holders(before.lane_dims)
     warps = _holders(after.warp_dims) // _holders(before.warp_dims)
     held = results * _holders(after.lane_dims) * _holders(after.warp_dims)
     return held * _rounds(lanes, warps)
+
+
+def _reduced(layout: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Any:
+    """The tiled layout of what is left; its tiles have the last axes of an array."""
+    outer = len(shape) - len(layout.tiling.tiles[0])
+    return layout.reduce([axis - outer for axis in axes if axis >= outer])
 
 
 def _rounds(lanes: int, warps: int) -> int:
@@ -205,6 +210,11 @@ def _rounds(lanes: int, warps: int) -> int:
 def _holders(axes: Sequence[Any]) -> int:
     """How many lanes, or warps, of these axes of a layout have the same."""
     return math.prod(getattr(axis, "times", 1) for axis in axes)
+
+
+def reduces(eqn: Any) -> bool:
+    """Whether an equation makes fewer elements of an array's, along some axes."""
+    return eqn.primitive.name.startswith("reduce_") and "axes" in eqn.params
 
 
 def of_results(eqn: Any, known: dict) -> list:
@@ -221,8 +231,8 @@ def of_results(eqn: Any, known: dict) -> list:
     if name in _OTHERS:
         return []
     held = [a for a in eqn.invars if not hasattr(a, "val") and a in known]
-    if name.startswith("reduce_") and held and hasattr(known[held[0]], "reduce"):
-        return [known[held[0]].reduce(eqn.params["axes"])]
+    if reduces(eqn) and held and hasattr(known[held[0]], "reduce"):
+        return [_reduced(known[held[0]], held[0].aval.shape, eqn.params["axes"])]
     shapes = {a.aval.shape: known[a] for a in held}
     return [shapes.get(getattr(out.aval, "shape", ())) for out in eqn.outvars]
 

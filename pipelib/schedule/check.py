@@ -1,9 +1,9 @@
 """`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
 
-The model. `order.py` runs the threads once and gives each op a clock; its docstring says why once
-is enough for all interleavings. `memory.py` compares accesses by these clocks. Then comes what only
-the end shows: who is stuck (`deadlock.py`), what is left over (`leftover.py`), what does not fit
-(`resources.py`).
+The model. First comes what lies outside of its array (`bounds.py`). `order.py` runs the threads
+once and gives each op a clock; its docstring says why once is enough for all interleavings.
+`memory.py` compares accesses by these clocks. Then comes what only the end shows: who is stuck
+(`deadlock.py`), what is left over (`leftover.py`), what does not fit (`resources.py`).
 
 The proxy question. An ordinary write that an engine reads or overwrites later needs `commit_smem`
 between, always. An ordinary *read* of a slot that a load overwrites later needs one by the letter
@@ -18,6 +18,7 @@ that one scope after another has at the same address; registers that the compile
 from collections.abc import Iterator
 
 from pipelib.schedule.arguments import PROGRAM, expect
+from pipelib.schedule.bounds import out_of_bounds
 from pipelib.schedule.deadlock import deadlock
 from pipelib.schedule.leftover import Outliving, left_over
 from pipelib.schedule.memory import Memory
@@ -56,6 +57,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
     """
     expect("check", program, *PROGRAM)
     findings = Findings()
+    out_of_bounds(program, findings)
     order = Order(program, findings)
     memory, outliving = Memory(program, order, findings, strict), Outliving(order, findings)
     for event in order:

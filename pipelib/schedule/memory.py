@@ -29,6 +29,7 @@ Freund, PLDI 2009.
 from collections import Counter
 
 from pipelib.schedule import wording
+from pipelib.schedule.bounds import arriving, clipped
 from pipelib.schedule.cells import Access, Cell, Cells, is_empty
 from pipelib.schedule.order import Event, Order
 from pipelib.schedule.program import Buffer, Op, Program, Region
@@ -59,11 +60,10 @@ class Memory:
             self._see_opaque(op)
             return
         for region in op.reads:
-            if not self.is_plain[region.buffer] and not is_empty(region.box):
+            if not self.is_plain[region.buffer]:
                 self._read(region, Access(event, False, event.read_done))
         for region, done in zip(op.writes, event.write_done, strict=True):
-            if not is_empty(region.box):
-                self._write(region, Access(event, True, done))
+            self._write(region, Access(event, True, done))
 
     def finish(self, is_whole: bool) -> None:
         """Adds what stayed suspect and no race explains; what a whole run never read is lost."""
@@ -79,18 +79,25 @@ class Memory:
 
     def _read(self, region: Region, access: Access) -> None:
         cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
-        cell = cells.at(region.box)
+        box = clipped(access.op, region, buffer)
+        if is_empty(box):
+            return
+        cell = cells.at(box)
         for near in cell.near:
             for older in near.writes.values():
                 older.was_read = True
                 self._compare(older, access, buffer)
-        if not cells.is_covered(cell):
+        needed = arriving(access.op, region, self.program)
+        if not is_empty(needed) and not cells.is_covered(cells.at(needed)):
             self.suspects.append(("uninitialized-read", access, buffer))
         cell.reads[access.key] = access
 
     def _write(self, region: Region, access: Access) -> None:
         cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
-        cell = cells.at(region.box)
+        box = clipped(access.op, region, buffer)
+        if is_empty(box):
+            return
+        cell = cells.at(box)
         for near in cell.near:
             for older in (*near.writes.values(), *near.reads.values()):
                 if older.event is not access.event:

@@ -101,14 +101,12 @@ class Order:
     def __init__(self, program: Program, findings: Findings):
         self.program, self._findings = program, findings
         self._size = len(program.threads)
-        firsts, components = {}, 4 * self._size
-        for barrier in program.barriers:
-            firsts[barrier.id], components = components, components + barrier.count
-        nothing = Phase((0,) * components, (0,) * self._size)
+        singles, first = _singles(program), 4 * self._size
+        nothing = Phase((0,) * (first + len(singles)), (0,) * self._size)
         self.places = {
-            (b.id, i): Place(b.id, i, firsts[b.id] + i, b.arrivals, nothing)
-            for b in program.barriers for i in range(b.count)
-        }  # fmt: skip
+            (id, i): Place(id, i, component, program.barriers[id].arrivals, nothing)
+            for component, (id, i) in enumerate(singles, first)
+        }
         self.clocks, self._fenced = [nothing.clock] * self._size, [nothing.fenced] * self._size
         self.position = [0] * self._size
         self._groups, self._products = [0] * self._size, [0] * self._size
@@ -338,3 +336,15 @@ class Order:
         owner = self.program.barriers[place.barrier].block
         block = f" of block {owner}" if self.program.blocks > 1 else ""
         return f"`{array}{each}`{block}"
+
+
+def _singles(program: Program) -> list[tuple[int, int]]:
+    """The id and index of each barrier, also of those that are used but are not in their array."""
+    found = {(b.id, i) for b in program.barriers for i in range(b.count)}
+    used = {
+        (op.barrier, op.index, op.peers)
+        for ops in program.threads for op in ops if op.barrier is not None
+    }  # fmt: skip
+    for id, index, peers in used:
+        found |= {(peer, index) for peer in (id, *peers, *program.barriers[id].peers)}
+    return sorted(found)

@@ -53,7 +53,11 @@ FORMAT = 3
 
 
 class Region(NamedTuple):
-    """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape."""
+    """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape.
+
+    It may reach beyond the buffer, as the op says it: `check` tells what is left out there, and
+    what is a fault.
+    """
 
     buffer: int
     box: tuple[tuple[int, int], ...]

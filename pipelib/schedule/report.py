@@ -10,6 +10,7 @@ kind                 what is wrong
 race                 two accesses of the same memory, one a write, in no order
 missing-commit       ordinary and asynchronous accesses in order, but with no `commit_smem` between
 deadlock             threads that wait for ever
+out-of-bounds        an index of memory or of a barrier that its array does not have
 barrier-misuse       arrivals that a phase does not expect, or a waiter that can miss a phase
 uninitialized-read   a read of memory that nothing has written
 lost-store           a result that never leaves SMEM, or may leave it too late
@@ -25,8 +26,8 @@ from typing import NamedTuple
 from pipelib.schedule.program import Op, Program
 
 KINDS = (
-    "deadlock", "race", "missing-commit", "barrier-misuse", "uninitialized-read", "lost-store",
-    "resource",
+    "out-of-bounds", "deadlock", "race", "missing-commit", "barrier-misuse", "uninitialized-read",
+    "lost-store", "resource",
 )  # fmt: skip
 
 

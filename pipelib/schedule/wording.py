@@ -6,12 +6,14 @@ to which memory, and by what the two would have been in order; a remedy names th
 missing and the thread that has to make it. Source: this project's own.
 """
 
+from typing import Any
+
 from pipelib.schedule.cells import Access
 from pipelib.schedule.order import Order
-from pipelib.schedule.program import Buffer, Op, Program
-from pipelib.schedule.report import thread_name
+from pipelib.schedule.program import Buffer, Op, Program, Region
+from pipelib.schedule.report import count, thread_name
 
-Words = tuple[str, tuple[Op, ...], str, str, str, int | None]
+Words = tuple[Any, ...]
 
 
 def race(order: Order, older: Access, newer: Access, buffer: Buffer) -> Words:
@@ -21,8 +23,8 @@ def race(order: Order, older: Access, newer: Access, buffer: Buffer) -> Words:
     doing = "written" if older.writes else "read"
     return (
         "race", (second, first),
-        f"{_place(buffer, first, second)} is {verb} by {_agent(order.program, second)} while it may"
-        f" still be {doing} by {_agent(order.program, first)}:"
+        f"{_place(buffer, first, second)} is {verb} by {agent(order.program, second)} while it may"
+        f" still be {doing} by {agent(order.program, first)}:"
         f" {_why_unordered(order, first, second)}",
         _order_them(order.program, first, second), buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
@@ -38,7 +40,7 @@ def missing_commit(program: Program, older: Access, newer: Access, buffer: Buffe
         remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
     return (
         "missing-commit", (second, first),
-        f"{_agent(program, second)} {does} {_place(buffer, first, second)}, which"
+        f"{agent(program, second)} {does} {_place(buffer, first, second)}, which"
         f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no commit_smem"
         " stands between: the two may be seen in another order.",
         remedy, buffer.name, _slot(buffer, first, second),
@@ -49,7 +51,7 @@ def alone(kind: str, program: Program, access: Access, buffer: Buffer) -> Words:
     """Of a read of what nothing wrote, or a write of what nothing reads."""
     op = access.op
     verb, what, remedy = _ALONE[kind]
-    cause = f"{_agent(program, op)} {verb} {_place(buffer, op)}, {what}."
+    cause = f"{agent(program, op)} {verb} {_place(buffer, op)}, {what}."
     return kind, (op,), cause, remedy, buffer.name, _slot(buffer, op)
 
 
@@ -64,6 +66,55 @@ _ALONE = {
         "Store it with copy_smem_to_gmem, or leave the write out.",
     ),
 }  # fmt: skip
+
+
+def outside(program: Program, op: Op, region: Region, axis: int) -> Words:
+    """Of an access of a region that is not within its buffer on this axis."""
+    buffer, (start, stop) = program.buffers[region.buffer], region.box[axis]
+    size, is_write = buffer.shape[axis], region in op.writes
+    indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+    follows = f"it {'overwrites' if is_write else 'gets'} what is not the array's"
+    remedy = f"Keep the indices from 0 to {size - 1}, or give the axis more."
+    if buffer.space == "gmem":
+        remedy = (
+            f"Leave out what is not from 0 to {size - 1}, or copy through SMEM: a copy's engine"
+            " leaves it out in GMEM."
+        )
+    elif stop - start == 1:
+        remedy = (
+            f"Take the index modulo {size}, as lax.rem does of what is not negative, or give the"
+            " axis more."
+        )
+    return (
+        "out-of-bounds", (op,),
+        f"{_in_step(op)}{agent(program, op)} {'writes' if is_write else 'reads'} {_named(buffer)}"
+        f" at {indices} of axis {axis}, which has {size} ({_range(size)}): {follows}.",
+        remedy, buffer.name,
+    )  # fmt: skip
+
+
+def no_barrier(program: Program, op: Op) -> Words:
+    """Of an op on a barrier that its array does not have."""
+    barrier = program.barriers[op.barrier]
+    does = {"wait": "waits", "test": "tests"}.get(op.kind, "arrives")
+    return (
+        "out-of-bounds", (op,),
+        f"{_in_step(op)}{agent(program, op)} {does} on `{barrier.name}` at index {op.index}, but"
+        f" the array has {count(barrier.count, 'barrier')} ({_range(barrier.count)}): it takes for"
+        " a barrier what is none, or another's.",
+        f"Take the index modulo {barrier.count}, as lax.rem does of what is not negative, or give"
+        " the array more barriers.",
+        barrier.name,
+    )  # fmt: skip
+
+
+def _range(size: int) -> str:
+    """The indices of an axis."""
+    return f"0 to {size - 1}" if size > 1 else "0 only" if size else "none"
+
+
+def _in_step(op: Op) -> str:
+    return f"in step {', '.join(map(str, op.step))} " if op.step else ""
 
 
 def _why_unordered(order: Order, first: Op, second: Op) -> str:
@@ -104,7 +155,7 @@ def _order_them(program: Program, first: Op, second: Op) -> str:
     return f"Let {who}, after its access, arrive on a barrier on which {other} waits before."
 
 
-def _agent(program: Program, op: Op) -> str:
+def agent(program: Program, op: Op) -> str:
     """Who it is that accesses memory for this op."""
     who = thread_name(program, op.thread)
     engine = {"load": "the load", "store": "the store", "wgmma": "the wgmma"}.get(op.kind)
@@ -121,5 +172,9 @@ def _slot(buffer: Buffer, *ops: Op) -> int | None:
 def _place(buffer: Buffer, *ops: Op) -> str:
     """The buffer's name, with its slot if the ops are in one."""
     slot = _slot(buffer, *ops)
-    block = f" of block {buffer.block}" if buffer.block else ""
-    return ("" if slot is None else f"slot {slot} of ") + f"`{buffer.name}`{block}"
+    return ("" if slot is None else f"slot {slot} of ") + _named(buffer)
+
+
+def _named(buffer: Buffer) -> str:
+    """The buffer's name, with its block's number if that is not the first."""
+    return f"`{buffer.name}`" + (f" of block {buffer.block}" if buffer.block else "")

@@ -28,8 +28,7 @@ def get(compiler: Compiler, eqn: Any) -> Step:
         source = view.ref(env)
         value = source.value
         if value is not OPAQUE and isinstance(value, np.ndarray):
-            index = tuple(start for start, _ in view.box(env))
-            value = value[index].item() if scalar and view.exact else OPAQUE
+            value = _element(value, view.box(env)) if scalar and view.exact else OPAQUE
         env[out] = value
         if source.space != "regs":
             region = view.region(thread, env)
@@ -39,6 +38,13 @@ def get(compiler: Compiler, eqn: Any) -> Step:
                 emit(thread, (region,), size=view.bytes(region), n=waves)
 
     return step
+
+
+def _element(array: np.ndarray, box: Any) -> Any:
+    """What a box of one element holds, if it is one of the array."""
+    index = tuple(start for start, _ in box)
+    inside = all(0 <= at < size for at, size in zip(index, array.shape))
+    return array[index].item() if inside else OPAQUE
 
 
 def put(compiler: Compiler, eqn: Any) -> Step:

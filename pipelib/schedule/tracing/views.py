@@ -107,7 +107,7 @@ class _Frame:
         return slots + [dim.size.slot for dim in self.dims if isinstance(dim.size, At)]
 
     def box(self, env: list, inner: Box | None, line: str | None) -> Box:
-        """The box in the array, not clipped; `inner` is one in what is selected."""
+        """The box in the array, or beyond it; `inner` is one in what is selected."""
         if inner is None:
             return tuple([dim.interval(env, None, line) for dim in self.dims])
         parts = dict(zip(self.axes, inner))
@@ -189,14 +189,14 @@ class View:
         return ref
 
     def box(self, env: list, inner: Box | None = None) -> Box:
-        """The box in the buffer, not clipped; `inner` is one in the view."""
+        """The box in the buffer, or beyond it; `inner` is one in the view."""
         for frame in reversed(self.frames):
             box = frame.box(env, inner, self.line)
             inner = box if frame.below is None else frame.below(box)
         return inner
 
     def region(self, thread: Any, env: list) -> Region:
-        """The region in the buffer, clipped to it; equal regions are one object."""
+        """The region in the buffer; equal regions are one object."""
         key = self._key(env)
         try:
             return self._regions[key]
@@ -209,13 +209,7 @@ class View:
         ref = self.ref(env)
         if ref.shape != self.base:
             return ref.whole
-        box = self.box(env, inner)
-        for (start, stop), size in zip(box, ref.shape):
-            if start < 0 or stop > size:
-                clip = lambda x, size: max(0, min(x, size))
-                box = tuple((clip(a, n), clip(b, n)) for (a, b), n in zip(box, ref.shape))
-                break
-        return Region(self._id(thread, ref, env), box)
+        return Region(self._id(thread, ref, env), self.box(env, inner))
 
     def _id(self, thread: Any, ref: Ref, env: list) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is of."""

@@ -1,12 +1,18 @@
 """`Cells`: the boxes of one buffer that were accessed, and by whom last.
 
 The model. Each box that some op names is a cell, which knows the cells that it overlaps, itself
-too. It keeps the newest write and the newest read of each key (`Access.key`): whoever comes after
-that one comes after all older ones of the key. A box is covered if those that were written cut it
-up without a rest. Boxes have as many dimensions as their buffer. Source: this project's own.
+too. A new one finds these in grids, one for each size of boxes, rounded up to powers of two: in a
+grid of such bins a box begins in one bin, and whatever overlaps it is not far. A cell keeps the
+newest write and the newest read of each key (`Access.key`): whoever comes after that one comes
+after all older ones of the key. A box is covered if those that were written cut it up without a
+rest. All this takes a time that grows with the pairs of cells that overlap, not with all pairs.
+Boxes have as many dimensions as their buffer. Source: this project's own.
 """
 
-from collections.abc import Iterator
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from pipelib.schedule.order import Event
 from pipelib.schedule.program import Op
@@ -64,7 +70,7 @@ class Cells:
     def __init__(self, is_given: bool):
         self.is_given = is_given
         self._cells: dict[Box, Cell] = {}
-        self._written: dict[Box, None] = {}
+        self._grids: dict[tuple[int, ...], dict[tuple[int, ...], list[Cell]]] = {}
 
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
@@ -74,24 +80,44 @@ class Cells:
         cell = self._cells.get(box)
         if cell is None:
             cell = Cell(box)
-            for other in self:
+            for other in self._not_far(box):
                 if _overlap(other.box, box):
                     cell.near.append(other)
                     other.near.append(cell)
             self._cells[box] = cell
+            edges = tuple(1 << max(0, b - a - 1).bit_length() for a, b in box)
+            grid = self._grids.setdefault(edges, defaultdict(list))
+            grid[tuple(a // edge for (a, _), edge in zip(box, edges))].append(cell)
         return cell
+
+    def _not_far(self, box: Box) -> Iterator[Cell]:
+        """All cells that a box may overlap, and not many more."""
+        for edges, grid in self._grids.items():
+            bins = [
+                range((a - edge + 1) // edge, (b - 1) // edge + 1)
+                for (a, b), edge in zip(box, edges)
+            ]
+            if math.prod(map(len, bins)) < len(grid):
+                for place in itertools.product(*bins):
+                    yield from grid.get(place, ())
+            else:
+                yield from itertools.chain.from_iterable(grid.values())
 
     def cover(self, cell: Cell) -> None:
         """Notes that all of the cell has been written."""
-        self._written[cell.box] = None
         cell.is_covered = True
 
     def is_covered(self, cell: Cell) -> bool:
         """Whether every part of the cell holds something."""
-        if not cell.is_covered:
-            rest = () if self.is_given else _uncovered(cell.box, [*self._written])
-            cell.is_covered = next(iter(rest), None) is None
-        return cell.is_covered
+        return self.bare(cell) is None
+
+    def bare(self, cell: Cell) -> Box | None:
+        """A part of the cell that holds nothing, if there is one."""
+        if cell.is_covered or self.is_given:
+            return None
+        rest = next(_uncovered(cell.box, (near.box for near in cell.near if near.is_covered)), None)
+        cell.is_covered = rest is None
+        return rest
 
 
 def is_empty(box: Box) -> bool:
@@ -109,17 +135,24 @@ def _overlap(first: Box, second: Box) -> bool:
     return all(a < d and c < b for (a, b), (c, d) in zip(first, second))
 
 
-def _uncovered(box: Box, written: list[Box], first: int = 0) -> Iterator[Box]:
+def _uncovered(box: Box, written: Iterable[Box]) -> Iterator[Box]:
     """The parts of a box that lie in none of the others: cut it along the first that it meets."""
-    for number in range(first, len(written)):
-        other = written[number]
-        if _overlap(box, other):
-            rest = list(box)
-            for axis, ((a, b), (c, d)) in enumerate(zip(box, other)):
-                for low, high in ((a, min(b, c)), (max(a, d), b)):
-                    if low < high:
-                        part = (*rest[:axis], (low, high), *rest[axis + 1 :])
-                        yield from _uncovered(part, written, number + 1)
-                rest[axis] = (max(a, c), min(b, d))
-            return
-    yield box
+    others, parts = sorted(written), [(box, 0)]  # sorted, so that a part soon meets its next
+    while parts:
+        part, first = parts.pop()
+        for number in range(first, len(others)):
+            if _overlap(part, others[number]):
+                parts += [(rest, number + 1) for rest in _without(part, others[number])]
+                break
+        else:
+            yield part
+
+
+def _without(box: Box, other: Box) -> Iterator[Box]:
+    """What is left of a box without another that it overlaps, in boxes."""
+    rest = list(box)
+    for axis, ((a, b), (c, d)) in enumerate(zip(box, other)):
+        for low, high in ((a, min(b, c)), (max(a, d), b)):
+            if low < high:
+                yield (*rest[:axis], (low, high), *rest[axis + 1 :])
+        rest[axis] = (max(a, c), min(b, d))

@@ -56,11 +56,13 @@ class Region(NamedTuple):
     """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape.
 
     It may reach beyond the buffer, as the op says it: `check` tells what is left out there, and
-    what is a fault.
+    what is a fault. What is no box (every other row, columns of a reshaped ref) is rounded up to
+    the box around it, which is then not exact.
     """
 
     buffer: int
     box: tuple[tuple[int, int], ...]
+    is_exact: bool = True
 
 
 class Buffer(NamedTuple):
@@ -183,7 +185,7 @@ class Program(NamedTuple):
             words.append(str(op.n))
         for verb, regions in (("reads", op.reads), ("writes", op.writes)):
             if regions:
-                words += [verb, ", ".join(map(self._region, regions))]
+                words += [verb, ", ".join(map(self.index_of, regions))]
         if op.barrier is not None:
             words.append(f"on {self.barriers[op.barrier].name}[{op.index}] #{op.phase}")
         words += [f"({op.note})"] if op.note else []
@@ -191,7 +193,8 @@ class Program(NamedTuple):
         words += [f"in {op.scope}"] if op.scope else []
         return " ".join(words) + (f"  [{op.line}]" if op.line else "")
 
-    def _region(self, region: Region) -> str:
+    def index_of(self, region: Region) -> str:
+        """A region of this program as an index of its buffer."""
         box = ", ".join(f"{a}:{b}" if b - a != 1 else f"{a}" for a, b in region.box)
         return f"{self.buffers[region.buffer].name}[{box}]"
 

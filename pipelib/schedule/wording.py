@@ -25,7 +25,7 @@ def race(order: Order, older: Access, newer: Access, buffer: Buffer) -> Words:
         "race", (second, first),
         f"{_place(buffer, first, second)} is {verb} by {agent(order.program, second)} while it may"
         f" still be {doing} by {agent(order.program, first)}:"
-        f" {_why_unordered(order, first, second)}",
+        f" {_why_unordered(order, first, second)}{_if_rounded(order.program, buffer, first, second)}",
         _order_them(order.program, first, second), buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
@@ -42,7 +42,8 @@ def missing_commit(program: Program, older: Access, newer: Access, buffer: Buffe
         "missing-commit", (second, first),
         f"{agent(program, second)} {does} {_place(buffer, first, second)}, which"
         f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no commit_smem"
-        " stands between: the two may be seen in another order.",
+        " stands between: the two may be seen in another order."
+        + _if_rounded(program, buffer, first, second),
         remedy, buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
@@ -52,6 +53,7 @@ def alone(kind: str, program: Program, access: Access, buffer: Buffer) -> Words:
     op = access.op
     verb, what, remedy = _ALONE[kind]
     cause = f"{agent(program, op)} {verb} {_place(buffer, op)}, {what}."
+    cause += _if_rounded(program, buffer, op)
     return kind, (op,), cause, remedy, buffer.name, _slot(buffer, op)
 
 
@@ -153,6 +155,16 @@ def _order_them(program: Program, first: Op, second: Op) -> str:
             " many products in flight as delay_release says, and no more."
         )
     return f"Let {who}, after its access, arrive on a barrier on which {other} waits before."
+
+
+def _if_rounded(program: Program, buffer: Buffer, *ops: Op) -> str:
+    """A sentence on regions of these ops that are larger than what is accessed, if any are."""
+    regions = (r for op in ops for r in op.reads + op.writes if r.buffer == buffer.id)
+    names = [program.index_of(region) for region in dict.fromkeys(regions) if not region.is_exact]
+    if not names:
+        return ""
+    boxes = " and to ".join(f"`{name}`" for name in names)
+    return f" It may be false: what is accessed is no box, and was rounded up to {boxes}."
 
 
 def agent(program: Program, op: Op) -> str:

@@ -507,3 +507,56 @@ def test_what_else_a_kernel_may_do():
             "read reads smem[0, 0:64]", "compute 0", "write writes o[9, 0:64]",
         ]  # fmt: skip
     assert program.registers == (40, 40)
+
+
+# Regions that are no boxes.
+
+
+def halves(take):
+    """Two threads that write what `take` selects for each, and one that stores all."""
+
+    def kernel(x, o, o_smem, written):
+        thread = lax.axis_index("t")
+        take(o_smem, thread)[...] = take(x, thread)[...]
+        plgpu.commit_smem()
+        plgpu.barrier_arrive(written)
+        plgpu.barrier_wait(written)
+
+        @pl.when(thread == 0)
+        def _():
+            plgpu.copy_smem_to_gmem(o_smem, o)
+            plgpu.wait_smem_to_gmem(0)
+
+    scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier(num_arrivals=2)]
+    threads = dict(num_threads=2, thread_name="t")
+    made = kernels.of(kernel, like(64, 64), scratch_types=scratch, **threads)
+    return pipelib.check(pipelib.trace(made, like(64, 64)))
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        pytest.param(lambda ref, t: ref.at[pl.ds(t * 32, 32)], id="rows"),
+        pytest.param(lambda ref, t: ref.at[:, pl.ds(t * 32, 32)], id="columns"),
+        pytest.param(lambda ref, t: ref.reshape(4096).at[pl.ds(t * 2048, 2048)], id="flat"),
+        pytest.param(lambda ref, t: ref.bitcast(jnp.int16).at[pl.ds(t * 32, 32)], id="bits"),
+        pytest.param(lambda ref, t: ref.transpose((1, 0)).at[pl.ds(t * 32, 32)], id="transposed"),
+        pytest.param(lambda ref, t: ref.at[pl.ds(t * 32, 32), pl.ds(0, 64)], id="both"),
+    ],
+)
+def test_halves_that_are_boxes_are_exact(take):
+    assert halves(take).ok
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        pytest.param(lambda ref, t: ref.at[pl.ds(t, 32, 2)], id="every other row"),
+        pytest.param(lambda ref, t: ref.reshape(32, 128).at[:, pl.ds(t * 64, 64)], id="reshaped"),
+    ],
+)
+def test_a_finding_says_if_a_region_was_rounded_up(take):
+    race = next(found for found in halves(take) if found.kind == "race")
+    assert "It may be false: what is accessed is no box, and was rounded up to `o_smem[" in (
+        race.cause
+    )

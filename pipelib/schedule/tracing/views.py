@@ -4,7 +4,7 @@ The model. A view is a stack of frames. A frame is an array, of which indexing t
 each axis and transposing reorders those; a transform that makes another array of the same bytes (a
 reshape, a bitcast, a member of a union, tiles put together) begins a frame upon it. A box in a
 frame is that of the bytes it covers in the frame below, as the smallest box around them: exact if
-they are contiguous there, as those of leading axes are.
+they are contiguous there, as those of leading axes are. A region says whether it is exact.
 
 Not covered: strides of more than 1 (the interval from the first element to the last is taken), and
 transforms that are not known by name, from which on the whole of what was selected is meant.
@@ -208,8 +208,18 @@ class View:
         """The region of a box in the view."""
         ref = self.ref(env)
         if ref.shape != self.base:
-            return ref.whole
-        return Region(self._id(thread, ref, env), self.box(env, inner))
+            return ref.whole._replace(is_exact=False)
+        box = self.box(env, inner)
+        return Region(self._id(thread, ref, env), box, self._is_exact(box, inner))
+
+    def _is_exact(self, box: Box, inner: Box | None) -> bool:
+        """Whether a box in the buffer is of no more bytes than what it is taken for."""
+        if inner is None and self.elements is None:
+            return self.exact and len(self.frames) == 1
+        count = lambda box: math.prod(stop - start for start, stop in box)
+        elements = self.elements if inner is None else count(inner)
+        width = getattr(self.frames[0].dtype, "itemsize", 0)
+        return self.exact and count(box) * width == elements * self.itemsize
 
     def _id(self, thread: Any, ref: Ref, env: list) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is of."""

@@ -17,6 +17,9 @@ nothing be forgotten. `wording.py` has the sentences.
 - A read of a box that the writes so far do not cover: uninitialized. Arguments that a kernel is
   given and accumulators that it allocates (zeros) are written from the start.
 - An ordinary write of SMEM that is never read until it is loaded over or all ends: a lost store.
+  If what its line writes at other steps is read, the line may run once too often, as where a buffer
+  is filled for a step that does not come. That does no harm, but a last store that was forgotten
+  looks the same: so it is a finding, which says both.
   If the same line of the thread writes to the buffer again, that may be meant (only the last
   counts), so it is a note.
 
@@ -47,6 +50,7 @@ class Memory:
         self.cells = [Cells(_is_given(buffer)) for buffer in program.buffers]
         self.raced: set[tuple] = set()
         self.latest: dict[tuple, int] = {}
+        self.useful: set[tuple] = set()  # the sites of writes of which some are read
         self.suspects: list[tuple[str, Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
         changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
@@ -72,8 +76,10 @@ class Memory:
                 for cell in cells:
                     self._suspect_unread(cell, buffer)
         for kind, access, buffer in self.suspects:
-            if _site(access.op, buffer) not in self.raced:
-                self.findings.add(*wording.alone(kind, self.program, access, buffer))
+            site = _site(access.op, buffer)
+            if site not in self.raced:
+                is_useful = site in self.useful
+                self.findings.add(*wording.alone(kind, self.program, access, buffer, is_useful))
 
     # Accesses.
 
@@ -85,7 +91,9 @@ class Memory:
         cell = cells.at(box)
         for near in cell.near:
             for older in near.writes.values():
-                older.was_read = True
+                if not older.was_read:
+                    older.was_read = True
+                    self.useful.add(_site(older.op, buffer))
                 self._compare(older, access, buffer)
         needed = arriving(access.op, region, self.program)
         if not is_empty(needed) and not cells.is_covered(cells.at(needed)):

@@ -25,7 +25,8 @@ def race(order: Order, older: Access, newer: Access, buffer: Buffer) -> Words:
         "race", (second, first),
         f"{_place(buffer, first, second)} is {verb} by {agent(order.program, second)} while it may"
         f" still be {doing} by {agent(order.program, first)}:"
-        f" {_why_unordered(order, first, second)}{_if_rounded(order.program, buffer, first, second)}",
+        f" {_why_unordered(order, first, second)}"
+        + _if_rounded(order.program, buffer, first, second),
         _order_them(order.program, first, second), buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
@@ -48,11 +49,20 @@ def missing_commit(program: Program, older: Access, newer: Access, buffer: Buffe
     )  # fmt: skip
 
 
-def alone(kind: str, program: Program, access: Access, buffer: Buffer) -> Words:
-    """Of a read of what nothing wrote, or a write of what nothing reads."""
+def alone(kind: str, program: Program, access: Access, buffer: Buffer, is_useful: bool) -> Words:
+    """Of a read of what nothing wrote, or a write of what nothing reads.
+
+    `is_useful` if what the write's line writes at other steps is read.
+    """
     op = access.op
     verb, what, remedy = _ALONE[kind]
     cause = f"{agent(program, op)} {verb} {_place(buffer, op)}, {what}."
+    if kind == "lost-store" and is_useful:
+        cause += (
+            " What this line writes at other steps is read: so a last read is missing, or the line"
+            " runs once too often, which does no harm."
+        )
+        remedy = remedy.replace("leave the write out.", "leave out this write (pl.when).")
     cause += _if_rounded(program, buffer, op)
     return kind, (op,), cause, remedy, buffer.name, _slot(buffer, op)
 

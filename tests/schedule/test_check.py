@@ -405,9 +405,15 @@ def test_a_result_that_is_never_stored():
         "thread 0 writes slot 1 of `ring`, and nothing reads it before it is written over or ceases"
         " to exist: the result is lost."
     )
+    assert finding.remedy == "Store it with copy_smem_to_gmem, or leave the write out."
     rotated = [write(0, "a"), write(1, "a"), read(1)]  # as an output whose block stays does
     assert check(program(rotated)).ok
-    assert only(check(program([write(0, "a"), read(0), write(1, "a")])), "lost-store")
+    last = only(check(program([write(0, "a"), read(0), write(1, "a")])), "lost-store")
+    assert last.cause.endswith(
+        "the result is lost. What this line writes at other steps is read: so a last read is"
+        " missing, or the line runs once too often, which does no harm."
+    )
+    assert last.remedy == "Store it with copy_smem_to_gmem, or leave out this write (pl.when)."
     loaded_over = [write(1), just("fence"), load(0, 1), wait(PRODUCED, 1), read(1)]
     assert only(check(program(loaded_over)), "lost-store")
     overwritten = check(program([write(1, "a"), write(1, "b"), read(1)]))

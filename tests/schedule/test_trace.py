@@ -137,9 +137,7 @@ def test_specialized_threads_have_their_roles():
     compute, memory = (collections.Counter(op.kind for op in ops) for ops in program.threads)
     scopes = dict(scope_begin=2, scope_end=2)
     assert memory == dict(registers=1, load=4, wait=4, **scopes)
-    assert compute == dict(
-        registers=1, wait=4, read=8, compute=4, fence=4, arrive=4, **scopes
-    )
+    assert compute == dict(registers=1, wait=4, read=8, compute=4, fence=4, arrive=4, **scopes)
     shared = [op for ops in program.threads for op in ops if op.kind == "scope_begin"]
     assert len({op.n for op in shared}) == 2
 

@@ -28,7 +28,8 @@ INTERPRETERS = [read(f"interpreter/hazards-jax-{version}.json") for version in V
 
 def test_there_is_a_hazard_of_each_kind():
     assert len(GALLERY) >= 14
-    assert {hazard.kind for hazard in GALLERY.values()} == set(KINDS)
+    # An index outside of its array is not among them: what it does depends on what lies there.
+    assert {hazard.kind for hazard in GALLERY.values()} == set(KINDS) - {"out-of-bounds"}
     for field in ("title", "summary", "remedy"):
         assert len({getattr(hazard, field) for hazard in GALLERY.values()}) == len(GALLERY)
 

@@ -93,3 +93,15 @@ def _notes(program: Program, stuck: list[int], memory: Memory) -> Iterator[str]:
             f"{line}: what is written to `{name}` is not read before it is written anew,"
             f" {count(times, 'time')}: right if only the last is meant to count."
         )
+    for region in memory.unwritten:
+        name, part = program.buffers[region.buffer].name, program.index_of(region)
+        yield (
+            f"the output `{name}` is not all written, at least not `{part}`, and the grid has no"
+            " other block to do so: right if the caller does not read that."
+        )
+    for (line, kind, name), times in memory.unused.items():
+        what = "the product in" if kind == "wgmma" else "what is copied into"
+        yield (
+            f"{line}: {what} `{name}` is not read, {count(times, 'time')}: right if nothing is"
+            " meant to come of it."
+        )

@@ -21,7 +21,10 @@ nothing be forgotten. `wording.py` has the sentences.
   is filled for a step that does not come. That does no harm, but a last store that was forgotten
   looks the same: so it is a finding, which says both.
   If the same line of the thread writes to the buffer again, that may be meant (only the last
-  counts), so it is a note.
+  counts), so it is a note. So is a load into SMEM or a product of which nothing is read: it takes
+  time, and may be the sign that another slot is read than was meant.
+- A part of an output that nothing has written where a kernel of one cluster ends is what it was
+  for the caller, who may not read it: a note. Where a grid has more clusters, others may write it.
 
 Where accesses of a buffer race, nothing else is reported of the source lines at which they stand.
 Not covered: code that is opaque (it counts as having read and written its buffers, and takes part
@@ -29,6 +32,7 @@ in no race); scopes that follow each other at the same address. After FastTrack:
 Freund, PLDI 2009.
 """
 
+import math
 from collections import Counter
 
 from pipelib.schedule import wording
@@ -42,7 +46,9 @@ from pipelib.schedule.report import Findings
 class Memory:
     """Sees all events in turn, and adds what it finds to `findings`; `finish` when all are seen.
 
-    `overwritten` counts, by source line and buffer, the writes of which only the last may count.
+    `overwritten` counts, by source line and buffer, the writes of which only the last may count;
+    `unused`, by line, kind of op and buffer, the copies and products of which nothing is read.
+    `unwritten` has a part of each output that nothing has written, if it is known.
     """
 
     def __init__(self, program: Program, order: Order, findings: Findings, strict: bool):
@@ -53,6 +59,8 @@ class Memory:
         self.useful: set[tuple] = set()  # the sites of writes of which some are read
         self.suspects: list[tuple[str, Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
+        self.unused: Counter[tuple[str | None, str, str]] = Counter()
+        self.unwritten: list[Region] = []
         changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
         # Nothing can go wrong where nothing is written.
         self.is_plain = [_is_given(b) and b.id not in changes for b in program.buffers]
@@ -75,6 +83,8 @@ class Memory:
             for buffer, cells in zip(self.program.buffers, self.cells):
                 for cell in cells:
                     self._suspect_unread(cell, buffer)
+                    self._note_unused(cell, buffer)
+                self._see_output(buffer, cells)
         for kind, access, buffer in self.suspects:
             site = _site(access.op, buffer)
             if site not in self.raced:
@@ -112,6 +122,7 @@ class Memory:
                     self._compare(older, access, buffer)
             if not access.adds and cell.contains(near):
                 self._suspect_unread(near, buffer, access)
+                self._note_unused(near, buffer)
                 near.writes.clear()
                 near.reads.clear()
         cell.writes[access.key] = access
@@ -159,6 +170,21 @@ class Memory:
                     self.overwritten[access.op.line, buffer.name] += 1
                 else:
                     self.suspects.append(("lost-store", access, buffer))
+
+    def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
+        """Copies into SMEM and products that nothing has read when they are void."""
+        for access in cell.writes.values():
+            is_wanted = access.was_read or access.is_ordinary or buffer.space == "gmem"
+            if not is_wanted:
+                self.unused[access.op.line, access.op.kind, buffer.name] += 1
+
+    def _see_output(self, buffer: Buffer, cells: Cells) -> None:
+        """Of a kernel of one cluster, what it is to fill and has not."""
+        if buffer.role == "out" and math.prod(self.program.grid) == 1:
+            whole = cells.at(tuple((0, size) for size in buffer.shape))
+            bare = None if is_empty(whole.box) else cells.bare(whole)
+            if bare is not None:
+                self.unwritten.append(Region(buffer.id, bare))
 
 
 def _is_given(buffer: Buffer) -> bool:

@@ -67,12 +67,15 @@ def barriers(produced=1, consumed=1, count=2):
 RING = barriers()
 
 
-def program(*threads, buffers=BUFFERS, barriers=RING, name="hand-made", **fields):
-    """The program of these threads' ops."""
+def program(*threads, buffers=BUFFERS, barriers=RING, name="hand-made", grid=(2,), **fields):
+    """The program of these threads' ops, of one block of two: the other may write the same output.
+
+    So it need not be written here.
+    """
     mine = tuple(
         tuple(op._replace(thread=thread) for op in ops) for thread, ops in enumerate(threads)
     )
-    return counted(Program(name, mine, buffers, barriers, **fields))
+    return counted(Program(name, mine, buffers, barriers, grid, **fields))
 
 
 def counted(program: Program) -> Program:

@@ -129,7 +129,7 @@ class _Cells:
 
     def mask(self, regions: tuple[Region, ...]) -> int:
         found = 0
-        for buffer, box in regions:
+        for buffer, box, _ in regions:
             sizes = self._sizes(buffer, len(box))
             spans = []
             for axis, (start, stop) in enumerate(box):

@@ -424,6 +424,56 @@ def test_a_result_that_is_never_stored():
     )
 
 
+def stored(rows, **fields):
+    """The report on a program that stores so many rows, of eight of which the output is."""
+    buffers = list(BUFFERS)
+    buffers[OUT] = buffers[OUT]._replace(shape=(8, WIDTH))
+    stores = [store(0, row) for row in range(rows)]
+    ops = [write(0), just("fence"), *stores, *STORED] if stores else []
+    return check(program(ops, buffers=tuple(buffers), **fields))
+
+
+def test_an_output_that_is_not_all_written_by_the_only_block():
+    said = (
+        "the output `out` is not all written, at least not `out[{}, 0:8]`, and the grid has no"
+        " other block to do so: right if the caller does not read that.",
+    )
+    for grid in ((), (1, 1)):
+        for rows, part in ((0, "0:8"), (3, "3:8"), (7, "7")):
+            report = stored(rows, grid=grid)
+            assert report.ok
+            assert report.notes == (said[0].format(part),)
+        assert not stored(8, grid=grid).notes
+    assert not stored(3, grid=(2,)).notes
+    cut = stored(3, grid=(), truncated=(0,))
+    assert "not all written" not in str(cut)
+
+
+def test_what_is_loaded_and_waited_for_but_never_read():
+    memory, compute = ring(5)
+    in_slot_0 = [read(0, op.line) if op.kind == "read" else op for op in compute]
+    unread = (
+        "k.py:2: what is copied into `ring` is not read, 2 times: right if nothing is meant to come"
+        " of it.",
+    )
+    found = check(program(memory, in_slot_0))
+    assert found.notes == unread
+    alone = [load(0, 0, line="k.py:2"), wait(PRODUCED), load(1, 1, line="k.py:2")]
+    assert check(program([*alone, wait(PRODUCED, 1)])).notes == unread
+    assert not check(program(memory, compute)).notes
+
+
+def test_a_product_that_nobody_reads():
+    ops = [write(0), just("fence"), wgmma(0, "k.py:1"), wgmma(0, "k.py:2"), just("wgmma_wait", 0)]
+    report = check(program(ops))
+    assert report.ok
+    assert report.notes == (
+        "k.py:2: the product in `acc` is not read, 1 time: right if nothing is meant to come of"
+        " it.",
+    )
+    assert not check(program([*ops, Op("acc_read", 0, (at(ACC, 0, 64),), n=0)])).notes
+
+
 @pytest.mark.parametrize("end", [[], [just("commit_group")], [just("wait_store", 0)]])
 def test_a_store_that_is_not_awaited(end):
     finding = only(check(program([write(0), just("fence"), store(0, 0), *end])), "lost-store")

@@ -28,7 +28,7 @@ def region(buffer, *box):
     return Region(buffer, tuple(box))
 
 
-def program(*threads, slots=2, arrivals=(1, 1), slot_bytes=20, **fields):
+def program(*threads, slots=2, arrivals=(1, 1), slot_bytes=20, grid=(), **fields):
     """Of these ops: barriers 0 (produced) and 1 (consumed), one of each for every slot."""
     half = slot_bytes // 2
     buffers = (
@@ -38,7 +38,8 @@ def program(*threads, slots=2, arrivals=(1, 1), slot_bytes=20, **fields):
         Buffer(ACC, "acc", "acc", (64, 64), "float32", 64 * 64 * 4),
     )
     barriers = build.barriers(*arrivals, count=slots)
-    return build.program(*threads, buffers=buffers, barriers=barriers, name="toy", **fields)
+    memory = dict(buffers=buffers, barriers=barriers)
+    return build.program(*threads, name="toy", grid=grid, **memory, **fields)
 
 
 def load(step, slots=2, size=20):

@@ -26,12 +26,18 @@ def out_of_bounds(program: Program, findings: Findings) -> None:
                 buffer = program.buffers[region.buffer]
                 if op.kind in COPIES and buffer.space == "gmem":
                     continue
-                for axis, ((start, stop), size) in enumerate(zip(region.box, buffer.shape)):
-                    if start < stop and (start < 0 or stop > size):
-                        findings.add(*wording.outside(program, op, region, axis))
-                        break
+                if (axis := axis_outside(region.box, buffer)) is not None:
+                    findings.add(*wording.outside(program, op, region, axis))
             if op.barrier is not None and not 0 <= op.index < program.barriers[op.barrier].count:
                 findings.add(*wording.no_barrier(program, op))
+
+
+def axis_outside(box: Box, buffer: Buffer) -> int | None:
+    """The first axis on which a box is not within its buffer, if there is one."""
+    for axis, ((start, stop), size) in enumerate(zip(box, buffer.shape)):
+        if start < stop and (start < 0 or stop > size):
+            return axis
+    return None
 
 
 def clipped(op: Op, region: Region, buffer: Buffer) -> Box:

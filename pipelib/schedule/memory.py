@@ -36,7 +36,7 @@ import math
 from collections import Counter
 
 from pipelib.schedule import wording
-from pipelib.schedule.bounds import arriving, clipped
+from pipelib.schedule.bounds import arriving, axis_outside, clipped
 from pipelib.schedule.cells import Access, Cell, Cells, is_empty
 from pipelib.schedule.order import Event, Order
 from pipelib.schedule.program import Buffer, Op, Program, Region
@@ -106,7 +106,8 @@ class Memory:
                     self.useful.add(_site(older.op, buffer))
                 self._compare(older, access, buffer)
         needed = arriving(access.op, region, self.program)
-        if not is_empty(needed) and not cells.is_covered(cells.at(needed)):
+        is_inside = not is_empty(needed) and axis_outside(box, buffer) is None
+        if is_inside and not cells.is_covered(cells.at(needed)):
             self.suspects.append(("uninitialized-read", access, buffer))
         cell.reads[access.key] = access
 
@@ -160,7 +161,7 @@ class Memory:
 
     def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         """Ordinary writes of SMEM that nothing has read when `by`, or the end, makes them void."""
-        if buffer.space != "smem":
+        if buffer.space != "smem" or axis_outside(cell.box, buffer) is not None:
             return
         for access in cell.writes.values():
             if access.is_ordinary and not access.was_read:

@@ -61,6 +61,24 @@ def test_a_slot_that_a_ring_has_not():
     assert "<strong>out-of-bounds</strong>: in step 2 the load" in report._repr_html_()
 
 
+def test_what_is_outside_is_neither_lost_nor_uninitialized():
+    def kernel(x, o, x_smem):
+        @pl.loop(0, 3)
+        def _(i):
+            x_smem[i] = x[...]
+
+        o[...] = x_smem[0] + x_smem[1] + x_smem[lax.axis_index("i") + 3]
+
+    x = like(64, 64)
+    options = dict(scratch_types=[plgpu.SMEM((2, 64, 64), jnp.float16)], grid=(1,))
+    made = kernels.of(kernel, x, grid_names=("i",), **options)
+    found = causes(pipelib.check(pipelib.trace(made, x)))
+    assert [cause.partition(" of axis")[0] for cause in found] == [
+        "in step 2 thread 0 writes `x_smem` at index 2",
+        "thread 0 reads `x_smem` at index 3",
+    ]
+
+
 def test_a_slot_before_the_first():
     report = pipelib.check(ring(slot=lambda i: lax.rem(i, 2) - 1))
     assert "in step 0 thread 0 reads `x_smem` at index -1 of axis 0" in causes(report)[1]

@@ -56,8 +56,8 @@ class Region(NamedTuple):
     """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape.
 
     It may reach beyond the buffer, as the op says it: `check` tells what is left out there, and
-    what is a fault. What is no box (every other row, columns of a reshaped ref) is rounded up to
-    the box around it, which is then not exact.
+    what is a fault. What is no box (every other row, columns of a reshaped ref) is several regions
+    of an ordinary access, or else one around it, which is then not exact.
     """
 
     buffer: int
@@ -185,7 +185,9 @@ class Program(NamedTuple):
             words.append(str(op.n))
         for verb, regions in (("reads", op.reads), ("writes", op.writes)):
             if regions:
-                words += [verb, ", ".join(map(self.index_of, regions))]
+                more = f" and {len(regions) - 2} more" if len(regions) > 4 else ""
+                shown = regions[:2] if more else regions
+                words += [verb, ", ".join(map(self.index_of, shown)) + more]
         if op.barrier is not None:
             words.append(f"on {self.barriers[op.barrier].name}[{op.index}] #{op.phase}")
         words += [f"({op.note})"] if op.note else []

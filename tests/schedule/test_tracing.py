@@ -1,7 +1,6 @@
 """The parts of the tracer alone: arithmetic and its cost, views, names."""
 
 import functools
-import math
 import types
 
 import jax
@@ -154,7 +153,7 @@ def test_scalars_are_free():
 
 
 def selected(shape, take, dtype=jnp.float16):
-    """The box of what `take` selects of a buffer in SMEM, by a read."""
+    """The regions of what `take` selects of a buffer in SMEM, by a read."""
 
     def kernel(x, o, smem):
         take(smem)[...]
@@ -162,7 +161,7 @@ def selected(shape, take, dtype=jnp.float16):
     scratch = [plgpu.SMEM(shape, dtype)]
     program = pipelib.trace(kernels.of(kernel, scratch_types=scratch), like(4, 64))
     (read,) = [op for op in program.threads[0] if op.kind == "read"]
-    return read.reads[0].box
+    return read.reads
 
 
 @pytest.mark.parametrize(
@@ -173,15 +172,56 @@ def selected(shape, take, dtype=jnp.float16):
         (lambda ref: ref.reshape(32, 64).at[8:24], ((1, 3), (0, 8), (0, 64))),
         (lambda ref: ref.at[1:3].reshape(16, 64).at[8:12], ((2, 3), (0, 4), (0, 64))),
         (lambda ref: ref.at[2].reshape(512).at[64:192], ((2, 3), (1, 3), (0, 64))),
-        # What is not contiguous is taken with what is between.
-        (lambda ref: ref.reshape(32, 64).at[8:16, 0:8], ((1, 2), (0, 8), (0, 64))),
         # Bits as of another dtype; transposed after.
         (lambda ref: ref.bitcast(jnp.int16).at[3, 0:2], ((3, 4), (0, 2), (0, 64))),
         (lambda ref: ref.reshape(32, 64).transpose((1, 0)).at[:, 0:8], ((0, 1), (0, 8), (0, 64))),
     ],
 )
 def test_regions_behind_other_shapes(take, box):
-    assert selected((4, 8, 64), take) == box
+    (region,) = selected((4, 8, 64), take)
+    assert region.box == box and region.is_exact
+
+
+def boxes(*rows, columns=(0, 64)):
+    return [((i, i + 1), (j, j + 1), columns) for i, j in rows]
+
+
+@pytest.mark.parametrize(
+    ("take", "parts"),
+    [
+        (lambda ref: ref.at[0, 1:8:3], boxes((0, 1), (0, 4), (0, 7))),
+        (lambda ref: ref.reshape(32, 64).at[7:9, 8:16], boxes((0, 7), (1, 0), columns=(8, 16))),
+        (lambda ref: ref.reshape(16, 128).at[4:6, 64:], boxes((1, 1), (1, 3))),
+    ],
+)
+def test_what_is_no_box_is_cut_into_boxes(take, parts):
+    regions = selected((4, 8, 64), take)
+    assert [region.box for region in regions] == parts
+    assert all(region.is_exact for region in regions)
+
+
+def test_rows_that_are_read_together_are_no_slots():
+    def slots(take):
+        scratch = [plgpu.SMEM((8, 64), jnp.float16)]
+        kernel = lambda x, o, smem: take(smem)
+        program = pipelib.trace(kernels.of(kernel, scratch_types=scratch), like(4, 64))
+        return program.buffers[-1].slots, program
+
+    assert slots(lambda ref: ref[2])[0] == 8
+    every_other, program = slots(lambda ref: ref[pl.ds(0, 4, 2)])
+    assert every_other is None
+    assert "read reads smem[0, 0:64], smem[2, 0:64], smem[4, 0:64], smem[6, 0:64]" in str(program)
+    _, many = slots(lambda ref: ref.reshape(64, 8)[:, 0:4])
+    assert "read reads smem[0, 0:4], smem[0, 8:12] and 62 more" in str(many)
+
+
+def test_what_is_too_many_boxes_is_rounded_up_to_one():
+    parts = lambda rows: selected((200, 8), lambda ref: ref.reshape(100, 16).at[:rows, 1:2])
+    assert [region.box for region in parts(64)] == [
+        ((row, row + 1), (1, 2)) for row in range(0, 128, 2)
+    ]
+    (region,) = parts(65)
+    assert region.box == ((0, 129), (0, 8)) and not region.is_exact
 
 
 def test_members_of_a_union_are_ranges_of_bytes():
@@ -204,20 +244,19 @@ def test_members_of_a_union_are_ranges_of_bytes():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_a_box_behind_a_reshape_holds_what_is_read(data):
+def test_the_boxes_behind_a_reshape_are_what_is_read(data):
     shape = data.draw(st.sampled_from([(4, 6), (2, 3, 4), (24,), (2, 2, 6)]))
     other = data.draw(st.sampled_from([(6, 4), (24,), (2, 12), (3, 2, 4), (2, 2, 2, 3)]))
     cuts = [sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for n in other]
     cuts = [(a, b) if a < b else (0, n) for (a, b), n in zip(cuts, other)]
     window = tuple(slice(a, b) for a, b in cuts)
     ranges = tuple(pl.ds(a, b - a) for a, b in cuts)
-    box = selected(shape, lambda ref: ref.reshape(*other).at[ranges])
+    regions = selected(shape, lambda ref: ref.reshape(*other).at[ranges])
     numbers = np.arange(24).reshape(shape)
-    read = set(numbers.reshape(other)[window].ravel())
-    covered = numbers[tuple(slice(a, b) for a, b in box)].ravel()
-    assert read <= set(covered)
-    if len(read) == max(read) - min(read) + 1 and math.prod(other[1:]) == math.prod(shape[1:]):
-        assert len(covered) == len(read)
+    read = sorted(numbers.reshape(other)[window].ravel())
+    windows = [tuple(slice(a, b) for a, b in region.box) for region in regions]
+    assert sorted(at for box in windows for at in numbers[box].ravel()) == read
+    assert all(region.is_exact for region in regions)
 
 
 # Names.

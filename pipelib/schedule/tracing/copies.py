@@ -31,11 +31,11 @@ def get(compiler: Compiler, eqn: Any) -> Step:
             value = _element(value, view.box(env)) if scalar and view.exact else OPAQUE
         env[out] = value
         if source.space != "regs":
-            region = view.region(thread, env)
+            regions = view.regions(thread, env)
             if source.space == "acc":
-                acc(thread, (region,), size=view.bytes(region), n=0)
+                acc(thread, regions, size=view.bytes(regions[0]), n=0)
             else:
-                emit(thread, (region,), size=view.bytes(region), n=waves)
+                emit(thread, regions, size=view.bytes(regions[0]), n=waves)
 
     return step
 
@@ -65,10 +65,10 @@ def put(compiler: Compiler, eqn: Any) -> Step:
         plain = target.space == "regs" and not target.shape
         target.value = held if plain and not isinstance(held, np.ndarray) else OPAQUE
         if target.space != "regs":
-            region = view.region(thread, env)
-            reads = (region,) if is_used else ()
+            regions = view.regions(thread, env)
+            reads = regions if is_used else ()
             (acc if target.space == "acc" else emit)(
-                thread, reads, (region,), size=view.bytes(region), n=waves
+                thread, reads, regions, size=view.bytes(regions[0]), n=waves
             )
 
     return step
@@ -94,8 +94,8 @@ def atomic(compiler: Compiler, eqn: Any) -> Step:
 
     def step(thread, env):
         view.ref(env).value = OPAQUE
-        region = view.region(thread, env)
-        emit(thread, (region,), (region,), size=view.bytes(region), note=f"atomic {kind}")
+        regions = view.regions(thread, env)
+        emit(thread, regions, regions, size=view.bytes(regions[0]), note=f"atomic {kind}")
 
     return step
 

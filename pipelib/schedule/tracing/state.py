@@ -286,7 +286,8 @@ def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
             for region in op.reads + op.writes:
                 if region.buffer in rings:
                     start, stop = region.box[0]
-                    if stop - start != 1:
+                    is_cut = op.kind in ("read", "write") and max(map(len, op[2:4])) > 1
+                    if stop - start != 1 or is_cut:
                         rings.discard(region.buffer)
     return tuple(b._replace(slots=b.shape[0]) if b.id in rings else b for b in buffers)
 

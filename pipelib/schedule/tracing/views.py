@@ -4,10 +4,12 @@ The model. A view is a stack of frames. A frame is an array, of which indexing t
 each axis and transposing reorders those; a transform that makes another array of the same bytes (a
 reshape, a bitcast, a member of a union, tiles put together) begins a frame upon it. A box in a
 frame is that of the bytes it covers in the frame below, as the smallest box around them: exact if
-they are contiguous there, as those of leading axes are. A region says whether it is exact.
+they are contiguous there, as those of leading axes are, and of a stride of 1. A region says whether
+it is exact. What an ordinary access selects is cut along its first axes until all parts are; if
+they would be too many, it is taken to be the box around them.
 
-Not covered: strides of more than 1 (the interval from the first element to the last is taken), and
-transforms that are not known by name, from which on the whole of what was selected is meant.
+Not covered: transforms that are not known by name, from which on the whole of what was selected is
+meant.
 """
 
 import math
@@ -24,6 +26,7 @@ from pipelib.schedule.tracing.source import UNKNOWN
 from pipelib.schedule.tracing.state import Ref, logical, space_of, untiled
 
 Box = tuple[tuple[int, int], ...]
+_MOST_BOXES = 64
 
 
 def data_dependent(what: str, line: str | None) -> ValueError:
@@ -143,6 +146,7 @@ class View:
         slots += [at.slot for _, at in self.peer if isinstance(at, At)]
         self._key = operator.itemgetter(slot, *dict.fromkeys(slots))
         self._regions: dict[Any, Region] = {}
+        self._parts: dict[Any, tuple[Region, ...]] = {}
         self._places: dict[Any, tuple[int, int]] = {}
 
     def _apply(self, transform: Any) -> None:
@@ -203,6 +207,31 @@ class View:
         except (KeyError, TypeError):
             self._regions[key] = region = self.part(thread, env, None)
             return region
+
+    def regions(self, thread: Any, env: list) -> tuple[Region, ...]:
+        """The region, or exact ones that make it up, if it is no box and they are not too many."""
+        region = self.region(thread, env)
+        if region.is_exact or not self.exact or self.elements is None:
+            return (region,)
+        key = self._key(env)
+        if key not in self._parts:
+            self._parts[key] = self._cut(thread, env) or (region,)
+        return self._parts[key]
+
+    def _cut(self, thread: Any, env: list) -> tuple[Region, ...]:
+        """The exact parts, or none if they are too many or cannot be had."""
+        boxes, parts = [tuple((0, size) for size in self.shape)], []
+        while boxes:
+            box = boxes.pop()
+            part = self.part(thread, env, box)
+            if part.is_exact:
+                parts.append(part)
+                continue
+            axis = next((i for i, (start, stop) in enumerate(box) if stop - start > 1), None)
+            if axis is None or box[axis][1] - box[axis][0] + len(boxes) + len(parts) > _MOST_BOXES:
+                return ()
+            boxes += [(*box[:axis], (at, at + 1), *box[axis + 1 :]) for at in range(*box[axis])]
+        return tuple(sorted(parts))
 
     def part(self, thread: Any, env: list, inner: Box | None) -> Region:
         """The region of a box in the view."""

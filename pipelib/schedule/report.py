@@ -20,6 +20,7 @@ resource             more shared memory or registers than there are
 
 import html
 import linecache
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class Report:
     """The findings of one program, an iterable; `ok` if there are none.
 
     `str` of it reads like a compiler's errors, and a notebook shows it as HTML. `notes` say what
-    the check left out.
+    the check left out; the `verdict` is its last line.
 
     Example:
       >>> program = gallery.GALLERY["lapped-waiter"].program(fixed=False)
@@ -93,15 +94,17 @@ class Report:
     def __str__(self) -> str:
         parts = [self._text(finding) for finding in self]
         parts += [f"note: {note}" for note in self.notes]
-        return "\n\n".join([*parts, self._verdict()])
+        return "\n\n".join([*parts, self.verdict])
 
     __repr__ = __str__
 
-    def _verdict(self) -> str:
+    @property
+    def verdict(self) -> str:
+        """The last line of `str`: how many findings, in which block of a grid of several."""
         ops = sum(map(len, self.program.threads))
-        seen = f"{ops:,} ops of {count(len(self.program.threads), 'thread')} checked"
+        seen = f"{count(ops, 'op')} of {count(len(self.program.threads), 'thread')} checked"
         found = count(len(self), "finding") if self.findings else "no finding"
-        return f"{self.program.name}: {found} ({seen})"
+        return f"{self.program.name}: {found}{_within_grid(self.program)} ({seen})"
 
     def _text(self, finding: Finding) -> str:
         lines = [f"{finding.kind}: {finding.cause}"]
@@ -130,7 +133,7 @@ class Report:
         """The report for a notebook; colours are the page's own."""
         parts = [self._html(finding) for finding in self]
         parts += [f"<p><em>note:</em> {html.escape(note)}</p>" for note in self.notes]
-        return f"<div>{''.join(parts)}<p>{html.escape(self._verdict())}</p></div>"
+        return f"<div>{''.join(parts)}<p>{html.escape(self.verdict)}</p></div>"
 
     def _html(self, finding: Finding) -> str:
         rows = []
@@ -150,6 +153,14 @@ def thread_name(program: Program, thread: int) -> str:
     each = len(program.threads) // program.blocks
     block = f"block {thread // each} of the cluster, " if program.blocks > 1 else ""
     return f"{block}thread {thread % each}"
+
+
+def _within_grid(program: Program) -> str:
+    """Where in its grid a program is from, since the others may have faults that it has not."""
+    if math.prod(program.grid) <= 1:
+        return ""
+    which = "cluster" if program.blocks > 1 else "block"
+    return f" in {which} {program.block[: len(program.grid)]} of grid {program.grid}"
 
 
 def truncation(program: Program) -> str:

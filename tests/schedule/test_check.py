@@ -1,5 +1,7 @@
 """What `check` finds in small programs, and in which words."""
 
+import html
+
 import jax
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -61,7 +63,21 @@ def lines(finding):
 def test_a_right_program_has_no_finding():
     report = check(program(*ring(7)))
     assert report.ok and len(report) == 0 and list(report) == []
-    assert str(report) == "hand-made: no finding (33 ops of 2 threads checked)"
+    assert str(report) == "hand-made: no finding (33 ops of 2 threads checked)" == report.verdict
+
+
+def test_the_verdict_says_where_in_the_grid_the_program_is_from():
+    where = dict(grid=(4, 2), block=(3, 1))
+    found = check(program([load(0, 0, line="k.py:2")])._replace(**where))
+    assert found.verdict == (
+        "hand-made: 1 finding in block (3, 1) of grid (4, 2) (1 op of 1 thread checked)"
+    )
+    assert html.escape(found.verdict) in found._repr_html_()
+    several = dict(cluster=(2,), block=(3, 1, 0), blocks=2)
+    found = check(program(*ring(7))._replace(**where | several))
+    assert "no finding in cluster (3, 1) of grid (4, 2) (" in found.verdict
+    alone = check(program(*ring(7))._replace(grid=(1, 1), block=(0, 0)))
+    assert alone.verdict == "hand-made: no finding (33 ops of 2 threads checked)"
 
 
 # Races.

@@ -1,7 +1,8 @@
 """Software pipelining for GPU kernels in JAX Pallas (Mosaic GPU, Hopper).
 
-``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are drop-in supersets of
-the functions of the same names in ``jax.experimental.pallas.mosaic_gpu``.
+``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are, on Hopper, drop-in
+supersets of the functions of the same names in
+``jax.experimental.pallas.mosaic_gpu``.
 ``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
 and deadlocks in it; ``simulate`` gives it times, and a timeline to draw.
 """
@@ -23,3 +24,7 @@ def __getattr__(name: str) -> Any:
     from pipelib import schedule
 
     return getattr(schedule, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

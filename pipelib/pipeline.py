@@ -35,9 +35,10 @@ def emit_pipeline(
 ) -> Callable[..., Any]:
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
-    A drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. Beyond it: pytrees of
-    specs; a block that consecutive steps visit is built up in one slot and stored once, after the
-    last; outputs in the GPU interpreter.
+    On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline` (which also
+    runs pipelines of inputs only on GPUs before). Beyond it: pytrees of specs; a block that
+    consecutive steps visit is built up in one slot and stored once, after the last; outputs in the
+    GPU interpreter.
 
     Args:
       body: called at each step as `body(indices, *in_refs, *out_refs)`, with a tuple of int32
@@ -47,6 +48,8 @@ def emit_pipeline(
       in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, a leaf an operand. Index
         maps count blocks, not elements; a block that no step visits is not written. A slot of an
         input is loaded again when step s + d ends, d being its `plgpu.BlockSpec(delay_release=d)`.
+        An input whose block does not change is loaded again at each step all the same, and has all
+        slots, as upstream: copy what all steps share once, before the pipeline.
       max_concurrent_steps: slots of each ring, 1 (no overlap) to 32; no more than there are steps.
       init_carry: a pytree of arrays, or None for no carry.
       ordinary_reads: whether the body reads inputs with ordinary loads (`ref[...]`). False, right

@@ -16,7 +16,8 @@ store(s) starts     body(s), and `commit_smem` after it
 
 Inputs with the same `delay_release` are released together and form a *channel*. An output takes its
 next slot when its block changes, not at each step, and the block is stored after the last of its
-consecutive steps: steps that visit the same block build it up together.
+consecutive steps: steps that visit the same block build it up together. An input is loaded at each
+step, whether its block has changed or not.
 
 Not covered: GPUs before Hopper; what else a body does with its refs; `wgmma` that reads a slot for
 more than `delay_release` steps; a block left and visited again, whose stores may change places.

@@ -2,7 +2,8 @@
 
 The model. An *operand* is one leaf of `in_specs` or `out_specs`. In SMEM it has a ring of slots,
 each of its block's shape; an output whose index map uses no grid index has one slot, because its
-block never changes; an operand pinned to GMEM has none, and the body gets its GMEM ref.
+block never changes (such an input has all, and is loaded at each step); an operand pinned to GMEM
+has none, and the body gets its GMEM ref.
 
 What can be known to be wrong before a kernel is traced is refused here.
 """

@@ -55,16 +55,18 @@ def emit_pipeline_warp_specialized(
 ) -> Callable[..., None]:
     """Makes a pipeline with a memory thread, inside a Pallas kernel.
 
-    A drop-in superset of `mosaic_gpu`'s function of this name. Beyond it: outputs of several
-    compute threads; no inputs, or some in GMEM or not using the grid; a `delay_release` for each;
-    any memory thread; chains with `delay_release`; and what this package's `emit_pipeline` has.
+    On Hopper, a drop-in superset of `mosaic_gpu`'s function of this name. Beyond it: outputs of
+    several compute threads; no inputs, or some in GMEM or not using the grid; a `delay_release` for
+    each; any memory thread; chains with `delay_release`; and what this package's `emit_pipeline`
+    has.
 
     Args:
       body: called at each step by each compute thread as `body(indices, *in_refs, *out_refs,
         *produced, *consumed, carry)`: barriers only if manual, in the tree of `in_specs` (None for
         a pinned input); a carry only with `compute_context`, and then it returns the next. All
         threads get the same refs and divide the work themselves.
-      grid, in_specs, out_specs, max_concurrent_steps, ordinary_reads: as in `emit_pipeline`; an
+      grid, in_specs, out_specs, max_concurrent_steps, ordinary_reads: as in `emit_pipeline` (an
+        input whose block does not change is loaded again at each step, and has all slots); an
         input's `collective_axes` multicasts it along a cluster axis.
       memory_registers: of each lane of the memory thread, 24 to 256, a multiple of 8.
       wg_axis: the kernel's thread axis, of size `num_compute_wgs + 1`.

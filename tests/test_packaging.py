@@ -1,7 +1,10 @@
 """The package: a wheel of pipelib alone, a light import."""
 
+import ast
 import json
 import pathlib
+import pydoc
+import re
 import subprocess
 import sys
 import zipfile
@@ -72,6 +75,19 @@ BASE = (
     "import jax, numpy, jax.extend, jax.experimental.pallas,"
     " jax.experimental.pallas.mosaic_gpu"
 )
+
+
+LAZY = "trace", "check", "simulate", "explore", "player", "sweep", "H100", "H200"
+
+
+def test_the_names_that_are_loaded_late_are_listed():
+    """Before they are asked for, as a shell completes them, and in `help`."""
+    program = "import pipelib, pydoc; print(dir(pipelib)); print(pydoc.render_doc(pipelib))"
+    listed, text = python("-c", program).stdout.split("\n", 1)
+    listed, text = ast.literal_eval(listed), pydoc.plain(text)
+    assert {*LAZY, "emit_pipeline", "__all__"} <= {*listed} and listed == sorted({*listed})
+    for name in LAZY:
+        assert re.search(rf"^    {name}(\(| = )", text, re.MULTILINE), name
 
 
 def test_importing_pipelib_loads_jax_and_numpy_only():

@@ -64,11 +64,13 @@ def matmul(
         "The fallback" in the module.
       config: by default that of the most similar product that was tuned on this GPU or another
         Hopper (`pipelib.kernels.tuned`; `tune` finds more), or else `default_config`.
-      epilogue: a function of float32 arrays of one shape, the product and each operand, that works
-        on each element alone; called with parts, in registers, and with the whole without the
-        kernel. It captures no arrays, only numbers. JAX compiles anew for each function object, so
-        pass the same one. JAX 0.11 compiles no `jax.custom_jvp`: for `jax.nn.relu` write
-        `jnp.maximum(x, 0.0)`.
+      epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
+        elementwise, along rows and along columns: it is called with parts of the result, in
+        registers (with the whole where the kernel is not used). One that keeps the shape but looks
+        at other elements (`softmax`, `cumsum`, `x - x.max()`) is not found out, and gives wrong
+        results, of one part's rows and columns. It captures no arrays, only numbers. JAX compiles
+        anew for each function object, so pass the same one. JAX 0.11 compiles no `jax.custom_jvp`:
+        for `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
       operands: of the epilogue: a residual [M, N], a bias [N] or [1, N], a scale of rows [M, 1], a
         number []; float32, float16 or bfloat16.
       out_dtype: float16, bfloat16 or float32. By default that of `a`, bfloat16 for float8.
@@ -228,7 +230,7 @@ def _check_epilogue(epilogue: Epilogue | None, operands: tuple[jax.Array, ...]) 
                 f"matmul: {len(operands)} operands but no epilogue, which would use them."
             )
         return
-    part = jax.ShapeDtypeStruct((3, 5), jnp.float32)  # nothing but an elementwise function fits
+    part = jax.ShapeDtypeStruct((3, 5), jnp.float32)  # shows a change of shape, not what it mixes
     parts = [part] * (1 + len(operands))
     closed, out = jax.make_jaxpr(epilogue, return_shape=True)(*parts)
     if getattr(out, "shape", None) != part.shape:

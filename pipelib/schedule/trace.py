@@ -78,6 +78,7 @@ def trace(
     block: int | tuple[int, ...] | None = None,
     max_steps: int | None = None,
     call: int | None = None,
+    **others: Any,
 ) -> Program:
     """What each Pallas thread of one cluster of a Mosaic GPU kernel does, in order.
 
@@ -90,9 +91,11 @@ def trace(
         zeros.
       max_steps: no loop runs for more steps. A thread ends there, and the program is `truncated`.
       call: which kernel, from 0, if the function calls several.
+      **others: none; the function's own keywords are bound to it with `functools.partial`.
 
     Raises:
-      TypeError: `kernel` is no function; `block`, `max_steps` or `call` is not of integers.
+      TypeError: `kernel` is no function; `block`, `max_steps` or `call` is not of integers; other
+        keywords.
       ValueError: no kernel or several, no arguments where it takes some, a block outside the grid,
         flow that depends on tensors.
       NotImplementedError: a kernel for a TPU, Triton or Blackwell; a primitive that has effects and
@@ -108,6 +111,12 @@ def trace(
       wait on produced.0[0] #0 step (0,)
       read reads smem.0[0, 0, 0, 0:128] step (0,)
     """
+    if others:
+        bound = ", ".join(f"{name}=..." for name in others)
+        raise TypeError(
+            f"trace takes block=, max_steps= and call=, and hands no keywords on, so {bound} would"
+            f" be lost: trace functools.partial(function, {bound})."
+        )
     for name, value in (("max_steps", max_steps), ("call", call)):
         if value is not None:
             expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")

@@ -1,5 +1,6 @@
 """What each function of the schedule says of an argument of the wrong type."""
 
+import functools
 import re
 
 import pytest
@@ -33,6 +34,18 @@ A_FACTORY = "a function, not a value of type {}: give one that returns (kernel, 
 )
 def test_what_is_no_program_or_no_machine(function, text, wrong):
     told(function, wrong, text.format(type(wrong).__name__))
+
+
+def test_the_function_s_own_keywords():
+    text = (
+        "trace takes block=, max_steps= and call=, and hands no keywords on, so waits=...,"
+        " delay=... would be lost: trace functools.partial(function, waits=..., delay=...)."
+    )
+    args = like(64, 128), like(128, 64)
+    told(lambda x: pipelib.trace(x, *args, block=0, waits=1, delay=1), kernels.matmul, text)
+    bound = functools.partial(kernels.matmul, waits=1, delay=1)
+    waits = {op.n for op in pipelib.trace(bound, *args).threads[0] if op.kind == "wgmma_wait"}
+    assert 1 in waits
 
 
 @pytest.mark.parametrize("wrong", [3, "timeline", PROGRAM, [TIMELINE]])

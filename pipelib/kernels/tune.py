@@ -26,10 +26,12 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
+from pipelib import specs
 from pipelib.bench import provenance
 from pipelib.kernels.candidates import candidates, neighbours, starts
-from pipelib.kernels.matmul import matmul
-from pipelib.kernels.matmul_config import MatmulConfig
+from pipelib.kernels.matmul import _addressable, _check_dtypes, _out_dtype, matmul
+from pipelib.kernels.matmul_blocks import Product
+from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 from pipelib.kernels.products import SEED, Measured, Problem, tolerance
 from pipelib.kernels.workers import Failed, Task, Workers
 
@@ -103,14 +105,16 @@ def tune(
     Args:
       m, n, k, dtype, transpose_a, transpose_b, out_dtype: the product, as `matmul`'s.
       configs: what to measure, all of it. By default a search among `candidates`.
-      limit: the most configurations that are measured.
-      samples: launches of each; of the best ones, five times as many.
-      jobs: processes that compile. By default one less than the CPUs.
+      limit: the most configurations that are measured, 1 or more.
+      samples: launches of each, 1 or more; of the best ones, five times as many.
+      jobs: processes that compile, 1 or more. By default one less than the CPUs.
       path: a record to write the search to, beside others that it has.
       log: called with a line for each configuration.
 
     Raises:
-      ValueError: there is no configuration to measure.
+      TypeError: dtypes that `matmul` does not multiply or store; arguments of other types.
+      ValueError: a product that `matmul` refuses, or makes without its kernel; numbers that are not
+        as above; no configuration to measure; a `path` that cannot be written.
       RuntimeError: none of them ran and was right; says why the first did not.
 
     Example:
@@ -122,8 +126,10 @@ def tune(
       RuntimeError: tune: none of 1 configurations ran and was right for
       512x512x512 bfloat16 ...
     """
-    names = [None if x is None else jnp.dtype(x).name for x in (dtype, out_dtype)]
-    problem = Problem(m, n, k, names[0], transpose_a, transpose_b, names[1])
+    problem = _problem((m, n, k), dtype, bool(transpose_a), bool(transpose_b), out_dtype)
+    _check_search(configs, limit=limit, samples=samples, jobs=jobs)
+    if path is not None:
+        _check_record(pathlib.Path(path))
     with search_workers(jobs) as workers:
         on_gpu = OnGpu(workers, problem, functools.partial(ours, problem), samples)
         found = tune_with(on_gpu, problem, configs=configs, limit=limit, log=log)
@@ -136,6 +142,69 @@ def tune(
             f" first, {found.rows[0].config}: {found.rows[0].reason}."
         )
     return found.best.config
+
+
+def _problem(
+    sizes: Sequence[Any], dtype: Any, transpose_a: bool, transpose_b: bool, out_dtype: Any
+) -> Problem:
+    """The product that is asked for, which must be one that the kernel makes."""
+    m, n, k = (specs.integer(f"tune: {name}", size) for name, size in zip("mnk", sizes))
+    if min(m, n, k) < 1:
+        raise ValueError(f"tune: {m=}, {n=} and {k=} must be 1 or more: what is empty has no time.")
+    try:
+        dtype = jnp.dtype(dtype).name
+    except TypeError:
+        raise specs.wrong_type("tune: dtype", dtype, "it is that of the factors") from None
+    problem = Problem(m, n, k, dtype, transpose_a, transpose_b)
+    a, b = problem.factors
+    # What `matmul` would say in each worker is said in its own words, before there is one.
+    _check_dtypes(a, b, transpose_a, transpose_b)
+    stored = _out_dtype(a, out_dtype)
+    product = Product(transpose_a, transpose_b, None, None, stored)
+    if not _addressable(a, b, (), product):
+        raise ValueError(
+            f"tune: a {a.shape}, b {b.shape} and the output {(m, n)} must all have rows of a"
+            f" multiple of {SWIZZLE} bytes, and at most {PIECE_ROWS} rows or a multiple of them;"
+            " since they do not, matmul makes this product without its kernel, and no configuration"
+            " applies."
+        )
+    return problem if out_dtype is None else problem._replace(out_dtype=stored.name)
+
+
+def _check_search(configs: Any, **numbers: Any) -> None:
+    """Raises for what is no list of configurations, and for a number below 1."""
+    for name, number in numbers.items():
+        if number is not None and specs.integer(f"tune: {name}", number) < 1:
+            raise ValueError(f"tune: {name}={number} is less than 1, so nothing would be measured.")
+    if configs is None:
+        return
+    if not isinstance(configs, Sequence):
+        because = "what is to be measured comes in a list, a single one too"
+        raise specs.wrong_type("tune: configs", configs, because)
+    for i, config in enumerate(configs):
+        if not isinstance(config, MatmulConfig):
+            because = "a MatmulConfig says how a product is divided"
+            raise specs.wrong_type(f"tune: configs[{i}]", config, because)
+
+
+def _check_record(path: pathlib.Path) -> None:
+    """Raises ValueError if `write_search` could not read and write here in the end."""
+    try:
+        _searches(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = _part(path)
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"tune: path={str(path)!r} cannot be written ({error.strerror}), so the search would be"
+            " lost: name a file in a folder of yours."
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"tune: path={str(path)!r} is no record of searches, to which this one could be added:"
+            " name another file."
+        ) from error
 
 
 def tune_with(
@@ -302,7 +371,7 @@ def _prepare_provenance() -> Callable[[], dict[str, Any]]:
 
 def write_search(path: pathlib.Path, problem: Problem, found: Found, facts: dict) -> None:
     """Writes a search into a record, in place of an earlier one of the same problem."""
-    kept = json.loads(path.read_text("utf-8"))["searches"] if path.exists() else []
+    kept = _searches(path)
     fields = [field.name for field in dataclasses.fields(MatmulConfig)]
     values = lambda config: [getattr(config, name) for name in fields]
     rounded = lambda us: [round(t, 2) for t in us]
@@ -319,10 +388,20 @@ def write_search(path: pathlib.Path, problem: Problem, found: Found, facts: dict
     write_lines(path, "searches", [*kept, new])
 
 
+def _searches(path: pathlib.Path) -> list[dict]:
+    """Those of a record; none if it is to be written first."""
+    return json.loads(path.read_text("utf-8"))["searches"] if path.exists() else []
+
+
+def _part(path: pathlib.Path) -> pathlib.Path:
+    """What stands beside a record while it is written."""
+    return path.with_suffix(".part")
+
+
 def write_lines(path: pathlib.Path, name: str, items: Sequence[Any]) -> None:
     """Writes a JSON object of one list, an item on a line; whole, or not at all."""
     lines = ",\n".join(json.dumps(item) for item in items)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
+    part = _part(path)
     part.write_text(f'{{"{name}": [\n{lines}\n]}}\n', "utf-8")
     part.replace(path)

@@ -5,6 +5,7 @@ import functools
 import json
 import math
 import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -239,6 +240,92 @@ def test_nothing_to_measure_is_refused():
     with pytest.raises(ValueError) as error:
         tune_with(Fake(lambda _: 1.0), SQUARE, configs=[])
     assert "no configuration to measure for 4096x4096x4096 bfloat16 NN" in str(error.value)
+
+
+# What is refused before any process begins.
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    def begun(_):
+        pytest.fail("processes have begun")
+
+    monkeypatch.setattr(sys.modules[search.__module__], "search_workers", begun)
+
+
+def refused(*sizes, **options):
+    """What `tune` says of a product of 512 x 512 x 512 bfloat16, but for these."""
+    with pytest.raises((ValueError, TypeError)) as error:
+        public_tune(*(sizes or (512,) * 3), **dict(dtype="bfloat16", limit=1) | options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "text"),
+    [
+        ((0, 512, 512), {}, "tune: m=0, n=512 and k=512 must be 1 or more: what is empty has no"),
+        (("a", 512, 512), {}, "tune: m='a' has type str, but a kernel is compiled for it, so"),
+        ((512, 512, 64.0), {}, "tune: k=64.0 has type float, but a kernel is compiled for it"),
+        ((), dict(dtype="nonsense"), "tune: dtype='nonsense' has type str, but it is that of the"),
+        ((), dict(dtype="float32"), "matmul: a is float32, but wgmma multiplies here float16, bf"),
+        ((), dict(out_dtype="int8"), "matmul: out_dtype=int8 is none of float16, bfloat16, float3"),
+        ((), dict(dtype="float8_e4m3fn"), "matmul: transpose_a=False and transpose_b=False in flo"),
+        ((), dict(limit=0), "tune: limit=0 is less than 1, so nothing would be measured."),
+        ((), dict(samples=0), "tune: samples=0 is less than 1, so nothing would be measured."),
+        ((), dict(jobs=-1), "tune: jobs=-1 is less than 1, so nothing would be measured."),
+        ((), dict(jobs=0), "tune: jobs=0 is less than 1, so nothing would be measured."),
+        ((), dict(configs=[MatmulConfig(), 3]), "tune: configs[1]=3 has type int, but a MatmulCon"),
+        ((), dict(configs=MatmulConfig()), "has type MatmulConfig, but what is to be measured com"),
+    ],
+)
+def test_what_cannot_be_tuned(no_workers, sizes, options, text):
+    assert text in refused(*sizes, **options)
+
+
+@pytest.mark.parametrize("transposed", [dict(), dict(transpose_a=True), dict(transpose_b=True)])
+@pytest.mark.parametrize("sizes", [(500, 500, 500), (17, 512, 512), (512, 512, 65)])
+def test_what_matmul_makes_without_its_kernel(no_workers, sizes, transposed):
+    problem = Problem(*sizes, **transposed)
+    a, b = (x.shape for x in problem.factors)
+    assert refused(*sizes, **transposed) == (
+        f"tune: a {a}, b {b} and the output {sizes[:2]} must all have rows of a multiple of 128"
+        " bytes, and at most 8 rows or a multiple of them; since they do not, matmul makes this"
+        " product without its kernel, and no configuration applies."
+    )
+
+
+def test_a_record_that_could_not_be_written(no_workers, tmp_path):
+    (taken := tmp_path / "file").write_text("[]", "utf-8")
+    for path in (tmp_path, taken / "tune.json"):
+        text = refused(path=path)
+        assert text.startswith(f"tune: path={str(path)!r} cannot be written (")
+        assert text.endswith("), so the search would be lost: name a file in a folder of yours.")
+    for other in ("[]", "no JSON", '{"groups": []}'):
+        taken.write_text(other, "utf-8")
+        assert refused(path=taken) == (
+            f"tune: path={str(taken)!r} is no record of searches, to which this one could be added:"
+            " name another file."
+        )
+        assert taken.read_text("utf-8") == other
+
+
+def test_what_can_be_tuned_gets_as_far_as_the_workers(monkeypatch, tmp_path):
+    class BegunError(Exception):
+        pass
+
+    def begin(jobs):
+        raise BegunError(jobs)
+
+    monkeypatch.setattr(sys.modules[search.__module__], "search_workers", begin)
+    path = tmp_path / "new" / "tune.json"
+    for options in (
+        dict(), dict(dtype=jnp.float8_e4m3fn, transpose_b=True), dict(out_dtype=jnp.float32),
+        dict(jobs=3, configs=(MatmulConfig(),), path=path), dict(m=8), dict(m=1, transpose_b=True),
+    ):  # fmt: skip
+        with pytest.raises(BegunError) as error:
+            public_tune(**dict(m=512, n=512, k=512, dtype="bfloat16") | options)
+        assert error.value.args == (options.get("jobs"),)
+    assert list(path.parent.iterdir()) == [], "nothing is left where it was tried"
 
 
 def test_without_a_gpu_nothing_runs_and_the_error_says_why():

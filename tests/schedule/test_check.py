@@ -8,7 +8,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib import specs
-from pipelib.schedule import check
+from pipelib.schedule import check, resources
 from pipelib.schedule.program import Barrier, Buffer, Op, Region
 from tests.schedule import build, kernels
 from tests.schedule.build import (
@@ -553,6 +553,27 @@ def test_more_registers_than_there_are():
         "The accumulators of thread 0 take 512 registers a lane at once, and it has 255: they spill"
         " to local memory."
     )
+
+
+def test_the_checker_s_limits_are_the_emitters():
+    """Neither imports the other, so each has the numbers; here they are held to each other."""
+    assert resources.SMEM_BYTES == specs.SMEM_BYTES
+    assert resources.REGISTERS == specs.REGISTERS * 128
+    most = lambda size: check(program([], smem_bytes=size)).ok
+    assert most(specs.SMEM_BYTES) and not most(specs.SMEM_BYTES + 1)
+
+
+@pytest.mark.parametrize("threads", range(1, 9))  # of 128 lanes, so 1,024 at most
+def test_a_block_begins_with_as_many_registers_for_the_checker_as_for_the_emitters(threads):
+    begin = specs.begin_registers(threads)
+    asking = lambda *registers: check(program(*[[]] * threads, registers=registers))
+    equally = (begin,) * (threads - 1)
+    assert asking(*equally, begin).ok and asking(*[None] * threads).ok
+    cause = only(asking(*equally, begin + 8), "resource").cause
+    assert f"begins with {threads} x {begin} = {threads * begin}: who asks last" in cause
+    # A thread that asks for none keeps what it began with.
+    cause = only(asking(*[None] * (threads - 1), begin + 8), "resource").cause
+    assert f"for {' + '.join(map(str, (*equally, begin + 8)))} = {threads * begin + 8} reg" in cause
 
 
 @pytest.mark.parametrize("memory_registers", [24, 32, 40, 48, 64, 256])

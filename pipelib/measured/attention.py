@@ -119,6 +119,18 @@ def _ours(group: Group, best: str | None) -> str:
     return f"{group.cell(best)} ({name})" if name else group.cell(best)
 
 
+def variants_table(found: list[Group]) -> str:
+    """A row for each of our configurations: TFLOP/s ± half the distance between quartiles."""
+    if not found:
+        return NONE
+    every = dict.fromkeys(name for group in found for name in group.contenders)
+    ours = [name for name in every if name == OURS or name.startswith(f"{OURS}, ")]
+    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "as it picks"
+    rows = [[words(name), *(group.cell(name) for group in found)] for name in ours]
+    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
+    return results.table(["ours", *(group.shape for group in found)], rows)
+
+
 def ladder_table(found: list[Group]) -> str:
     """A row for each rung: TFLOP/s ± half the distance between quartiles, for each problem."""
     if not found:

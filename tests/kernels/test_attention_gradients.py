@@ -184,7 +184,7 @@ def test_one_kernel():
 
 # Traced and checked.
 
-FUSED = AttentionConfig(fused=GradientConfig())
+FUSED = AttentionConfig(fused=True)
 
 
 def traced(arrays, block, call, config, **options):
@@ -209,30 +209,45 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
         assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
 
 
-@pytest.mark.parametrize("probabilities", ["registers", "interpreted"])
+@pytest.mark.parametrize(
+    ("head_dim", "probabilities"), [(64, "registers"), (128, "registers"), (128, "interpreted")]
+)
 @pytest.mark.parametrize("mask", MASKS)
-def test_check_finds_nothing_in_one_kernel(mask, probabilities):
-    config = AttentionConfig(fused=GradientConfig(), probabilities=probabilities)
-    arrays = operands(512, 512, 4, 2, 128)
+def test_check_finds_nothing_in_one_kernel(mask, head_dim, probabilities):
+    config = AttentionConfig(fused=True, probabilities=probabilities)
+    arrays = operands(512, 512, 4, 2, head_dim)
     for block in (0, 3):
         program = traced(arrays, (0, 1, block), 1, config, **MASKS[mask])
         assert list(pipelib.check(program, strict=True)) == []
-    assert program.smem_bytes <= config.fused.smem_bytes(3, 128, not config.in_place)
+    (kernel,) = config.gradients(head_dim)
+    assert program.smem_bytes <= kernel.smem_bytes(3, head_dim, not config.in_place)
 
 
-def test_what_is_added_to_dq():
-    """All queries of both heads of the block's K, by each thread its columns, zeros before."""
-    program = traced(operands(256, 256, 4, 2, 128), (0, 1, 0), 1, FUSED)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_what_is_added_to_dq(head_dim):
+    """All of both heads of the block's K, by each thread its queries or columns; zeros before."""
+    program = traced(operands(256, 256, 4, 2, head_dim), (0, 1, 0), 1, FUSED)
     for thread, first in ((0, 0), (1, 64)):
         adds = [op for op in program.threads[thread] if op.note == "reduces by add"]
         (target,) = {program.buffers[op.writes[0].buffer] for op in adds}
         assert (target.role, target.dtype) == ("in/out", "float32")
-        columns = first, first + 64
+        rows = range(0, 256, 64) if head_dim == 128 else range(first, 256, 128)
+        columns = (first, first + 64) if head_dim == 128 else (0, 64)
         blocks = [
             ((0, 1), (row, row + 64), (head, head + 1), columns)
-            for head in (2, 3) for row in range(0, 256, 64)
+            for head in (2, 3) for row in rows
         ]  # fmt: skip
         assert [op.writes[0].box for op in adds] == [blocks[0], *blocks]
+
+
+def test_one_kernel_is_picked_from_the_head():
+    """For the GPU and for the interpreter; none for heads of 256."""
+    config = AttentionConfig(fused=True)
+    assert config.gradients(64) == (GradientConfig(block=128, memory_registers=24),)
+    assert config.gradients(128) == (GradientConfig(memory_registers=24),)
+    assert config.gradients(256) is None
+    small_one = AttentionConfig(fused=True, probabilities="interpreted").gradients(64)
+    assert small_one == (GradientConfig(compute_threads=1),)
 
 
 def test_causal_blocks_skip_what_is_masked():
@@ -321,9 +336,9 @@ def test_vmap_lowers():
     assert text.count("@mosaic_gpu_v2(") == 3
 
 
-def sharded(**options):
-    """Over the heads, and over the batch."""
-    mesh = jax.make_mesh((1, 1), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+def sharded(over=(1, 1), **options):
+    """Over the batch, and over the heads, on so many devices each."""
+    mesh = jax.make_mesh(over, ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     spec = P("b", None, "h")
     call = lambda q, k, v: attention(q, k, v, causal=True, **options)
     return jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
@@ -451,11 +466,27 @@ def test_on_gpu(case, head_dim, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize(("head_dim", "dtype"), [(128, HALF), (128, BRAIN), (64, HALF)])
 @pytest.mark.parametrize("case", ON_GPU)
-def test_one_kernel_on_gpu(case, dtype):
+def test_one_kernel_on_gpu(case, head_dim, dtype):
     shape, options = ON_GPU[case]
-    check(operands(*shape, 128, dtype, batch=2), config=FUSED, **options)
+    check(operands(*shape, head_dim, dtype, batch=2), config=FUSED, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", [None, FUSED])
+def test_shard_map_on_two_gpus(config):
+    if len(jax.devices()) < 2:
+        pytest.skip("needs two GPUs")
+    arrays = operands(200, 136, 4, 2, 128, batch=2)
+    d_out, d_lse = cotangents(arrays[0])
+    expected = exact_gradients(*arrays, d_out, 0.0 * d_lse, causal=True)
+    for over in ((2, 1), (1, 2)):
+        call = sharded(over, config=config)
+        found = jax.jit(lambda *arrays: jax.vjp(call, *arrays)[1](d_out))(*arrays)
+        for one, other in zip(found, expected):
+            error = np.linalg.norm(np.asarray(one).astype(np.float64) - other)
+            assert error <= TOLERANCE["float16"] * np.linalg.norm(other)
 
 
 @pytest.mark.gpu
@@ -468,7 +499,9 @@ def test_many_launches_agree():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("head_dim", "config"), [(64, None), (128, None), (128, FUSED)])
+@pytest.mark.parametrize(
+    ("head_dim", "config"), [(64, None), (128, None), (64, FUSED), (128, FUSED)]
+)
 @pytest.mark.parametrize("causal", [False, True])
 def test_ptxas_waits_for_no_product(causal, head_dim, config, monkeypatch, capfd):
     monkeypatch.setenv("MOSAIC_GPU_DUMP_PTXAS", "1")

@@ -102,13 +102,22 @@ def test_turns():
     assert attention._PAIRS == [("rung 0", "rung 2"), ("rung 1", "rung 3")]
 
 
+def test_variants():
+    """Ours alone, each with its name, and cuDNN."""
+    table = attention.variants_table([GROUP, LADDER])
+    assert row(table, "as it picks")[1:] == ["500 ± 0.0%", "-"]
+    assert row(table, "tuned")[1:] == ["625 ± 6.2%", "-"]
+    assert row(table, "cuDNN")[1:] == ["500", "200"] and "keys" not in table
+
+
 def test_errors():
     table = attention.errors_table([LADDER, GROUP])
     assert row(table, "1000") == ["1000 x 64, dense", "float16", "3.0e-04", "4.0e-04", "-"]
 
 
 @pytest.mark.parametrize(
-    "table", ["table", "ladder_table", "turns_table", "errors_table", "where"]
+    "table",
+    ["table", "ladder_table", "variants_table", "turns_table", "errors_table", "where"],
 )
 def test_what_is_missing_is_said_to_be(table):
     assert "The record of attention has n" in getattr(attention, table)([])

@@ -157,7 +157,7 @@ def thread_name(program: Program, thread: int) -> str:
 
 def _within_grid(program: Program) -> str:
     """Where in its grid a program is from, since the others may have faults that it has not."""
-    if math.prod(program.grid) <= 1:
+    if math.prod(program.grid) <= 1 or not program.block:
         return ""
     which = "cluster" if program.blocks > 1 else "block"
     return f" in {which} {program.block[: len(program.grid)]} of grid {program.grid}"

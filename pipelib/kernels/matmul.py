@@ -29,6 +29,7 @@ from jax import lax
 from pipelib import specs
 from pipelib.kernels import matmul_blocks
 from pipelib.kernels.device import num_sms, require_hopper
+from pipelib.kernels.epilogues import check_epilogue
 from pipelib.kernels.matmul_blocks import Epilogue, Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 from pipelib.kernels.sharding import varying_alike
@@ -65,12 +66,12 @@ def matmul(
       config: by default that of the most similar product that was tuned on this GPU or another
         Hopper (`pipelib.kernels.tuned`; `tune` finds more), or else `default_config`.
       epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
-        elementwise, along rows and along columns: it is called with parts of the result, in
-        registers (with the whole where the kernel is not used). One that keeps the shape but looks
-        at other elements (`softmax`, `cumsum`, `x - x.max()`) is not found out, and gives wrong
-        results, of one part's rows and columns. It captures no arrays, only numbers. JAX compiles
-        anew for each function object, so pass the same one. JAX 0.11 compiles no `jax.custom_jvp`:
-        for `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
+        elementwise: it is called with parts of the result, in registers (with the whole where the
+        kernel is not used). One that looks at other elements (`softmax`, `cumsum`,
+        `x - x.max()`), at their places, or at the parts' shape, is refused: it is run once on some
+        15 numbers, together and each alone. It captures no arrays, only numbers. JAX compiles anew
+        for each function object, so pass the same one. JAX 0.11 compiles no `jax.custom_jvp`: for
+        `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
       operands: of the epilogue: a residual [M, N], a bias [N] or [1, N], a scale of rows [M, 1], a
         number []; float32, float16 or bfloat16.
       out_dtype: float16, bfloat16 or float32. By default that of `a`, bfloat16 for float8.
@@ -83,8 +84,8 @@ def matmul(
     Raises:
       TypeError: dtypes, and types of arguments, that are not as above.
       ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
-        one is Pallas's); a configuration that does not fit, with the sum; an epilogue that changes
-        the shape or captures arrays.
+        one is Pallas's); a configuration that does not fit, with the sum; an epilogue that is
+        not elementwise, or captures arrays.
 
     Example:
       >>> a = jnp.ones((64, 128), jnp.bfloat16)
@@ -223,25 +224,12 @@ def _matrices(operands: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
     return [operand.dtype for operand in operands if operand.shape == shape]
 
 
-def _check_epilogue(epilogue: Epilogue | None, operands: tuple[jax.Array, ...]) -> None:
-    if epilogue is None:
-        if operands:
-            raise ValueError(
-                f"matmul: {len(operands)} operands but no epilogue, which would use them."
-            )
-        return
-    part = jax.ShapeDtypeStruct((3, 5), jnp.float32)  # shows a change of shape, not what it mixes
-    parts = [part] * (1 + len(operands))
-    closed, out = jax.make_jaxpr(epilogue, return_shape=True)(*parts)
-    if getattr(out, "shape", None) != part.shape:
+def _check_epilogue(epilogue: Epilogue | None, operands: Sequence[jax.Array]) -> None:
+    if epilogue is not None:
+        check_epilogue(epilogue, len(operands))
+    elif operands:
         raise ValueError(
-            f"matmul: the epilogue makes {out} of parts of shape {part.shape}; it must work on"
-            " each element alone and keep the shape."
-        )
-    if closed.consts:
-        raise ValueError(
-            f"matmul: the epilogue captures arrays of shapes {list(map(jnp.shape, closed.consts))},"
-            " which a kernel cannot read; pass them as operands=, or use numbers of Python."
+            f"matmul: {len(operands)} operands but no epilogue, which would use them."
         )
 
 

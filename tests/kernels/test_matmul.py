@@ -634,6 +634,20 @@ def test_epilogues():
         "matmul: operand 0 of the epilogue is int32, but it reads float16, bfloat16, float32.",
         a, b, epilogue=jnp.add, operands=(jnp.int32(3),),
     )  # fmt: skip
+    check_error(
+        ValueError,
+        "matmul: the epilogue makes ShapeDtypeStruct(shape=(1, 5), dtype=float32) of parts of shape"
+        " (1, 1); it must work on each element alone and keep the shape.",
+        a, b, epilogue=lambda acc: acc * jnp.arange(5.0),
+    )  # fmt: skip
+    wide = jnp.ones(64)
+    check_error(
+        ValueError,
+        "matmul: the epilogue fails on the product and 0 operands, parts of shape (3, 5) each:"
+        " Incompatible shapes for broadcasting: shapes=[(3, 5), (3, 5), (64,)]. It captures no arrays of"
+        " the result's size: those come as operands=, of which it is given the parts.",
+        a, b, epilogue=lambda acc: jnp.where(acc > 0.0, acc, wide),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """`matmul`: a matrix product with its epilogue, its gradients and its batches.
 
-The model. `matmul_config` says how a product is divided, `matmul_blocks` what its kernels do, and
-this module what a caller may ask: it checks shapes, dtypes and devices, picks a configuration, and
-makes the products of the gradients by the same kernels.
+The model. `matmul_config` says how a product is divided, `matmul_blocks` what its kernels do,
+`matmul_arguments` what is refused. This module picks a configuration, and makes the products of the
+gradients by the same kernels.
 
 The fallback. Pallas copies by pieces of 8 rows x 128 bytes, which is how `wgmma` reads SMEM. The
 rows of `a`, `b`, the output and the epilogue's matrices, as they are stored, must be whole
@@ -27,17 +27,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from pipelib import specs
+from pipelib.kernels import matmul_arguments as arguments
 from pipelib.kernels import matmul_blocks
 from pipelib.kernels.device import num_sms, require_hopper
-from pipelib.kernels.epilogues import check_epilogue
 from pipelib.kernels.matmul_blocks import Epilogue, Product
-from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
+from pipelib.kernels.matmul_config import SWIZZLE, MatmulConfig
 from pipelib.kernels.sharding import varying_alike
 from pipelib.kernels.tuned import nearest_config
-
-_FLOAT8 = (jnp.dtype(jnp.float8_e4m3fn), jnp.dtype(jnp.float8_e5m2))
-_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), *_FLOAT8)
-_OUTPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
 def matmul(
@@ -97,17 +93,17 @@ def matmul(
       >>> c.dtype.name, float(c[0, 0])
       ('bfloat16', 100.0)
     """
-    _check_types(a, b, config, epilogue, operands)
+    arguments.check_types(a, b, config, epilogue, operands)
     transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
-    _check_dtypes(a, b, transpose_a, transpose_b)
-    _check_shapes(a, b, transpose_a, transpose_b)
-    out_dtype = _out_dtype(a, out_dtype)
+    arguments.check_dtypes(a, b, transpose_a, transpose_b)
+    arguments.check_shapes(a, b, transpose_a, transpose_b)
+    out_dtype = arguments.stored_dtype(a, out_dtype)
     product = Product(transpose_a, transpose_b, config, epilogue, out_dtype, approx_math)
     m, n, _ = product.sizes(a, b)
-    operands = tuple(_operand(i, x, (m, n)) for i, x in enumerate(operands))
-    _check_epilogue(epilogue, operands)
+    operands = tuple(arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands))
+    arguments.check_finish(epilogue, operands)
     if config is not None:
-        config.check(a.dtype, out_dtype, _matrices(operands, (m, n)))
+        config.check(a.dtype, out_dtype, arguments.matrix_dtypes(operands, (m, n)))
     a, b, *operands = varying_alike(a, b, *operands)
     return _product(a, b, tuple(operands), product)
 
@@ -130,131 +126,15 @@ def default_config(
     return list(filter(fits, configs))[-1]
 
 
-def _check_types(a: Any, b: Any, config: Any, epilogue: Any, operands: Any) -> None:
-    specs.check_array("matmul: a", a)
-    specs.check_array("matmul: b", b)
-    if config is not None and not isinstance(config, MatmulConfig):
-        raise specs.wrong_type("matmul: config", config, "a MatmulConfig says how it is divided")
-    if epilogue is not None:
-        specs.check_function("matmul: epilogue", epilogue)
-    if not isinstance(operands, (tuple, list)):
-        because = "the epilogue's operands come in a tuple or a list, a single one too"
-        raise specs.wrong_type("matmul: operands", operands, because)
-
-
-def _out_dtype(a: Any, asked: Any) -> Any:
-    """What is stored."""
-    if asked is None:
-        asked = jnp.bfloat16 if a.dtype in _FLOAT8 else a.dtype
-    try:
-        asked = jnp.dtype(asked)
-    except TypeError:
-        because = f"{_names(_OUTPUTS)} can be stored"
-        raise specs.wrong_type("matmul: out_dtype", asked, because) from None
-    if asked not in _OUTPUTS:
-        raise TypeError(
-            f"matmul: out_dtype={asked} is none of {_names(_OUTPUTS)}, which it stores."
-        )
-    return asked
-
-
-def _check_dtypes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
-    dtypes = jnp.dtype(a.dtype), jnp.dtype(b.dtype)
-    for name, dtype in zip("ab", dtypes):
-        if dtype not in _INPUTS:
-            raise TypeError(
-                f"matmul: {name} is {dtype}, but wgmma multiplies here {_names(_INPUTS)}."
-            )
-    is_float8 = [dtype in _FLOAT8 for dtype in dtypes]
-    if dtypes[0] != dtypes[1] and not all(is_float8):
-        raise TypeError(
-            f"matmul: a is {dtypes[0]} and b is {dtypes[1]}, but wgmma takes one dtype: cast one."
-        )
-    if any(is_float8) and (transpose_a or not transpose_b):
-        raise ValueError(
-            f"matmul: {transpose_a=} and {transpose_b=} in float8, but wgmma reads float8 only with"
-            " K as the last axis of both: a [M, K], and b [N, K] with transpose_b=True."
-        )
-
-
-def _check_shapes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
-    if a.ndim != 2 or b.ndim != 2:
-        raise ValueError(
-            f"matmul: a has shape {a.shape} and b {b.shape}, but both must have 2 axes; use"
-            " jax.vmap for a batch."
-        )
-    k_a, k_b = a.shape[0 if transpose_a else 1], b.shape[1 if transpose_b else 0]
-    if k_a != k_b:
-        raise ValueError(
-            f"matmul: a {a.shape} with {transpose_a=} has K = {k_a}, and b {b.shape} with"
-            f" {transpose_b=} has K = {k_b}; they must be equal."
-        )
-    if 0 in (*a.shape, *b.shape):
-        raise ValueError(f"matmul: a {a.shape} or b {b.shape} is empty; M, N, K must be 1 or more.")
-
-
-def _names(dtypes: Sequence[Any]) -> str:
-    return ", ".join(dtype.name for dtype in dtypes)
-
-
-def _operand(i: int, operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """An operand of the epilogue, with two axes."""
-    m, n = shape
-    fits = [(m, n), (1, n), (m, 1), (1, 1), (n,), (1,), ()]
-    try:
-        operand = jnp.asarray(operand)
-    except (TypeError, ValueError):
-        because = "the epilogue reads arrays and numbers"
-        raise specs.wrong_type(f"matmul: operands[{i}]", operand, because) from None
-    if operand.dtype not in _OUTPUTS:
-        raise TypeError(
-            f"matmul: operand {i} of the epilogue is {operand.dtype}, but it reads"
-            f" {_names(_OUTPUTS)}."
-        )
-    if operand.shape not in fits:
-        raise ValueError(
-            f"matmul: operand {i} of the epilogue has shape {operand.shape}, but for an output of"
-            f" {shape} it must be {shape}, {(1, n)}, {(n,)}, {(m, 1)} or a number."
-        )
-    return operand.reshape((1,) * (2 - operand.ndim) + operand.shape)
-
-
-def _matrices(operands: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
-    """The dtypes of those that are as large as the output."""
-    return [operand.dtype for operand in operands if operand.shape == shape]
-
-
-def _check_epilogue(epilogue: Epilogue | None, operands: Sequence[jax.Array]) -> None:
-    if epilogue is not None:
-        check_epilogue(epilogue, len(operands))
-    elif operands:
-        raise ValueError(
-            f"matmul: {len(operands)} operands but no epilogue, which would use them."
-        )
-
-
-def _addressable(a: Any, b: Any, operands: Sequence[Any], product: Product) -> bool:
-    """Whether the copies of the kernel can address the factors, the output and its like."""
-    shape = product.sizes(a, b)[:2]
-    arrays = [(*x.shape, x.dtype) for x in (a, b)]
-    arrays += [(*shape, dtype) for dtype in (product.out_dtype, *_matrices(operands, shape))]
-    for rows, columns, dtype in arrays:
-        if columns * jnp.dtype(dtype).itemsize % SWIZZLE:
-            return False
-        if rows > PIECE_ROWS and rows % PIECE_ROWS:
-            return False
-    return True
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 @functools.partial(jax.jit, static_argnums=3)
 def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
-    if not _addressable(a, b, operands, product):
+    if not arguments.is_addressable(a, b, operands, product):
         return _fallback(a, b, operands, product)
     require_hopper("matmul")
     if product.config is None:
         m, n, k = product.sizes(a, b)
-        matrices = _matrices(operands, (m, n))
+        matrices = arguments.matrix_dtypes(operands, (m, n))
         config = _pick(m, n, k, a.dtype, matrices, product)
         product = product._replace(config=config)
     return varying_alike(matmul_blocks.run(a, b, operands, product, num_sms()), a)[0]
@@ -298,7 +178,7 @@ def _backward(product: Product, arrays: tuple, g: jax.Array) -> tuple:
         _, pull = jax.vjp(finish, _product(a, b, (), plain), operands)
         g, d_operands = pull(g)
     dtypes = a.dtype, b.dtype
-    if a.dtype in _FLOAT8:
+    if a.dtype in arguments.FLOAT8:
         a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
     g = g.astype(a.dtype)
     multiply = lambda x, y, x_t, y_t: _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))

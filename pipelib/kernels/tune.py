@@ -29,7 +29,8 @@ import jax.numpy as jnp
 from pipelib import specs
 from pipelib.bench import provenance
 from pipelib.kernels.candidates import candidates, neighbours, starts
-from pipelib.kernels.matmul import _addressable, _check_dtypes, _out_dtype, matmul
+from pipelib.kernels.matmul import matmul
+from pipelib.kernels.matmul_arguments import check_dtypes, is_addressable, stored_dtype
 from pipelib.kernels.matmul_blocks import Product
 from pipelib.kernels.matmul_config import PIECE_ROWS, SWIZZLE, MatmulConfig
 from pipelib.kernels.products import SEED, Measured, Problem, tolerance
@@ -158,10 +159,10 @@ def _problem(
     problem = Problem(m, n, k, dtype, transpose_a, transpose_b)
     a, b = problem.factors
     # What `matmul` would say in each worker is said in its own words, before there is one.
-    _check_dtypes(a, b, transpose_a, transpose_b)
-    stored = _out_dtype(a, out_dtype)
+    check_dtypes(a, b, transpose_a, transpose_b)
+    stored = stored_dtype(a, out_dtype)
     product = Product(transpose_a, transpose_b, None, None, stored)
-    if not _addressable(a, b, (), product):
+    if not is_addressable(a, b, (), product):
         raise ValueError(
             f"tune: a {a.shape}, b {b.shape} and the output {(m, n)} must all have rows of a"
             f" multiple of {SWIZZLE} bytes, and at most {PIECE_ROWS} rows or a multiple of them;"

@@ -38,6 +38,7 @@ from pipelib.schedule import svg
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.paths import relative_paths
 from pipelib.schedule.picture import EDGE, KINDS, Picture, headline, picture, remarks
+from pipelib.schedule.program import step_name
 from pipelib.schedule.timeline import Span, Timeline, duration
 
 MAX_BYTES = 200_000
@@ -243,7 +244,7 @@ def _frame(
 
 def _heading(timeline: Timeline, span: Span) -> str:
     words = [timeline.lanes[span.lane], KINDS[span.kind].words]
-    words += [f"step {', '.join(map(str, reversed(span.step)))}"] if span.step else []
+    words += [step_name(span.step)] if span.step else []
     words += [f"slot {span.slot}"] if span.slot is not None else []
     words += [f"in {span.scope}"] if span.scope else []
     return " · ".join(words)

@@ -191,7 +191,7 @@ class Program(NamedTuple):
         if op.barrier is not None:
             words.append(f"on {self.barriers[op.barrier].name}[{op.index}] #{op.phase}")
         words += [f"({op.note})"] if op.note else []
-        words += [f"step {op.step}"] if op.step else []
+        words += [step_name(op.step)] if op.step else []
         words += [f"in {op.scope}"] if op.scope else []
         return " ".join(words) + (f"  [{op.line}]" if op.line else "")
 
@@ -236,6 +236,11 @@ class Program(NamedTuple):
     def load(cls, path: str | pathlib.Path) -> "Program":
         """Reads what `save` wrote."""
         return cls.from_json(pathlib.Path(path).read_text("utf-8"))
+
+
+def step_name(step: tuple[int, ...]) -> str:
+    """What a step is called: `step 2, 0` is the inner loop's 0 in the outer one's 2."""
+    return f"step {', '.join(map(str, reversed(step)))}"
 
 
 def _parts(fields: dict[str, Any]) -> dict[str, Any]:

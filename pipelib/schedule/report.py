@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipelib.schedule.program import Op, Program
+from pipelib.schedule.program import Op, Program, step_name
 
 KINDS = (
     "out-of-bounds", "deadlock", "race", "missing-commit", "barrier-misuse", "uninitialized-read",
@@ -122,7 +122,7 @@ class Report:
     def _parts(self, op: Op) -> tuple[str, str, str]:
         """Where an op is, what it does, and its source line if that can be read."""
         where = [op.line or "at an unknown line", thread_name(self.program, op.thread)]
-        where += [f"step {', '.join(map(str, op.step))}"] if op.step else []
+        where += [step_name(op.step)] if op.step else []
         where += [f"in {op.scope}"] if op.scope else []
         what = self.program.describe(op._replace(line=None, step=(), scope=""))
         file, _, number = (op.line or "").rpartition(":")

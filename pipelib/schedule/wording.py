@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelib.schedule.cells import Access
 from pipelib.schedule.order import Order
-from pipelib.schedule.program import Buffer, Op, Program, Region
+from pipelib.schedule.program import Buffer, Op, Program, Region, step_name
 from pipelib.schedule.report import count, thread_name
 
 Words = tuple[Any, ...]
@@ -126,7 +126,7 @@ def _range(size: int) -> str:
 
 
 def _in_step(op: Op) -> str:
-    return f"in step {', '.join(map(str, op.step))} " if op.step else ""
+    return f"in {step_name(op.step)} " if op.step else ""
 
 
 def _why_unordered(order: Order, first: Op, second: Op) -> str:

@@ -61,7 +61,7 @@ def test_str_reads_well():
         "kernel: block (0, 1, 0) of grid (2, 3) x cluster (2,), 3 threads, 5 ops, 1040 bytes of"
         " SMEM, TRUNCATED: the threads' ends are missing",
         "thread 0: 1 load, 1 wait_store",
-        "  load reads x[64:128] writes x_smem[1, 0:64] on full[1] #3 step (2, 1) in s  [k.py:7]",
+        "  load reads x[64:128] writes x_smem[1, 0:64] on full[1] #3 step 1, 2 in s  [k.py:7]",
         "  wait_store 0 (read_only)",
         "thread 1: 1 wait, 1 wgmma, 1 compute",
         "  wait on full[1] #3",

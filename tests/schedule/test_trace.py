@@ -84,18 +84,18 @@ def test_matmul_in_a_ring_of_two_slots():
         here, slot = f"{64 * k}:{64 * k + 64}", k % 2
         return [
             f"load reads a[0:64, {here}] writes {a}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
-            f" #{k // 2 * 2} step ({step},)",
+            f" #{k // 2 * 2} step {step}",
             f"load reads b[{here}, 0:64] writes {b}[{slot}, 0:64, 0:64] on {ring}[{slot}]"
-            f" #{k // 2 * 2 + 1} step ({step},)",
+            f" #{k // 2 * 2 + 1} step {step}",
         ]
 
     def compute(k):
         slot = k % 2
         return [
-            f"wait on {ring}[{slot}] #{k // 2} step ({k},)",
+            f"wait on {ring}[{slot}] #{k // 2} step {k}",
             f"wgmma reads {a}[{slot}, 0:64, 0:64], {b}[{slot}, 0:64, 0:64], {accumulator}"
-            f" writes {accumulator} step ({k},)",
-            f"wgmma_wait 0 step ({k},)",
+            f" writes {accumulator} step {k}",
+            f"wgmma_wait 0 step {k}",
         ]
 
     assert words(program) == [
@@ -231,7 +231,7 @@ def test_loops_bounded_by_a_concrete_argument():
     program = pipelib.trace(kernels.of(kernel), X, np.array([9, 2], np.int32))
     assert [op.step for op in program.threads[0] if op.kind == "write"] == [(0,), (1,)]
     assert words(program)[-2:] == [
-        "read reads x[0, 0:64] step (1,)", "write writes o[1, 0:64] step (1,)",
+        "read reads x[0, 0:64] step 1", "write writes o[1, 0:64] step 1",
     ]  # fmt: skip
 
 
@@ -498,7 +498,7 @@ def test_what_else_a_kernel_may_do():
             "registers 40 (decrease)",
         ]
         assert lines[5:11] == [
-            f"write writes o[{i}, {j}] step ({3 * i + j},) in inner"
+            f"write writes o[{i}, {j}] step {3 * i + j} in inner"
             for i in range(2) for j in range(3)
         ]  # fmt: skip
         assert lines[11:] == [

@@ -140,10 +140,11 @@ def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
     except Exception as error:
-        words = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        words = list(filter(None, "".join(traceback.format_exception_only(error)).splitlines()))
+        said = " ".join(words[: 2 if words[0].endswith(":") else 1]).strip().removesuffix(".")
         own = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]
         where = f", at `{own[-1]}`" if own else ""
-        raise _Fails(f"{what}: {words[0].removesuffix('.')}{where}.") from error
+        raise _Fails(f"{what}: {said}{where}.") from error
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:

@@ -70,11 +70,15 @@ def test_a_right_answer_passes():
         (adding(added=2.0), "Its result is wrong: relative error "),
         (lambda x: x + 1, "It cannot be traced: ValueError: "),
         (lambda x: adding()(y), "It cannot be traced: NameError: name 'y' is not defined"),  # noqa: F821
+        (
+            lambda x: lax.fori_loop(0, 2, lambda i, y: y[None], adding()(x)),
+            "but they differ: The input carry component loop_carry[1] has type float32[64,512] but",
+        ),
         (lambda x: adding()(x)[:, 1:], "it is float32[64,511] where float32[64,512] is expected, "),
         (lambda x: (adding()(x),), "is expected."),
         (lambda x: adding()(x).at[0, 0].set(jnp.nan), "wrong: relative error nan, over 0e+00."),
     ],
-    ids=["race", "deadlock", "wrong", "no kernel", "error", "shape", "tree", "nan"],
+    ids=["race", "deadlock", "wrong", "no kernel", "error", "two lines", "shape", "tree", "nan"],
 )
 def test_what_is_wrong_is_said(answer, said):
     one = X[:, :COLUMNS] if "not run" in said else X

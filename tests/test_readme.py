@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -38,7 +39,7 @@ def test_the_commands_and_what_they_print(tmp_path):
     assert len(commands) == 2
     first, second = (
         subprocess.run(
-            [sys.executable, *command.split()], capture_output=True, text=True, cwd=tmp_path,
+            [sys.executable, *shlex.split(command)], capture_output=True, text=True, cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(README.parent)},
         )
         for command in commands
@@ -86,11 +87,11 @@ def test_the_picture_is_what_its_command_draws(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     (tmp_path / "kernel.py").write_text(program)
     contributing = README.with_name("CONTRIBUTING.md").read_text()
-    pattern = r"^python (-m pipelib draw .*) -o (\S+)$"
+    pattern = r"^\.venv/bin/python (-m pipelib draw .*) -o (\S+)$"
     ((command, picture),) = re.findall(pattern, contributing, re.MULTILINE)
     assert f"({picture})" in README.read_text()
     done = subprocess.run(
-        [sys.executable, *command.split(), "-o", "again.svg"], capture_output=True, text=True,
+        [sys.executable, *shlex.split(command), "-o", "again.svg"], capture_output=True, text=True,
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(README.parent)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

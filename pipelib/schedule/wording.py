@@ -134,7 +134,10 @@ def _why_unordered(order: Order, first: Op, second: Op) -> str:
     if first.kind == "load":
         place = order.places.get((first.barrier, first.index))
         name = order.name(place) if place else "its barrier"
-        return f"the copy has landed when a wait on {name} returns, and {other} has made none."
+        return (
+            f"the copy has landed when phase {first.phase} of {name} is over, and {other} has not"
+            " waited for that."
+        )
     if first.kind == "store":
         return (
             f"the copy is over once a wait_smem_to_gmem of {who} that covers its group returns,"

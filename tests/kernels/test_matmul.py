@@ -644,8 +644,8 @@ def test_epilogues():
     check_error(
         ValueError,
         "matmul: the epilogue fails on the product and 0 operands, parts of shape (3, 5) each:"
-        " Incompatible shapes for broadcasting: shapes=[(3, 5), (3, 5), (64,)]. It captures no arrays of"
-        " the result's size: those come as operands=, of which it is given the parts.",
+        " Incompatible shapes for broadcasting: shapes=[(3, 5), (3, 5), (64,)]. It captures no"
+        " arrays of the result's size: those come as operands=, of which it is given the parts.",
         a, b, epilogue=lambda acc: jnp.where(acc > 0.0, acc, wide),
     )  # fmt: skip
 

@@ -88,7 +88,8 @@ def test_a_read_before_its_load_has_landed():
     assert (finding.kind, late.kind) == ("race", "barrier-misuse")
     assert finding.cause == (
         "slot 0 of `ring` is read by thread 0 while it may still be written by the load of thread"
-        " 0: the copy has landed when a wait on `produced[0]` returns, and thread 0 has made none."
+        " 0: the copy has landed when phase 0 of `produced[0]` is over, and thread 0 has not"
+        " waited for that."
     )
     assert finding.remedy == "Call barrier_wait on that barrier in thread 0, before the access."
     assert lines(finding) == ["k.py:4", "k.py:2"]
@@ -106,8 +107,8 @@ def test_a_slot_that_is_loaded_while_it_may_be_read():
     race = next(f for f in found if f.kind == "race")
     assert race.cause == (
         "slot 0 of `ring` is overwritten by the load of thread 0 while it may still be written by"
-        " the load of thread 0: the copy has landed when a wait on `produced[0]` returns, and"
-        " thread 0 has made none."
+        " the load of thread 0: the copy has landed when phase 0 of `produced[0]` is over, and"
+        " thread 0 has not waited for that."
     )
     assert {f.kind for f in found} == {"race", "barrier-misuse"}
     assert "meant for its phase 1, but nothing makes it come after phase 0 is" in str(found)

@@ -165,19 +165,21 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     return found | baselines(problem)
 
 
-_NAMES = "attention", "attention_band", "attention_backward", "attention_blocks"
-_NAMES += "attention_config", "attention_ladder"
+_NAMES = "attention", "attention_band", "attention_blocks", "attention_config", "attention_ladder"
 _EMITTER = "ring", "specs", "warp_specialized"
 
 
-def sources() -> tuple[pathlib.Path, ...]:
-    """What the numbers depend on."""
-    kernels = [PACKAGE / "kernels" / f"{name}.py" for name in _NAMES]
+def sources(part: str) -> tuple[pathlib.Path, ...]:
+    """What the numbers of a part depend on."""
+    names = (*_NAMES, "attention_backward") if part == "backward" else _NAMES
+    kernels = [PACKAGE / "kernels" / f"{name}.py" for name in names]
     return (*kernels, *(PACKAGE / f"{name}.py" for name in _EMITTER))
 
 
 PARTS = {
-    name: Plan(problems, contenders, sources, ROUNDS, LAUNCHES, sustained=())
+    name: Plan(
+        problems, contenders, functools.partial(sources, name), ROUNDS, LAUNCHES, sustained=()
+    )
     for name, problems, contenders in (
         ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
         ("backward", BACKWARD, _backward),
@@ -248,16 +250,16 @@ class Session:
 
     def __init__(self, options: argparse.Namespace, pools: dict[str, Workers]):
         self.options, self.pools, self.start = options, pools, time.monotonic()
-        gpu = self.facts()["provenance"]["gpu"]
+        gpu = self.facts("tune")["provenance"]["gpu"]
         if gpu is None:
             raise SystemExit("benchmarks.attention: JAX has no GPU here: there is nothing to time.")
         self.path = options.results / tuned.file_name(gpu) / "attention.json"
         self.log = (lambda line: None) if options.quiet else functools.partial(print, flush=True)
 
-    def facts(self) -> dict[str, Any]:
-        """The provenance of this call."""
+    def facts(self, part: str) -> dict[str, Any]:
+        """The provenance of this call's measurements of a part."""
         command = " ".join(["python", "-m", "benchmarks.attention", *sys.argv[1:]])
-        facts = run_facts(self.pools[OTHERS], command, sources())
+        facts = run_facts(self.pools[OTHERS], command, sources(part))
         text = "standard normal, q divided by sqrt(head_dim), rounded to the dtype"
         return facts | dict(distribution=text)
 
@@ -269,7 +271,7 @@ class Session:
 
     def tune(self) -> None:
         """Searches for ours."""
-        facts = self.facts()
+        facts = self.facts("tune")
         for problem in self.problems("tune"):
             on_gpu = OnGpu(
                 self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES
@@ -284,7 +286,7 @@ class Session:
 
     def compare(self, part: str) -> None:
         """Measures the groups of a part."""
-        facts, plan = self.facts(), PARTS[part]._replace(rounds=self.options.rounds)
+        facts, plan = self.facts(part), PARTS[part]._replace(rounds=self.options.rounds)
         for problem in self.problems(part):
             group = Group(problem, plan.contenders(problem, read(self.path)), self.pools)
             group.measure(plan, 0.0)
@@ -314,7 +316,7 @@ def as_json(config: AttentionConfig) -> dict[str, Any]:
 
 def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
     """Whether a record has this problem, measured with the code as it is."""
-    key, digest = (part, problem._asdict()), code_digest(*sources())
+    key, digest = (part, problem._asdict()), code_digest(*sources(part))
     return any(
         (group["part"], group["problem"]) == key and group["run"]["sources_digest"] == digest
         for group in read(path)

@@ -146,7 +146,11 @@ def _launch(
         grid=(sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block)),
         grid_names=("batch", "head", "block"),
         num_threads=config.compute_threads + 1, thread_name="thread",
-        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True, reduction_scratch_bytes=0,
+            # In the kernel of all three a `commit_smem` stands wherever lanes need each other.
+            unsafe_no_auto_barriers=kernel is ALL,
+        ),
     )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
     return *((ref[...] * problem.scale).astype(rows.dtype) for ref in sums), *results
 
@@ -219,7 +223,9 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
     emit_pipeline_warp_specialized(
         functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
         max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
-        wg_axis="thread", num_compute_wgs=config.compute_threads, manual_consumed_barriers=True,
+        wg_axis="thread", num_compute_wgs=config.compute_threads,
+        # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
+        manual_consumed_barriers=kernel is DQ, ordinary_reads=kernel is DKV,
         compute_context=functools.partial(thread.compute, arrays),
     )(*refs)  # fmt: skip
 
@@ -366,9 +372,8 @@ class _Keys(Thread):
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
         self.store(d_k * self.problem.scale, d_v)
 
-    def step(self, segments, indices, q, d_out, numbers, *barriers_and_carry) -> tuple:
+    def step(self, segments, indices, q, d_out, numbers, carry: tuple) -> tuple:
         """The body of the pipeline."""
-        *barriers, carry = barriers_and_carry
         _, v = self.mine("operands")
         number = lambda i: plgpu.load(numbers.at[i], layout=plgpu.Layout.WGMMA.reduce(0))
         p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
@@ -382,9 +387,6 @@ class _Keys(Thread):
         d_v, d_p = self.add((d_v, spread(number(1), p.shape, 1)), add)
         d_s = self.given(indices, p * d_p)
         (d_k,) = self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))
-        plgpu.commit_smem()  # the numbers were read by ordinary loads
-        for barrier in barriers:
-            plgpu.barrier_arrive(barrier)
         return d_k, d_v
 
     def seen(self, segments: tuple, indices: tuple, q: Any, function: Callable) -> jax.Array:
@@ -419,7 +421,8 @@ class _All(_Keys):
         zeros = jnp.zeros((self.config.rows, self.config.block), arrays.k.dtype)
         self._give(jnp.int32(-1), zeros)
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
-        last = self.sizes.group - 1, self.band.steps - 1
+        # No int: where queries are ragged, JAX would refuse a last block that ends beyond them.
+        last = self.sizes.group - 1, jnp.int32(self.band.steps - 1)
 
         def multiply(d_q):
             self._multiply_keys(d_q, self._number(last))
@@ -435,20 +438,30 @@ class _All(_Keys):
         """The function of a step's scores, masked, beside dQ of the step before."""
         before, where = self._number(indices) - 1, self._before(indices)
 
-        def both(mask):
-            def multiply(scores, d_q):
-                self.multiply_queries(scores, q)
-                plgpu.barrier_wait(self.scratch["exchanged"])
-                self._multiply_keys(d_q, before)
-                loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
-                return function(mask(loaded)), d_q[...]
+        def multiply(scores, d_q):
+            self.multiply_queries(scores, q)
+            plgpu.barrier_wait(self.scratch["exchanged"])
+            self._multiply_keys(d_q, before)
+            loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
+            made = lambda mask: function(mask(loaded))
+            choose = lambda: self.band.choose(indices[1], self.row, segments, made)
+            return self._beside(loaded, choose), d_q[...]
 
-            scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
-            return pl.run_scoped(multiply, scores, self._part)
-
-        p, d_q = self.band.choose(indices[1], self.row, segments, both)
+        scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
+        p, d_q = pl.run_scoped(multiply, scores, self._part)
         self._add_to_sums(d_q, where)
         return p
+
+    def _beside(self, scores: jax.Array, function: Callable) -> jax.Array:
+        """What the function makes of a step's scores, kept beside the product that is queued.
+
+        ptxas would wait for the product first, unless a branch keeps the two apart. Beyond the end
+        of the keys K is 0 and so are the scores, as P is to be. A step of more queries leaves no
+        registers for P beside the whole of dQ: there ptxas had better mix them.
+        """
+        if self.config.block > 64:
+            return function()
+        return lax.cond(self.row < self.sizes.keys, function, lambda: scores)
 
     def given(self, indices: tuple, d_s: jax.Array) -> Any:
         """dS of a step, where `wgmma` reads it; other threads have it too."""

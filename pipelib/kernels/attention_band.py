@@ -155,8 +155,8 @@ class Band(NamedTuple):
     ) -> Any:
         """`function(mask, *args)`, with a `mask` of scores that does nothing where all is seen.
 
-        The function is there twice. What queues products and does arithmetic beside them must be
-        all of it: a branch between them would make ptxas wait for the products.
+        The function is there twice. A branch between products and the arithmetic beside them can
+        make ptxas wait for the products: then what queues them must be part of the function.
         """
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)

@@ -59,18 +59,19 @@ RECORD = "pipelib_record"
 # Records that a chapter may quote, and the words of a chapter that its outputs
 # depend on these, or on a part of pipelib that other chapters do without.
 RESULTS = ROOT / "benchmarks" / "results"
-HAZARDS = tuple(RESULTS.glob("*/hazards*.json"))
 KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
 MEASURED_RECORDS = {
     "ladder": KERNEL_RECORDS,
     "bandwidth": KERNEL_RECORDS,
     "attention": ("attention.json",),
+    "outcomes": ("hazards*.json",),
 }
 NAMED_RECORDS = ("machine.json", "profile.json")
 ANALYSIS = re.compile(
     r"hazard|gallery|book\.grade"
     r"|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
+GALLERY = re.compile("hazard|gallery")
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
 MEASURED = re.compile(r"pipelib\.measured import (.*)")
 CELL_SECONDS = 300
@@ -273,12 +274,13 @@ def sources(text: str) -> list[pathlib.Path]:
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without |= set() if KERNELS.search(text) else {"kernels"}
     without -= {"measured"} if quoted else set()
+    without |= set() if GALLERY.search(text) else {"gallery.py"}
     package = (
         path
         for path in provenance.PACKAGE.iterdir()
         if path.name not in without and not path.name.startswith((".", "__py"))
     )
-    records = [*HAZARDS] if shows else []
+    records = []
     for name in quoted:
         records += RESULTS.glob(f"*/{name}")
     for name in NAMED_RECORDS:

@@ -333,8 +333,8 @@ def keep_outputs(
     """Puts what a GPU gave in place of what the interpreter did.
 
     Of the code cells that are as they were, and of the first, which sets up.
-    Says below that one how many others there are, if any; returns their
-    numbers.
+    Says below that one how many others there are, if any, and marks these;
+    returns their numbers.
     """
     interpreted = record.get("interpreted_cells", [])
     before = {
@@ -345,18 +345,24 @@ def keep_outputs(
     first, *cells = code_cells(notebook)
     new = [n for n, cell in enumerate(cells, 1) if cell.source not in before]
     for cell in cells:
-        cell.outputs = before.get(cell.source, cell.outputs)
-    said = (
-        f"Of the cells below, {len(new)} are newer than this recording: they were"
-        " interpreted, and what they show is no GPU's. The others show what the"
+        mark = _note("(Newer than the recording: interpreted, on no GPU.)")
+        cell.outputs = before.get(cell.source, [*cell.outputs, mark])
+    some = f"{len(new)} are" if len(new) > 1 else "one is"
+    note = _note(
+        f"Of the cells below, {some} newer than this recording, and marked as"
+        " interpreted: what is shown there is no GPU's. The others show what the"
         f" {record['gpu']} gave."
     )
-    data = {"text/markdown": said, "text/plain": said}
-    note = nbformat.v4.new_output("display_data", data=data)
     own = code_cells(recorded)[0].outputs
     own = own[:-1] if "interpreted_cells" in record else own
     first.outputs = [*own, note] if new else own
     return new
+
+
+def _note(text: str) -> NotebookNode:
+    """An output that says this."""
+    data = {"text/markdown": text, "text/plain": text}
+    return nbformat.v4.new_output("display_data", data=data)
 
 
 def take_warnings(notebook: NotebookNode) -> list[str]:

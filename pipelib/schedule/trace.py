@@ -107,9 +107,9 @@ def trace(
       >>> for op in program.threads[0][2:5]:
       ...     print(program.describe(op._replace(line=None)))
       load reads in0[0:2, 0, 0:128] writes smem.0[0, 0:2, 0, 0:128]
-          on produced.0[0] #0 step (0,)
-      wait on produced.0[0] #0 step (0,)
-      read reads smem.0[0, 0, 0, 0:128] step (0,)
+          on produced.0[0] #0 step 0
+      wait on produced.0[0] #0 step 0
+      read reads smem.0[0, 0, 0, 0:128] step 0
     """
     if others:
         bound = ", ".join(f"{name}=..." for name in others)

@@ -345,13 +345,12 @@ def keep_outputs(
     first, *cells = code_cells(notebook)
     new = [n for n, cell in enumerate(cells, 1) if cell.source not in before]
     for cell in cells:
-        mark = _note("(Newer than the recording: interpreted, on no GPU.)")
+        mark = _note("(This cell ran after the recording, without a GPU.)")
         cell.outputs = before.get(cell.source, [*cell.outputs, mark])
-    some = f"{len(new)} are" if len(new) > 1 else "one is"
+    some = f"{len(new)} ran" if len(new) > 1 else "one ran"
     note = _note(
-        f"Of the cells below, {some} newer than this recording, and marked as"
-        " interpreted: what is shown there is no GPU's. The others show what the"
-        f" {record['gpu']} gave."
+        f"Of the cells below, {some} after this recording, without a GPU: there"
+        f" it says so. The others show what the {record['gpu']} gave."
     )
     own = code_cells(recorded)[0].outputs
     own = own[:-1] if "interpreted_cells" in record else own

@@ -67,11 +67,11 @@ MEASURED_RECORDS = {
     "outcomes": ("hazards*.json",),
 }
 NAMED_RECORDS = ("machine.json", "profile.json")
+GALLERY = re.compile("hazard|gallery")
 ANALYSIS = re.compile(
-    r"hazard|gallery|book\.grade"
+    rf"{GALLERY.pattern}|book\.grade"
     r"|pipelib\.(check|trace|simulate|explore|player|sweep)"
 )
-GALLERY = re.compile("hazard|gallery")
 KERNELS = re.compile(r"pipelib\.kernels|import kernels")
 MEASURED = re.compile(r"pipelib\.measured import (.*)")
 CELL_SECONDS = 300
@@ -289,8 +289,9 @@ def sources(text: str) -> list[pathlib.Path]:
 
 
 def _quoted_records(text: str) -> set[str]:
-    """The records that the readers which a chapter imports read."""
+    """The records that the readers which a chapter imports read; a hazard, too, shows its own."""
     imported = re.findall(r"\w+", " ".join(MEASURED.findall(text)))
+    imported += ["outcomes"] if GALLERY.search(text) else []
     return {name for reader in imported for name in MEASURED_RECORDS.get(reader, ())}
 
 

@@ -134,7 +134,10 @@ ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.j
         ("x = 1", set()),
         ("pipelib.check(program)", {"schedule", "measured"}),
         ("book.grade(answer)", {"schedule", "measured"}),
-        ("book.show_code(gallery.Ring)", {"gallery.py", "schedule", "measured"}),
+        (
+            'book.show_hazard("wrong-slot")',
+            {"gallery.py", "schedule", "measured", "hazards.json"},
+        ),
         ("pipelib.kernels.matmul(a, b)", {"kernels"}),
         ('results.read("nvidia-h200/machine.json")', {"machine.json"}),
         ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),

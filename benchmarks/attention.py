@@ -73,7 +73,7 @@ LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
                for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
 BACKWARD = tuple(
     Problem(8192, head_dim, causal, dtype, True)
-    for dtype in (_HALF, _BRAIN) for head_dim in (128, 64) for causal in (False, True)
+    for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)
 )  # fmt: skip
 TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
              for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip
@@ -132,6 +132,12 @@ _BACKWARD_CONFIGS = {
     "dQ of 64 keys": dict(dq=GradientConfig(block=64, slots=4)),
     "dK, dV with 2 slots": dict(dkv=GradientConfig(block=64, slots=2)),
 }
+#: With a head of 256: two threads leave room for one slot, unless it is dV that they make.
+_BACKWARD_CONFIGS_OF_256 = {
+    "dQ by 2 threads": dict(dq=GradientConfig(slots=1)),
+    "dK, dV by 2 threads": dict(dkv=GradientConfig(slots=1)),
+    "dK, dV by 1 thread": dict(dkv=GradientConfig(compute_threads=1)),
+}
 
 
 def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -155,6 +161,10 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours as it picks, with one kernel changed or one for all, and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
+    if problem.head_dim == 256:
+        for name, kernels in _BACKWARD_CONFIGS_OF_256.items():
+            found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(block_kv=64, **kernels))
+        return found | baselines(problem)
     for name, kernels in _BACKWARD_CONFIGS.items():
         found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**kernels))
     found[f"{OURS}, one kernel"] = ours(problem, AttentionConfig(fused=True))
@@ -165,7 +175,10 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     return found | baselines(problem)
 
 
-_NAMES = "attention", "attention_band", "attention_blocks", "attention_config", "attention_ladder"
+_NAMES = (
+    "attention", "attention_band", "attention_blocks", "attention_config", "attention_ladder",
+    "attention_order",
+)  # fmt: skip
 _EMITTER = "ring", "specs", "warp_specialized"
 
 
@@ -273,9 +286,7 @@ class Session:
         """Searches for ours."""
         facts = self.facts("tune")
         for problem in self.problems("tune"):
-            on_gpu = OnGpu(
-                self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES
-            )
+            on_gpu = OnGpu(self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
             found = search(
                 space(problem), lambda _: (), on_gpu, limit=self.options.limit,
                 log=progress(problem, self.log),

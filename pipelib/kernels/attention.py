@@ -10,9 +10,8 @@ rows x 128 bytes, which is how `wgmma` reads SMEM: both sequences must be multip
 not is computed by `attention_reference`: no operand is copied, and no configuration applies.
 
 Gradients are made from the log-sum-exp of each row. With a head of 64 or 128 two kernels make them,
-or one, if `AttentionConfig.fused` asks for it; with one of 256, whose dK and dV would fill a
-thread's registers, and in the fallback, plain JAX does in float32, for `CHUNK` queries at a time,
-so that the scores of the others take no memory.
+or one, if `AttentionConfig.fused` asks for it; with one of 256, three. In the fallback plain JAX
+does, in float32, for `CHUNK` queries at a time, so that the scores of the others take no memory.
 
 Not covered: dropout, biases, paged keys, scores whose mask is given as an array; gradients of
 gradients that kernels make, where JAX says "Differentiation rule for 'mpmd_map' not implemented".
@@ -366,9 +365,9 @@ def _backward(problem: Problem, arrays: tuple, cotangents: tuple) -> tuple:
     d_out, d_lse = cotangents
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     delta = jnp.moveaxis(product.sum(-1), 1, 2) - d_lse
-    if _addressable(q, k) and (problem := _configured(problem, q)).config.gradients(q.shape[-1]):
+    if _addressable(q, k):
         require_hopper("attention")  # the forward pass may have run on another device
-        run = attention_backward.run
+        run, problem = attention_backward.run, _configured(problem, q)
         found = varying_alike(*run((q, k, v, d_out, segments), lse, delta, problem), q)[:3]
     else:
         found = _plain_backward(q, k, v, d_out, segments, lse, delta, problem)

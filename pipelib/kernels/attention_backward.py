@@ -1,4 +1,4 @@
-"""The kernels of `attention`'s gradients: one of dQ and one of dK and dV, or one of all three.
+"""The kernels of `attention`'s gradients: of dQ, of dK and dV together or alone, of all three.
 
 The model. All make anew the probabilities, from the log-sum-exp of each query. With S = Q K^T and
 delta, for each query, the sum of dO O less the log-sum-exp's own cotangent::
@@ -14,10 +14,14 @@ that each factor of a product lies where `wgmma` reads it::
     dQ       S, dP queued | P, dS, once both are done | dQ += dS K[s]
     dK, dV   S^T | P^T | dV += P^T dO[s], dP^T queued | dS^T, once both are done | dK += dS^T Q[s]
 
-What is in flight together begins with the product that has a factor in registers, if one has
-(`attention_blocks` says why); so dP^T is not beside S^T.
+With a head of 256, dK and dV would fill a thread's registers. Each has a kernel then, without the
+other's product; in that of dK, whose factors are in SMEM both, S^T and dP^T are queued together.
 
-The two make S and dP twice: seven products. The kernel of all three makes five. It is that of dK
+What is in flight together begins with the product that has a factor in registers, if one has
+(`attention_blocks` says why); so dP^T is not beside S^T where dV is made.
+
+The two make S and dP twice: seven products (and three make eight). The kernel of all three makes
+five. It is that of dK
 and dV, and it adds each step's part of dQ, of all keys of the block, to float32 sums in GMEM, which
 were zeros (a store that adds, in the L2 cache). The parts come in no fixed order, so the last bits
 of dQ differ from run to run. What a thread multiplies for it is the dS of all compute threads, of
@@ -37,11 +41,11 @@ arrived for s - 1, and so are done with what they multiplied before that: dQ[s-2
 first step are zeros; dQ of the last comes after the pipeline. The block's K is then free, when all
 have arrived once more, to stage dK.
 
-What is seen, and so how many steps there are, says `attention_band`. Queries that see nothing have
-an infinite lse here, so that P is 0. What is loaded beyond the end of an operand is 0 and masked;
-what would be stored there is dropped.
+What is seen, and so how many steps there are, says `attention_band`, and `attention_order` which
+block runs when. Queries that see nothing have an infinite lse here, so that P is 0. What is loaded
+beyond the end of an operand is 0 and masked; what would be stored there is dropped.
 
-Not covered: a head of 256: dK and dV alone would fill a thread's registers.
+Not covered: all three of a head of 256.
 """
 
 import functools
@@ -56,6 +60,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels import attention_config
 from pipelib.kernels.attention_band import (
     Band,
     Problem,
@@ -65,6 +70,7 @@ from pipelib.kernels.attention_band import (
     spread,
 )
 from pipelib.kernels.attention_config import GradientConfig
+from pipelib.kernels.attention_order import Order
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -86,7 +92,7 @@ class Arrays(NamedTuple):
 
 
 def run(arrays: tuple, lse: jax.Array, delta: jax.Array, problem: Problem) -> tuple:
-    """dQ, dK and dV by the kernels of `problem.config`, which has them for this head.
+    """dQ, dK and dV by the kernels of `problem.config`.
 
     Args:
       arrays: q, k, v, the cotangent of the result in their dtype, and segments as `attention`'s
@@ -97,11 +103,10 @@ def run(arrays: tuple, lse: jax.Array, delta: jax.Array, problem: Problem) -> tu
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * _LOG2_E)
     whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
-    sizes, configs = Sizes.of(q, k), problem.config.gradients(q.shape[-1])
-    kernels = (ALL,) if len(configs) == 1 else (DQ, DKV)
+    sizes = Sizes.of(q, k)
     launched = (
-        _launch(kernel, config, whole, problem, sizes)
-        for kernel, config in zip(kernels, configs, strict=True)
+        _launch(_KERNELS[results], config, whole, problem, sizes)
+        for results, config in problem.config.gradients(q.shape[-1]).items()
     )
     return tuple(itertools.chain(*launched))
 
@@ -111,40 +116,47 @@ class Kernel(NamedTuple):
 
     Attributes:
       name: as a profiler shows it.
-      results: how many there are.
+      results: what it makes, as `GradientConfig.check` has it.
       axes: along which axis of the scores its rows are, and its columns: 0 queries, 1 keys.
       thread: its compute thread.
+      operands: how many of the rows' two it needs.
     """
 
     name: str
-    results: int
+    results: tuple[str, ...]
     axes: tuple[int, int]
     thread: Any
+    operands: int = 2
 
 
 def _launch(
     kernel: Kernel, config: GradientConfig, arrays: Arrays, problem: Problem, sizes: Sizes
 ) -> tuple:
-    """Runs a kernel on a grid of (batch, heads of its rows, blocks of rows)."""
+    """Runs a kernel on blocks of the rows of each head."""
     ends = [1, 1]
     ends[kernel.axes[0]] = block = config.rows * config.compute_threads
     ends[kernel.axes[1]] = config.block
-    rows = (arrays.q, arrays.k)[kernel.axes[0]]
+    rows, columns = ((arrays.q, arrays.k)[axis] for axis in kernel.axes)
     arrays = arrays._replace(
         numbers=padded(arrays.numbers, ends[0]),
         segments=tuple(map(padded, arrays.segments, ends)),
     )
-    body = functools.partial(_block, kernel, config, problem, sizes)
-    body.__name__ = kernel.name
     sums = [jax.new_ref(_zeros_like(arrays.q))] if kernel is ALL else []
+    # Of each column two operands, and its part of dQ if that is added up.
+    read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
+    order = Order.of(
+        sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(kernel, problem),
+        columns.size * read // (sizes.batch * rows.shape[2]),
+    )  # fmt: skip
+    body = functools.partial(_block, kernel, config, problem, sizes, order)
+    body.__name__ = kernel.name
     results = plgpu.kernel(
         body,
-        out_type=(jax.ShapeDtypeStruct(rows.shape, rows.dtype),) * (kernel.results - len(sums)),
+        out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(kernel.results) - len(sums)),
         scratch_types=dict(
             scratch=_scratch(kernel, config, problem, sizes, rows.dtype)
         ),
-        grid=(sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block)),
-        grid_names=("batch", "head", "block"),
+        grid=(order.count,), grid_names=("block",),
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(
             approx_math=True, reduction_scratch_bytes=0,
@@ -171,13 +183,13 @@ def _batched_zeros_like(axis_size, in_batched, array) -> tuple[jax.Array, bool]:
 
 
 def _scratch(kernel: Kernel, config: GradientConfig, problem: Problem, sizes, dtype) -> dict:
-    """The rows' two operands; what else the kernel has; factors if interpreted."""
+    """The rows' operands; what else the kernel has; factors if interpreted."""
     threads, rows, block = config.compute_threads, config.rows, config.block
     in_place = problem.config.in_place
     shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
     scratch = dict(
-        operands=[shared(threads, rows, sizes.head_dim)] * 2,
-        loaded=plgpu.Barrier(num_arrivals=3 - kernel.axes[0], num_barriers=threads),
+        operands=[shared(threads, rows, sizes.head_dim)] * kernel.operands,
+        loaded=plgpu.Barrier(num_arrivals=kernel.operands + (kernel is DQ), num_barriers=threads),
     )
     if kernel is DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
@@ -195,19 +207,19 @@ def _scratch(kernel: Kernel, config: GradientConfig, problem: Problem, sizes, dt
     return scratch
 
 
-def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scratch) -> None:
+def _sides(kernel: Kernel, problem: Problem) -> tuple[int | None, int | None]:
+    """How many columns a row sees before its own, and after it; None for all."""
+    sides = problem.left, problem.right
+    return sides[::-1] if kernel.axes[0] else sides
+
+
+def _block(kernel, config, problem, sizes, order, q, k, v, d_out, numbers, *refs, scratch) -> None:
     """What each thread of a block does."""
-    count = len(refs) - kernel.results
-    place = tuple(map(lax.axis_index, ("batch", "head", "block")))
-    sides, lengths = (problem.left, problem.right), (sizes.queries, sizes.keys)
-    if kernel.axes[0]:
-        sides, lengths = sides[::-1], lengths[::-1]
-    else:
-        # Causal blocks of queries take longer the later they are: the longest first.
-        blocks = pl.cdiv(sizes.queries, config.rows * config.compute_threads)
-        place = (*place[:2], blocks - 1 - place[2])
+    count = len(refs) - len(kernel.results)
+    place = order.place(lax.axis_index("block"))
+    lengths = [(sizes.queries, sizes.keys)[axis] for axis in kernel.axes]
     row = place[2] * (config.rows * config.compute_threads)
-    band = Band.of(*sides, *lengths, config.tiles, row)
+    band = Band.of(*_sides(kernel, problem), *lengths, config.tiles, row)
     index = lax.axis_index("thread")
     if kernel is ALL:  # beyond the end K is 0, but dS could be infinite
         band = band._replace(ends=sizes.keys)
@@ -216,16 +228,14 @@ def _block(kernel, config, problem, sizes, q, k, v, d_out, numbers, *refs, scrat
     segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
-    thread = kernel.thread(
-        problem, sizes, config, band, place[1], row, index, outs, scratch
-    )
+    thread = kernel.thread(problem, sizes, config, band, place[1], row, index, outs, scratch)
     refs, in_specs, grid = thread.steps(arrays)
     emit_pipeline_warp_specialized(
         functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
         max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
         wg_axis="thread", num_compute_wgs=config.compute_threads,
         # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
-        manual_consumed_barriers=kernel is DQ, ordinary_reads=kernel is DKV,
+        manual_consumed_barriers=kernel is DQ, ordinary_reads=kernel not in (DQ, ALL),
         compute_context=functools.partial(thread.compute, arrays),
     )(*refs)  # fmt: skip
 
@@ -253,7 +263,7 @@ class Thread(NamedTuple):
         return jax.tree.map(lambda ref: ref.at[self.index], self.scratch[name])
 
     def load(self, *operands: Any, numbers: tuple = ()) -> None:
-        """Loads its rows of the two operands [seq, heads, head_dim], and its numbers."""
+        """Loads its rows of the operands [seq, heads, head_dim], and its numbers."""
         here, loaded = self.here, self.mine("loaded")
         for operand, ref in zip(operands, self.mine("operands"), strict=True):
             plgpu.copy_gmem_to_smem(operand.at[here], ref, loaded)
@@ -375,7 +385,7 @@ class _Keys(Thread):
     def step(self, segments, indices, q, d_out, numbers, carry: tuple) -> tuple:
         """The body of the pipeline."""
         _, v = self.mine("operands")
-        number = lambda i: plgpu.load(numbers.at[i], layout=plgpu.Layout.WGMMA.reduce(0))
+        number = functools.partial(self.number, numbers)
         p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
         p_factor = self.factor(0, p)
 
@@ -396,8 +406,15 @@ class _Keys(Thread):
             self.multiply_queries(scores, q)
             return scores[...]
 
-        scores = self.products(multiply, 1)
-        return function(self.band.masked(scores, indices[1], self.row, segments))
+        return function(self.masked(self.products(multiply, 1), segments, indices))
+
+    def masked(self, scores: jax.Array, segments: tuple, indices: tuple) -> jax.Array:
+        """The scores of a step, masked if they must be."""
+        return self.band.masked(scores, indices[1], self.row, segments)
+
+    def number(self, numbers: Any, index: int) -> jax.Array:
+        """The log-sum-exps (0) of a step's queries, or what is taken from dP (1)."""
+        return plgpu.load(numbers.at[index], layout=plgpu.Layout.WGMMA.reduce(0))
 
     def multiply_queries(self, scores: Any, q: Any) -> None:
         """Queues K Q^T of a step."""
@@ -407,6 +424,44 @@ class _Keys(Thread):
         """dS of a step, where `wgmma` reads it."""
         del indices
         return self.factor(1, d_s)
+
+
+class _KeysForK(_Keys):
+    """A compute thread of the kernel of dK."""
+
+    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
+        """All that it does."""
+        self.load(arrays.k, arrays.v)
+        self.store(pipeline(self.zeros()) * self.problem.scale)
+
+    def step(self, segments, indices, q, d_out, numbers, d_k: jax.Array) -> jax.Array:
+        """The body of the pipeline."""
+        _, v = self.mine("operands")
+
+        def multiply(scores, d_p):
+            self.multiply_queries(scores, q)
+            plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
+            return scores[...], d_p[...]
+
+        scores, d_p = self.products(multiply, 2)
+        p = self.probabilities(self.masked(scores, segments, indices), self.number(numbers, 0), 1)
+        d_s = self.factor(0, p * (d_p + spread(self.number(numbers, 1), p.shape, 1)))
+        return self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))[0]
+
+
+class _KeysForV(_Keys):
+    """A compute thread of the kernel of dV."""
+
+    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
+        """All that it does."""
+        self.load(arrays.k)
+        self.store(pipeline(self.zeros()))
+
+    def step(self, segments, indices, q, d_out, numbers, d_v: jax.Array) -> jax.Array:
+        """The body of the pipeline."""
+        made = lambda scores: self.probabilities(scores, self.number(numbers, 0), 1)
+        p = self.factor(0, self.seen(segments, indices, q, made))
+        return self.add((d_v,), lambda acc: plgpu.wgmma(acc, p, d_out))[0]
 
 
 class _All(_Keys):
@@ -524,6 +579,9 @@ class _All(_Keys):
         plgpu.copy_smem_to_gmem(staging, sums, reduction_op="add")
 
 
-DQ = Kernel("attention_dq", 1, (0, 1), _Queries)
-DKV = Kernel("attention_dkv", 2, (1, 0), _Keys)
-ALL = Kernel("attention_gradients", 3, (1, 0), _All)
+DQ = Kernel("attention_dq", attention_config.DQ, (0, 1), _Queries)
+DKV = Kernel("attention_dkv", attention_config.DKV, (1, 0), _Keys)
+DK = Kernel("attention_dk", attention_config.DK, (1, 0), _KeysForK)
+DV = Kernel("attention_dv", attention_config.DV, (1, 0), _KeysForV, operands=1)
+ALL = Kernel("attention_gradients", attention_config.ALL, (1, 0), _All)
+_KERNELS = {kernel.results: kernel for kernel in (DQ, DKV, DK, DV, ALL)}

@@ -33,9 +33,9 @@ A product whose first factor is in registers must be the first of those in fligh
 these registers, and where another product began before, ptxas waits for that one (its C7513). So
 "pingpong" queues P V first, and "overlap", which cannot, has P in SMEM.
 
-What is seen, and so how many steps there are, says `attention_band`. Loads beyond K's end bring
-zeros and stores beyond that of the result are dropped: both are what TMA does. A row that sees
-nothing has l = 0: its result is 0 and its log-sum-exp -inf.
+What is seen, and so how many steps there are, says `attention_band`, and `attention_order` which
+block runs when. Loads beyond K's end bring zeros and stores beyond that of the result are dropped:
+both are what TMA does. A row that sees nothing has l = 0: its result is 0 and its log-sum-exp -inf.
 """
 
 import functools
@@ -58,6 +58,7 @@ from pipelib.kernels.attention_band import (
     spread,
 )
 from pipelib.kernels.attention_config import AttentionConfig
+from pipelib.kernels.attention_order import Order
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -86,13 +87,17 @@ def run(
     if segments:
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
     lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
-    body = functools.partial(_block, problem, sizes, bool(segments))
+    order = Order.of(
+        sizes.batch, sizes.heads, blocks, (problem.left, problem.right),
+        2 * sizes.keys * sizes.head_dim * k.dtype.itemsize // sizes.group,
+    )  # fmt: skip
+    body = functools.partial(_block, problem, sizes, order, bool(segments))
     body.__name__ = "attention"  # as a profiler shows it
     out, lse = plgpu.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
         scratch_types=dict(scratch=_scratch(config, sizes, q.dtype)),
-        grid=(sizes.batch, sizes.heads, blocks), grid_names=("batch", "head", "block"),
+        grid=(order.count,), grid_names=("block",),
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(q, k, v, *segments)  # fmt: skip
@@ -114,12 +119,12 @@ def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any
     return scratch
 
 
-def _block(problem: Problem, sizes: Sizes, segmented: bool, q, k, v, *refs, scratch) -> None:
+def _block(
+    problem: Problem, sizes: Sizes, order: Order, segmented: bool, q, k, v, *refs, scratch
+) -> None:
     """What each thread of a block does."""
     config, segments, (out, lse) = problem.config, refs[: 2 * segmented], refs[2 * segmented :]
-    place = tuple(map(lax.axis_index, ("batch", "head", "block")))
-    # Causal blocks take longer the later they are: these first, so that the last to end is short.
-    place = (*place[:2], pl.cdiv(sizes.queries, config.block_q) - 1 - place[2])
+    place = order.place(lax.axis_index("block"))
     band = Band.of(
         problem.left, problem.right, sizes.queries, sizes.keys, config.tiles,
         place[2] * config.block_q,

@@ -2,7 +2,7 @@
 
 The model. In every kernel a block has `compute_threads` Pallas threads, each with so many *rows* of
 the scores of one head, and goes through their columns in steps. In the forward kernel and that of
-dQ, rows are queries and a step's columns are keys; in that of dK and dV, and in that of all three,
+dQ, rows are queries and a step's columns are keys; in those of dK, of dV, of both and of all three,
 the reverse.
 
 SMEM has the rows' operands (through which results are stored too), a ring of `slots` of what a step
@@ -26,6 +26,9 @@ HEAD_DIMS = (64, 128, 256)
 #: Mosaic GPU begins each array at a multiple of it, the bytes of a pattern of a 128 B swizzle.
 _ALIGNMENT = 1024
 _ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
+#: What a kernel of the backward pass makes.
+DQ, DK, DV = (("dq",), ("dk",), ("dv",))
+DKV, ALL = DK + DV, DQ + DK + DV
 #: Columns of K, or queries of dS, side by side in SMEM: threads share dQ at multiples of it.
 _SIDE = 64
 
@@ -81,22 +84,26 @@ class GradientConfig:
             return self.block // threads, head_dim
         return None
 
-    def smem_bytes(self, results: int, head_dim: int, interpreted: bool = False) -> int:
+    def smem_bytes(
+        self, results: tuple[str, ...], head_dim: int, interpreted: bool = False
+    ) -> int:
         """Bytes of shared memory that a block takes; arguments as `check`'s."""
         terms = self._smem_terms(results, head_dim, interpreted)
         return sum(count * size for _, count, size in terms)
 
-    def check(self, results: int, head_dim: int, interpreted: bool = False) -> None:
+    def check(
+        self, results: tuple[str, ...], head_dim: int, interpreted: bool = False
+    ) -> None:
         """Raises ValueError, with the sum, if an SM has too little, or threads cannot share dQ.
 
         Args:
-          results: 1 for dQ, 2 for dK and dV, 3 for all.
+          results: what the kernel makes: ("dq",), ("dk",), ("dv",), ("dk", "dv") or all three.
           head_dim: the size of a head.
           interpreted: whether P and dS go through SMEM, as JAX's interpreter needs it.
         """
         threads, scores = self.compute_threads, self.rows * self.block // 128
-        kept, part = min(results, 2), 0
-        if results == 3:
+        kept, part = min(len(results), 2), 0
+        if results == ALL:
             if self.d_q_part(head_dim) is None:
                 raise ValueError(
                     f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of"
@@ -105,26 +112,28 @@ class GradientConfig:
                 )
             part = self.block * head_dim // threads // 128
         registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
-        registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
-        # dV's product still reads P in 16 bits when dS is made; dS takes the place of dP.
-        registers += [("P in 16 bits", scores // 2)] * (kept - 1)
+        if results != DV:
+            registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
+        if "dv" in results:  # dV's product still reads it when dS is made, in the place of dP
+            registers += [("P in 16 bits", scores // 2)]
         _check_registers("GradientConfig", registers, threads, self.memory_registers)
         _check_smem("GradientConfig", self._smem_terms(results, head_dim, interpreted))
 
     def _smem_terms(self, results, head_dim, interpreted) -> list[tuple[str, int, int]]:
         threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
-        pairs, size = (threads, self.rows) if results == 1 else (slots, self.block)
+        pairs, size = (threads, self.rows) if results == DQ else (slots, self.block)
+        operands = 1 if results == DV else 2
         terms = [
-            ("rows' operands", 2 * threads, self.rows * head_dim * _ITEM),
+            ("rows' operands", operands * threads, self.rows * head_dim * _ITEM),
             ("slots", 2 * slots, self.block * head_dim * _ITEM),
             ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
         ]
-        if results == 3:
+        if results == ALL:
             terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
             terms += [("numbers of queries", 1, _aligned(threads * self.block * 4))]
         if interpreted:
-            terms.append(("factors", (2 if results == 2 else 1) * threads, scores * _ITEM))
-        barriers = 2 * slots * min(1 + results, 3) + threads + (results == 3)
+            terms.append(("factors", (2 if results == DKV else 1) * threads, scores * _ITEM))
+        barriers = 2 * slots * (2 if results == DQ else 3) + threads + (results == ALL)
         return [*terms, ("barriers", barriers, 8)]
 
 
@@ -145,11 +154,11 @@ class AttentionConfig:
         in flight together ptxas takes only the first from registers, and else waits for each.
         "interpreted" is "shared", for JAX's interpreter, in all kernels; it has neither factors
         in registers nor accumulators that do not begin as zeros.
-      dq, dkv: the kernels of the backward pass; by default picked from head_dim, where there is
-        one.
-      fused: instead of these two a kernel of all three gradients, with five products, not seven;
-        True picks it from head_dim. It is the fastest, but adds up dQ in no fixed order: the last
-        bits of dQ differ from run to run.
+      dq, dkv: the kernels of the backward pass, that of dQ and that of dK and dV (with a head of
+        256, those of dK and of dV); by default picked from head_dim.
+      fused: instead of these a kernel of all three gradients, with five products, not seven; True
+        picks it from head_dim, if there is one: with a head of 256 there is none. It is the
+        fastest, but adds up dQ in no fixed order: the last bits of dQ differ from run to run.
 
     Raises:
       ValueError, TypeError: for values, and types of them, that are not as above.
@@ -246,24 +255,17 @@ class AttentionConfig:
             "AttentionConfig", registers, self.compute_threads, self.memory_registers
         )
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
-        for results, kernel in ((1, self.dq), (2, self.dkv), (3, self.fused)):
-            if isinstance(kernel, GradientConfig):
-                kernel.check(results, head_dim, not self.in_place)
+        for results, kernel in self.gradients(head_dim).items():
+            kernel.check(results, head_dim, not self.in_place)
 
-    def gradients(self, head_dim: int) -> tuple[GradientConfig, ...] | None:
-        """That of the kernel of all three gradients, or those of dQ and of dK and dV.
-
-        None where a default is asked for and is none: with a head of 256, dK and dV of 64 keys
-        alone fill the registers of a thread.
-        """
-        if self.fused is True:
-            fused = _FUSED.get((head_dim, self.in_place))
-            return None if fused is None else (fused,)
-        if self.fused is not None:
-            return (self.fused,)
-        default_dq, default_dkv = _GRADIENTS.get((head_dim, self.in_place), (None, None))
-        dq, dkv = self.dq or default_dq, self.dkv or default_dkv
-        return None if dq is None or dkv is None else (dq, dkv)
+    def gradients(self, head_dim: int) -> dict[tuple[str, ...], GradientConfig]:
+        """The kernels of the backward pass, by what they make; none where plain JAX computes."""
+        fused = _FUSED.get((head_dim, self.in_place)) if self.fused is True else self.fused
+        if fused:
+            return {ALL: fused}
+        given = {DQ: self.dq, DKV: self.dkv, DK: self.dkv, DV: self.dkv}
+        defaults = _GRADIENTS.get((head_dim, self.in_place), {})
+        return {results: given[results] or default for results, default in defaults.items()}
 
     def _smem_terms(self, head_dim: int) -> list[tuple[str, int, int]]:
         threads = self.compute_threads
@@ -330,13 +332,18 @@ def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
         )
 
 
-#: By head_dim and whether in place, or small for JAX's interpreter: of dQ, of dK and dV.
-#: As many columns as registers hold; nothing in it was measured.
+#: By head_dim and whether in place, or small for JAX's interpreter. With a head of 256, dK and dV
+#: of 64 keys would fill the registers of a thread: they have a kernel each.
+#: As many columns as registers hold; which threads and slots have room beside a head of 256 was
+#: measured (`benchmarks/attention.py`), and nothing else.
 _GRADIENTS = {
-    (64, True): (GradientConfig(block=128, slots=3), GradientConfig(block=64, slots=3)),
-    (128, True): (GradientConfig(block=128), GradientConfig(block=64, slots=3)),
-    (64, False): (GradientConfig(compute_threads=1),) * 2,
-    (128, False): (GradientConfig(compute_threads=1),) * 2,
+    (64, True): {DQ: GradientConfig(block=128, slots=3), DKV: GradientConfig(slots=3)},
+    (128, True): {DQ: GradientConfig(block=128), DKV: GradientConfig(slots=3)},
+    (256, True): dict.fromkeys((DQ, DK), GradientConfig(compute_threads=1))
+    | {DV: GradientConfig()},
+    (64, False): dict.fromkeys((DQ, DKV), GradientConfig(compute_threads=1)),
+    (128, False): dict.fromkeys((DQ, DKV), GradientConfig(compute_threads=1)),
+    (256, False): dict.fromkeys((DQ, DK, DV), GradientConfig(compute_threads=1, slots=1)),
 }
 #: Of the kernel of all three. The registers that its memory thread does not have keep ptxas from
 #: spilling: `benchmarks/attention.py` measures both, with 24 and with 40.

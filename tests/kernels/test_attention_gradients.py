@@ -13,7 +13,16 @@ from jax.sharding import PartitionSpec as P
 import pipelib
 from pipelib import specs
 from pipelib.kernels import AttentionConfig, attention, attention_backward
-from pipelib.kernels.attention_config import PROBABILITIES, GradientConfig
+from pipelib.kernels.attention_config import (
+    ALL,
+    DK,
+    DKV,
+    DQ,
+    DV,
+    HEAD_DIMS,
+    PROBABILITIES,
+    GradientConfig,
+)
 from tests.emitters.contract import interpreted
 from tests.kernels.attention_cases import (
     BRAIN,
@@ -76,6 +85,12 @@ def test_gradients(case):
     shape, options = CASES[case]
     with interpreted():
         check(operands(*shape), config=small("plain"), **options)
+
+
+def test_three_kernels():
+    """Of dQ, of dK and of dV, with a head of 256."""
+    with interpreted():
+        check(operands(40, 72, 2, 1, 256), config=small("plain"), causal=True)
 
 
 def test_two_threads_and_more_steps_than_slots():
@@ -168,9 +183,9 @@ def test_plain_gradients(options):
     check(operands(13, 11, 4, 2, 16, batch=2), **options)
 
 
-@pytest.mark.parametrize(("head_dim", "count"), [(64, 3), (128, 3), (256, 1), (80, 0)])
+@pytest.mark.parametrize(("head_dim", "count"), [(64, 3), (128, 3), (256, 4), (80, 0)])
 def test_which_kernels(head_dim, count):
-    """Beside the forward kernel two, but for a head of 256."""
+    """Beside the forward kernel two, or three."""
     arrays = operands(64, 64, head_dim=head_dim)
     call = lambda *arrays: gradients(arrays, *cotangents(arrays[0]))
     assert kernels(call, *arrays) == count
@@ -188,23 +203,24 @@ FUSED = AttentionConfig(fused=True)
 
 
 def traced(arrays, block, call, config, **options):
-    """Of the forward kernel (0), that of dQ or of all (1), that of dK and dV (2)."""
+    """A block, by number, of the forward kernel (0), of dQ's or all's (1), of dK and dV's (2)."""
     both = lambda *arrays: gradients(arrays, *cotangents(arrays[0]), config=config, **options)
-    return pipelib.trace(both, *arrays, block=block, call=call)
+    return pipelib.trace(both, *arrays, block=(block,), call=call)
 
 
 KINDS = [(128, "registers", mask) for mask in MASKS]
 KINDS += [(64, "registers", "causal"), (128, "interpreted", "segments")]
+KINDS += [(256, "registers", "dense"), (256, "registers", "causal")]
 
 
 @pytest.mark.parametrize(("head_dim", "probabilities", "mask"), KINDS)
 def test_check_finds_nothing(head_dim, probabilities, mask):
     config = config_of(head_dim, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
-    for results, kernel in enumerate(config.gradients(head_dim), 1):
-        for block in (0, 512 // (kernel.rows * kernel.compute_threads) - 1):
-            place = (0, 1, block)
-            program = traced(arrays, place, results, config, **MASKS[mask])
+    for call, (results, kernel) in enumerate(config.gradients(head_dim).items(), 1):
+        heads = arrays[results != DQ].shape[2]
+        for block in (0, heads * 512 // (kernel.rows * kernel.compute_threads) - 1):
+            program = traced(arrays, block, call, config, **MASKS[mask])
             assert list(pipelib.check(program, strict=True)) == []
         assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
 
@@ -216,17 +232,20 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
 def test_check_finds_nothing_in_one_kernel(mask, head_dim, probabilities):
     config = AttentionConfig(fused=True, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
-    for block in (0, 3):
-        program = traced(arrays, (0, 1, block), 1, config, **MASKS[mask])
+    for block in (0, 7):
+        program = traced(arrays, block, 1, config, **MASKS[mask])
         assert list(pipelib.check(program, strict=True)) == []
-    (kernel,) = config.gradients(head_dim)
-    assert program.smem_bytes <= kernel.smem_bytes(3, head_dim, not config.in_place)
+    (kernel,) = config.gradients(head_dim).values()
+    assert program.smem_bytes <= kernel.smem_bytes(ALL, head_dim, not config.in_place)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_is_added_to_dq(head_dim):
-    """All of both heads of the block's K, by each thread its queries or columns; zeros before."""
-    program = traced(operands(256, 256, 4, 2, head_dim), (0, 1, 0), 1, FUSED)
+    """All of both heads of a block's K, by each thread its queries or columns; zeros before.
+
+    The block is that of number 2, the first of K's second head.
+    """
+    program = traced(operands(256, 256, 4, 2, head_dim), 2, 1, FUSED)
     for thread, first in ((0, 0), (1, 64)):
         adds = [op for op in program.threads[thread] if op.note == "reduces by add"]
         (target,) = {program.buffers[op.writes[0].buffer] for op in adds}
@@ -241,21 +260,30 @@ def test_what_is_added_to_dq(head_dim):
 
 
 def test_one_kernel_is_picked_from_the_head():
-    """For the GPU and for the interpreter; none for heads of 256."""
+    """For the GPU and for the interpreter; none for heads of 256, which have three."""
     config = AttentionConfig(fused=True)
-    assert config.gradients(64) == (GradientConfig(block=128, memory_registers=24),)
-    assert config.gradients(128) == (GradientConfig(memory_registers=24),)
-    assert config.gradients(256) is None
+    assert config.gradients(64) == {ALL: GradientConfig(block=128, memory_registers=24)}
+    assert config.gradients(128) == {ALL: GradientConfig(memory_registers=24)}
+    assert config.gradients(256) == AttentionConfig().gradients(256)
     small_one = AttentionConfig(fused=True, probabilities="interpreted").gradients(64)
-    assert small_one == (GradientConfig(compute_threads=1),)
+    assert small_one == {ALL: GradientConfig(compute_threads=1)}
+
+
+def test_which_kernels_are_given():
+    """What is given for dK and dV is for both, where they have a kernel each."""
+    dq, dkv = GradientConfig(slots=4), GradientConfig(slots=1)
+    assert AttentionConfig(dq=dq, dkv=dkv).gradients(128) == {DQ: dq, DKV: dkv}
+    assert AttentionConfig(dq=dq).gradients(80) == {}
+    found = AttentionConfig(dkv=dkv).gradients(256)
+    assert found == AttentionConfig().gradients(256) | {DK: dkv, DV: dkv}
 
 
 def test_causal_blocks_skip_what_is_masked():
     """The loads of a step's two operands; of dQ the last queries first, of dK the first keys."""
     config, arrays, dq, dkv = config_of(128), operands(512, 512, 2, 1, 128), [], []
     for block in range(4):
-        for call, counts in ((1, dq), (2, dkv)):
-            program = traced(arrays, (0, 0, block), call, config, causal=True)
+        for call, heads, counts in ((1, 2, dq), (2, 1, dkv)):
+            program = traced(arrays, heads * block, call, config, causal=True)
             loads = [op for thread in program.threads for op in thread if op.kind == "load"]
             counts.append(len(loads))
     own = 2 * 3  # Q, dO and numbers of two threads
@@ -269,12 +297,12 @@ def test_check_finds_what_is_missing(call, monkeypatch):
     """No fence: between ordinary writes and the stores, ordinary reads and the next load."""
     monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
     arrays = operands(256, 256, 1, 1, 128)
-    report = pipelib.check(traced(arrays, (0, 0, 0), call, config_of(128), scale=0.7))
+    report = pipelib.check(traced(arrays, 0, call, config_of(128), scale=0.7))
     assert not report.ok
 
 
 def report_of_one_kernel():
-    return pipelib.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
+    return pipelib.check(traced(operands(256, 256, 1, 1, 128), 0, 1, FUSED))
 
 
 def test_one_slot_of_ds_races(monkeypatch):
@@ -370,41 +398,52 @@ def test_shard_map():
     ("options", "results", "head_dim", "message"),
     [
         (
-            {"slots": 3, "block": 128}, 1, 128,
+            {"slots": 3, "block": 128}, DQ, 128,
             "GradientConfig: rows' operands 4 x 16,384 B + slots 6 x 32,768 B + log-sum-exp and"
             " delta 2 x 1,024 B + barriers 14 x 8 B = 264,304 B of shared memory, but a block has"
             " 232,448 B, so the kernel could not start.",
         ),
         (
-            {"block": 128}, 2, 128,
+            {"block": 128}, DKV, 128,
             "GradientConfig: results 128 + P 64 + dP 64 + P in 16 bits 32 = 288 registers of a"
             " lane, but each of 2 compute threads has 232, and needs some for the rest.",
         ),
         (
-            {"compute_threads": 1}, 2, 256,
-            "GradientConfig: results 256 + P 32 + dP 32 + P in 16 bits 16 = 336 registers of a"
-            " lane, but each of 1 compute threads has 255, and needs some for the rest.",
+            {"slots": 2}, DK, 256,
+            "GradientConfig: rows' operands 4 x 32,768 B + slots 4 x 32,768 B + log-sum-exp and"
+            " delta 2 x 1,024 B + barriers 14 x 8 B = 264,304 B of shared memory, but a block has"
+            " 232,448 B, so the kernel could not start.",
         ),
         (
-            {"slots": 4}, 3, 128,
+            {"compute_threads": 1, "slots": 1, "block": 192}, DV, 256,
+            "GradientConfig: results 128 + P 96 + P in 16 bits 48 = 272 registers of a lane, but"
+            " each of 1 compute threads has 255, and needs some for the rest.",
+        ),
+        (
+            {"compute_threads": 2}, ALL, 256,
+            "GradientConfig: results 256 + P 32 + dQ 64 + P in 16 bits 16 = 368 registers of a"
+            " lane, but each of 2 compute threads has 232, and needs some for the rest.",
+        ),
+        (
+            {"slots": 4}, ALL, 128,
             "GradientConfig: rows' operands 4 x 16,384 B + slots 8 x 16,384 B + log-sum-exp and"
             " delta 2 x 1,024 B + dS 4 x 8,192 B + dQ 1 x 32,768 B + numbers of"
             " queries 1 x 1,024 B + barriers 27 x 8 B = 265,432 B of shared memory, but a block has"
             " 232,448 B, so the kernel could not start.",
         ),
         (
-            {"compute_threads": 1, "block": 128}, 3, 128,
+            {"compute_threads": 1, "block": 128}, ALL, 128,
             "GradientConfig: results 128 + P 64 + dQ 128 + P in 16 bits 32 = 352 registers of a"
             " lane, but each of 1 compute threads has 255, and needs some for the rest.",
         ),
         (
-            {"compute_threads": 3}, 3, 128,
+            {"compute_threads": 3}, ALL, 128,
             "GradientConfig: neither 128 columns of dQ nor 64 queries of a step over 3 compute"
             " threads are a multiple of 64 for each, which K and dS have side by side in SMEM, so"
             " the threads cannot share dQ.",
         ),
         (
-            {}, 3, 64,
+            {}, ALL, 64,
             "GradientConfig: neither 64 columns of dQ nor 64 queries of a step over 2 compute"
             " threads are a multiple of 64 for each, which K and dS have side by side in SMEM, so"
             " the threads cannot share dQ.",
@@ -416,7 +455,9 @@ def test_what_does_not_fit(options, results, head_dim, message):
     with pytest.raises(ValueError) as error:
         config.check(results, head_dim)
     assert str(error.value) == message
-    whole = AttentionConfig(block_kv=64, **{("dq", "dkv", "fused")[results - 1]: config})
+    field = {DQ: "dq", ALL: "fused"}.get(results, "dkv")
+    whole = AttentionConfig(block_kv=64, **{field: config})
+    message = message if results != DV else "= 320 registers"  # of dK's kernel, which comes first
     with pytest.raises(ValueError, match=re.escape(message)):
         attention(*operands(64, 64, head_dim=head_dim), config=whole)
 
@@ -436,14 +477,13 @@ def test_fused_and_other_kernels():
     )
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_default_configurations_fit(head_dim):
     for probabilities in PROBABILITIES:
         config = AttentionConfig(probabilities=probabilities)
-        for results, kernel in enumerate(config.gradients(head_dim), 1):
+        for results, kernel in config.gradients(head_dim).items():
             kernel.check(results, head_dim, not config.in_place)
             assert kernel.smem_bytes(results, head_dim, not config.in_place) <= specs.SMEM_BYTES
-    assert AttentionConfig().gradients(256) is None
 
 
 def test_another_gpu_than_the_forward_pass_ran_on(monkeypatch):
@@ -501,7 +541,7 @@ def test_many_launches_agree():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("head_dim", "config"), [(64, None), (128, None), (64, FUSED), (128, FUSED)]
+    ("head_dim", "config"), [(64, None), (128, None), (256, None), (64, FUSED), (128, FUSED)]
 )
 @pytest.mark.parametrize("causal", [False, True])
 def test_ptxas_waits_for_no_product(causal, head_dim, config, monkeypatch, capfd):
@@ -510,5 +550,5 @@ def test_ptxas_waits_for_no_product(causal, head_dim, config, monkeypatch, capfd
     found = gradients(arrays, *cotangents(arrays[0]), causal=causal, **options)
     jax.block_until_ready(found)
     said = "".join(capfd.readouterr())
-    name = "attention_gradients" if config else "attention_dkv"
+    name = "attention_gradients" if config else "attention_dk"
     assert name in said and "serialized" not in said

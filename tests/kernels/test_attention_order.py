@@ -1,0 +1,104 @@
+"""The order of attention's blocks: each once, the longest first, and what that saves."""
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelib.kernels.attention_order import L2_BYTES, Order
+
+SMS = 132
+#: JAX compiles at first.
+patient = settings(deadline=None)
+#: How many columns a row sees before its own and after it.
+SIDES = [(None, None), (None, 0), (0, None), (64, 0), (0, 64), (100, 200), (200, 100), (None, 9)]
+orders = st.builds(
+    Order.of,
+    batch=st.integers(1, 4),
+    heads=st.integers(1, 9),
+    blocks=st.integers(1, 12),
+    sides=st.sampled_from(SIDES),
+    bytes_per_head=st.integers(1, 2 * L2_BYTES) | st.integers(2**20, 2**24),
+)
+
+
+def places(order: Order) -> np.ndarray:
+    """Batch, head and block by number: [count, 3]."""
+    numbers = np.arange(4096, dtype=np.int32)  # of one shape, for which JAX compiles once
+    return np.stack(order.place(numbers), 1)[: order.count]
+
+
+@patient
+@given(orders)
+def test_each_block_has_a_number(order):
+    found = places(order)
+    shape = order.batch, order.heads, order.blocks
+    assert sorted(map(tuple, found.tolist())) == list(np.ndindex(shape))
+    assert found.dtype == np.int32
+
+
+@patient
+@given(orders)
+def test_of_heads_taken_together_the_longest_blocks_begin(order):
+    found = places(order)
+    heads = found[:, 0] * order.heads + found[:, 1]
+    length = found[:, 2] if order.last_is_longest else -found[:, 2]
+    # Where the blocks become longer again, other heads begin, all of those before being done.
+    (begins,) = np.nonzero(np.diff(length) > 0)
+    sections = np.split(np.arange(order.count), begins + 1)
+    for section in sections:
+        assert len(section) == len(set(heads[section])) * order.blocks
+    if order.blocks > 1:
+        sizes = [len(section) // order.blocks for section in sections]
+        assert set(sizes[1:]) <= {order.together} and sizes[0] <= order.together
+
+
+@pytest.mark.parametrize(
+    ("sides", "together", "last_is_longest"),
+    [
+        ((None, None), 1, False),
+        ((None, 0), 4, True),
+        ((0, None), 4, False),
+        ((4096, 0), 4, True),
+        ((0, 4096), 4, False),
+        ((8, 8), 4, False),
+    ],
+)
+def test_what_a_mask_asks_for(sides, together, last_is_longest):
+    """Rows that see few after them and many before: the last blocks see the most."""
+    order = Order.of(1, 16, 64, sides, L2_BYTES // 4)
+    assert (order.together, order.last_is_longest) == (together, last_is_longest)
+
+
+def test_heads_together_have_room_in_l2_or_are_alone():
+    of = lambda size: Order.of(2, 3, 8, (None, 0), size).together
+    assert [of(size) for size in (1, L2_BYTES // 3, L2_BYTES // 2 + 1, 2 * L2_BYTES)] == [
+        6,
+        3,
+        1,
+        1,
+    ]
+
+
+def idle(order: Order) -> float:
+    """By how much causal blocks in an order take longer than if no SM were idle, simulated.
+
+    Of rows and columns in blocks of one size; a block takes its steps and two more.
+    """
+    steps = places(order)[:, 2] + 1 if order.last_is_longest else order.blocks - places(order)[:, 2]
+    ends = [0] * SMS
+    for time in (steps + 2).tolist():
+        heapq.heappushpop(ends, ends[0] + time)
+    return max(ends) / ((steps + 2).sum() / SMS)
+
+
+@pytest.mark.parametrize("sides", [(None, 0), (0, None)])
+@pytest.mark.parametrize(("seq", "before"), [(8192, 1.10), (4096, 1.20)])
+def test_what_the_order_saves(seq, before, sides):
+    """The numbers of the module's docstring, with 16 heads of 128."""
+    heads, blocks = 16, seq // 128
+    order = Order.of(1, heads, blocks, sides, 4 * seq * 128)
+    assert idle(order._replace(together=1)) > before
+    assert idle(order) < 1.02

@@ -332,31 +332,6 @@ def wrong_slot(x, *, fixed):
 
 
 @hazard(
-    "A slot that the ring does not have",
-    "out-of-bounds",
-    "Take the number of slots from the ring itself, wherever it is needed.",
-    strips,
-    moments(),
-)
-def slot_beyond_the_ring(x, *, fixed):
-    """The thread counts its slots to one more than the ring has, and reads what lies beyond."""
-
-    def sum_all(ring, reader):
-        slots = ring.slots if fixed else ring.slots + 1
-
-        def step(k, total):
-            plgpu.barrier_wait(ring.produced.at[ring.slot(k)])
-            total = add_rows(total, ring.smem.at[lax.rem(k, slots)], reader)
-            plgpu.commit_smem()
-            plgpu.barrier_arrive(ring.consumed.at[ring.slot(k)])
-            return total
-
-        return lax.fori_loop(0, STEPS, step, zeros())
-
-    return sums(x, sum_all=sum_all)
-
-
-@hazard(
     "Memory that nobody wrote",
     "uninitialized-read",
     "Write zeros first: SMEM holds what the block before left there.",

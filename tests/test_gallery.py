@@ -28,7 +28,8 @@ INTERPRETERS = [read(f"interpreter/hazards-jax-{version}.json") for version in V
 
 def test_there_is_a_hazard_of_each_kind():
     assert len(GALLERY) >= 14
-    assert {hazard.kind for hazard in GALLERY.values()} == set(KINDS)
+    # An index outside of its array is not among them yet: it has to be seen on a GPU first.
+    assert {hazard.kind for hazard in GALLERY.values()} == set(KINDS) - {"out-of-bounds"}
     for field in ("title", "summary", "remedy"):
         assert len({getattr(hazard, field) for hazard in GALLERY.values()}) == len(GALLERY)
 
@@ -53,9 +54,8 @@ def test_the_checker_finds_the_fault(hazard):
 
 
 def test_a_report_names_the_step_of_the_outer_loop_first():
-    report = str(check(GALLERY["slot-beyond-the-ring"].program(fixed=False)))
-    assert report.startswith("out-of-bounds: in step 2, 0 thread 0 reads `x_smem` at index 2 ")
-    assert "gallery.py:" in report and ", thread 0, step 2, 0\n" in report
+    report = str(check(GALLERY["wrong-slot"].program(fixed=False)))
+    assert ", thread 0, step 1, 0\n" in report and ", thread 0, step 0, 1\n" not in report
 
 
 @EVERY

@@ -70,7 +70,7 @@ from pipelib.kernels.attention_band import (
     spread,
 )
 from pipelib.kernels.attention_config import GradientConfig
-from pipelib.kernels.attention_order import Order
+from pipelib.kernels.attention_order import AXES, Order
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -156,7 +156,7 @@ def _launch(
         scratch_types=dict(
             scratch=_scratch(kernel, config, problem, sizes, rows.dtype)
         ),
-        grid=(order.count,), grid_names=("block",),
+        grid=order.grid, grid_names=AXES,
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(
             approx_math=True, reduction_scratch_bytes=0,
@@ -216,7 +216,7 @@ def _sides(kernel: Kernel, problem: Problem) -> tuple[int | None, int | None]:
 def _block(kernel, config, problem, sizes, order, q, k, v, d_out, numbers, *refs, scratch) -> None:
     """What each thread of a block does."""
     count = len(refs) - len(kernel.results)
-    place = order.place(lax.axis_index("block"))
+    place = order.place(*map(lax.axis_index, AXES))
     lengths = [(sizes.queries, sizes.keys)[axis] for axis in kernel.axes]
     row = place[2] * (config.rows * config.compute_threads)
     band = Band.of(*_sides(kernel, problem), *lengths, config.tiles, row)

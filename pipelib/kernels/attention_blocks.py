@@ -58,7 +58,7 @@ from pipelib.kernels.attention_band import (
     spread,
 )
 from pipelib.kernels.attention_config import AttentionConfig
-from pipelib.kernels.attention_order import Order
+from pipelib.kernels.attention_order import AXES, Order
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -97,7 +97,7 @@ def run(
         body,
         out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
         scratch_types=dict(scratch=_scratch(config, sizes, q.dtype)),
-        grid=(order.count,), grid_names=("block",),
+        grid=order.grid, grid_names=AXES,
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(q, k, v, *segments)  # fmt: skip
@@ -124,7 +124,7 @@ def _block(
 ) -> None:
     """What each thread of a block does."""
     config, segments, (out, lse) = problem.config, refs[: 2 * segmented], refs[2 * segmented :]
-    place = order.place(lax.axis_index("block"))
+    place = order.place(*map(lax.axis_index, AXES))
     band = Band.of(
         problem.left, problem.right, sizes.queries, sizes.keys, config.tiles,
         place[2] * config.block_q,

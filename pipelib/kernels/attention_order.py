@@ -8,9 +8,10 @@ would begin late, and run on when the other SMs have nothing left. Of causal blo
 
 So the blocks of some heads are taken *together*, the longest of all of them first. By this rule no
 division of the work is more than a third faster (R. L. Graham, "Bounds on Multiprocessing Timing
-Anomalies", 1969); here it is within 2% of no SM being idle. Together are as many heads as have room
-for their columns in L2. FlashAttention's kernels for Hopper order causal blocks by the same two
-thoughts.
+Anomalies", 1969); here it is within 2% of no SM being idle. Together are about as many heads as
+have room for their columns in L2, and as divide them all: the grid then gives each block its place,
+without a division that would cost registers. FlashAttention's kernels for Hopper order causal
+blocks by the same two thoughts.
 """
 
 from typing import Any, NamedTuple
@@ -18,8 +19,12 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from pipelib.kernels.device import H100_SMS
+
 #: Of columns that heads taken together may have: two thirds of the L2 of an H100 or H200, 50 MB.
 L2_BYTES = 32 * 2**20
+#: Of the grid, by the name of each axis; blocks begin in the order of its indices.
+AXES = ("slowest", "slower", "fastest")
 
 
 class Order(NamedTuple):
@@ -27,7 +32,7 @@ class Order(NamedTuple):
 
     Attributes:
       batch, heads, blocks: how many there are.
-      together: heads, of any batches, whose blocks are taken together; of the first, maybe fewer.
+      together: how many heads, of any batches, have their blocks taken together; it divides them.
       last_is_longest: whether of a head the last block takes the longest, and not the first.
     """
 
@@ -41,30 +46,27 @@ class Order(NamedTuple):
     def of(cls, batch: int, heads: int, blocks: int, sides: tuple, bytes_per_head: int) -> "Order":
         """For rows that see so many columns (behind, ahead) of them: `attention_band`."""
         behind, ahead = sides
-        if behind is None and ahead is None:
-            return cls(batch, heads, blocks)
-        together = min(max(L2_BYTES // bytes_per_head, 1), batch * heads)
-        return cls(
-            batch, heads, blocks, together, ahead is not None and (behind is None or behind > ahead)
-        )
+        together, every = 1, batch * heads
+        if sides != (None, None) and every * blocks > H100_SMS:  # else all run at once
+            room = L2_BYTES / bytes_per_head
+            divisors = (size for size in range(1, every + 1) if every % size == 0)
+            together = min(divisors, key=lambda size: max(size / room, room / size))
+        last_is_longest = ahead is not None and (behind is None or behind > ahead)
+        return cls(batch, heads, blocks, together, last_is_longest)
 
     @property
-    def count(self) -> int:
-        """Of all blocks."""
-        return self.batch * self.heads * self.blocks
+    def grid(self) -> tuple[int, int, int]:
+        """Of the kernel, along `AXES`."""
+        if self.together == 1:
+            return self.batch, self.heads, self.blocks
+        return self.batch * self.heads // self.together, self.blocks, self.together
 
-    def place(self, number: Any) -> tuple[Any, Any, Any]:
-        """The batch, the head and the block which begins as that number; int32."""
-        # Counted from the end, so that the fewer heads, if some are left over, are the first.
-        later = self.count - 1 - number
-        section, later = _divided(later, self.together * self.blocks)
-        size = jnp.minimum(self.together, self.batch * self.heads - section * self.together)
-        shorter, head = _divided(later, size)
-        block = shorter if self.last_is_longest else self.blocks - 1 - shorter
-        head = self.batch * self.heads - 1 - (section * self.together + head)
-        return *_divided(head, self.heads), block
-
-
-def _divided(number: Any, by: Any) -> tuple[Any, Any]:
-    by = jnp.int32(by)
-    return lax.div(number, by), lax.rem(number, by)
+    def place(self, slowest: Any, slower: Any, fastest: Any) -> tuple[Any, Any, Any]:
+        """The batch, the head and the block which are at an index of the grid."""
+        batch, head, block = slowest, slower, fastest
+        if self.together > 1:
+            block, head = slower, slowest * self.together + fastest
+            batch, heads = jnp.int32(0), jnp.int32(self.heads)
+            if self.batch > 1:
+                batch, head = lax.div(head, heads), lax.rem(head, heads)
+        return batch, head, self.blocks - 1 - block if self.last_is_longest else block

@@ -203,9 +203,9 @@ FUSED = AttentionConfig(fused=True)
 
 
 def traced(arrays, block, call, config, **options):
-    """A block, by number, of the forward kernel (0), of dQ's or all's (1), of dK and dV's (2)."""
+    """Of the forward kernel (0), that of dQ or of all (1), that of dK and dV, or of dK (2)."""
     both = lambda *arrays: gradients(arrays, *cotangents(arrays[0]), config=config, **options)
-    return pipelib.trace(both, *arrays, block=(block,), call=call)
+    return pipelib.trace(both, *arrays, block=block, call=call)
 
 
 KINDS = [(128, "registers", mask) for mask in MASKS]
@@ -218,9 +218,8 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
     config = config_of(head_dim, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
     for call, (results, kernel) in enumerate(config.gradients(head_dim).items(), 1):
-        heads = arrays[results != DQ].shape[2]
-        for block in (0, heads * 512 // (kernel.rows * kernel.compute_threads) - 1):
-            program = traced(arrays, block, call, config, **MASKS[mask])
+        for block in (0, 512 // (kernel.rows * kernel.compute_threads) - 1):
+            program = traced(arrays, (0, 1, block), call, config, **MASKS[mask])
             assert list(pipelib.check(program, strict=True)) == []
         assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
 
@@ -232,8 +231,8 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
 def test_check_finds_nothing_in_one_kernel(mask, head_dim, probabilities):
     config = AttentionConfig(fused=True, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
-    for block in (0, 7):
-        program = traced(arrays, block, 1, config, **MASKS[mask])
+    for block in (0, 3):
+        program = traced(arrays, (0, 1, block), 1, config, **MASKS[mask])
         assert list(pipelib.check(program, strict=True)) == []
     (kernel,) = config.gradients(head_dim).values()
     assert program.smem_bytes <= kernel.smem_bytes(ALL, head_dim, not config.in_place)
@@ -241,11 +240,8 @@ def test_check_finds_nothing_in_one_kernel(mask, head_dim, probabilities):
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_what_is_added_to_dq(head_dim):
-    """All of both heads of a block's K, by each thread its queries or columns; zeros before.
-
-    The block is that of number 2, the first of K's second head.
-    """
-    program = traced(operands(256, 256, 4, 2, head_dim), 2, 1, FUSED)
+    """All of both heads of the block's K, by each thread its queries or columns; zeros before."""
+    program = traced(operands(256, 256, 4, 2, head_dim), (0, 1, 0), 1, FUSED)
     for thread, first in ((0, 0), (1, 64)):
         adds = [op for op in program.threads[thread] if op.note == "reduces by add"]
         (target,) = {program.buffers[op.writes[0].buffer] for op in adds}
@@ -282,8 +278,8 @@ def test_causal_blocks_skip_what_is_masked():
     """The loads of a step's two operands; of dQ the last queries first, of dK the first keys."""
     config, arrays, dq, dkv = config_of(128), operands(512, 512, 2, 1, 128), [], []
     for block in range(4):
-        for call, heads, counts in ((1, 2, dq), (2, 1, dkv)):
-            program = traced(arrays, heads * block, call, config, causal=True)
+        for call, counts in ((1, dq), (2, dkv)):
+            program = traced(arrays, (0, 0, block), call, config, causal=True)
             loads = [op for thread in program.threads for op in thread if op.kind == "load"]
             counts.append(len(loads))
     own = 2 * 3  # Q, dO and numbers of two threads
@@ -297,12 +293,12 @@ def test_check_finds_what_is_missing(call, monkeypatch):
     """No fence: between ordinary writes and the stores, ordinary reads and the next load."""
     monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
     arrays = operands(256, 256, 1, 1, 128)
-    report = pipelib.check(traced(arrays, 0, call, config_of(128), scale=0.7))
+    report = pipelib.check(traced(arrays, (0, 0, 0), call, config_of(128), scale=0.7))
     assert not report.ok
 
 
 def report_of_one_kernel():
-    return pipelib.check(traced(operands(256, 256, 1, 1, 128), 0, 1, FUSED))
+    return pipelib.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
 
 
 def test_one_slot_of_ds_races(monkeypatch):

@@ -1,38 +1,43 @@
 """The order of attention's blocks: each once, the longest first, and what that saves."""
 
 import heapq
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelib.kernels.attention_order import L2_BYTES, Order
+from pipelib.kernels.attention_order import AXES, L2_BYTES, Order
+from pipelib.kernels.device import H100_SMS
 
-SMS = 132
+SMS = H100_SMS
 #: JAX compiles at first.
 patient = settings(deadline=None)
 #: How many columns a row sees before its own and after it.
 SIDES = [(None, None), (None, 0), (0, None), (64, 0), (0, 64), (100, 200), (200, 100), (None, 9)]
 orders = st.builds(
     Order.of,
-    batch=st.integers(1, 4),
-    heads=st.integers(1, 9),
-    blocks=st.integers(1, 12),
+    batch=st.integers(1, 3),
+    heads=st.integers(1, 12),
+    blocks=st.integers(1, 40),
     sides=st.sampled_from(SIDES),
     bytes_per_head=st.integers(1, 2 * L2_BYTES) | st.integers(2**20, 2**24),
 )
 
 
 def places(order: Order) -> np.ndarray:
-    """Batch, head and block by number: [count, 3]."""
+    """Batch, head and block, in the order in which they begin: [count, 3]."""
+    assert len(order.grid) == len(AXES)
     numbers = np.arange(4096, dtype=np.int32)  # of one shape, for which JAX compiles once
-    return np.stack(order.place(numbers), 1)[: order.count]
+    count = math.prod(order.grid)
+    index = [x.astype(np.int32) for x in np.unravel_index(numbers % count, order.grid)]
+    return np.stack(np.broadcast_arrays(*order.place(*index)), 1)[:count]
 
 
 @patient
 @given(orders)
-def test_each_block_has_a_number(order):
+def test_each_block_has_a_place(order):
     found = places(order)
     shape = order.batch, order.heads, order.blocks
     assert sorted(map(tuple, found.tolist())) == list(np.ndindex(shape))
@@ -45,14 +50,10 @@ def test_of_heads_taken_together_the_longest_blocks_begin(order):
     found = places(order)
     heads = found[:, 0] * order.heads + found[:, 1]
     length = found[:, 2] if order.last_is_longest else -found[:, 2]
-    # Where the blocks become longer again, other heads begin, all of those before being done.
-    (begins,) = np.nonzero(np.diff(length) > 0)
-    sections = np.split(np.arange(order.count), begins + 1)
+    sections = np.split(np.arange(len(found)), order.batch * order.heads // order.together)
     for section in sections:
-        assert len(section) == len(set(heads[section])) * order.blocks
-    if order.blocks > 1:
-        sizes = [len(section) // order.blocks for section in sections]
-        assert set(sizes[1:]) <= {order.together} and sizes[0] <= order.together
+        assert len(set(heads[section])) == order.together
+        assert (np.diff(length[section]) <= 0).all()
 
 
 @pytest.mark.parametrize(
@@ -72,14 +73,18 @@ def test_what_a_mask_asks_for(sides, together, last_is_longest):
     assert (order.together, order.last_is_longest) == (together, last_is_longest)
 
 
-def test_heads_together_have_room_in_l2_or_are_alone():
-    of = lambda size: Order.of(2, 3, 8, (None, 0), size).together
-    assert [of(size) for size in (1, L2_BYTES // 3, L2_BYTES // 2 + 1, 2 * L2_BYTES)] == [
-        6,
-        3,
-        1,
-        1,
-    ]
+@pytest.mark.parametrize(
+    ("heads", "room", "together"),
+    [(12, 12, 12), (12, 100, 12), (12, 5, 6), (5, 4, 5), (17, 4, 1), (12, 0.5, 1), (1, 9, 1)],
+)
+def test_about_as_many_heads_as_have_room_in_l2(heads, room, together):
+    """As divide them all: of 12, 6 for 5; of 5, all for 4; of 17, one for 4."""
+    assert Order.of(1, heads, 200, (None, 0), round(L2_BYTES / room)).together == together
+
+
+def test_blocks_that_all_run_at_once_need_no_order():
+    of = lambda blocks: Order.of(1, 16, blocks, (None, 0), 2**20).together
+    assert (of(8), of(9)) == (1, 16)
 
 
 def idle(order: Order) -> float:

@@ -272,20 +272,29 @@ def sources(text: str) -> list[pathlib.Path]:
     """The parts of pipelib, and the records, that a chapter of this code uses."""
     shows, quoted = ANALYSIS.search(text), _quoted_records(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
-    without |= set() if KERNELS.search(text) else {"kernels"}
     without -= {"measured"} if quoted else set()
     without |= set() if GALLERY.search(text) else {"gallery.py"}
-    package = (
+    package = [
         path
         for path in provenance.PACKAGE.iterdir()
-        if path.name not in without and not path.name.startswith((".", "__py"))
-    )
+        if path.name not in {*without, "kernels"} and not path.name.startswith((".", "__py"))
+    ]
+    package += _kernels(text) if KERNELS.search(text) else []
     records = []
     for name in quoted:
         records += RESULTS.glob(f"*/{name}")
     for name in NAMED_RECORDS:
         records += RESULTS.glob(f"*/{name}") if name in text else ()
     return [*sorted(package), *sorted(records)]
+
+
+def _kernels(text: str) -> list[pathlib.Path]:
+    """The package's kernels; without those of attention for a chapter that has no word of it."""
+    folder = provenance.PACKAGE / "kernels"
+    if "attention" in text:
+        return [folder]
+    others = (".", "__py", "attention")
+    return [path for path in folder.iterdir() if not path.name.startswith(others)]
 
 
 def _quoted_records(text: str) -> set[str]:

@@ -10,8 +10,8 @@ So the blocks of some heads are taken *together*, the longest of all of them fir
 division of the work is more than a third faster (R. L. Graham, "Bounds on Multiprocessing Timing
 Anomalies", 1969); here it is within 2% of no SM being idle. Together are about as many heads as
 have room for their columns in L2, and as divide them all: the grid then gives each block its place,
-without a division that would cost registers. FlashAttention's kernels for Hopper order causal
-blocks by the same two thoughts.
+without a division that would cost registers. FlashAttention's schedulers for Hopper go by the same
+two thoughts (`hopper/tile_scheduler.hpp` in its repository).
 """
 
 from typing import Any, NamedTuple

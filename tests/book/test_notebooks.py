@@ -138,7 +138,8 @@ ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.j
             'book.show_hazard("wrong-slot")',
             {"gallery.py", "schedule", "measured", "hazards.json"},
         ),
-        ("pipelib.kernels.matmul(a, b)", {"kernels"}),
+        ("pipelib.kernels.matmul(a, b)", {"matmul.py"}),
+        ("pipelib.kernels.attention(q, k, v)", {"kernels"}),
         ('results.read("nvidia-h200/machine.json")', {"machine.json"}),
         ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),
         ("from pipelib.measured import attention", {"measured", *ATTENTION_RECORDS}),
@@ -148,7 +149,7 @@ ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.j
 def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
     found = {path.name for path in notebooks.sources(code)}
     some = {"ring.py", "pipeline.py", "book.py", "comparison.py", "bench", "__init__.py"}
-    optional = {"gallery.py", "schedule", "kernels", "hazards.json"}
+    optional = {"gallery.py", "schedule", "kernels", "matmul.py", "attention.py", "hazards.json"}
     optional |= {"measured", "memory_bound.json", "machine.json", "attention.json"}
     assert some <= found
     assert found & optional == more

@@ -20,13 +20,12 @@ other's product; in that of dK, whose factors are in SMEM both, S^T and dP^T are
 What is in flight together begins with the product that has a factor in registers, if one has
 (`attention_blocks` says why); so dP^T is not beside S^T where dV is made.
 
-The two make S and dP twice: seven products (and three make eight). The kernel of all three makes
-five. It is that of dK
-and dV, and it adds each step's part of dQ, of all keys of the block, to float32 sums in GMEM, which
-were zeros (a store that adds, in the L2 cache). The parts come in no fixed order, so the last bits
-of dQ differ from run to run. What a thread multiplies for it is the dS of all compute threads, of
-all their keys, and its own columns of K: each thread leaves its dS in SMEM and arrives on the
-barrier `exchanged`. So that none waits long, dQ is a step late::
+The two make S and dP twice: seven products (and three kernels make eight). The kernel of all three
+makes five. It is that of dK and dV, and it adds each step's part of dQ, of all keys of the block,
+to float32 sums in GMEM, which were zeros (a store that adds, in the L2 cache). The parts come in no
+fixed order, so the last bits of dQ differ from run to run. What a thread multiplies for it is the
+dS of all compute threads, of all their keys, and its own columns of K: each thread leaves its dS in
+SMEM and arrives on the barrier `exchanged`. So that none waits long, dQ is a step late::
 
     S^T[s] queued | exchanged | dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
     dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]

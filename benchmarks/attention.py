@@ -134,9 +134,9 @@ _BACKWARD_CONFIGS = {
 }
 #: With a head of 256: two threads leave room for one slot, unless it is dV that they make.
 _BACKWARD_CONFIGS_OF_256 = {
-    "dQ by 2 threads": dict(dq=GradientConfig(slots=1)),
-    "dK, dV by 2 threads": dict(dkv=GradientConfig(slots=1)),
-    "dK, dV by 1 thread": dict(dkv=GradientConfig(compute_threads=1)),
+    "dQ by 2 threads": dict(block_kv=64, dq=GradientConfig(slots=1)),
+    "dK, dV by 2 threads": dict(block_kv=64, dkv=GradientConfig(slots=1)),
+    "dK, dV by 1 thread": dict(block_kv=64, dkv=GradientConfig(compute_threads=1)),
 }
 
 
@@ -161,17 +161,15 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours as it picks, with one kernel changed or one for all, and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
-    if problem.head_dim == 256:
-        for name, kernels in _BACKWARD_CONFIGS_OF_256.items():
-            found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(block_kv=64, **kernels))
-        return found | baselines(problem)
-    for name, kernels in _BACKWARD_CONFIGS.items():
-        found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**kernels))
-    found[f"{OURS}, one kernel"] = ours(problem, AttentionConfig(fused=True))
-    more = GradientConfig(block=128 * 64 // problem.head_dim)  # registers of the memory thread
-    found[f"{OURS}, one kernel, {more.memory_registers} registers"] = ours(
-        problem, AttentionConfig(fused=more)
-    )
+    configs = _BACKWARD_CONFIGS_OF_256
+    if problem.head_dim < 256:
+        more = GradientConfig(block=128 * 64 // problem.head_dim)  # registers of the memory thread
+        configs = _BACKWARD_CONFIGS | {
+            "one kernel": dict(fused=True),
+            f"one kernel, {more.memory_registers} registers": dict(fused=more),
+        }
+    for name, options in configs.items():
+        found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**options))
     return found | baselines(problem)
 
 
@@ -286,7 +284,9 @@ class Session:
         """Searches for ours."""
         facts = self.facts("tune")
         for problem in self.problems("tune"):
-            on_gpu = OnGpu(self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
+            on_gpu = OnGpu(
+                self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES
+            )
             found = search(
                 space(problem), lambda _: (), on_gpu, limit=self.options.limit,
                 log=progress(problem, self.log),

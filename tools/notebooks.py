@@ -273,12 +273,8 @@ def sources(text: str) -> list[pathlib.Path]:
     shows, quoted = ANALYSIS.search(text), _quoted_records(text)
     without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
     without -= {"measured"} if quoted else set()
-    without |= set() if GALLERY.search(text) else {"gallery.py"}
-    package = [
-        path
-        for path in provenance.PACKAGE.iterdir()
-        if path.name not in {*without, "kernels"} and not path.name.startswith((".", "__py"))
-    ]
+    without |= {"kernels"} if GALLERY.search(text) else {"kernels", "gallery.py"}
+    package = [path for path in _parts(provenance.PACKAGE) if path.name not in without]
     package += _kernels(text) if KERNELS.search(text) else []
     records = []
     for name in quoted:
@@ -293,8 +289,12 @@ def _kernels(text: str) -> list[pathlib.Path]:
     folder = provenance.PACKAGE / "kernels"
     if "attention" in text:
         return [folder]
-    others = (".", "__py", "attention")
-    return [path for path in folder.iterdir() if not path.name.startswith(others)]
+    return [path for path in _parts(folder) if not path.name.startswith("attention")]
+
+
+def _parts(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The modules and folders of the package in a folder of it."""
+    return [path for path in folder.iterdir() if not path.name.startswith((".", "__py"))]
 
 
 def _quoted_records(text: str) -> set[str]:

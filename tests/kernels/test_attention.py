@@ -481,7 +481,6 @@ def test_another_gpu(monkeypatch):
 
 # On a Hopper GPU.
 
-
 def check_on_gpu(head_dim, dtype, case, config=None):
     shape, options = ON_GPU[case]
     arrays = operands(*shape, head_dim, dtype, batch=2)

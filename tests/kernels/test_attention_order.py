@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pipelib.kernels.attention_order import AXES, L2_BYTES, Order
 from pipelib.kernels.device import H100_SMS
 
-SMS = H100_SMS
 #: JAX compiles at first.
 patient = settings(deadline=None)
 #: How many columns a row sees before its own and after it.
@@ -92,11 +91,12 @@ def idle(order: Order) -> float:
 
     Of rows and columns in blocks of one size; a block takes its steps and two more.
     """
-    steps = places(order)[:, 2] + 1 if order.last_is_longest else order.blocks - places(order)[:, 2]
-    ends = [0] * SMS
-    for time in (steps + 2).tolist():
-        heapq.heappushpop(ends, ends[0] + time)
-    return max(ends) / ((steps + 2).sum() / SMS)
+    blocks = places(order)[:, 2]
+    times = (blocks + 1 if order.last_is_longest else order.blocks - blocks) + 2
+    ends = [0] * H100_SMS
+    for time in times.tolist():
+        heapq.heapreplace(ends, ends[0] + time)
+    return max(ends) / (times.sum() / H100_SMS)
 
 
 @pytest.mark.parametrize("sides", [(None, 0), (0, None)])

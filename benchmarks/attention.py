@@ -42,6 +42,7 @@ from benchmarks.attentions import (
     Problem,
     Sdpa,
     cudnn,
+    not_persistent,
     prepare,
     prepare_to_search,
     upstream,
@@ -52,6 +53,7 @@ from pipelib.bench.provenance import PACKAGE, code_digest
 from pipelib.kernels import attention, tuned
 from pipelib.kernels.attention_config import AttentionConfig, GradientConfig
 from pipelib.kernels.attention_ladder import RUNGS
+from pipelib.kernels.device import H100_SMS
 from pipelib.kernels.tune import Found, progress, run_facts, search
 from pipelib.kernels.tune import OnGpu as Measurer
 from pipelib.kernels.workers import Task, Workers
@@ -141,13 +143,22 @@ _BACKWARD_CONFIGS_OF_256 = {
 
 
 def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ours as it picks, and as the record's search found; and all others."""
+    """Ours as it picks, as the record's search found, and not persistent; and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
     like = lambda group: problem._replace(dtype=group["problem"]["dtype"])._asdict()
     for group in groups:
         if group["part"] == "tune" and group["problem"] == like(group):
             found[f"{OURS}, tuned"] = ours(problem, AttentionConfig(**group["best"]))
+    if is_persistent(problem):
+        found[f"{OURS}, not persistent"] = functools.partial(not_persistent, causal=False)
     return found | baselines(problem)
+
+
+def is_persistent(problem: Problem) -> bool:
+    """Whether our kernel is, on an H100 or H200: if more blocks of 128 than SMs are all alike."""
+    has_room = AttentionConfig().is_persistent(problem.head_dim)
+    many = problem.batch * problem.heads * problem.seq > 128 * H100_SMS
+    return has_room and many and not problem.causal
 
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ caches; a launch finds the operands in L2 as far as they fit, as it does for all
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -27,6 +28,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.mosaic.gpu import profiler
 from jax.experimental.pallas.ops.gpu import attention_mgpu
+
+from pipelib.kernels import attention
+from pipelib.kernels.attention import default_config
 
 UPSTREAM, EMITTER = "attention_mgpu", "emitter"
 SEED, SAMPLED, CHUNK = 0, 32, 1024
@@ -75,6 +79,12 @@ class Sdpa(NamedTuple):
 
     backend: str
     causal: bool
+
+
+def not_persistent(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
+    """Ours as it picks, but a block does not go on to other queries."""
+    config = dataclasses.replace(default_config(q.shape[-1]), persistent=False)
+    return attention(q, k, v, causal=causal, scale=1.0, config=config)
 
 
 def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:

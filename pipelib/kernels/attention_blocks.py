@@ -34,7 +34,14 @@ these registers, and where another product began before, ptxas waits for that on
 "pingpong" queues P V first, and "overlap", which cannot, has P in SMEM.
 
 What is seen, and so how many steps there are, says `attention_band`, and `attention_order` which
-block runs when. Loads beyond K's end bring zeros and stores beyond that of the result are dropped:
+block runs when. Where nothing is masked and SMEM has room, the kernel is persistent: a block goes
+on to other queries, and its pipeline goes through the steps of all its visits, so that K and V are
+loaded ahead of the next. Its last step of a visit is like any other, P V beside the next Q K^T, but
+for the queries. Those of the next visit have been loaded into `next_q`; they are copied to `q`,
+and their place stages the result, whose store runs beside the next softmax, and then gets the
+queries after.
+
+Loads beyond K's end bring zeros and stores beyond that of the result are dropped:
 both are what TMA does. A row that sees nothing has l = 0: its result is 0 and its log-sum-exp -inf.
 """
 
@@ -58,7 +65,8 @@ from pipelib.kernels.attention_band import (
     spread,
 )
 from pipelib.kernels.attention_config import AttentionConfig
-from pipelib.kernels.attention_order import AXES, Order
+from pipelib.kernels.attention_order import AXES, Order, Visits
+from pipelib.kernels.device import num_sms
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -87,16 +95,19 @@ def run(
     if segments:
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
     lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
+    sides = problem.left, problem.right
     order = Order.of(
-        sizes.batch, sizes.heads, blocks, (problem.left, problem.right),
+        sizes.batch, sizes.heads, blocks, sides,
         2 * sizes.keys * sizes.head_dim * k.dtype.itemsize // sizes.group,
     )  # fmt: skip
+    if sides == (None, None) and not segments and config.is_persistent(sizes.head_dim):
+        order = order.on(num_sms())
     body = functools.partial(_block, problem, sizes, order, bool(segments))
     body.__name__ = "attention"  # as a profiler shows it
     out, lse = plgpu.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
-        scratch_types=dict(scratch=_scratch(config, sizes, q.dtype)),
+        scratch_types=dict(scratch=_scratch(config, sizes, order, q.dtype)),
         grid=order.grid, grid_names=AXES,
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
@@ -104,7 +115,7 @@ def run(
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
 
-def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any]:
+def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Any) -> dict[str, Any]:
     threads, rows = config.compute_threads, config.rows
     shared = lambda *shape: plgpu.SMEM((threads, rows, *shape), dtype, transforms=tiled(dtype))
     scratch = dict(
@@ -112,6 +123,8 @@ def _scratch(config: AttentionConfig, sizes: Sizes, dtype: Any) -> dict[str, Any
         lse=plgpu.SMEM((threads, rows), jnp.float32),
         loaded=plgpu.Barrier(num_barriers=threads),
     )
+    if order.persistent is not None:
+        scratch.update(next_q=shared(sizes.head_dim))
     if config.through_smem:
         scratch.update(p=shared(config.block_kv))
     if config.takes_turns:
@@ -124,30 +137,35 @@ def _block(
 ) -> None:
     """What each thread of a block does."""
     config, segments, (out, lse) = problem.config, refs[: 2 * segmented], refs[2 * segmented :]
-    place = order.place(*map(lax.axis_index, AXES))
+    visits = order.visits(*map(lax.axis_index, AXES))
+    _, _, block = visits.place(jnp.int32(0))  # of many visits, each sees the same
     band = Band.of(
         problem.left, problem.right, sizes.queries, sizes.keys, config.tiles,
-        place[2] * config.block_q,
+        block * config.block_q,
     )  # fmt: skip
-    kv_head = lax.div(place[1], jnp.int32(sizes.group))
-    k, v = (ref.at[place[0], :, kv_head, :] for ref in (k, v))
+    # Of one visit with a single step, nothing is loaded ahead.
+    slots = config.slots if visits.are_many else min(
+        config.slots, pl.cdiv(sizes.keys, config.block_kv)
+    )  # fmt: skip
+
+    def where(*indices):
+        visit, step = visits.split(indices)
+        batch, head, _ = visits.place(visit)
+        return batch, band.first + step, lax.div(head, jnp.int32(sizes.group)), 0
 
     def scope(allocations):
         thread = Thread(
-            problem, sizes, band, place, segments, scratch, allocations, lax.axis_index("thread")
-        )
-        pipeline = make(thread.step, lambda pipeline: thread.compute(q, out, lse, pipeline))
-        pipeline(k, v, allocations=allocations)
+            problem, sizes, band, visits, (q, out, lse), segments, scratch, allocations,
+            lax.axis_index("thread"),
+        )  # fmt: skip
+        make(thread.step, thread.compute)(k, v, allocations=allocations)
 
     def make(step, context):
-        spec = lambda ref: plgpu.BlockSpec(
-            (config.block_kv, sizes.head_dim), lambda s: (band.first + s, 0),
-            transforms=tiled(ref.dtype),
-        )  # fmt: skip
+        shape = None, config.block_kv, None, sizes.head_dim
+        spec = lambda ref: plgpu.BlockSpec(shape, where, transforms=tiled(ref.dtype))
         return emit_pipeline_warp_specialized(
-            step, grid=(band.steps,), in_specs=[spec(k), spec(v)],
-            max_concurrent_steps=_slots(config, sizes),
-            memory_registers=config.memory_registers, wg_axis="thread",
+            step, grid=visits.grid(band.steps), in_specs=[spec(k), spec(v)],
+            max_concurrent_steps=slots, memory_registers=config.memory_registers, wg_axis="thread",
             num_compute_wgs=config.compute_threads, compute_context=context,
             manual_produced_barriers=True, manual_consumed_barriers=True,
         )  # fmt: skip
@@ -160,12 +178,13 @@ def _block(
 
 
 class Thread(NamedTuple):
-    """A compute thread: its part of the scratch, the place of its block, and the rings."""
+    """A compute thread: what its block sees and visits, the arrays, its scratch, and the rings."""
 
     problem: Problem
     sizes: Sizes
     band: Band
-    place: tuple[Any, Any, Any]
+    visits: Visits
+    arrays: tuple[Any, Any, Any]
     segments: tuple[Any, ...]
     scratch: dict[str, Any]
     allocations: dict[str, Any]
@@ -176,18 +195,11 @@ class Thread(NamedTuple):
         """That of the kernel."""
         return self.problem.config
 
-    @property
-    def row(self) -> Any:
-        """The first of its queries."""
-        return self.place[2] * self.config.block_q + self.index * self.config.rows
-
-    def compute(self, q: Any, out: Any, lse: Any, pipeline: Callable[[State], State]) -> None:
+    def compute(self, pipeline: Callable[[State], State]) -> None:
         """All that it does: loads its queries, runs the pipeline, stores the result."""
-        batch, head, _ = self.place
-        mine, loaded = (self.scratch[name].at[self.index] for name in ("q", "loaded"))
-        here = (batch, pl.ds(self.row, self.config.rows), head)
-        plgpu.copy_gmem_to_smem(q.at[here], mine, loaded)
-        plgpu.barrier_wait(loaded)
+        self._load(jnp.int32(0), "q")
+        plgpu.barrier_wait(self._mine("loaded"))
+        self._load_next(jnp.int32(1))
         state = self._start()
         if self.config.takes_turns:
             is_last = self.index == self.config.compute_threads - 1
@@ -196,7 +208,33 @@ class Thread(NamedTuple):
             state = self._first_scores(state)
         state = pipeline(state)
         pl.when(self.index == 0)(self._take_turn)
-        self._store(state, mine, out.at[here], lse.at[batch, head])
+        self._store(state, self.visits.count - 1)
+        plgpu.wait_smem_to_gmem(0)
+
+    def _rows(self, visit: Any) -> tuple[Any, Any, Any]:
+        """Its queries: the batch, which of the sequence, the head."""
+        batch, head, block = self.visits.place(visit)
+        row = block * self.config.block_q + self.index * self.config.rows
+        return batch, pl.ds(row, self.config.rows), head
+
+    def _mine(self, name: str) -> Any:
+        """Its part of some scratch."""
+        return self.scratch[name].at[self.index]
+
+    def _load(self, visit: Any, name: str) -> None:
+        rows = self.arrays[0].at[self._rows(visit)]
+        plgpu.copy_gmem_to_smem(rows, self._mine(name), self._mine("loaded"))
+
+    def _load_next(self, visit: Any) -> None:
+        """Loads the queries of a visit that is to come, if there is one."""
+        if self.visits.are_many:
+            pl.when(visit < self.visits.count)(lambda: self._load(visit, "next_q"))
+
+    def _take_next(self) -> None:
+        """Puts the next queries where every step finds them: an address that is always the same."""
+        plgpu.barrier_wait(self._mine("loaded"))
+        self._mine("q")[...] = self._mine("next_q")[...]
+        plgpu.commit_smem()
 
     def _start(self) -> State:
         rows, full = self.config.rows, lambda x, *shape: jnp.full(shape, x, jnp.float32)
@@ -206,17 +244,20 @@ class Thread(NamedTuple):
             () if self.config.schedule == "plain" else p,
         )  # fmt: skip
 
-    def _store(self, state: State, staging: Any, out: Any, lse: Any) -> None:
+    def _store(self, state: State, visit: Any) -> None:
+        """Begins to store the result."""
+        (_, out, lse), here = self.arrays, self._rows(visit)
+        staging = self._mine("next_q" if self.visits.are_many else "q")  # no product reads it
+        batch, rows, head = here
         is_none = state.total == 0.0
         inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
         staging[...] = _scaled(state.result, inverse).astype(staging.dtype)
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
-        numbers = self.scratch["lse"].at[self.index]
+        numbers = self._mine("lse")
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(staging, out)
-        plgpu.copy_smem_to_gmem(numbers, lse.at[pl.ds(self.row, self.config.rows)])
-        plgpu.wait_smem_to_gmem(0)
+        plgpu.copy_smem_to_gmem(staging, out.at[here])
+        plgpu.copy_smem_to_gmem(numbers, lse.at[batch, head, rows])
 
     # The schedule barrier.
 
@@ -233,12 +274,13 @@ class Thread(NamedTuple):
 
     def step(self, indices, k, v, k_in, v_in, k_out, v_out, state: State) -> State:
         """The body of the pipeline."""
+        visit, step = self.visits.split(indices)
         if self.config.schedule != "plain":
-            return self._step_ahead(indices[0], v, v_out, state)
+            return self._step_ahead(visit, step, v, v_out, state)
         plgpu.barrier_wait(k_in)
         scores = self._scores(k)
         plgpu.barrier_arrive(k_out)
-        state, _ = self._softmax(self._masked(scores, indices[0]), state)
+        state, _ = self._softmax(self._masked(scores, step), state)
         p = self._operand(state.p)
         plgpu.barrier_wait(v_in)
         result, _ = self._accumulate(state.result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
@@ -257,7 +299,7 @@ class Thread(NamedTuple):
         return pl.run_scoped(multiply, self._scores_type())
 
     def _multiply_keys(self, acc: Any, k: Any) -> None:
-        plgpu.wgmma(acc, self.scratch["q"].at[self.index], k.transpose((1, 0)))
+        plgpu.wgmma(acc, self._mine("q"), k.transpose((1, 0)))
 
     def _scores_type(self) -> Any:
         return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
@@ -271,34 +313,35 @@ class Thread(NamedTuple):
         plgpu.barrier_arrive(k_out)
         return self._softmax(self._masked(scores, jnp.int32(0)), state)[0]
 
-    def _slot(self, of: str, step: Any) -> tuple[Any, Any, Any]:
-        """K ("k") or V ("v") of a step in its ring, and the barriers of its slot."""
-        slot = lax.rem(step, jnp.int32(_slots(self.config, self.sizes)))
+    def _slot(self, of: str, number: Any) -> tuple[Any, Any, Any]:
+        """K ("k") or V ("v") of a step, of all visits, in its ring; the barriers of its slot."""
         rings = (self.allocations[name] for name in ("smem", "produced", "consumed"))
-        return tuple(ring["kv".index(of)].at[slot] for ring in rings)
+        smem, produced, consumed = (ring["kv".index(of)] for ring in rings)
+        slot = lax.rem(number, jnp.int32(smem.shape[0]))
+        return smem.at[slot], produced.at[slot], consumed.at[slot]
 
-    def _await(self, step: Any) -> None:
-        """Waits for what a step multiplies: its V, and K of the next, if there is one.
+    def _await(self, number: Any) -> None:
+        """Waits for what a step of all visits multiplies: its V, and K of the next, if any.
 
         Done beside the products of the step before, when it takes no time.
         """
-        plgpu.barrier_wait(self._slot("v", step)[1])
+        plgpu.barrier_wait(self._slot("v", number)[1])
 
-        @pl.when(step + 1 < self.band.steps)
+        @pl.when(number + 1 < self.band.steps * self.visits.count)
         def _():
-            plgpu.barrier_wait(self._slot("k", step + 1)[1])
+            plgpu.barrier_wait(self._slot("k", number + 1)[1])
 
-    def _step_ahead(self, step, v, v_out, state: State) -> State:
-        """P V of a step and the probabilities of the next, if there is one."""
-        following = step + 1
-        k, _, k_out = self._slot("k", following)
+    def _step_ahead(self, visit, step, v, v_out, state: State) -> State:
+        """P V of a step and the probabilities of the next, of this visit or the next, if any."""
+        number = visit * self.band.steps + step + 1
+        k, _, k_out = self._slot("k", number)
 
         def begin():
             p = self._operand(state.p)
             self._take_turn()
             return p
 
-        def pingpong(state):
+        def pingpong(is_new, state):
             p = begin()
 
             def both(result):
@@ -306,7 +349,7 @@ class Thread(NamedTuple):
                     plgpu.wgmma(result, p, v)
                     self._multiply_keys(scores, k)
                     self._pass_turn()
-                    self._await(following)
+                    self._await(number)
                     return scores[...]
 
                 return (pl.run_scoped(multiply, self._scores_type()),)
@@ -315,10 +358,16 @@ class Thread(NamedTuple):
             result, (scores,) = self._accumulate(state.result, (like,), both)
             plgpu.barrier_arrive(k_out)
             plgpu.barrier_arrive(v_out)
-            scores = self._masked(scores, following)
-            return self._softmax(scores, state._replace(result=result))[0]
+            scores = self._masked(scores, jnp.int32(0) if is_new else step + 1)
+            state = state._replace(result=result)
+            if not is_new:
+                return self._softmax(scores, state)[0]
+            self._store(state, visit)
+            state, _ = self._softmax(scores, self._start())
+            self._load_behind_store(visit)
+            return state
 
-        def overlap(mask, state):
+        def overlap(is_new, mask, state):
             p = begin()
 
             def both(result):
@@ -330,14 +379,19 @@ class Thread(NamedTuple):
 
                 scores = pl.run_scoped(multiply, self._scores_type())
                 plgpu.barrier_arrive(k_out)
-                after, shrink = self._softmax(mask(scores), state._replace(result=()))
-                self._await(following)
-                return (*after[1:], shrink)
+                before = self._start() if is_new else state
+                found, shrink = self._softmax(mask(scores), before._replace(result=()))
+                self._await(number)
+                return (*found[1:], shrink)
 
             like = (*state[1:], state.total)
             result, (*rest, shrink) = self._accumulate(state.result, like, both)
             plgpu.barrier_arrive(v_out)
-            return State(_scaled(result, shrink), *rest)
+            if not is_new:
+                return State(_scaled(result, shrink), *rest)
+            self._store(state._replace(result=result), visit)
+            self._load_behind_store(visit)
+            return self._start()._replace(maximum=rest[0], total=rest[1], p=rest[2])
 
         def end(state):
             p = begin()
@@ -351,21 +405,38 @@ class Thread(NamedTuple):
             plgpu.barrier_arrive(v_out)
             return state._replace(result=result)
 
-        go_on = pingpong
-        if self.config.overlaps:
-            go_on = functools.partial(
-                self.band.choose, following, self.row, self._all_segments(), overlap
+        def go_on(is_new, state):
+            if is_new:
+                self._take_next()
+            if not self.config.overlaps:
+                return pingpong(is_new, state)
+            following = jnp.int32(0) if is_new else step + 1
+            return self.band.choose(
+                following, *self._seen_from(), functools.partial(overlap, is_new), state
             )
-        return lax.cond(following < self.band.steps, go_on, end, state)
+
+        def next_visit(state):
+            is_any = visit + 1 < self.visits.count
+            return lax.cond(is_any, functools.partial(go_on, True), end, state)
+
+        last = next_visit if self.visits.are_many else end
+        return lax.cond(step + 1 < self.band.steps, functools.partial(go_on, False), last, state)
+
+    def _load_behind_store(self, visit: Any) -> None:
+        """Loads the queries of the visit after the next, where a visit's result is stored from."""
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        self._load_next(visit + 2)
 
     # Its parts.
 
     def _masked(self, scores: jax.Array, step: Any) -> jax.Array:
         """The scores of a step, masked if they must be."""
-        return self.band.masked(scores, step, self.row, self._all_segments())
+        return self.band.masked(scores, step, *self._seen_from())
 
-    def _all_segments(self) -> tuple:
-        return tuple(ids.at[self.place[0]] for ids in self.segments)
+    def _seen_from(self) -> tuple[Any, tuple]:
+        """What a mask depends on: the first of its queries, and segments."""
+        batch, rows, _ = self._rows(jnp.int32(0))
+        return rows.start, tuple(ids.at[batch] for ids in self.segments)
 
     def _softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
         """Adds a step's scores; also by what the result so far is multiplied (if it is here: ()).
@@ -394,10 +465,6 @@ class Thread(NamedTuple):
         """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`)."""
         (result,), values = accumulate(self.config.in_place, (result,), like, multiply)
         return result, values
-
-
-def _slots(config: AttentionConfig, sizes: Sizes) -> int:
-    return min(config.slots, pl.cdiv(sizes.keys, config.block_kv))
 
 
 def _scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from pipelib import specs
 
@@ -26,9 +27,6 @@ HEAD_DIMS = (64, 128, 256)
 #: Mosaic GPU begins each array at a multiple of it, the bytes of a pattern of a 128 B swizzle.
 _ALIGNMENT = 1024
 _ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
-#: What a kernel of the backward pass makes.
-DQ, DK, DV = (("dq",), ("dk",), ("dv",))
-DKV, ALL = DK + DV, DQ + DK + DV
 #: Columns of K, or queries of dS, side by side in SMEM: threads share dQ at multiples of it.
 _SIDE = 64
 
@@ -39,6 +37,32 @@ class Tiles(NamedTuple):
     rows: int
     threads: int
     block: int
+
+
+class Gradients(NamedTuple):
+    """What a kernel of the backward pass makes, and what it has in SMEM for that.
+
+    Attributes:
+      name: of the kernel.
+      results: of these it makes, in this order: "dq", "dk", "dv".
+      rows, columns: the axes of the scores that they are along: 0 queries, 1 keys.
+      operands: how many of the rows' two its products read.
+      factors: how many of P and dS go through SMEM for JAX's interpreter, and for nothing else.
+    """
+
+    name: str
+    results: tuple[str, ...]
+    rows: int = 1
+    columns: int = 0
+    operands: int = 2
+    factors: int = 1
+
+
+DQ = Gradients("dq", ("dq",), rows=0, columns=1)
+DK = Gradients("dk", ("dk",))
+DV = Gradients("dv", ("dv",), operands=1)
+DKV = Gradients("dkv", ("dk", "dv"), factors=2)
+ALL = Gradients("gradients", ("dq", "dk", "dv"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,26 +108,21 @@ class GradientConfig:
             return self.block // threads, head_dim
         return None
 
-    def smem_bytes(
-        self, results: tuple[str, ...], head_dim: int, interpreted: bool = False
-    ) -> int:
+    def smem_bytes(self, made: Gradients, head_dim: int, interpreted: bool = False) -> int:
         """Bytes of shared memory that a block takes; arguments as `check`'s."""
-        terms = self._smem_terms(results, head_dim, interpreted)
-        return sum(count * size for _, count, size in terms)
+        return _total(self._smem_terms(made, head_dim, interpreted))
 
-    def check(
-        self, results: tuple[str, ...], head_dim: int, interpreted: bool = False
-    ) -> None:
+    def check(self, made: Gradients, head_dim: int, interpreted: bool = False) -> None:
         """Raises ValueError, with the sum, if an SM has too little, or threads cannot share dQ.
 
         Args:
-          results: what the kernel makes: ("dq",), ("dk",), ("dv",), ("dk", "dv") or all three.
+          made: what the kernel makes: `DQ`, `DK`, `DV`, `DKV` or `ALL`.
           head_dim: the size of a head.
           interpreted: whether P and dS go through SMEM, as JAX's interpreter needs it.
         """
         threads, scores = self.compute_threads, self.rows * self.block // 128
-        kept, part = min(len(results), 2), 0
-        if results == ALL:
+        kept, part = min(len(made.results), 2), 0
+        if made == ALL:
             if self.d_q_part(head_dim) is None:
                 raise ValueError(
                     f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of"
@@ -112,28 +131,27 @@ class GradientConfig:
                 )
             part = self.block * head_dim // threads // 128
         registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
-        if results != DV:
+        if made != DV:
             registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
-        if "dv" in results:  # dV's product still reads it when dS is made, in the place of dP
+        if "dv" in made.results:  # dV's product still reads it when dS is made, in the place of dP
             registers += [("P in 16 bits", scores // 2)]
         _check_registers("GradientConfig", registers, threads, self.memory_registers)
-        _check_smem("GradientConfig", self._smem_terms(results, head_dim, interpreted))
+        _check_smem("GradientConfig", self._smem_terms(made, head_dim, interpreted))
 
-    def _smem_terms(self, results, head_dim, interpreted) -> list[tuple[str, int, int]]:
+    def _smem_terms(self, made, head_dim, interpreted) -> list[tuple[str, int, int]]:
         threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
-        pairs, size = (threads, self.rows) if results == DQ else (slots, self.block)
-        operands = 1 if results == DV else 2
+        pairs, size = (threads, self.rows) if made == DQ else (slots, self.block)
         terms = [
-            ("rows' operands", operands * threads, self.rows * head_dim * _ITEM),
+            ("rows' operands", made.operands * threads, self.rows * head_dim * _ITEM),
             ("slots", 2 * slots, self.block * head_dim * _ITEM),
             ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
         ]
-        if results == ALL:
+        if made == ALL:
             terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
             terms += [("numbers of queries", 1, _aligned(threads * self.block * 4))]
         if interpreted:
-            terms.append(("factors", (2 if results == DKV else 1) * threads, scores * _ITEM))
-        barriers = 2 * slots * (2 if results == DQ else 3) + threads + (results == ALL)
+            terms.append(("factors", made.factors * threads, scores * _ITEM))
+        barriers = 2 * slots * (2 if made == DQ else 3) + threads + (made == ALL)
         return [*terms, ("barriers", barriers, 8)]
 
 
@@ -154,6 +172,9 @@ class AttentionConfig:
         in flight together ptxas takes only the first from registers, and else waits for each.
         "interpreted" is "shared", for JAX's interpreter, in all kernels; it has neither factors
         in registers nor accumulators that do not begin as zeros.
+      persistent: whether a block of the forward kernel goes on to other queries and loads ahead for
+        them. It does not where a mask leaves blocks of unequal length or some see other segments,
+        where SMEM has no room for it, and with "plain".
       dq, dkv: the kernels of the backward pass, that of dQ and that of dK and dV (with a head of
         256, those of dK and of dV); by default picked from head_dim.
       fused: instead of these a kernel of all three gradients, with five products, not seven; True
@@ -169,7 +190,7 @@ class AttentionConfig:
       >>> config = pipelib.kernels.AttentionConfig(block_kv=64, slots=4, compute_threads=3)
       >>> config.check(head_dim=128)  # raises where an SM has too little
       >>> config.block_q, config.smem_bytes(head_dim=128)
-      (192, 181424)
+      (192, 230576)
     """
 
     rows: int = 64
@@ -178,12 +199,16 @@ class AttentionConfig:
     compute_threads: int = 2
     schedule: Literal["plain", "overlap", "pingpong", "both"] = "pingpong"
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
+    persistent: bool = True
     dq: GradientConfig | None = None
     dkv: GradientConfig | None = None
     fused: GradientConfig | Literal[True] | None = None
 
     def __post_init__(self):
         _take_integers(self)
+        if not isinstance(self.persistent, bool | np.bool_):
+            because = "either a block goes on to other queries or it does not"
+            raise specs.wrong_type("AttentionConfig: persistent", self.persistent, because)
         for name in ("dq", "dkv", "fused"):
             if (kernel := getattr(self, name)) is True and name == "fused":
                 continue
@@ -241,8 +266,13 @@ class AttentionConfig:
         return self.compute_threads * self.rows
 
     def smem_bytes(self, head_dim: int) -> int:
-        """Bytes of shared memory that a block of the forward kernel takes, with all slots."""
-        return sum(count * size for _, count, size in self._smem_terms(head_dim))
+        """Bytes of shared memory that a block of the forward kernel takes, at most."""
+        return _total(self._smem_terms(head_dim, self.is_persistent(head_dim)))
+
+    def is_persistent(self, head_dim: int) -> bool:
+        """Whether a block goes on to other queries, where nothing is masked."""
+        has_room = _total(self._smem_terms(head_dim, persistent=True)) <= specs.SMEM_BYTES
+        return bool(self.persistent) and self.schedule != "plain" and has_room
 
     def check(self, head_dim: int) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
@@ -255,22 +285,22 @@ class AttentionConfig:
             "AttentionConfig", registers, self.compute_threads, self.memory_registers
         )
         _check_smem("AttentionConfig", self._smem_terms(head_dim))
-        for results, kernel in self.gradients(head_dim).items():
-            kernel.check(results, head_dim, not self.in_place)
+        for made, kernel in self.gradients(head_dim).items():
+            kernel.check(made, head_dim, not self.in_place)
 
-    def gradients(self, head_dim: int) -> dict[tuple[str, ...], GradientConfig]:
+    def gradients(self, head_dim: int) -> dict[Gradients, GradientConfig]:
         """The kernels of the backward pass, by what they make; none where plain JAX computes."""
         fused = _FUSED.get((head_dim, self.in_place)) if self.fused is True else self.fused
         if fused:
             return {ALL: fused}
         given = {DQ: self.dq, DKV: self.dkv, DK: self.dkv, DV: self.dkv}
         defaults = _GRADIENTS.get((head_dim, self.in_place), {})
-        return {results: given[results] or default for results, default in defaults.items()}
+        return {made: given[made] or default for made, default in defaults.items()}
 
-    def _smem_terms(self, head_dim: int) -> list[tuple[str, int, int]]:
+    def _smem_terms(self, head_dim: int, persistent=False) -> list[tuple[str, int, int]]:
         threads = self.compute_threads
         terms = [
-            ("queries", threads, self.rows * head_dim * _ITEM),
+            ("queries", threads * (1 + persistent), self.rows * head_dim * _ITEM),
             ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * _ITEM),
             ("log-sum-exp", 1, _aligned(threads * self.rows * 4)),
         ]
@@ -323,8 +353,12 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
+def _total(terms: list[tuple[str, int, int]]) -> int:
+    return sum(count * size for _, count, size in terms)
+
+
 def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
-    if (total := sum(count * size for _, count, size in terms)) > specs.SMEM_BYTES:
+    if (total := _total(terms)) > specs.SMEM_BYTES:
         terms = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
         raise ValueError(
             f"{name}: {terms} = {total:,} B of shared memory, but a block has"

@@ -12,8 +12,13 @@ Anomalies", 1969); here it is within 2% of no SM being idle. Together are about 
 have room for their columns in L2, and as divide them all: the grid then gives each block its place,
 without a division that would cost registers. FlashAttention's schedulers for Hopper go by the same
 two thoughts (`hopper/tile_scheduler.hpp` in its repository).
+
+Where all take equally long, a kernel can be *persistent*: it has a block on each SM, which *visits*
+one place after the other, every so many from its first, and loads for the next while it works at
+one. In an order by length, that would leave the first SM the longest of each round.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,6 +32,26 @@ L2_BYTES = 32 * 2**20
 AXES = ("slowest", "slower", "fastest")
 
 
+class Visits(NamedTuple):
+    """The places that a block goes through: how many, an int if it is one, and which is where."""
+
+    count: Any
+    place: Callable[[Any], tuple[Any, Any, Any]]
+
+    @property
+    def are_many(self) -> bool:
+        """Whether there can be more than one."""
+        return not isinstance(self.count, int)
+
+    def grid(self, steps: Any) -> tuple[Any, ...]:
+        """Of a pipeline that has so many steps in each."""
+        return (self.count, steps) if self.are_many else (steps,)
+
+    def split(self, indices: tuple) -> tuple[Any, Any]:
+        """The visit and the step in it, at an index of that grid."""
+        return indices if self.are_many else (jnp.int32(0), *indices)
+
+
 class Order(NamedTuple):
     """The blocks of a kernel: so many of each head of each batch.
 
@@ -34,6 +59,8 @@ class Order(NamedTuple):
       batch, heads, blocks: how many there are.
       together: how many heads, of any batches, have their blocks taken together; it divides them.
       last_is_longest: whether of a head the last block takes the longest, and not the first.
+      persistent: of how many blocks the kernel is that go through all of these; None if each is a
+        block of its own.
     """
 
     batch: int
@@ -41,6 +68,7 @@ class Order(NamedTuple):
     blocks: int
     together: int = 1
     last_is_longest: bool = False
+    persistent: int | None = None
 
     @classmethod
     def of(cls, batch: int, heads: int, blocks: int, sides: tuple, bytes_per_head: int) -> "Order":
@@ -54,9 +82,16 @@ class Order(NamedTuple):
         last_is_longest = ahead is not None and (behind is None or behind > ahead)
         return cls(batch, heads, blocks, together, last_is_longest)
 
+    def on(self, sms: int) -> "Order":
+        """That of a persistent kernel, unless so many SMs have a block each at once."""
+        persistent = sms if self.batch * self.heads * self.blocks > sms else None
+        return self._replace(persistent=persistent)
+
     @property
     def grid(self) -> tuple[int, int, int]:
         """Of the kernel, along `AXES`."""
+        if self.persistent is not None:
+            return 1, 1, self.persistent
         if self.together == 1:
             return self.batch, self.heads, self.blocks
         return self.batch * self.heads // self.together, self.blocks, self.together
@@ -70,3 +105,17 @@ class Order(NamedTuple):
             if self.batch > 1:
                 batch, head = lax.div(head, heads), lax.rem(head, heads)
         return batch, head, self.blocks - 1 - block if self.last_is_longest else block
+
+    def visits(self, slowest: Any, slower: Any, fastest: Any) -> Visits:
+        """What the block at an index of the grid goes through."""
+        if self.persistent is None:
+            return Visits(1, lambda _: self.place(slowest, slower, fastest))
+        heads, blocks, every = map(jnp.int32, (self.heads, self.blocks, self.persistent))
+        count = self.batch * self.heads * self.blocks
+
+        def place(visit):
+            number = fastest + visit * every
+            head = lax.div(number, blocks)
+            return lax.div(head, heads), lax.rem(head, heads), lax.rem(number, blocks)
+
+        return Visits(lax.div(count - 1 - fastest, every) + 1, place)

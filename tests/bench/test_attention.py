@@ -130,7 +130,7 @@ def test_every_contender_can_be_sent_to_a_process(part):
         for name, contender in made.items():
             if name.partition(",")[0] not in OTHERS:
                 assert contender.keywords["causal"] == problem.causal
-                if (config := contender.keywords["config"]) is not None:
+                if (config := contender.keywords.get("config")) is not None:
                     config.check(problem.head_dim)
 
 
@@ -142,6 +142,8 @@ def test_who_is_compared():
         assert (UPSTREAM in kinds) == is_half
         assert (EMITTER in kinds) == (is_half and not problem.causal)
         assert {OURS, "PyTorch CUDNN_ATTENTION", "PyTorch FLASH_ATTENTION"} <= kinds
+        alone = not problem.causal and problem.seq > 1024 and problem.head_dim < 256
+        assert (f"{OURS}, not persistent" in made) == alone
     rungs = PARTS["ladder"].contenders(attention.LADDER[0], [])
     assert sorted(rungs) == [CUDNN, "rung 0", "rung 1", "rung 2", "rung 3"]
     assert "rung 4" in PARTS["ladder"].contenders(Problem(16384, 64), [])

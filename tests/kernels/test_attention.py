@@ -6,6 +6,7 @@ work to a pool of as many as the machine has cores, and larger ones can starve e
 
 import dataclasses
 import functools
+import math
 import re
 
 import jax
@@ -16,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib import specs
-from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels import AttentionConfig, attention, attention_blocks
 from pipelib.kernels.attention import (
     CHUNK,
     attention_kernel,
@@ -24,6 +25,7 @@ from pipelib.kernels.attention import (
     default_config,
 )
 from pipelib.kernels.attention_config import SCHEDULES, GradientConfig
+from pipelib.kernels.device import H100_SMS
 from tests.emitters.contract import interpreted
 from tests.kernels.attention_cases import (
     BRAIN,
@@ -66,14 +68,41 @@ def test_more_steps_than_slots_in_bfloat16():
     check_close(found, exact(*arrays, scale=0.3), BRAIN)
 
 
-@pytest.mark.parametrize("schedule", ["overlap"])
-def test_large_scores(schedule):
+def test_large_scores():
     """exp of the scores themselves would be infinite, and exp of less all of them 0."""
     q, k, v = operands(64, 128)
     q = q * 60.0
     with interpreted():
-        found = attention(q, k, v, config=small(schedule), return_residuals=True)
+        found = attention(q, k, v, config=small("overlap"), return_residuals=True)
     check_close(found, exact(q, k, v), HALF)
+
+
+def on_two_sms(monkeypatch):
+    """Where three blocks are enough for a persistent kernel."""
+    monkeypatch.setattr(attention_blocks, "num_sms", lambda: 2)
+
+
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize(
+    "shape", [(320, 200, 2, 1), (192, 64, 2, 2)], ids=["ragged", "a step in each visit"]
+)
+def test_persistent(shape, schedule, monkeypatch):
+    """Several visits of a block, as many of each or not."""
+    on_two_sms(monkeypatch)
+    arrays, config = operands(*shape), small(schedule)
+    with interpreted():
+        found = attention(*arrays, config=config, return_residuals=True)
+    check_close(found, exact(*arrays), HALF)
+
+
+def test_persistent_under_vmap(monkeypatch):
+    """Each element of the axis has blocks of its own."""
+    on_two_sms(monkeypatch)
+    arrays, config = operands(192, 64, batch=2), small("overlap")
+    one = lambda *arrays: attention(*(x[None] for x in arrays), config=config)
+    with interpreted():
+        out = jax.vmap(one)(*arrays)[:, 0]
+    np.testing.assert_allclose(np.asarray(out), exact(*arrays)[0], 0, 2e-3)
 
 
 def test_vmap_and_jit():
@@ -154,6 +183,40 @@ def test_check_finds_nothing(head_dim, options, schedule, mask):
     assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
 
 
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "masked"])
+@pytest.mark.parametrize("head_dim", SHAPES)
+def test_check_finds_nothing_in_a_persistent_kernel(head_dim, schedule):
+    """Of a block with most visits, and of one with fewest; each loads all of K and V in each."""
+    causal = schedule == "masked"
+    config = config_of(head_dim, schedule="pingpong" if causal else schedule)
+    arrays = operands(1000, 200, 40, 8, head_dim)
+    call = lambda *args: attention(*args, config=config, causal=causal)
+    places = 40 * math.ceil(1000 / config.block_q)
+    persistent = config.is_persistent(head_dim) and not causal
+    assert persistent == (head_dim < 256 and schedule not in ("plain", "masked"))
+    for block in (0, H100_SMS - 1) if persistent else ():
+        program = pipelib.trace(call, *arrays, block=(0, 0, block))
+        assert list(pipelib.check(program, strict=True)) == []
+        visits = math.ceil((places - block) / H100_SMS)
+        steps = math.ceil(200 / config.block_kv)
+        loads = sum(op.kind == "load" for thread in program.threads for op in thread)
+        assert loads == visits * (2 * steps + config.compute_threads)
+        assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
+    if not persistent:
+        with pytest.raises(ValueError, match="is not in the grid"):
+            pipelib.trace(call, *arrays, block=(0, 0, H100_SMS - 1))
+
+
+def test_not_persistent():
+    """With as many blocks as there are places, each of one visit."""
+    arrays, config = operands(1024, 128, 40, 40, 128), config_of(128, persistent=np.bool_(False))
+    assert not config.is_persistent(128)
+    assert config.smem_bytes(128) == config_of(128).smem_bytes(128) - 128 * 128 * 2
+    call = lambda *args: attention(*args, config=config)
+    program = pipelib.trace(call, *arrays, block=(0, 39, 7))
+    assert sum(op.kind == "load" for thread in program.threads for op in thread) == 4
+
+
 def test_causal_blocks_skip_what_is_masked():
     """The loads of K and V: of 1, 2, 3 and 4 blocks, the last queries first."""
     config, arrays = config_of(128), operands(512, 512, 1, 1, 128)
@@ -164,6 +227,19 @@ def test_causal_blocks_skip_what_is_masked():
         loads = sum(op.kind == "load" for thread in program.threads for op in thread)
         counts.append(loads - config.compute_threads)
     assert counts == [8, 6, 4, 2]
+
+
+def test_next_queries_wait_for_the_store(monkeypatch):
+    """They are loaded where it reads."""
+    wait = plgpu.wait_smem_to_gmem
+    monkeypatch.setattr(
+        plgpu, "wait_smem_to_gmem", lambda n, wait_read_only=False: wait(9 if wait_read_only else n)
+    )
+    on_two_sms(monkeypatch)
+    arrays = operands(2048, 128, 1, 1, 128)
+    program = pipelib.trace(lambda *args: attention(*args, config=config_of(128)), *arrays)
+    races = [finding for finding in pipelib.check(program) if finding.kind == "race"]
+    assert any("next_q" in finding.cause for finding in races)
 
 
 MUTATIONS = {
@@ -270,6 +346,16 @@ def test_configuration_errors(options, message):
     with pytest.raises(ValueError) as error:
         AttentionConfig(**options)
     assert str(error.value) == f"AttentionConfig: {message}"
+
+
+@pytest.mark.parametrize("value", [1, None, "yes"])
+def test_persistent_is_a_flag(value):
+    with pytest.raises(TypeError) as error:
+        AttentionConfig(persistent=value)
+    assert str(error.value) == (
+        f"AttentionConfig: persistent={value!r} has type {type(value).__name__}, but either a block"
+        " goes on to other queries or it does not."
+    )
 
 
 @pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
@@ -504,6 +590,17 @@ def test_other_schedules_on_gpu(case, schedule):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_persistent_on_gpu(head_dim, schedule):
+    """Of up to three visits, with ragged ends."""
+    config, dtype = config_of(head_dim, schedule=schedule), HALF if head_dim == 64 else BRAIN
+    arrays = operands(1000, 520, 24, 4, head_dim, dtype, batch=2)
+    found = attention(*arrays, config=config, return_residuals=True)
+    check_close(found, exact(*arrays), dtype)
+
+
+@pytest.mark.gpu
 def test_large_scores_on_gpu():
     q, k, v = operands(256, 1024, head_dim=128)
     q = q * 60.0
@@ -513,16 +610,18 @@ def test_large_scores_on_gpu():
 @pytest.mark.gpu
 def test_many_launches_agree():
     """A race would show as a difference, now and then."""
-    arrays = operands(2048, 2048, 8, 8, 128)
-    first = attention(*arrays, causal=True)
-    assert all(bool(jnp.array_equal(attention(*arrays, causal=True), first)) for _ in range(50))
+    arrays = operands(2048, 2048, 16, 16, 128)
+    for causal in (False, True):
+        call = functools.partial(attention, *arrays, causal=causal)
+        first = call()
+        assert all(bool(jnp.array_equal(call(), first)) for _ in range(50))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("causal", [False, True])
 def test_from_pytorch(causal):
     torch = pytest.importorskip("torch")
-    arrays = operands(1024, 1000, 4, 2, 128, BRAIN, batch=2)
+    arrays = operands(1024, 1000, 12, 2, 128, BRAIN, batch=2)
     tensors = [torch.tensor(np.asarray(x, np.float32)).cuda().bfloat16() for x in arrays]
     call = plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=causal))
     out, lse = call(*tensors)

@@ -3,6 +3,7 @@
 import heapq
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -79,6 +80,29 @@ def test_what_a_mask_asks_for(sides, together, last_is_longest):
 def test_about_as_many_heads_as_have_room_in_l2(heads, room, together):
     """As divide them all: of 12, 6 for 5; of 5, all for 4; of 17, one for 4."""
     assert Order.of(1, heads, 200, (None, 0), round(L2_BYTES / room)).together == together
+
+
+@patient
+@given(orders, st.integers(12, 200))
+def test_each_place_is_visited_once(order, sms):
+    order = order._replace(together=1, last_is_longest=False).on(sms)
+    shape = order.batch, order.heads, order.blocks
+    if math.prod(shape) <= sms:
+        assert order.persistent is None
+        visits = order.visits(*map(jnp.int32, (0, 0, 0)))
+        assert (visits.count, visits.are_many) == (1, False)
+        assert visits.grid(7) == (7,) and visits.split((5,)) == (0, 5)
+        return
+    assert order.grid == (1, 1, sms)
+    counts, found = [], []
+    for block in range(sms):
+        visits = order.visits(*map(jnp.int32, (0, 0, block)))
+        assert visits.are_many and visits.grid(7) == (visits.count, 7)
+        counts.append(int(visits.count))
+        place = visits.place(jnp.arange(128, dtype=jnp.int32))  # of one shape, compiled once
+        found += np.stack(np.broadcast_arrays(*place), 1)[: counts[-1]].tolist()
+    assert max(counts) - min(counts) <= 1 and min(counts) >= 1
+    assert sorted(map(tuple, found)) == list(np.ndindex(shape))
 
 
 def test_blocks_that_all_run_at_once_need_no_order():

@@ -364,7 +364,8 @@ def _backward(problem: Problem, arrays: tuple, cotangents: tuple) -> tuple:
     q, k, v, segments, out, lse = arrays
     d_out, d_lse = cotangents
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
-    delta = jnp.moveaxis(product.sum(-1), 1, 2) - d_lse
+    # The barrier, since XLA would add up within the fusion of what reads delta, much slower.
+    delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
     if _addressable(q, k):
         require_hopper("attention")  # the forward pass may have run on another device
         run, problem = attention_backward.run, _configured(problem, q)

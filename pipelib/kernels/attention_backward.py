@@ -59,7 +59,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels import attention_config
 from pipelib.kernels.attention_band import (
     Band,
     Problem,
@@ -68,7 +67,15 @@ from pipelib.kernels.attention_band import (
     padded,
     spread,
 )
-from pipelib.kernels.attention_config import GradientConfig
+from pipelib.kernels.attention_config import (
+    ALL,
+    DK,
+    DKV,
+    DQ,
+    DV,
+    GradientConfig,
+    Gradients,
+)
 from pipelib.kernels.attention_order import AXES, Order
 from pipelib.kernels.matmul_blocks import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
@@ -104,63 +111,43 @@ def run(arrays: tuple, lse: jax.Array, delta: jax.Array, problem: Problem) -> tu
     whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
     sizes = Sizes.of(q, k)
     launched = (
-        _launch(_KERNELS[results], config, whole, problem, sizes)
-        for results, config in problem.config.gradients(q.shape[-1]).items()
+        _launch(made, config, whole, problem, sizes)
+        for made, config in problem.config.gradients(q.shape[-1]).items()
     )
     return tuple(itertools.chain(*launched))
 
 
-class Kernel(NamedTuple):
-    """What distinguishes the kernels.
-
-    Attributes:
-      name: as a profiler shows it.
-      results: what it makes, as `GradientConfig.check` has it.
-      axes: along which axis of the scores its rows are, and its columns: 0 queries, 1 keys.
-      thread: its compute thread.
-      operands: how many of the rows' two it needs.
-    """
-
-    name: str
-    results: tuple[str, ...]
-    axes: tuple[int, int]
-    thread: Any
-    operands: int = 2
-
-
 def _launch(
-    kernel: Kernel, config: GradientConfig, arrays: Arrays, problem: Problem, sizes: Sizes
+    made: Gradients, config: GradientConfig, arrays: Arrays, problem: Problem, sizes: Sizes
 ) -> tuple:
     """Runs a kernel on blocks of the rows of each head."""
     ends = [1, 1]
-    ends[kernel.axes[0]] = block = config.rows * config.compute_threads
-    ends[kernel.axes[1]] = config.block
-    rows, columns = ((arrays.q, arrays.k)[axis] for axis in kernel.axes)
+    ends[made.rows] = block = config.rows * config.compute_threads
+    ends[made.columns] = config.block
+    rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
     arrays = arrays._replace(
         numbers=padded(arrays.numbers, ends[0]),
         segments=tuple(map(padded, arrays.segments, ends)),
     )
-    sums = [jax.new_ref(_zeros_like(arrays.q))] if kernel is ALL else []
+    sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
     # Of each column two operands, and its part of dQ if that is added up.
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
     order = Order.of(
-        sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(kernel, problem),
+        sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(made, problem),
         columns.size * read // (sizes.batch * rows.shape[2]),
     )  # fmt: skip
-    body = functools.partial(_block, kernel, config, problem, sizes, order)
-    body.__name__ = kernel.name
+    body = functools.partial(_block, made, config, problem, sizes, order)
+    body.__name__ = f"attention_{made.name}"  # as a profiler shows it
     results = plgpu.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(kernel.results) - len(sums)),
-        scratch_types=dict(
-            scratch=_scratch(kernel, config, problem, sizes, rows.dtype)
-        ),
+        out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(made.results) - len(sums)),
+        scratch_types=dict(scratch=_scratch(made, config, problem, sizes, rows.dtype)),
         grid=order.grid, grid_names=AXES,
         num_threads=config.compute_threads + 1, thread_name="thread",
         compiler_params=plgpu.CompilerParams(
             approx_math=True, reduction_scratch_bytes=0,
             # In the kernel of all three a `commit_smem` stands wherever lanes need each other.
-            unsafe_no_auto_barriers=kernel is ALL,
+            unsafe_no_auto_barriers=made == ALL,
         ),
     )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
     return *((ref[...] * problem.scale).astype(rows.dtype) for ref in sums), *results
@@ -181,18 +168,18 @@ def _batched_zeros_like(axis_size, in_batched, array) -> tuple[jax.Array, bool]:
     return _zeros_like(array), in_batched[0]
 
 
-def _scratch(kernel: Kernel, config: GradientConfig, problem: Problem, sizes, dtype) -> dict:
+def _scratch(made: Gradients, config: GradientConfig, problem: Problem, sizes, dtype) -> dict:
     """The rows' operands; what else the kernel has; factors if interpreted."""
     threads, rows, block = config.compute_threads, config.rows, config.block
     in_place = problem.config.in_place
     shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
     scratch = dict(
-        operands=[shared(threads, rows, sizes.head_dim)] * kernel.operands,
-        loaded=plgpu.Barrier(num_arrivals=kernel.operands + (kernel is DQ), num_barriers=threads),
+        operands=[shared(threads, rows, sizes.head_dim)] * made.operands,
+        loaded=plgpu.Barrier(num_arrivals=made.operands + (made == DQ), num_barriers=threads),
     )
-    if kernel is DQ:
+    if made == DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
-    if kernel is ALL:
+    if made == ALL:
         part = threads, *config.d_q_part(sizes.head_dim)
         scratch.update(
             d_s=shared(2, threads, rows, block),
@@ -202,39 +189,39 @@ def _scratch(kernel: Kernel, config: GradientConfig, problem: Problem, sizes, dt
         if in_place and problem.counts(sizes.queries, block):
             scratch.update(queries=plgpu.SMEM((threads, block), jnp.int32))
     if not in_place:
-        scratch.update(factors=[shared(threads, rows, block)] * (2 if kernel is DKV else 1))
+        scratch.update(factors=[shared(threads, rows, block)] * made.factors)
     return scratch
 
 
-def _sides(kernel: Kernel, problem: Problem) -> tuple[int | None, int | None]:
+def _sides(made: Gradients, problem: Problem) -> tuple[int | None, int | None]:
     """How many columns a row sees before its own, and after it; None for all."""
     sides = problem.left, problem.right
-    return sides[::-1] if kernel.axes[0] else sides
+    return sides[::-1] if made.rows else sides
 
 
-def _block(kernel, config, problem, sizes, order, q, k, v, d_out, numbers, *refs, scratch) -> None:
+def _block(made, config, problem, sizes, order, q, k, v, d_out, numbers, *refs, scratch) -> None:
     """What each thread of a block does."""
-    count = len(refs) - len(kernel.results)
+    count, axes = len(refs) - len(made.results), (made.rows, made.columns)
     place = order.place(*map(lax.axis_index, AXES))
-    lengths = [(sizes.queries, sizes.keys)[axis] for axis in kernel.axes]
+    lengths = [(sizes.queries, sizes.keys)[axis] for axis in axes]
     row = place[2] * (config.rows * config.compute_threads)
-    band = Band.of(*_sides(kernel, problem), *lengths, config.tiles, row)
+    band = Band.of(*_sides(made, problem), *lengths, config.tiles, row)
     index = lax.axis_index("thread")
-    if kernel is ALL:  # beyond the end K is 0, but dS could be infinite
+    if made == ALL:  # beyond the end K is 0, but dS could be infinite
         band = band._replace(ends=sizes.keys)
     if "queries" in scratch:
         band = band._replace(numbers=scratch["queries"].at[index])
-    segments = tuple(refs[:count][axis].at[place[0]] for axis in kernel.axes if count)
+    segments = tuple(refs[:count][axis].at[place[0]] for axis in axes if count)
     arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
-    thread = kernel.thread(problem, sizes, config, band, place[1], row, index, outs, scratch)
+    thread = _THREADS[made](problem, sizes, config, band, place[1], row, index, outs, scratch)
     refs, in_specs, grid = thread.steps(arrays)
     emit_pipeline_warp_specialized(
         functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
         max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
         wg_axis="thread", num_compute_wgs=config.compute_threads,
         # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
-        manual_consumed_barriers=kernel is DQ, ordinary_reads=kernel not in (DQ, ALL),
+        manual_consumed_barriers=made == DQ, ordinary_reads=made not in (DQ, ALL),
         compute_context=functools.partial(thread.compute, arrays),
     )(*refs)  # fmt: skip
 
@@ -317,6 +304,30 @@ class Thread(NamedTuple):
         plgpu.commit_smem()
         return staging
 
+    def d_scores(
+        self, columns: tuple, masked: Callable, number: Callable, axis: int,
+        multiplied: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """dS of a step, where `wgmma` reads it, from both products of the rows' operands.
+
+        Args:
+          columns: what the rows' operands are multiplied by, of the step.
+          masked: of the scores.
+          number: the log-sum-exps (0), and what is taken from dP (1), less.
+          axis: of the scores, along which these are.
+          multiplied: what to do when both products are done.
+        """
+
+        def multiply(*accs):
+            for acc, ours, others in zip(accs, self.mine("operands"), columns, strict=True):
+                plgpu.wgmma(acc, ours, others.transpose((1, 0)))
+            return tuple(acc[...] for acc in accs)
+
+        scores, d_p = self.products(multiply, 2)
+        multiplied()
+        p = self.probabilities(masked(scores), number(0), axis)
+        return self.factor(0, p * (d_p + spread(number(1), p.shape, axis)))
+
     def add(self, results: tuple, function: Callable) -> tuple:
         """The results plus what the function adds to their accumulators."""
         in_place = self.problem.config.in_place
@@ -343,22 +354,13 @@ class _Queries(Thread):
 
     def step(self, segments, indices, k, v, k_out, v_out, carry: tuple) -> tuple:
         """The body of the pipeline."""
-        q, d_out = self.mine("operands")
-        d_q, (lse, less) = carry
-
-        def multiply(scores, d_p):
-            plgpu.wgmma(scores, q, k.transpose((1, 0)))
-            plgpu.wgmma(d_p, d_out, v.transpose((1, 0)))
-            return scores[...], d_p[...]
-
-        scores, d_p = self.products(multiply, 2)
-        plgpu.barrier_arrive(v_out)
-        scores = self.band.masked(scores, indices[0], self.row, segments)
-        p = self.probabilities(scores, lse, 0)
-        d_s = self.factor(0, p * (d_p + spread(less, p.shape, 0)))
+        d_q, numbers = carry
+        masked = lambda scores: self.band.masked(scores, indices[0], self.row, segments)
+        release = lambda: plgpu.barrier_arrive(v_out)
+        d_s = self.d_scores((k, v), masked, numbers.__getitem__, 0, release)
         (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
         plgpu.barrier_arrive(k_out)
-        return d_q, (lse, less)
+        return d_q, numbers
 
 
 class _Keys(Thread):
@@ -435,16 +437,9 @@ class _KeysForK(_Keys):
 
     def step(self, segments, indices, q, d_out, numbers, d_k: jax.Array) -> jax.Array:
         """The body of the pipeline."""
-        _, v = self.mine("operands")
-
-        def multiply(scores, d_p):
-            self.multiply_queries(scores, q)
-            plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
-            return scores[...], d_p[...]
-
-        scores, d_p = self.products(multiply, 2)
-        p = self.probabilities(self.masked(scores, segments, indices), self.number(numbers, 0), 1)
-        d_s = self.factor(0, p * (d_p + spread(self.number(numbers, 1), p.shape, 1)))
+        masked = lambda scores: self.masked(scores, segments, indices)
+        number = functools.partial(self.number, numbers)
+        d_s = self.d_scores((q, d_out), masked, number, 1)
         return self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))[0]
 
 
@@ -578,9 +573,4 @@ class _All(_Keys):
         plgpu.copy_smem_to_gmem(staging, sums, reduction_op="add")
 
 
-DQ = Kernel("attention_dq", attention_config.DQ, (0, 1), _Queries)
-DKV = Kernel("attention_dkv", attention_config.DKV, (1, 0), _Keys)
-DK = Kernel("attention_dk", attention_config.DK, (1, 0), _KeysForK)
-DV = Kernel("attention_dv", attention_config.DV, (1, 0), _KeysForV, operands=1)
-ALL = Kernel("attention_gradients", attention_config.ALL, (1, 0), _All)
-_KERNELS = {kernel.results: kernel for kernel in (DQ, DKV, DK, DV, ALL)}
+_THREADS = {DQ: _Queries, DKV: _Keys, DK: _KeysForK, DV: _KeysForV, ALL: _All}

@@ -217,11 +217,11 @@ KINDS += [(256, "registers", "dense"), (256, "registers", "causal")]
 def test_check_finds_nothing(head_dim, probabilities, mask):
     config = config_of(head_dim, probabilities=probabilities)
     arrays = operands(512, 512, 4, 2, head_dim)
-    for call, (results, kernel) in enumerate(config.gradients(head_dim).items(), 1):
+    for call, (made, kernel) in enumerate(config.gradients(head_dim).items(), 1):
         for block in (0, 512 // (kernel.rows * kernel.compute_threads) - 1):
             program = traced(arrays, (0, 1, block), call, config, **MASKS[mask])
             assert list(pipelib.check(program, strict=True)) == []
-        assert program.smem_bytes <= kernel.smem_bytes(results, head_dim, not config.in_place)
+        assert program.smem_bytes <= kernel.smem_bytes(made, head_dim, not config.in_place)
 
 
 @pytest.mark.parametrize(
@@ -353,12 +353,16 @@ def test_one_kernel_lowers(dtype, causal):
     assert "mosaic_gpu" in lowered(call, *operands(520, 200, 2, 1, 128, dtype))
 
 
-def test_vmap_lowers():
+@pytest.mark.parametrize(("head_dim", "count"), [(128, 3), (256, 4)])
+def test_vmap_lowers(head_dim, count):
     """The kernels get the axis; no operand is copied for it."""
-    arrays = operands(128, 128, 4, 2, 128, batch=2)
+    arrays = operands(128, 128, 4, 2, head_dim, batch=2)
     one = lambda *a: jnp.sum(attention(*(x[None] for x in a), causal=True).astype(jnp.float32))
     text = lowered(jax.vmap(jax.grad(one, (0, 1, 2))), *arrays)
-    assert text.count("@mosaic_gpu_v2(") == 3
+    assert text.count("@mosaic_gpu_v2(") == count
+
+
+SHARDED = [(128, None), (128, FUSED), (256, None)]
 
 
 def sharded(over=(1, 1), **options):
@@ -369,10 +373,10 @@ def sharded(over=(1, 1), **options):
     return jax.shard_map(call, mesh=mesh, in_specs=(spec,) * 3, out_specs=spec)
 
 
-@pytest.mark.parametrize("config", [None, FUSED])
-def test_shard_map_lowers(config):
+@pytest.mark.parametrize(("head_dim", "config"), SHARDED)
+def test_shard_map_lowers(head_dim, config):
     total = lambda *arrays: jnp.sum(sharded(config=config)(*arrays).astype(jnp.float32))
-    arrays = operands(128, 128, 4, 2, 128, batch=2)
+    arrays = operands(128, 128, 4, 2, head_dim, batch=2)
     assert "mosaic_gpu" in lowered(jax.grad(total, (0, 1, 2)), *arrays)
 
 
@@ -391,7 +395,7 @@ def test_shard_map():
 
 
 @pytest.mark.parametrize(
-    ("options", "results", "head_dim", "message"),
+    ("options", "made", "head_dim", "message"),
     [
         (
             {"slots": 3, "block": 128}, DQ, 128,
@@ -446,14 +450,14 @@ def test_shard_map():
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit(options, results, head_dim, message):
+def test_what_does_not_fit(options, made, head_dim, message):
     config = GradientConfig(**options)
     with pytest.raises(ValueError) as error:
-        config.check(results, head_dim)
+        config.check(made, head_dim)
     assert str(error.value) == message
-    field = {DQ: "dq", ALL: "fused"}.get(results, "dkv")
+    field = {DQ: "dq", ALL: "fused"}.get(made, "dkv")
     whole = AttentionConfig(block_kv=64, **{field: config})
-    message = message if results != DV else "= 320 registers"  # of dK's kernel, which comes first
+    message = message if made != DV else "= 320 registers"  # of dK's kernel, which comes first
     with pytest.raises(ValueError, match=re.escape(message)):
         attention(*operands(64, 64, head_dim=head_dim), config=whole)
 
@@ -477,9 +481,9 @@ def test_fused_and_other_kernels():
 def test_default_configurations_fit(head_dim):
     for probabilities in PROBABILITIES:
         config = AttentionConfig(probabilities=probabilities)
-        for results, kernel in config.gradients(head_dim).items():
-            kernel.check(results, head_dim, not config.in_place)
-            assert kernel.smem_bytes(results, head_dim, not config.in_place) <= specs.SMEM_BYTES
+        for made, kernel in config.gradients(head_dim).items():
+            kernel.check(made, head_dim, not config.in_place)
+            assert kernel.smem_bytes(made, head_dim, not config.in_place) <= specs.SMEM_BYTES
 
 
 def test_another_gpu_than_the_forward_pass_ran_on(monkeypatch):
@@ -511,11 +515,11 @@ def test_one_kernel_on_gpu(case, head_dim, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", [None, FUSED])
-def test_shard_map_on_two_gpus(config):
+@pytest.mark.parametrize(("head_dim", "config"), SHARDED)
+def test_shard_map_on_two_gpus(head_dim, config):
     if len(jax.devices()) < 2:
         pytest.skip("needs two GPUs")
-    arrays = operands(200, 136, 4, 2, 128, batch=2)
+    arrays = operands(200, 136, 4, 2, head_dim, batch=2)
     d_out, d_lse = cotangents(arrays[0])
     expected = exact_gradients(*arrays, d_out, 0.0 * d_lse, causal=True)
     for over in ((2, 1), (1, 2)):

@@ -109,7 +109,8 @@ class Order(NamedTuple):
     def visits(self, slowest: Any, slower: Any, fastest: Any) -> Visits:
         """What the block at an index of the grid goes through."""
         if self.persistent is None:
-            return Visits(1, lambda _: self.place(slowest, slower, fastest))
+            here = self.place(slowest, slower, fastest)
+            return Visits(1, lambda _: here)
         heads, blocks, every = map(jnp.int32, (self.heads, self.blocks, self.persistent))
         count = self.batch * self.heads * self.blocks
 

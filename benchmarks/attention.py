@@ -6,6 +6,8 @@
     python -m benchmarks.attention backward   gradients
     python -m benchmarks.attention table      prints the record
 
+`python -m benchmarks.same` spares measuring again what a change leaves as it was.
+
 The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
 its contenders compile in processes, are checked, and then run in turn, in bursts of a few launches,
 round after round in changing order, so that what drifts drifts for all. `attentions` says what a
@@ -340,9 +342,19 @@ def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
     """Whether a record has this problem, measured with the code as it is."""
     key, digest = (part, problem._asdict()), code_digest(*sources(part))
     return any(
-        (group["part"], group["problem"]) == key and group["run"]["sources_digest"] == digest
-        for group in read(path)
+        (group["part"], group["problem"]) == key and is_of(group, digest) for group in read(path)
     )
+
+
+def is_of(group: dict[str, Any], digest: str) -> bool:
+    """Whether a group was measured with these sources, or others of which `same` says the same."""
+    run = group["run"]
+    return digest in (run["sources_digest"], *run.get("same_jaxprs", ()))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a contender is pipelib's."""
+    return name.partition(",")[0] == OURS or name.startswith("rung ")
 
 
 def main() -> None:

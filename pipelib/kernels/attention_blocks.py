@@ -410,7 +410,8 @@ class Thread(NamedTuple):
                 self._take_next()
             if not self.config.overlaps:
                 return pingpong(is_new, state)
-            following = jnp.int32(0) if is_new else step + 1
+            # No constant 0: JAX 0.11.2 does not lower one that a branch hands to `run_scoped`.
+            following = step + 1 - self.band.steps if is_new else step + 1
             return self.band.choose(
                 following, *self._seen_from(), functools.partial(overlap, is_new), state
             )

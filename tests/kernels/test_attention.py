@@ -288,6 +288,15 @@ def test_lowers(head_dim, options, schedule, mask):
     assert "mosaic_gpu" in text
 
 
+@pytest.mark.parametrize("keys", [512, 520], ids=["whole", "ragged"])
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+def test_persistent_lowers(schedule, keys):
+    arrays = operands(1000, keys, 20, 4, 128)
+    call = functools.partial(attention, config=config_of(128, schedule=schedule))
+    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    assert "mosaic_gpu" in text
+
+
 def test_nothing_beside_the_kernel():
     """Which is all that `plgpu.as_torch_kernel` can run."""
     arrays = operands(256, 200, 2, 1, 128)

@@ -40,13 +40,17 @@ MOST_LINKS = 6
 
 
 class Run(NamedTuple):
-    """One run: what it measured, its provenance, command, source digest and number of samples."""
+    """One run: what it measured, its provenance, command, source digest and number of samples.
+
+    `same` are digests of other sources, for which `benchmarks/same.py` says that it holds too.
+    """
 
     parts: tuple[str, ...]
     provenance: dict[str, Any]
     command: str
     digest: str
     samples: int
+    same: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         """An item of a list."""
@@ -59,7 +63,8 @@ class Run(NamedTuple):
         lines = [
             f"- **{facts['utc'].replace('T', ' ').replace('+00:00', ' UTC')}**: `{self.command}`",
             f"  - {where}; {versions}; {commit}",
-            f"  - {self.samples:,} samples; source digest `{self.digest[:16]}`",
+            f"  - {self.samples:,} samples; source digest `{self.digest[:16]}`"
+            + "".join(f", and with the same jaxprs `{digest[:16]}`" for digest in self.same),
         ]
         if self.parts:
             lines.append(f"  - {'; '.join(self.parts)}")
@@ -102,8 +107,9 @@ def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
         run = group["run"]
         facts, command, digest = run["provenance"], run["command"], run["sources_digest"]
         part = f"{group.get('part', '')} {_words(group['problem'])}".strip()
-        key = command, digest, *(facts[name] for name in facts if name != "utc")
-        old = found.get(key, Run((), facts, command, digest, 0))
+        same = tuple(run.get("same_jaxprs", ()))
+        key = command, digest, same, *(facts[name] for name in facts if name != "utc")
+        old = found.get(key, Run((), facts, command, digest, 0, same))
         found[key] = old._replace(
             parts=(*old.parts, part), samples=old.samples + count_samples(group)
         )

@@ -97,7 +97,8 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             facts = run.provenance
             for fact in (run.command, facts["jax"], facts["python"], facts["utc"][11:19]):
                 assert fact in part, (path.name, fact)
-            assert run.digest[:16] in part and (facts["gpu"] or "CPU") in part
+            assert all(digest[:16] in part for digest in (run.digest, *run.same))
+            assert (facts["gpu"] or "CPU") in part
     for md in notebooks.chapters():
         kept = notebooks.read_published(md.with_suffix(".ipynb")).metadata.get(notebooks.RECORD)
         if kept is not None:  # one that waits for its first record says so
@@ -126,6 +127,8 @@ def test_runs_of_attention_say_what_was_measured():
         dict(part=part, problem=problem, run=run, contenders=dict(a=dict(us=[1.0, 2.0])))
         for part in ("forward", "ladder")
     ]
+    other = groups[0] | dict(run=run | dict(same_jaxprs=["1"]))
+    assert [run.same for run in records.runs(dict(groups=[*groups, other]))] == [(), ("1",)]
     (found,) = records.runs(dict(groups=groups))
     words = "4096 x 128, causal float16"
     assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4

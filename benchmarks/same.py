@@ -33,7 +33,7 @@ import jax
 from benchmarks import attention
 from benchmarks.attentions import Problem
 from benchmarks.matmul import RESULTS, read, write
-from pipelib.bench.provenance import code_digest
+from pipelib.bench.provenance import PACKAGE, code_digest
 
 #: Made by the process of each tree: digests of the sources and of the jaxprs, by part.
 Found = dict[str, dict[str, Any]]
@@ -83,12 +83,15 @@ def mark(group: dict[str, Any], before: Found, now: Found) -> bool:
 
 def _found_at(revision: str) -> Found:
     """Of the package as it was at a revision."""
-    root = attention.matmul.PACKAGE.parent
+    root = PACKAGE.parent
+    archive = subprocess.run(["git", "archive", revision, "pipelib"], cwd=root, capture_output=True)
+    if archive.returncode:
+        raise SystemExit(
+            f"benchmarks.same: git does not give the package at {revision!r}, so there is nothing"
+            f" to compare with: {archive.stderr.decode().strip()}"
+        )
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "archive", revision, "pipelib"], cwd=root, check=True, capture_output=True
-        ).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         code = shutil.ignore_patterns("results", "__pycache__")
         shutil.copytree(root / "benchmarks", pathlib.Path(folder) / "benchmarks", ignore=code)
         command = [sys.executable, "-m", "benchmarks.same", "--print"]

@@ -103,3 +103,9 @@ def test_a_revision_is_asked_for(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         same.main()
     assert "the revision is missing whose code was measured." in capsys.readouterr().err
+
+
+def test_a_revision_that_git_does_not_have(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["same", "no-such-revision"])
+    with pytest.raises(SystemExit, match="git does not give the package at 'no-such-revision', so"):
+        same.main()

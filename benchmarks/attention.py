@@ -352,11 +352,6 @@ def is_of(group: dict[str, Any], digest: str) -> bool:
     return digest in (run["sources_digest"], *run.get("same_jaxprs", ()))
 
 
-def is_ours(name: str) -> bool:
-    """Whether a contender is pipelib's."""
-    return name.partition(",")[0] == OURS or name.startswith("rung ")
-
-
 def main() -> None:
     """Runs some parts, or prints a record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -32,8 +32,10 @@ import jax
 
 from benchmarks import attention
 from benchmarks.attentions import Problem
-from benchmarks.matmul import RESULTS, read, write
+from benchmarks.matmul import RESULTS, read
 from pipelib.bench.provenance import PACKAGE, code_digest
+from pipelib.kernels.tune import write_lines
+from pipelib.measured.attention import OTHERS
 
 #: Made by the process of each tree: digests of the sources and of the jaxprs, by part.
 Found = dict[str, dict[str, Any]]
@@ -57,7 +59,7 @@ def jaxprs(plan: Any, problem: Problem) -> str:
     """SHA-256 of those of all our contenders in a group."""
     digest = hashlib.sha256()
     for name, contender in plan.contenders(problem, []).items():
-        if attention.is_ours(name):
+        if name.partition(",")[0] not in OTHERS:
             call, count = contender, 3
             if problem.backward:
                 call, count = functools.partial(_gradients, contender), 4
@@ -118,8 +120,7 @@ def main() -> None:
     for path in sorted(options.results.glob("*/attention.json")):
         groups = read(path)
         marked = [group for group in groups if mark(group, before, now)]
-        for group in marked:
-            write(path, group)
+        write_lines(path, "groups", groups)
         print(f"{path}: {len(marked)} of {len(groups)} groups are of this code too.")
 
 

@@ -1,5 +1,6 @@
 """What the tests of `pipelib.kernels.attention` share: problems, and their results in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -107,6 +108,11 @@ def uses_kernel(*args, **options):
         assert "kernel" in str(e)
         return False
     return True
+
+
+def lowered(call, *arrays):
+    """The text of a function as it is compiled for a GPU, which need not be there."""
+    return jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
 def ids(batch, *lengths):

@@ -38,6 +38,7 @@ from tests.kernels.attention_cases import (
     config_of,
     exact,
     ids,
+    lowered,
     operands,
     small,
     spread_over,
@@ -183,28 +184,39 @@ def test_check_finds_nothing(head_dim, options, schedule, mask):
     assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES, "masked"])
-@pytest.mark.parametrize("head_dim", SHAPES)
+PERSISTENT = [(head_dim, schedule) for head_dim in (64, 128) for schedule in SCHEDULES[1:]]
+
+
+@pytest.mark.parametrize(("head_dim", "schedule"), PERSISTENT)
 def test_check_finds_nothing_in_a_persistent_kernel(head_dim, schedule):
     """Of a block with most visits, and of one with fewest; each loads all of K and V in each."""
-    causal = schedule == "masked"
-    config = config_of(head_dim, schedule="pingpong" if causal else schedule)
+    config = config_of(head_dim, schedule=schedule)
+    assert config.is_persistent(head_dim)
     arrays = operands(1000, 200, 40, 8, head_dim)
-    call = lambda *args: attention(*args, config=config, causal=causal)
-    places = 40 * math.ceil(1000 / config.block_q)
-    persistent = config.is_persistent(head_dim) and not causal
-    assert persistent == (head_dim < 256 and schedule not in ("plain", "masked"))
-    for block in (0, H100_SMS - 1) if persistent else ():
+    call = functools.partial(attention, config=config)
+    places, steps = 40 * math.ceil(1000 / config.block_q), math.ceil(200 / config.block_kv)
+    for block in (0, H100_SMS - 1):
         program = pipelib.trace(call, *arrays, block=(0, 0, block))
         assert list(pipelib.check(program, strict=True)) == []
         visits = math.ceil((places - block) / H100_SMS)
-        steps = math.ceil(200 / config.block_kv)
         loads = sum(op.kind == "load" for thread in program.threads for op in thread)
         assert loads == visits * (2 * steps + config.compute_threads)
         assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
-    if not persistent:
-        with pytest.raises(ValueError, match="is not in the grid"):
-            pipelib.trace(call, *arrays, block=(0, 0, H100_SMS - 1))
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "schedule", "causal"),
+    [(head_dim, "plain", False) for head_dim in SHAPES]
+    + [(head_dim, "pingpong", True) for head_dim in SHAPES]
+    + [(256, schedule, False) for schedule in SCHEDULES[1:]],
+)
+def test_what_no_persistent_kernel_is_for(head_dim, schedule, causal):
+    """A schedule that does nothing ahead, a mask, heads for which SMEM has no room."""
+    config = config_of(head_dim, schedule=schedule)
+    assert config.is_persistent(head_dim) == causal & (head_dim < 256)
+    call = functools.partial(attention, config=config, causal=causal)
+    with pytest.raises(ValueError, match="is not in the grid"):
+        pipelib.trace(call, *operands(1000, 200, 40, 8, head_dim), block=(0, 0, H100_SMS - 1))
 
 
 def test_not_persistent():
@@ -284,8 +296,7 @@ def test_lowers(head_dim, options, schedule, mask):
     config = config_of(head_dim, schedule=schedule, **options)
     arrays = operands(512, 512, 2, 1, head_dim, dtype)
     call = lambda *args: attention(*args, config=config, **MASKS[mask])
-    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
-    assert "mosaic_gpu" in text
+    assert "mosaic_gpu" in lowered(call, *arrays)
 
 
 @pytest.mark.parametrize("keys", [512, 520], ids=["whole", "ragged"])
@@ -293,15 +304,14 @@ def test_lowers(head_dim, options, schedule, mask):
 def test_persistent_lowers(schedule, keys):
     arrays = operands(1000, keys, 20, 4, 128)
     call = functools.partial(attention, config=config_of(128, schedule=schedule))
-    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
-    assert "mosaic_gpu" in text
+    assert "mosaic_gpu" in lowered(call, *arrays)
 
 
 def test_nothing_beside_the_kernel():
     """Which is all that `plgpu.as_torch_kernel` can run."""
     arrays = operands(256, 200, 2, 1, 128)
     call = lambda *args: attention_kernel(*args, causal=True, config=config_of(128))
-    text = jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
+    text = lowered(call, *arrays)
     operations = re.findall(r"^ +(?:%\S+ = )?([\w.]+)", text, re.MULTILINE)
     assert operations == ["func.func", "stablehlo.custom_call", "return"]
     assert "@mosaic_gpu_v2(" in text
@@ -575,6 +585,7 @@ def test_another_gpu(monkeypatch):
 
 
 # On a Hopper GPU.
+
 
 def check_on_gpu(head_dim, dtype, case, config=None):
     shape, options = ON_GPU[case]

@@ -32,6 +32,7 @@ from tests.kernels.attention_cases import (
     config_of,
     exact_gradients,
     ids,
+    lowered,
     operands,
     small,
     spread_over,
@@ -327,10 +328,6 @@ def test_dk_staged_while_others_multiply_races(monkeypatch):
 
 
 # Lowered, without a GPU.
-
-
-def lowered(call, *arrays):
-    return jax.jit(call).trace(*arrays).lower(lowering_platforms=("cuda",)).as_text()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 ENV := .venv
 ENV_JAX012 := .venv-jax012
 ENV_LAB := .venv-lab
+ENV_LINT := .venv-lint
 ENV_LOCK := .venv-lock
 BIN := $(CURDIR)/$(ENV)/bin
 
@@ -19,12 +20,13 @@ WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 	manylinux2010 manylinux_2_5 manylinux1
 
 # The tests that run with the second JAX too.
-JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/test_book.py \
-	tests/test_examples.py tests/test_gallery.py
+JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/test_examples.py \
+	tests/pipelib_book
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint sync lab serve record wheels test-gpu benchmark lock clean \
-	env env-jax012
+.PHONY: help book test lint sync refresh lab serve record wheels dist test-gpu benchmark lock \
+	clean \
+	env env-jax012 env-lint
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
@@ -44,11 +46,16 @@ test: env env-jax012 lint ## Run all tests that need no GPU.
 	@echo "== All tests with JAX 0.11.2"
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-lint: env ## Check the code's style (ruff).
-	@$(BIN)/ruff check
+lint: env-lint ## Check the code's style (ruff) and types (pyright).
+	@$(ENV_LINT)/bin/ruff check --quiet
+	@$(ENV_LINT)/bin/ruff format --check --quiet
+	@$(ENV_LINT)/bin/basedpyright
 
 sync: env ## Bring each chapter's .ipynb into step with its .md.
 	@$(BIN)/python -m tools.notebooks sync
+
+refresh: env ## Make anew, without a GPU, what chapters show that needs none.
+	@$(BIN)/python -m tools.notebooks refresh
 
 lab: ## Open the chapters in JupyterLab, each .md paired with its .ipynb.
 	@tools/make_env.sh $(ENV_LAB) requirements-lab.txt
@@ -76,6 +83,10 @@ wheels: env ## Fetch into .wheels what `make record` needs on a machine without 
 		"and run 'make wheels' again." >&2; exit 1; }
 	@du -sh $(WHEELS)
 
+dist: env ## Build both wheels into dist/: pipelib, and the book's kit.
+	@$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
+	@cd pipelib_book && $(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
+
 # The book's tests need the book's libraries, which a GPU machine may lack.
 test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 	@PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu tests \
@@ -102,7 +113,7 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 		$(GPU_PYTHON) -m benchmarks.machine profile $(RESULTS)/profile.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \
-		$(GPU_PYTHON) benchmarks/hazards.py
+		$(GPU_PYTHON) -m benchmarks.hazards
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links
@@ -117,10 +128,11 @@ lock: ## Refresh the pinned requirements from pyproject.toml.
 	set -e; for extra in cuda12 cuda13 lab; do \
 		$(LOCK) --universal pyproject.toml --extra $$extra \
 			-c requirements.txt -o requirements-$$extra.txt; done
+	$(LOCK) --universal --group lint -c requirements.txt -o requirements-lint.txt
 	$(LOCK) --group record -c requirements.txt -o requirements-record.txt
 
 clean: ## Remove what was built (environments and wheels too).
-	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_LAB) $(ENV_LOCK) \
+	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_LAB) $(ENV_LINT) $(ENV_LOCK) \
 		$(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis
 
 env:
@@ -128,3 +140,7 @@ env:
 
 env-jax012:
 	@tools/make_env.sh $(ENV_JAX012) requirements-jax012.txt
+
+# Its libraries are read, not run, so pip need not compile them.
+env-lint:
+	@tools/make_env.sh $(ENV_LINT) requirements-lint.txt --no-compile

@@ -6,8 +6,6 @@
     python -m benchmarks.attention backward   gradients
     python -m benchmarks.attention table      prints the record
 
-`python -m benchmarks.same` spares measuring again what a change leaves as it was.
-
 The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
 its contenders compile in processes, are checked, and then run in turn, in bursts of a few launches,
 round after round in changing order, so that what drifts drifts for all. `attentions` says what a
@@ -36,7 +34,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import matmul
+from benchmarks import matmul, noting
 from benchmarks.attentions import (
     EMITTER,
     UPSTREAM,
@@ -51,15 +49,17 @@ from benchmarks.attentions import (
 )
 from benchmarks.contenders import Plan
 from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
-from pipelib.bench.provenance import PACKAGE, code_digest
-from pipelib.kernels import attention, tuned
-from pipelib.kernels.attention_config import AttentionConfig, GradientConfig
-from pipelib.kernels.attention_ladder import RUNGS
-from pipelib.kernels.device import H100_SMS
-from pipelib.kernels.tune import Found, progress, run_facts, search
-from pipelib.kernels.tune import OnGpu as Measurer
-from pipelib.kernels.workers import Task, Workers
-from pipelib.measured import attention as measured
+from pipelib.kernels import attention
+from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
+from pipelib.kernels.hopper import H100_SMS
+from pipelib.kernels.matmul import tuned
+from pipelib.tuning.on_gpu import OnGpu as Measurer
+from pipelib.tuning.record import run_facts
+from pipelib.tuning.rows import Found
+from pipelib.tuning.search import progress, search
+from pipelib.tuning.workers import Task, Workers
+from pipelib_book.attention_ladder import RUNGS
+from pipelib_book.measured import attention as measured
 
 OURS, CUDNN = "attention", "cuDNN (XLA)"
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -130,17 +130,17 @@ _UPSTREAM_FORWARD = {
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
 #: Of ours, besides what it picks: dQ's kernel, then that of dK and dV.
 _BACKWARD_CONFIGS = {
-    "dQ of 64 keys by 3 threads": dict(
+    "dQ of 64 keys by 3 threads": AttentionConfig(
         dq=GradientConfig(block=64, slots=2, compute_threads=3, memory_registers=32)
     ),
-    "dQ of 64 keys": dict(dq=GradientConfig(block=64, slots=4)),
-    "dK, dV with 2 slots": dict(dkv=GradientConfig(block=64, slots=2)),
+    "dQ of 64 keys": AttentionConfig(dq=GradientConfig(block=64, slots=4)),
+    "dK, dV with 2 slots": AttentionConfig(dkv=GradientConfig(block=64, slots=2)),
 }
 #: With a head of 256: two threads leave room for one slot, unless it is dV that they make.
 _BACKWARD_CONFIGS_OF_256 = {
-    "dQ by 2 threads": dict(block_kv=64, dq=GradientConfig(slots=1)),
-    "dK, dV by 2 threads": dict(block_kv=64, dkv=GradientConfig(slots=1)),
-    "dK, dV by 1 thread": dict(block_kv=64, dkv=GradientConfig(compute_threads=1)),
+    "dQ by 2 threads": AttentionConfig(block_kv=64, dq=GradientConfig(slots=1)),
+    "dK, dV by 2 threads": AttentionConfig(block_kv=64, dkv=GradientConfig(slots=1)),
+    "dK, dV by 1 thread": AttentionConfig(block_kv=64, dkv=GradientConfig(compute_threads=1)),
 }
 
 
@@ -178,32 +178,16 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     if problem.head_dim < 256:
         more = GradientConfig(block=128 * 64 // problem.head_dim)  # registers of the memory thread
         configs = _BACKWARD_CONFIGS | {
-            "one kernel": dict(fused=True),
-            f"one kernel, {more.memory_registers} registers": dict(fused=more),
+            "one kernel": AttentionConfig(fused=True),
+            f"one kernel, {more.memory_registers} registers": AttentionConfig(fused=more),
         }
-    for name, options in configs.items():
-        found[f"{OURS}, {name}"] = ours(problem, AttentionConfig(**options))
+    for name, config in configs.items():
+        found[f"{OURS}, {name}"] = ours(problem, config)
     return found | baselines(problem)
 
 
-_NAMES = (
-    "attention", "attention_band", "attention_blocks", "attention_config", "attention_ladder",
-    "attention_order",
-)  # fmt: skip
-_EMITTER = "ring", "specs", "warp_specialized"
-
-
-def sources(part: str) -> tuple[pathlib.Path, ...]:
-    """What the numbers of a part depend on."""
-    names = (*_NAMES, "attention_backward") if part == "backward" else _NAMES
-    kernels = [PACKAGE / "kernels" / f"{name}.py" for name in names]
-    return (*kernels, *(PACKAGE / f"{name}.py" for name in _EMITTER))
-
-
 PARTS = {
-    name: Plan(
-        problems, contenders, functools.partial(sources, name), ROUNDS, LAUNCHES, sustained=()
-    )
+    name: Plan(problems, contenders, ROUNDS, LAUNCHES, sustained=())
     for name, problems, contenders in (
         ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
         ("backward", BACKWARD, _backward),
@@ -231,7 +215,7 @@ def space(problem: Problem) -> list[AttentionConfig]:
     return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
 
 
-class OnGpu(Measurer):
+class OnGpu(Measurer[Problem]):
     """What a search asks for times: a burst of each configuration, by worker processes."""
 
     def _task(self, config: AttentionConfig) -> Task:
@@ -241,14 +225,10 @@ class OnGpu(Measurer):
 # Groups.
 
 
-class Group(matmul.Group):
+class Group(matmul.Group[Problem]):
     """The contenders of one problem, held in processes, and what was found about each."""
 
-    def __init__(self, problem: Problem, contenders: dict[str, Any], pools: dict[str, Workers]):
-        super().__init__(problem, contenders, pools)
-        self._tasks = {
-            name: functools.partial(prepare, made, problem) for name, made in contenders.items()
-        }
+    prepare = staticmethod(prepare)
 
 
 def table(group: dict[str, Any]) -> str:
@@ -283,7 +263,7 @@ class Session:
     def facts(self, part: str) -> dict[str, Any]:
         """The provenance of this call's measurements of a part."""
         command = " ".join(["python", "-m", "benchmarks.attention", *sys.argv[1:]])
-        facts = run_facts(self.pools[OTHERS], command, sources(part))
+        facts = run_facts(self.pools[OTHERS], command)
         text = "standard normal, q divided by sqrt(head_dim), rounded to the dtype"
         return facts | dict(distribution=text)
 
@@ -297,16 +277,15 @@ class Session:
         """Searches for ours."""
         facts = self.facts("tune")
         for problem in self.problems("tune"):
-            on_gpu = OnGpu(
-                self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES
-            )
+            on_gpu = OnGpu(self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
             found = search(
                 space(problem), lambda _: (), on_gpu, limit=self.options.limit,
                 log=progress(problem, self.log),
             )  # fmt: skip
             matmul.say(problem, found)
             if found.best is not None:
-                write(self.path, searched(problem, found, facts))
+                write(self.path, searched(problem, found, found.best.config, facts))
+        noting.note(self.path)
 
     def compare(self, part: str) -> None:
         """Measures the groups of a part."""
@@ -317,16 +296,19 @@ class Session:
             done = dict(part=part, problem=problem._asdict(), run=facts, xla_flags=XLA_FLAGS)
             done["contenders"] = group.found
             write(self.path, done)
+            noting.note(self.path)
             print(table(done), flush=True)
 
 
-def searched(problem: Problem, found: Found, facts: dict[str, Any]) -> dict[str, Any]:
+def searched(
+    problem: Problem, found: Found, best: AttentionConfig, facts: dict[str, Any]
+) -> dict[str, Any]:
     """A search as a group of the record."""
     rows = lambda rows: [
         [as_json(row.config), rounded(row.us), row.error, row.reason] for row in rows
     ]
     return dict(
-        part="tune", problem=problem._asdict(), run=facts, best=as_json(found.best.config),
+        part="tune", problem=problem._asdict(), run=facts, best=as_json(best),
         columns=["config", "microseconds", "largest error / rms", "reason"],
         rows=rows(found.rows), finals=rows(found.finals),
     )  # fmt: skip
@@ -339,22 +321,15 @@ def as_json(config: AttentionConfig) -> dict[str, Any]:
 
 
 def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
-    """Whether a record has this problem, measured with the code as it is."""
-    key, digest = (part, problem._asdict()), code_digest(*sources(part))
-    return any(
-        (group["part"], group["problem"]) == key and is_of(group, digest) for group in read(path)
-    )
-
-
-def is_of(group: dict[str, Any], digest: str) -> bool:
-    """Whether a group was measured with these sources, or others of which `same` says the same."""
-    run = group["run"]
-    return digest in (run["sources_digest"], *run.get("same_jaxprs", ()))
+    """Whether a record has this problem, measured with the kernels as they are."""
+    key = part, problem._asdict()
+    has_it = any((group["part"], group["problem"]) == key for group in read(path))
+    return has_it and noting.is_current(path, f"{part} {problem}")
 
 
 def main() -> None:
     """Runs some parts, or prints a record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="+", choices=["tune", *PARTS, "table"])
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no group later")
     parser.add_argument("--only", default="", help="of each part's problems, those from:to")
@@ -371,8 +346,10 @@ def main() -> None:
             print(path.parent.name, *map(table, groups), sep="\n")
         return
     with contextlib.ExitStack() as stack:
-        limits = dict(env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S)
-        pools = {CUDNN: Workers(1, **limits), OTHERS: Workers(options.jobs, **limits)}
+        begin = functools.partial(
+            Workers, env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S
+        )
+        pools = {CUDNN: begin(1), OTHERS: begin(options.jobs)}
         for workers in pools.values():
             stack.enter_context(workers)
         session = Session(options, pools)

@@ -21,7 +21,7 @@ import functools
 import itertools
 import statistics
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,8 @@ def upstream(q: jax.Array, k: jax.Array, v: jax.Array, *, name: str, **config: A
 
 def prepare(contender: Any, problem: Problem) -> Callable[..., Any]:
     """A task for `Workers`: a function of the name of a method of `Measured` and its arguments."""
-    measured = (InTorch if isinstance(contender, Sdpa) else InJax)(contender, problem)
+    in_torch = isinstance(contender, Sdpa)
+    measured = InTorch(contender, problem) if in_torch else InJax(contender, problem)
     return lambda method, *args: getattr(measured, method)(*args)
 
 
@@ -197,7 +198,8 @@ class InJax(Measured):
         cupti = profiler.Cupti(finalize=False)
         # It would trace any function but a compiled one, and time what is left of it.
         measure = cupti.measure(self._run, aggregate=False, iterations=launches)
-        _, runs = measure(*self._arguments)
+        _, found = measure(*self._arguments)
+        runs = cast(list[list[tuple[str, float]]], found)  # JAX does not say so
         kernels = collections.defaultdict(list)
         for name, ms in (kernel for run in runs for kernel in run):
             kernels[name].append(1e3 * ms)

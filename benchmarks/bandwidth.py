@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.memory_bound import LARGE_BYTES
 from pipelib.bench import timing
-from pipelib.measured.bandwidth import rate
+from pipelib_book.measured.bandwidth import rate
 
 
 def fastest_copy(record: dict[str, Any], size: int, samples: str = "burst_us") -> float:
@@ -29,8 +29,8 @@ def fastest_copy(record: dict[str, Any], size: int, samples: str = "burst_us") -
 
 def ratios(record: dict[str, Any], row: dict[str, Any]) -> tuple[float, float]:
     """A row's bandwidth over that of the fastest copies: of as many bytes, of 1 GiB."""
-    sizes = row["bytes"], 2 * LARGE_BYTES
-    return tuple(rate(row) / fastest_copy(record, size) for size in sizes)
+    same, large = (fastest_copy(record, size) for size in (row["bytes"], 2 * LARGE_BYTES))
+    return rate(row) / same, rate(row) / large
 
 
 def floor_us(record: dict[str, Any], row: dict[str, Any]) -> float:

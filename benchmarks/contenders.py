@@ -8,20 +8,18 @@ import dataclasses
 import functools
 import itertools
 import math
-import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks import emitters, upstream
-from pipelib.bench.provenance import PACKAGE
-from pipelib.kernels import tuned
-from pipelib.kernels.ladder import IDEAS, RUNGS
-from pipelib.kernels.products import Contender, Problem, dot
-from pipelib.kernels.tune import SOURCES, ours
-from pipelib.measured import ladder
+from pipelib.tuning import rows
+from pipelib.tuning.on_gpu import ours
+from pipelib.tuning.products import Contender, Problem, dot
+from pipelib_book.matmul_ladder import IDEAS, RUNGS
+from pipelib_book.measured import ladder
 
 #: As who reads the record knows them.
 CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
@@ -30,9 +28,7 @@ CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
 AGAIN, UNTIMED = f"{CUBLAS}, picked again", f"{CUBLAS}, own choice"
 BASELINES = CUBLAS, AGAIN, UNTIMED
 _SQUARES = (8192, 8192, 8192), (4096, 8192, 4096), (4096, 4096, 4096)
-LADDER = tuple(
-    Problem(*shape, dtype) for dtype in ("bfloat16", "float16") for shape in _SQUARES
-)
+LADDER = tuple(Problem(*shape, dtype) for dtype in ("bfloat16", "float16") for shape in _SQUARES)
 #: Rows of a prefill, and the widths of models of 8 and 70 billion parameters; then few rows, and a
 #: deep K for few.
 SHAPES = tuple(Problem(*shape) for shape in (
@@ -56,20 +52,24 @@ SEARCHED = {
 _SWEPT_SLOTS = range(1, 7)
 
 
-class Plan(NamedTuple):
-    """How a part measures its products.
+class Work(rows.Work, Protocol):
+    """What a group measures: a named tuple, which the record has as a dictionary."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+class Plan[P, C](NamedTuple):
+    """How a part measures its problems.
 
     Attributes:
-      problems: the products.
-      contenders: by name, of a product and the groups that the record has.
-      sources: what their times depend on.
+      problems: the products, or attentions.
+      contenders: by name, of a problem and the groups that the record has.
       rounds, launches: bursts of each contender, and launches of a burst.
       sustained: who runs for seconds, too; for `CUBLAS`, the fastest of `BASELINES` does.
     """
 
-    problems: Sequence[Problem]
-    contenders: Callable[[Problem, Sequence[dict[str, Any]]], dict[str, Contender]]
-    sources: Callable[[], tuple[pathlib.Path, ...]]
+    problems: Sequence[P]
+    contenders: Callable[[P, Sequence[dict[str, Any]]], dict[str, C]]
     rounds: int = 10
     launches: int = 5
     sustained: tuple[str, ...] = (CUBLAS, UPSTREAM, TUNED)
@@ -132,27 +132,11 @@ def upstream_config(problem: Problem, groups: Sequence[dict[str, Any]]) -> Any:
     return upstream.from_json(min(searches, key=apart)["best"])
 
 
-def _with_table() -> tuple[pathlib.Path, ...]:
-    """What products with the table's configurations depend on."""
-    table = sorted(path for path in tuned.FOLDER.iterdir() if path.is_file())
-    return (*SOURCES, PACKAGE / "kernels" / "matmul.py", *table)
-
-
-_RUNGS = PACKAGE / "kernels" / "ladder.py"
 PLANS = {
-    "ladder": Plan(LADDER, _ladder, lambda: (*_with_table(), _RUNGS)),
-    "shapes": Plan(SHAPES, _shapes, _with_table),
+    "ladder": Plan(LADDER, _ladder),
+    "shapes": Plan(SHAPES, _shapes),
     "emitters": Plan(
-        (Problem(4096, 4096, 4096),), _emitters,
-        lambda: (*SOURCES, _RUNGS, pathlib.Path(emitters.__file__).resolve()),
-        rounds=20, launches=10, sustained=(),
+        (Problem(4096, 4096, 4096),), _emitters, rounds=20, launches=10, sustained=()
     ),
-    "fp8": Plan(FP8, _fp8, _with_table, sustained=(CUBLAS, TUNED)),
+    "fp8": Plan(FP8, _fp8, sustained=(CUBLAS, TUNED)),
 }  # fmt: skip
-
-
-def sources(part: str) -> tuple[pathlib.Path, ...]:
-    """What the numbers of a part depend on; upstream's on nothing here but how it is measured."""
-    if part in PLANS:
-        return PLANS[part].sources()
-    return SOURCES if part == "tune" else (PACKAGE / "kernels" / "products.py",)

@@ -1,9 +1,10 @@
 """One matrix product by pipelib's emitters and by JAX's own: the same body, the same settings.
 
-These are the bodies of rungs 1, 2 and 4 of the ladder (`pipelib.kernels.ladder`), without what
+These are the bodies of rungs 1, 2 and 4 of the ladder (`pipelib_book.matmul_ladder`), without what
 `pipelib.kernels.matmul` does besides: one tile for each block, stored at once.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib.kernels.ladder import RUNGS
-from pipelib.kernels.matmul_config import MatmulConfig
+from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib_book.matmul_ladder import RUNGS
 
 _TILED = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
 _STAGED_COLUMNS = 64
@@ -37,10 +38,12 @@ def _emit(emitter: str, name: str, *args: Any, **options: Any) -> Callable[..., 
 
 
 def _specs(config: MatmulConfig, i: Any, j: Any) -> list[plgpu.BlockSpec]:
-    options = dict(transforms=_TILED, delay_release=config.delay_release)
+    block = functools.partial(
+        plgpu.BlockSpec, transforms=_TILED, delay_release=config.delay_release
+    )
     return [
-        plgpu.BlockSpec((config.tile_m, config.tile_k), lambda k: (i, k), **options),
-        plgpu.BlockSpec((config.tile_k, config.tile_n), lambda k: (k, j), **options),
+        block((config.tile_m, config.tile_k), lambda k: (i, k)),
+        block((config.tile_k, config.tile_n), lambda k: (k, j)),
     ]
 
 

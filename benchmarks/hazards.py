@@ -3,7 +3,7 @@
 On the GPU each hazard has a process of its own. It compiles both versions, then runs the fixed and
 the faulty one on fresh random arguments and compares each result, exactly, with the reference. The
 processes are started together, to save time, and run in turn. One that does not answer in time is
-killed: it hangs. `python benchmarks/hazards.py` writes `results/<gpu>/hazards.json`, where the
+killed: it hangs. `python -m benchmarks.hazards` writes `results/<gpu>/hazards.json`, where the
 outcome of a version is one of
 
 - `nothing` seen: all results are right;
@@ -36,11 +36,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import gallery
+from benchmarks import noting
 from pipelib.bench import provenance
+from pipelib_book import gallery
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-SOURCES = ROOT / "pipelib" / "gallery.py", pathlib.Path(__file__).resolve()
 RESULTS = ROOT / "benchmarks" / "results"
 RUNS, BLOCKS, SEED = 20, 256, 0
 #: A run takes well under a second on the GPU, and seconds in the interpreter.
@@ -102,10 +102,12 @@ class Worker:
     """A process for one hazard, and the events that it tells, as they come."""
 
     def __init__(self, mode: str, name: str):
-        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         env = os.environ | dict(XLA_PYTHON_CLIENT_PREALLOCATE="false", PYTHONPATH=str(ROOT))
-        command = [sys.executable, __file__, mode, name]
-        self.process = subprocess.Popen(command, env=env, text=True, **pipes)
+        command = [sys.executable, "-m", "benchmarks.hazards", mode, name]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
         self.events: queue.Queue = queue.Queue()
         self.errors: list[str] = []
         self.readers = [threading.Thread(target=f, daemon=True) for f in (self._read, self._drain)]
@@ -113,12 +115,12 @@ class Worker:
             reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
+        for line in self.process.stdout or ():
             self.events.put(json.loads(line) if line.startswith("{") else {"printed": line})
         self.events.put(None)
 
     def _drain(self) -> None:
-        self.errors += self.process.stderr
+        self.errors += self.process.stderr or ()
 
     def next(self, timeout_s: float) -> dict | None:
         """The next event, None after the last; TimeoutError, the process killed, if it hangs."""
@@ -144,7 +146,9 @@ def first_line(text: str) -> str:
 
 def on_gpu(worker: Worker) -> dict[str, Any]:
     """Lets a worker run, and gathers what becomes of each version."""
-    results = {v: dict(outcome="nothing", wrong=[], error=[]) for v in ("fixed", "faulty")}
+    results: dict[str, dict[str, Any]] = {
+        version: dict(outcome="nothing", wrong=[], error=[]) for version in ("fixed", "faulty")
+    }
     timeout_s = READY_S
     try:
         while event := worker.next(timeout_s):
@@ -191,22 +195,25 @@ def in_interpreter(worker: Worker) -> dict[str, Any]:
 
 
 def record(path: pathlib.Path, found: dict[str, Any], **settings: Any) -> None:
-    """Writes a record, a hazard on a line."""
-    head = {
-        "command": " ".join(["python", "benchmarks/hazards.py", *sys.argv[1:]]),
-        "sources_digest": provenance.code_digest(*SOURCES),
-        **settings,
-        "provenance": provenance.provenance(),
-    }
-    hazards = ",\n".join(f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in found)
-    text = f'{json.dumps(head, indent=1)[:-2]},\n "hazards": {{\n{hazards}\n }}\n}}\n'
+    """Writes a record."""
+    command = " ".join(["python", "-m", "benchmarks.hazards", *sys.argv[1:]])
+    head = dict(command=command, **settings, provenance=provenance.provenance())
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, "utf-8")
+    path.write_text(text(head | dict(hazards=found)), "utf-8")
+    noting.note(path)
+
+
+def text(record: dict[str, Any]) -> str:
+    """A record as JSON, a hazard on a line."""
+    head = {key: value for key, value in record.items() if key != "hazards"}
+    found = record["hazards"].items()
+    hazards = ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in found)
+    return f'{json.dumps(head, indent=1)[:-2]},\n "hazards": {{\n{hazards}\n }}\n}}\n'
 
 
 def main() -> None:
     """Runs one mode."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--interpret", action="store_true", help="in JAX's interpreter")
     parser.add_argument("--gpu-one", metavar="NAME", help="(one process's part)")
     parser.add_argument("--interpret-one", metavar="NAME", help="(one process's part)")

@@ -64,10 +64,11 @@ def _kernel(
         for i, value in enumerate((*values, sm)):
             stamps[block, thread, i] = value
 
-    wg = dict(num_threads=threads, thread_name="wg") if threads > 1 else {}
+    wg = (threads, "wg") if threads > 1 else (None, None)
     return plgpu.kernel(
         run, out_type=out_type if stamped else out, grid=tuple(grid.values()), grid_names=names,
-        scratch_types=tuple(scratch), compiler_params=plgpu.CompilerParams(**params), **wg,
+        scratch_types=tuple(scratch), compiler_params=plgpu.CompilerParams(**params),
+        num_threads=wg[0], thread_name=wg[1],
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ each kernel of `benchmarks.kernels` the cycles of its blocks (median and quartil
 every launch), how many of them an SM had at once, and the kernel's own times by CUPTI.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -17,10 +18,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +29,12 @@ import numpy as np
 from jax.experimental.mosaic.gpu import profiler
 
 import pipelib
-from benchmarks import kernels, probes
+from benchmarks import kernels, noting, probes
 from pipelib.bench import timing
 from pipelib.bench.profiling import write_profile
 from pipelib.bench.provenance import provenance
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.simulate import simulate
+from pipelib.schedule.simulating.simulate import simulate
 
 LAUNCHES = 5
 #: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
@@ -81,11 +82,12 @@ def run_case(case: kernels.Case, kernel: Callable[..., Any]) -> dict[str, Any]:
         if launch:  # the first one warms up
             for name, value in _blocks(stamps).items():
                 columns.setdefault(name, []).append(value)
-    _, milliseconds = profiler.Cupti(finalize=False).measure(kernel, iterations=LAUNCHES)(*args)
+    _, found = profiler.Cupti(finalize=False).measure(kernel, iterations=LAUNCHES)(*args)
+    milliseconds = cast(list[float], found)  # JAX does not say so
     return dict(columns, microseconds=[1e3 * ms for ms in milliseconds])
 
 
-def _blocks(stamps: np.ndarray) -> dict[str, float]:
+def _blocks(stamps: np.ndarray) -> dict[str, Any]:
     """What one launch's stamps (block, thread, stamp) say of its blocks."""
     clock0, clock1, ns0, ns1, sm = np.moveaxis(stamps, -1, 0)
     start = clock0[:, :1]  # the counter wraps, so all is counted from the first thread's start
@@ -116,14 +118,19 @@ def copy_bandwidth() -> dict[str, Any]:
     return dict(bytes=2 * x.nbytes, microseconds=list(samples["copy"].microseconds))
 
 
+def profiled() -> tuple[Callable[..., Any], Sequence[jax.ShapeDtypeStruct], dict[str, int]]:
+    """What is profiled, the ring by hand: how to make it, its inputs, the profiler's options."""
+    ring, *_ = kernels.cases()
+    options = dict(profile_space=8 * kernels.RING_STEPS)
+    return functools.partial(ring.build, False), ring.inputs, options
+
+
 def in_kernel_profile() -> dict[str, Any]:
     """The Chrome trace that the in-kernel profiler writes of the ring by hand, with provenance."""
     with tempfile.TemporaryDirectory() as folder:
-        ring, *_ = kernels.cases()
-        make = functools.partial(ring.build, False)
-        args = [jnp.ones(x.shape, x.dtype) for x in ring.inputs]
-        space = 8 * kernels.RING_STEPS
-        path = write_profile(make, *args, profile_space=space, profile_dir=folder)
+        make, inputs, options = profiled()
+        args = [jnp.ones(x.shape, x.dtype) for x in inputs]
+        path = write_profile(make, *args, profile_dir=folder, **options)
         command = "python -m benchmarks.machine profile RECORD"
         return json.loads(path.read_text()) | dict(provenance=provenance(), command=command)
 
@@ -161,6 +168,7 @@ def measure(path: pathlib.Path) -> None:
         note("probes", probe.name, run_probe, probe, kernel)
     record["nvidia_smi"].append(nvidia_smi())
     path.write_text(json.dumps(record, indent=1) + "\n")
+    noting.note(path)
 
 
 # What follows from a record.
@@ -232,8 +240,8 @@ def parameters(record: dict[str, Any]) -> Machine:
     )
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
-    rounded = {name: digits(value) for name, value in found._asdict().items()}
-    return Machine(**rounded | dict(wgmma_flops_per_cycle=rates))
+    rounded = {name: digits(value) for name, value in dataclasses.asdict(found).items()}
+    return found.changed(**rounded | dict(wgmma_flops_per_cycle=rates))
 
 
 def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, float]]:
@@ -247,7 +255,7 @@ def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, f
         measured = record["kernels"][case.name]
         program = pipelib.trace(case.build(False), *case.inputs)
         crowd = max(measured["blocks_per_sm"])
-        here = machine._replace(clock_hz=median(measured["clock_hz"]))
+        here = machine.changed(clock_hz=median(measured["clock_hz"]))
         timeline = simulate(program, here, blocks_per_sm=crowd, l2_hits=case.l2_hits)
         found[case.name] = timeline.cycles, median(measured["block_cycles"])
     return found
@@ -272,6 +280,7 @@ if __name__ == "__main__":
         measure(file)
     elif command == "profile":
         file.write_text(json.dumps(in_kernel_profile()) + "\n")
+        noting.note(file)
     elif command == "derive":
         print(parameters(json.loads(file.read_text())).to_json(), end="")
     elif command == "compare":

@@ -8,17 +8,17 @@
     python -m benchmarks.matmul fp8       float8
 
 The model. A *group* is one product and all that are compared on it. Its contenders compile in
-processes (`pipelib.kernels.workers`), are checked, and then run in turn: first *bursts* of a few
+processes (`pipelib.tuning.workers`), are checked, and then run in turn: first *bursts* of a few
 launches each, round after round in changing order, so that what drifts drifts for all; then each
 for two seconds without a pause (*sustained*), with the clock that the driver reports. Under such
 load the GPU lowers its clock to keep to its power limit, so that a sustained rate is below a
 burst's. A burst begins after a rest, for the same reason: what ran before it would be in its clock.
 
-Operands, checks and clocks: `pipelib.kernels.products`. XLA picks a kernel of cuBLAS by timing
+Operands, checks and clocks: `pipelib.tuning.products`. XLA picks a kernel of cuBLAS by timing
 some, for which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record,
 which also names the kernels that ran). Each group in `results/<gpu>/matmul.json` has its own
 provenance, its command and every raw sample, and is written when it is done, in place of an earlier
-one. `--resume` leaves out groups of the same code.
+one. `--resume` leaves out groups of the same kernels.
 """
 
 import argparse
@@ -35,35 +35,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import upstream
+from benchmarks import noting, upstream
 from benchmarks.contenders import (
     AGAIN,
     CUBLAS,
     PLANS,
     SEARCHED,
     Plan,
-    sources,
+    Work,
 )
 from pipelib.bench import timing
-from pipelib.bench.provenance import PACKAGE, code_digest
-from pipelib.kernels import tuned
-from pipelib.kernels.products import Contender, Problem, prepare, tolerance
-from pipelib.kernels.tune import (
-    UNTIMED_FLAGS,
-    XLA_FLAGS,
-    Found,
-    OnGpu,
-    ours,
-    progress,
-    run_facts,
-    search,
-    search_workers,
-    tune_with,
-    write_lines,
-    write_search,
-)
-from pipelib.kernels.workers import Failed, Run, Workers
-from pipelib.measured import ladder
+from pipelib.bench.provenance import PACKAGE
+from pipelib.kernels.matmul import tuned
+from pipelib.tuning import record
+from pipelib.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
+from pipelib.tuning.products import Problem, prepare, tolerance
+from pipelib.tuning.record import run_facts, write_lines, write_search
+from pipelib.tuning.rows import Found
+from pipelib.tuning.search import progress, search, tune_with
+from pipelib.tuning.workers import Failed, Run, Workers
+from pipelib_book.measured import ladder
 
 OTHERS = "others"
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
@@ -80,26 +71,26 @@ DRIVER_LOG = "clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active"
 # A group.
 
 
-class Group:
-    """The contenders of one product, held in processes, and what was found about each.
+class Group[P: Work]:
+    """The contenders of one problem, held in processes, and what was found about each.
 
     Args:
-      problem: the product.
+      problem: the product; a subclass with a `prepare` of its own takes other work.
       contenders: by name.
       pools: the processes for those that must have their own, by their names, and for the others.
     """
 
-    def __init__(
-        self, problem: Problem, contenders: dict[str, Contender], pools: dict[str, Workers]
-    ):
+    #: Makes the task of a contender and a problem.
+    prepare: Callable[[Any, Any], Run] = staticmethod(prepare)
+
+    def __init__(self, problem: P, contenders: dict[str, Any], pools: dict[str, Workers]):
         self.problem, self.found = problem, {name: {} for name in contenders}
         self._pools = pools
-        self._tasks = {
-            name: functools.partial(prepare, made, problem) for name, made in contenders.items()
-        }
+        task = functools.partial
+        self._tasks = {name: task(self.prepare, made, problem) for name, made in contenders.items()}
         self._held: dict[str, Run] = {}
 
-    def measure(self, plan: Plan, sustained_s: float) -> None:
+    def measure(self, plan: Plan[Any, Any], sustained_s: float) -> None:
         """All of it; one pool compiles after the other, since XLA times kernels meanwhile."""
         with contextlib.ExitStack() as stack:
             for key, pool in self._pools.items():
@@ -213,19 +204,19 @@ def write(path: pathlib.Path, group: dict[str, Any]) -> None:
     write_lines(path, "groups", [*(old for old in read(path) if key(old) != key(group)), group])
 
 
-def as_json(problem: Problem) -> dict[str, Any]:
+def as_json(problem: Work) -> dict[str, Any]:
     """A problem as plain data, with its result's dtype."""
     return problem._asdict() | dict(out_dtype=problem.out.dtype.name)
 
 
 def is_current(part: str, problem: Problem, folder: pathlib.Path) -> bool:
-    """Whether a record has this product, measured with the code as it is."""
-    if part == "tune":
-        found = read(folder / "tune.json", "searches")
-    else:
-        found = [group for group in read(folder / "matmul.json") if group["part"] == part]
-    key, digest = as_json(problem), code_digest(*sources(part))
-    return any(x["problem"] == key and x["run"]["sources_digest"] == digest for x in found)
+    """Whether a record has this product, measured with the kernels as they are."""
+    file, name = ("tune.json", "searches") if part == "tune" else ("matmul.json", "groups")
+    path = folder / file
+    has_it = any(
+        x["problem"] == as_json(problem) and x.get("part", part) == part for x in read(path, name)
+    )
+    return has_it and noting.is_current(path, f"{part} {Problem(**as_json(problem))}")
 
 
 def table(group: dict[str, Any]) -> str:
@@ -281,7 +272,7 @@ class Session:
     def __init__(self, options: argparse.Namespace, pools: dict[str, Workers]):
         self.options, self.pools, self.workers = options, pools, pools[OTHERS]
         self.start = time.monotonic()
-        gpu = run_facts(self.workers, "", [PACKAGE / "specs.py"])["provenance"]["gpu"]
+        gpu = run_facts(self.workers, "")["provenance"]["gpu"]
         if gpu is None:
             raise SystemExit("benchmarks.matmul: JAX has no GPU here, so there is nothing to time.")
         self.folder = options.results / tuned.file_name(gpu)
@@ -290,7 +281,7 @@ class Session:
     def facts(self, part: str) -> dict[str, Any]:
         """The provenance of a part of this call."""
         command = " ".join(["python", "-m", "benchmarks.matmul", *sys.argv[1:]])
-        return run_facts(self.workers, command, sources(part))
+        return run_facts(self.workers, command)
 
     def problems(self, part: str) -> Iterator[Problem]:
         """The products of a part that are to be measured now: as chosen, while there is time."""
@@ -308,8 +299,9 @@ class Session:
             on_gpu = OnGpu(self.workers, problem, functools.partial(ours, problem))
             found = tune_with(on_gpu, problem, limit=self.options.limit, log=self.log)
             write_search(path, problem, found, facts)
+            noting.note(path)
             say(problem, found)
-            text = tuned.table(json.loads(path.read_text("utf-8")))
+            text = record.table(json.loads(path.read_text("utf-8")))
             (tuned.FOLDER / f"{self.folder.name}.json").write_text(text, "utf-8")
 
     def upstream(self) -> None:
@@ -345,10 +337,11 @@ class Session:
             done["xla_flags"] = {CUBLAS: XLA_FLAGS, AGAIN: XLA_FLAGS, OTHERS: UNTIMED_FLAGS}
             done["contenders"] = group.found
             write(path, done)
+            noting.note(path)
             print(table(done), flush=True)
 
 
-def say(problem: Problem, found: Found) -> None:
+def say(problem: Work, found: Found) -> None:
     """Prints what a search came to."""
     if found.best is None:
         print(f"{problem}: none of {len(found.rows)} ran; {found.rows[0].reason}", flush=True)
@@ -359,7 +352,7 @@ def say(problem: Problem, found: Found) -> None:
 
 def main() -> None:
     """Runs some parts."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="+", choices=[*SEARCHED, *PLANS])
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no group later")
     parser.add_argument("--only", default="", help="of each part's products, those from:to")

@@ -15,7 +15,7 @@ is still in the L2 (50 MB) from the launch before; only those of a launch with a
 are smaller.
 
 Yardsticks. What a copy of as many bytes takes: by XLA's `x + 1` in bfloat16 and on the same bytes
-as float32, by the driver, and by `memory_bound.run` of an operation that changes nothing, with the
+as float32, by the driver, and by `launch_rows` of an operation that changes nothing, with the
 result in its slot and in slots of its own. Of a shape other than the first, the copies are the
 first one's, which are of as many bytes.
 
@@ -44,18 +44,20 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from benchmarks import noting
 from pipelib.bench import timing
-from pipelib.bench.provenance import PACKAGE, code_digest, provenance
+from pipelib.bench.provenance import provenance
 from pipelib.kernels import memory_bound
-from pipelib.kernels.device import num_sms
-from pipelib.kernels.memory_bound import Plan, RmsNorm, Softmax, rms_norm, softmax
+from pipelib.kernels.hopper import num_sms
+from pipelib.kernels.memory_bound import (
+    RmsNorm,
+    RowPlan,
+    Softmax,
+    launch_rows,
+    rms_norm,
+    softmax,
+)
 
-#: A record is of these sources, and stale when they change.
-SOURCES = (
-    pathlib.Path(__file__), PACKAGE / "kernels" / "memory_bound.py", PACKAGE / "pipeline.py",
-    PACKAGE / "warp_specialized.py", PACKAGE / "ring.py", PACKAGE / "specs.py",
-    PACKAGE / "bench" / "timing.py",
-)  # fmt: skip
 SEED, EPS = 0, 1e-6
 BYTES, LARGE_BYTES = 128 << 20, 1 << 30
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768, 131072
@@ -70,7 +72,7 @@ SUSTAINED = (
 
 
 class Copy(NamedTuple):
-    """An operation of `memory_bound.run` with no statistics, which changes nothing."""
+    """An operation of `launch_rows` with no statistics, which changes nothing."""
 
     fill, approximate = 0.0, False
 
@@ -94,9 +96,9 @@ class Case(NamedTuple):
 
 
 def separate_slots(
-    operation: Any, plan: Plan, x: jax.Array, adjacent: bool = False, threads: int = 0
+    operation: Any, plan: RowPlan, x: jax.Array, adjacent: bool = False, threads: int = 0
 ) -> jax.Array:
-    """`memory_bound.run`, but with slots for the results, which the emitter stores.
+    """`launch_rows`, but with slots for the results, which the emitter stores.
 
     The steps of a block are `adjacent`, or as many apart as there are blocks; `threads` compute
     threads have a memory thread beside them, and share the rows of a step.
@@ -130,10 +132,11 @@ def separate_slots(
             body, grid=(mine,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=plan.slots
         )(x, o)
 
-    axis = dict(num_threads=threads + 1, thread_name="thread") if threads else {}
+    # Compute threads come with a memory thread.
+    axis = (threads + 1, "thread") if threads else (None, None)
     return plgpu.kernel(
         kernel, out_type=jax.ShapeDtypeStruct(pieces.shape, x.dtype), grid=(plan.blocks,),
-        grid_names=("block",), **axis,
+        grid_names=("block",), num_threads=axis[0], thread_name=axis[1],
         compiler_params=plgpu.CompilerParams(approx_math=operation.approximate),
     )(pieces).reshape(x.shape)  # fmt: skip
 
@@ -167,9 +170,9 @@ def ring_copy(slots: int, step_bytes: int, x: jax.Array) -> jax.Array:
 # What is measured.
 
 
-def plan_of(shape: tuple[int, int], size: int = 2, slots=None, rows=None) -> Plan:
+def plan_of(shape: tuple[int, int], size: int = 2, slots=None, rows=None) -> RowPlan:
     """The kernels' own plan, without a weight."""
-    plan = Plan.of(*shape, size, 0, slots, rows)
+    plan = RowPlan.of(*shape, size, 0, slots, rows)
     assert plan is not None, shape
     return plan
 
@@ -180,7 +183,7 @@ def copies(shape: tuple[int, int]) -> list[Case]:
     return [
         Case("copy", "XLA, float32", lambda x, _, words: words + 1),
         Case("copy", "XLA, bfloat16", lambda x, *_: x + jnp.bfloat16(1)),
-        Case("copy", "pipelib", lambda x, *_: memory_bound.run(Copy(), plan, x)),
+        Case("copy", "pipelib", lambda x, *_: launch_rows(Copy(), plan, x)),
         Case("copy", "pipelib, own slots", lambda x, *_: separate_slots(Copy(), plan, x)),
     ]
 
@@ -207,9 +210,13 @@ def tried(shape: tuple[int, int]) -> Iterator[Case]:
     for name, operation in (
         ("rms_norm", RmsNorm(shape[1], EPS)), ("softmax", Softmax(approximate=True))
     ):  # fmt: skip
-        run = lambda plan, operation=operation, by=memory_bound.run, **options: lambda x, *_: by(
-            operation, plan, x, **options
-        )
+
+        def run(
+            plan: RowPlan, operation: Any = operation,
+            by: Callable[..., jax.Array] = launch_rows, **options: Any,
+        ) -> Callable[..., jax.Array]:  # fmt: skip
+            return lambda x, *_: by(operation, plan, x, **options)
+
         whole, two = plan_of(shape), plan_of(shape, slots=2)
         stay = whole._replace(blocks=6 * num_sms())
         yield Case(name, "2 rows a step", run(plan_of(shape, rows=2)))
@@ -264,9 +271,9 @@ class DriverCopy:
         self.sources, self.stream = sources, ctypes.c_void_p()
         self.targets = [jax.block_until_ready(jnp.zeros_like(source)) for source in sources]
         self.cuda = ctypes.CDLL("libcuda.so.1")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
+        (gpu,), device, context = sources[0].devices(), ctypes.c_int(), ctypes.c_void_p()
         self._call("cuInit", 0)
-        self._call("cuDeviceGet", ctypes.byref(device), sources[0].device.local_hardware_id)
+        self._call("cuDeviceGet", ctypes.byref(device), gpu.local_hardware_id)
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)  # JAX's own
         self._call("cuCtxSetCurrent", context)
         self._call("cuStreamCreate", ctypes.byref(self.stream), 1)  # waits for no other stream
@@ -306,6 +313,7 @@ def sustained(launch: Callable[[int], Any], wait: Callable[[Any], Any]) -> list[
 
     def window(count: int) -> float:
         started = time.perf_counter()
+        last = None
         for i in range(count):
             last = launch(i)
         wait(last)
@@ -355,16 +363,18 @@ def measure_shape(
     args = x, normal((1, shape[1]), dtype, 1)[0], words
     functions = {f"{case.kernel}: {case.variant}": case.function for case in cases}
     burst = LARGE_BURST if x.nbytes >= LARGE_BYTES else BURST
-    driver_us = (copy := DriverCopy([x])).burst(50) if driver else []
+    copy = DriverCopy([x]) if driver else None
+    driver_us = copy.burst(50) if copy else []
     samples = timing.measure(functions, args, rounds=ROUNDS, burst=burst)
     row = dict(rows=shape[0], length=shape[1], dtype=dtype, bytes=2 * x.nbytes)
     found = []
     for case, (_, times) in zip(cases, samples.items(), strict=True):
-        new = dict(kernel=case.kernel, variant=case.variant, **row, burst_us=times.microseconds)
+        new: dict[str, Any] = dict(kernel=case.kernel, variant=case.variant, **row)
+        new["burst_us"] = times.microseconds
         if case.kernel in ("rms_norm", "softmax"):
             new["error"] = error_of(case, args)
         found.append(new)
-    if driver:
+    if copy:
         driver_us += copy.burst(50)
         found.append(dict(kernel="copy", variant="driver", **row, burst_us=driver_us))
     return found
@@ -407,7 +417,7 @@ def measure(path: pathlib.Path) -> None:
     rows: list[dict[str, Any]] = []
     record: dict[str, Any] = dict(
         command="python -m benchmarks.memory_bound measure RECORD", provenance=provenance(),
-        sources_digest=code_digest(*SOURCES), sms=num_sms(), seed=SEED, distribution="normal",
+        sms=num_sms(), seed=SEED, distribution="normal",
         bursts=dict(rounds=ROUNDS, launches=BURST, launches_of_1_gib=LARGE_BURST),
         sustained=dict(seconds=SUSTAINED_SECONDS, window_seconds=WINDOW_SECONDS, inputs=ROTATED),
         rows=rows,
@@ -434,6 +444,7 @@ def measure(path: pathlib.Path) -> None:
         if (shape, dtype) != (MAIN, MAIN_DTYPE):
             rows += measure_shape(shape, dtype, kernels() + others(shape, dtype))
             save(f"{shape} {dtype}")
+    noting.note(path)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ def _register(read: Callable[[], Any]) -> jax.Array:
     def value(_):
         return mgpu.FragmentedArray.splat(read(), (), is_signed=True)
 
-    return value()
+    # JAX gives the decorator no types, so pyright takes it for one that changes nothing.
+    return value()  # pyright: ignore[reportCallIssue]
 
 
 def clock() -> jax.Array:
@@ -121,10 +122,10 @@ def kernel(probe: Probe) -> Callable[..., Any]:
     out_type = jax.ShapeDtypeStruct(shape, jnp.int32)
     if probe.output is not None:
         out_type = (jax.ShapeDtypeStruct(probe.output, jnp.float16), out_type)
-    names = dict(num_threads=threads, thread_name="thread") if threads > 1 else {}
+    named = (threads, "thread") if threads > 1 else (None, None)
     return plgpu.kernel(
         body, out_type=out_type, grid=(probe.blocks,), grid_names=("block",),
-        scratch_types=probe.scratch, **names,
+        scratch_types=probe.scratch, num_threads=named[0], thread_name=named[1],
         compiler_params=plgpu.CompilerParams(**probe.params),
     )  # fmt: skip
 
@@ -605,10 +606,11 @@ ACCESSES = (
 
 def _put(ref: Any, x: jax.Array, optimized: bool) -> None:
     """Writes; JAX 0.12 must be told that banks may conflict, which 0.11 lets any write do."""
-    if optimized or not hasattr(plgpu, "store"):
+    store = getattr(plgpu, "store", None)
+    if optimized or store is None:
         ref[...] = x
     else:
-        plgpu.store(ref, x, optimized=False)
+        store(ref, x, optimized=False)
 
 
 def access(kind: Access, rows: int, writes: bool) -> Probe:

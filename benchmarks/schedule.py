@@ -27,13 +27,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib.bench.provenance import PACKAGE, code_digest, provenance
+from benchmarks import imports
+from pipelib.bench.provenance import code_digest, provenance
 
 TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 3
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
-# A record is of these sources, and stale when they change.
-SOURCES = (pathlib.Path(__file__), PACKAGE / "schedule")
 TRANSFORMS = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
@@ -63,9 +62,7 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
             plgpu.wgmma_wait(1)
             return acc
 
-        block = lambda shape, at: plgpu.BlockSpec(
-            shape, at, transforms=TRANSFORMS, delay_release=1
-        )
+        block = lambda shape, at: plgpu.BlockSpec(shape, at, transforms=TRANSFORMS, delay_release=1)
         pipelib.emit_pipeline_warp_specialized(
             body, grid=(k // TILE_K,), memory_registers=40, max_concurrent_steps=SLOTS,
             num_compute_wgs=2, wg_axis="wg", compute_context=compute, ordinary_reads=False,
@@ -119,7 +116,8 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
 
 def measure_moves() -> list[float]:
     """Seconds that each of some moves of a slider takes, for a product of 16 steps."""
-    args = [jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((256, 1024), (1024, 256))]
+    like = lambda *shape: jax.ShapeDtypeStruct(shape, jnp.float16)
+    args = like(256, 1024), like(1024, 256)
     seconds = []
     for cycles in range(600, 600 + 100 * (SAMPLES + 1), 100):
         start = time.perf_counter()
@@ -142,6 +140,11 @@ def cpu() -> str:
     return names[0] if names else platform.machine()
 
 
+def sources_digest() -> str:
+    """Of the code that is timed, with all that it imports, and of this file."""
+    return code_digest(pathlib.Path(__file__), *imports.sources("pipelib.schedule"))
+
+
 def main() -> None:
     """Measures all sizes and writes the record."""
     measure("warm-up", 256, 256, 256)
@@ -149,7 +152,7 @@ def main() -> None:
     sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
     record = dict(
         command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(),
-        sources_digest=code_digest(*SOURCES), sizes=sizes, move_seconds=measure_moves(),
+        sources_digest=sources_digest(), sizes=sizes, move_seconds=measure_moves(),
     )  # fmt: skip
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")

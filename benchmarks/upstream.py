@@ -13,7 +13,7 @@ import jax
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as upstream
 
 from pipelib import specs
-from pipelib.kernels.products import Contender, Problem
+from pipelib.tuning.products import Contender, Problem
 
 _AXES = tuple(upstream.MatmulDimension)
 _TILES = (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64)
@@ -44,8 +44,9 @@ def neighbours(config: upstream.TuningConfig) -> list[upstream.TuningConfig]:
 
 
 def _config(tile, threads, cluster, walk) -> upstream.TuningConfig:
+    tile_m, tile_n = tile
     return upstream.TuningConfig(
-        *tile, _TILE_K, _SLOTS, grid_minor_dim=walk[0], grid_tile_width=walk[1],
+        tile_m, tile_n, _TILE_K, _SLOTS, grid_minor_dim=walk[0], grid_tile_width=walk[1],
         wg_dimension=threads, cluster_dimension=cluster,
     )  # fmt: skip
 
@@ -54,7 +55,8 @@ def _fits(config: upstream.TuningConfig, problem: Problem) -> bool:
     sizes = config.tile_m, config.tile_n
     block = [size * (1 + (config.wg_dimension == axis)) for size, axis in zip(sizes, _AXES)]
     whole = [size * (1 + (config.cluster_dimension == axis)) for size, axis in zip(block, _AXES)]
-    staged = 2 * 2 * config.epi_tile_m * config.epi_tile_n  # two slots for each of two threads
+    epilogue = (config.epi_tile_m or config.tile_m) * (config.epi_tile_n or config.tile_n)
+    staged = 2 * 2 * epilogue  # two slots for each of two threads
     size = problem.out.dtype.itemsize
     smem = size * (config.max_concurrent_steps * sum(block) * config.tile_k + staged)
     return smem < specs.SMEM_BYTES and not (problem.m % whole[0] or problem.n % whole[1])

@@ -7,23 +7,36 @@ supersets of the functions of the same names in
 and deadlocks in it; ``simulate`` gives it times, and a timeline to draw.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelib.pipeline import emit_pipeline
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
-_SCHEDULE = ("H100", "H200", "check", "explore", "player", "simulate", "sweep", "trace")
+__version__ = "0.1.0"
 
-__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized", *_SCHEDULE]
+__all__ = [
+    "H100",
+    "H200",
+    "check",
+    "emit_pipeline",
+    "emit_pipeline_warp_specialized",
+    "explore",
+    "player",
+    "simulate",
+    "sweep",
+    "trace",
+]
 
+if TYPE_CHECKING:
+    from pipelib.schedule import H100, H200, check, explore, player, simulate, sweep, trace
+else:
+    # Pipelines need none of `pipelib.schedule`: it is imported when a name of it is asked for.
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pipelib import schedule
 
-def __getattr__(name: str) -> Any:
-    """Imports `pipelib.schedule` when it is first asked for: pipelines need none of it."""
-    if name not in _SCHEDULE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pipelib import schedule
-
-    return getattr(schedule, name)
+        return getattr(schedule, name)
 
 
 def __dir__() -> list[str]:

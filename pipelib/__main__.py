@@ -21,7 +21,6 @@ both commands: 2 if the kernel could not be traced, or the command was wrong.
 import argparse
 import contextlib
 import importlib
-import importlib.metadata
 import importlib.util
 import itertools
 import math
@@ -39,8 +38,10 @@ from pipelib.schedule import Program, Report
 from pipelib.schedule.report import count
 
 _SHORT = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint"}
-_MACHINES, _FIGURES = ("H100", "H200"), (".svg", ".png", ".html", ".json")
+_MACHINES, _DRAWN = ("H100", "H200"), (".svg", ".png")
+_FIGURES = *_DRAWN, ".html", ".json"
 _ALL, _MOST_BLOCKS = "all", 32
+_VERSION = f"pipelib {pipelib.__version__}, JAX {jax.__version__}"
 #: What says in its own words what the caller can mend.
 _REFUSALS = (ValueError, ImportError, OSError)
 
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pipelib", description="Check or draw a kernel.")
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, run, text in (
         ("check", _check, "find races, deadlocks and misused barriers; exit with 1 if there are"),
@@ -85,14 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--call", type=int, help="which kernel, from 0, if it calls several")
         command.add_argument("--max-steps", type=int, help="no loop runs for more steps")
     return parser
-
-
-def _version() -> str:
-    try:
-        own = importlib.metadata.version("pallas-pipelib")
-    except importlib.metadata.PackageNotFoundError:
-        own = f"in {pathlib.Path(pipelib.__file__).parent} (not installed)"
-    return f"pipelib {own}, JAX {jax.__version__}"
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -127,6 +120,11 @@ def _draw(options: argparse.Namespace) -> int:
         raise ValueError(
             f"{path.name} ends with {path.suffix!r}, which no figure of pipelib's is: name it"
             " .svg, .png, .html (a page that plays) or .json (for Perfetto)."
+        )
+    if kind in _DRAWN and importlib.util.find_spec("matplotlib") is None:
+        raise ImportError(
+            f"{path.name} is drawn by matplotlib, which is not installed here: install it with `pip"
+            " install 'pallas-pipelib[draw]'`, or name the file .html or .json, which need none."
         )
     (program,) = _programs(options)
     timeline = pipelib.simulate(program, getattr(pipelib, options.machine))

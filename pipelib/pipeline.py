@@ -4,20 +4,23 @@ The algorithm, for S slots and delay d (`ring` says why it is right)::
 
     prologue      load steps 0 .. S-1
     steady state  for each step s:
-                    wait    produced[s mod S]
+                    wait    for the inputs, at produced[s mod S]
+                    wait    for free output slots: all but S - 1 stores have read theirs
                     body    on slot s mod S
                     commit  its reads and writes
-                    store   the blocks that no following step visits
-                    load    step s + S - d into the slot of s - d
+                    load    step s + S - d into the slot of step s - d
+                    store   the blocks that step s + 1 does not visit
     drain         wait for all stores
 
-Program order is what keeps a slot from being overwritten: there are no consumed barriers.
+There are no consumed barriers: one thread both computes and loads, so program order keeps a load
+from overwriting a slot that is still read.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 from jax.experimental import pallas as pl
 
 from pipelib import ring, specs
@@ -35,36 +38,38 @@ def emit_pipeline(
 ) -> Callable[..., Any]:
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
-    On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline` (which also
-    runs pipelines of inputs only on GPUs before). Beyond it: pytrees of specs; a block that
-    consecutive steps visit is built up in one slot and stored once, after the last; outputs in the
-    GPU interpreter.
+    On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds
+    pytrees of specs, outputs in the GPU interpreter, and blocks that consecutive steps build up in
+    one slot (stored once, after the last of these steps). Only upstream's runs on GPUs before
+    Hopper, and there for pipelines without outputs.
 
     Args:
-      body: called at each step as `body(indices, *in_refs, *out_refs)`, with a tuple of int32
-        scalars, one for each grid axis, and refs of the blocks' shapes without squeezed dimensions.
-        With `init_carry` it also takes the carry, last, and returns the next.
-      grid: sizes of the sequential axes, last fastest: ints, or traced int32 scalars (also 0).
-      in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, a leaf an operand. Index
-        maps count blocks, not elements; a block that no step visits is not written. A slot of an
-        input is loaded again when step s + d ends, d being its `plgpu.BlockSpec(delay_release=d)`.
-        An input whose block does not change is loaded again at each step all the same, and has all
-        slots, as upstream: copy what all steps share once, before the pipeline.
-      max_concurrent_steps: slots of each ring, 1 (no overlap) to 32; no more than there are steps.
+      body: called at each step as `body(indices, *in_refs, *out_refs)`. The indices are a tuple of
+        int32 scalars, one for each grid axis. The refs have the shapes of the blocks, without
+        squeezed dimensions. With `init_carry`, the last argument is the carry, and the body returns
+        the next one.
+      grid: sizes of the sequential axes, the last one fastest: ints, or traced int32 scalars, which
+        may be 0.
+      in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, one leaf for each
+        operand. Index maps count blocks, not elements. A block that no step visits is not written.
+        With `plgpu.BlockSpec(delay_release=d)`, the slot that step s reads is loaded again when
+        step s + d ends. As upstream, an input is loaded at each step even if its block does not
+        change: copy what all steps share once, before the pipeline.
+      max_concurrent_steps: slots of each ring, 1 (no overlap) to 32; never more than the steps.
       init_carry: a pytree of arrays, or None for no carry.
-      ordinary_reads: whether the body reads inputs with ordinary loads (`ref[...]`). False, right
-        if only `wgmma` and copies do, saves the `commit_smem` before the slot is loaded again.
+      ordinary_reads: whether the body reads inputs with ordinary loads (`ref[...]`). If only
+        `wgmma` and copies read them, False saves the `commit_smem` before a slot is loaded again.
 
     Returns:
       A function of the GMEM refs, inputs then outputs, in the trees of the specs. It runs the
-      pipeline and returns the last carry (None without).
+      pipeline and returns the last carry (None if there is none).
 
     Raises:
-      ValueError, TypeError, NotImplementedError: for wrong specs, slots or types of arguments here,
-        for wrong operands when called.
+      ValueError, TypeError, NotImplementedError: for wrong specs, slots or types of arguments. The
+        function that is returned raises them for wrong operands.
 
     Example:
-      Adds 1 to an array, 16 rows a step; the next 16 are loaded meanwhile.
+      Adds 1 to an array, 16 rows a step. While one step runs, the next 16 rows are loaded.
 
       >>> def add_one(x_gmem, o_gmem):
       ...     block = pl.BlockSpec((16, 128), lambda i: (i, 0))
@@ -83,7 +88,7 @@ def emit_pipeline(
     """
     specs.check_function("body", body)
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
-    steps, carry = plan.steps, () if init_carry is None else (init_carry,)
+    init = () if init_carry is None else (init_carry,)
     for operand in plan.inputs:
         if axes := operand.spec.collective_axes:
             raise NotImplementedError(
@@ -91,31 +96,61 @@ def emit_pipeline(
                 f" specialization: no barrier tells the blocks along {axes} that a slot is free."
             )
 
-    def pipeline(*gmem_refs):
+    def pipeline(*gmem_refs: Any) -> Any:
         gmem = plan.flatten_refs(gmem_refs)
-        return pl.run_scoped(functools.partial(run, gmem), **plan.allocations(gmem))
-
-    def run(gmem, smem, produced):
-        inputs, outputs, channels = plan.bind(gmem, smem, produced)
-        stores = ring.Stores(outputs, steps)
-
-        def refill(step, fetch_indices):
-            for channel, indices in zip(channels, fetch_indices, strict=True):
-                fetch = step + (steps.slots - channel.delay)
-                load = functools.partial(channel.load, steps.slot(fetch), indices)
-                pl.when((step >= channel.delay) & (fetch < steps.num_steps))(load)
-            return [steps.following(indices) for indices in fetch_indices]
-
-        # Prologue:
-        plan.load_steps(channels, 0, steps.prologue, steps.indices())
-        # Steady state:
-        call = lambda _, indices, refs, carry: body(indices, *refs, *carry)
-        fetch_indices = [steps.indices(steps.slots - channel.delay) for channel in channels]
-        last_carry = plan.compute_steps(
-            call, inputs, channels, stores, carry, ordinary_reads, refill, fetch_indices
-        )
-        # Drain:
-        stores.drain()
-        return last_carry
+        run = functools.partial(_run, plan, body, init, ordinary_reads, gmem)
+        return pl.run_scoped(run, **plan.allocations(gmem))
 
     return pipeline
+
+
+def _run(
+    plan: ring.Plan,
+    body: Callable[..., Any],
+    init: tuple[Any, ...],
+    ordinary_reads: bool,
+    gmem: list[Any],
+    smem: list[Any],
+    produced: list[Any],
+) -> Any:
+    """Runs all steps; returns the last carry."""
+    steps = plan.steps
+    inputs, outputs, channels = plan.bind(gmem, smem, produced)
+    stores = ring.Stores(outputs, steps)
+
+    def one_step(step: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        indices, out_slots, load_indices, carry = state
+        slot = steps.slot(step)
+        for channel in channels:
+            channel.wait_until_loaded(slot)
+        stores.wait_for_free_slots()
+        refs = plan.refs(inputs + outputs, slot, out_slots)
+        carry = ring.run_body(body, indices, refs, carry)
+        plan.commit(ordinary_reads)
+        load_indices = _load_ahead(steps, channels, step, load_indices)
+        out_slots = stores.store(step, indices, out_slots)
+        return steps.following(indices), out_slots, load_indices, carry
+
+    # Prologue.
+    ring.load_first(steps, channels, steps.prologue)
+    # Steady state.
+    load_indices = [steps.indices(steps.slots - channel.delay) for channel in channels]
+    state = steps.indices(), stores.first_slots(), load_indices, init
+    *_, carry = steps.loop(0, steps.num_steps, one_step, state)
+    # Drain.
+    stores.drain()
+    return carry[0] if carry else None
+
+
+def _load_ahead(
+    steps: ring.Steps, channels: list[ring.Channel], step: jax.Array, load_indices: list[Any]
+) -> list[Any]:
+    """Loads, for each channel, the step that is next in the slot which `step` frees, if any.
+
+    `load_indices` are the grid indices of these steps; returns those for the next call.
+    """
+    for channel, indices in zip(channels, load_indices, strict=True):
+        later = step + (steps.slots - channel.delay)
+        load = functools.partial(channel.load, steps.slot(later), indices)
+        pl.when((step >= channel.delay) & (later < steps.num_steps))(load)
+    return [steps.following(indices) for indices in load_indices]

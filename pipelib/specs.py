@@ -1,11 +1,11 @@
-"""What a pipeline is told: BlockSpecs, made uniform and checked; what is said of wrong types.
+"""The arguments of a pipeline, checked: BlockSpecs and their SMEM, threads and their registers.
 
 The model. An *operand* is one leaf of `in_specs` or `out_specs`. In SMEM it has a ring of slots,
-each of its block's shape; an output whose index map uses no grid index has one slot, because its
-block never changes (such an input has all, and is loaded at each step); an operand pinned to GMEM
-has none, and the body gets its GMEM ref.
+each of the shape of its block. There are two exceptions. An output whose index map uses no grid
+index has a single slot, because its block never changes. An operand that is *pinned* to GMEM has no
+slot; the body gets its GMEM ref.
 
-What can be known to be wrong before a kernel is traced is refused here.
+Everything that can be known to be wrong before a kernel is traced is refused here.
 """
 
 import dataclasses
@@ -18,19 +18,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-#: Bytes of shared memory that a block may use on compute capability 9.0, and registers for each of
-#: 128 lanes if one Pallas thread had all 65,536 (CUDA C++ Programming Guide, "Technical
-#: Specifications"); barriers in one array, whose phases Mosaic GPU keeps in 32 bits.
-SMEM_BYTES, REGISTERS, MAX_SLOTS = 227 * 1024, 65536 // 128, 32
+#: Bytes of shared memory that a block may use on compute capability 9.0. Source: CUDA C++
+#: Programming Guide, "Technical Specifications".
+SMEM_BYTES = 227 * 1024
+#: Registers for each of 128 lanes, if one Pallas thread had all 65,536. Source: as above.
+REGISTERS = 65536 // 128
+#: Barriers in one array, and so slots in a ring: Mosaic GPU keeps the parity of each in 32 bits.
+MAX_SLOTS = 32
 _SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, plgpu.GMEM)
 
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """A BlockSpec of the GPU kind, its name, if its block ever changes, if it is pinned to GMEM."""
+    """One leaf of the specs.
+
+    Attributes:
+      name: where the leaf stands, as in `in_specs[0]`.
+      spec: its BlockSpec, of the GPU kind.
+      changes: whether its block depends on the step.
+      pinned: whether it stays in GMEM.
+    """
 
     name: str
     spec: plgpu.BlockSpec
@@ -38,7 +49,7 @@ class Operand:
     pinned: bool
 
     def allocation(self, gmem_ref: Any, slots: int) -> Any:
-        """The SMEM for so many slots; None if pinned."""
+        """The SMEM for this number of slots; None if pinned."""
         if self.pinned:
             return None
         block, shape = self.spec.block_shape, tuple(gmem_ref.shape)
@@ -52,7 +63,7 @@ class Operand:
         return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=self.spec.transforms)
 
     def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
-        """What the index map returns at a step; the first block if there is no map."""
+        """The block that a step visits, by the index map; the first block if there is no map."""
         if self.spec.index_map is None:
             return (0,) * len(self.spec.block_shape or ())
         result = self.spec.index_map(*indices)
@@ -71,7 +82,7 @@ class Operand:
 
 
 def flatten(specs: Any, argument: str, rank: int) -> tuple[tuple[Operand, ...], Any]:
-    """Operands, each checked, and tree of `in_specs` or `out_specs` over `rank` grid axes."""
+    """The checked operands, and the tree, of `in_specs` or `out_specs` over `rank` grid axes."""
     specs = tuple(specs) if isinstance(specs, (list, tuple)) else (specs,)
     leaves, tree = jax.tree_util.tree_flatten_with_path(specs)
     operands = []
@@ -87,7 +98,8 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
     """Raises ValueError unless the slots suffice for every delay_release."""
     if not 1 <= slots <= MAX_SLOTS:
         raise ValueError(
-            f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}, which barriers can tell."
+            f"max_concurrent_steps={slots} is not 1 to {MAX_SLOTS}: each slot has a barrier, and an"
+            f" array has at most {MAX_SLOTS} barriers."
         )
     for operand in inputs:
         delay = integer(f"{operand.name}: delay_release", operand.spec.delay_release)
@@ -100,7 +112,11 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
 
 
 def check_smem(operands: Sequence[Operand], allocations: Sequence[Any], barriers: int) -> int:
-    """The bytes of the operands' SMEM (or None) and 8 a barrier; ValueError over `SMEM_BYTES`."""
+    """The bytes of these allocations (None has none), and 8 for each barrier.
+
+    Raises:
+      ValueError: if that is more than `SMEM_BYTES`; it names each term of the sum.
+    """
     terms, total = [], 8 * barriers
     for operand, memory in zip(operands, allocations, strict=True):
         if memory is not None:
@@ -120,7 +136,10 @@ def check_smem(operands: Sequence[Operand], allocations: Sequence[Any], barriers
 
 
 def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
-    """Registers for each lane of a compute thread: its share, as PTX's `setmaxnreg` takes it."""
+    """Registers for each lane of a compute thread: an equal share of what the memory thread leaves.
+
+    A number that PTX's `setmaxnreg` accepts.
+    """
     if not 1 <= num_compute_wgs <= 7:
         raise ValueError(
             f"{num_compute_wgs=} is not 1 to 7: {num_compute_wgs} + 1 memory thread = "
@@ -128,7 +147,8 @@ def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
         )
     if memory_registers % 8 or not 24 <= memory_registers <= 256:
         raise ValueError(
-            f"{memory_registers=}: setmaxnreg compiles only with a multiple of 8 from 24 to 256."
+            f"{memory_registers=} is not a multiple of 8 from 24 to 256, so setmaxnreg would not"
+            " compile."
         )
     threads = num_compute_wgs + 1
     pool = threads * begin_registers(threads)
@@ -136,12 +156,62 @@ def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
 
 
 def begin_registers(threads: int) -> int:
-    """Registers for each lane with which a block of so many Pallas threads begins, all equally.
+    """Registers that each lane has when a block of this many Pallas threads begins.
 
-    A multiple of 8. Only these can be shared out afterwards: who asks for more than are left waits
-    for ever (PTX ISA, `setmaxnreg`).
+    A multiple of 8. Threads can only redistribute these: a thread that asks for more than the
+    others have given up waits for ever (PTX ISA, `setmaxnreg`).
     """
     return min(256, REGISTERS // threads) // 8 * 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Threads:
+    """The Pallas threads of a block: which one loads, how many compute, and their registers."""
+
+    axis: str
+    compute: int
+    memory_thread: int
+    memory_registers: int
+    compute_registers: int
+
+    @classmethod
+    def of(
+        cls, axis: str, compute: int, memory_thread: int | None, memory_registers: int
+    ) -> "Threads":
+        """Checks the arguments; by default the last thread is the memory thread."""
+        memory_registers = integer("memory_registers", memory_registers)
+        compute = integer("num_compute_wgs", compute)
+        registers = compute_registers(memory_registers, compute)
+        if memory_thread is None:
+            memory_thread = compute
+        memory_thread = integer("memory_thread_idx", memory_thread)
+        if not 0 <= memory_thread <= compute:
+            raise ValueError(
+                f"memory_thread_idx={memory_thread} is not 0 to num_compute_wgs={compute}: nothing"
+                " would be loaded."
+            )
+        return cls(axis, compute, memory_thread, memory_registers, registers)
+
+    @property
+    def first_compute_thread(self) -> int:
+        """The index of the compute thread that stores for all."""
+        return int(self.memory_thread == 0)
+
+    def check_kernel(self, *, exact: bool) -> None:
+        """Raises ValueError if the kernel has too few threads, or (if `exact`) too many."""
+        try:
+            size = lax.axis_size(self.axis)
+        except NameError:
+            raise ValueError(
+                f"wg_axis={self.axis!r} is not an axis of this kernel, so no thread would know its"
+                " role: give the kernel's thread_name."
+            ) from None
+        if size < (threads := self.compute + 1) or (exact and size > threads):
+            raise ValueError(
+                f"num_compute_wgs={self.compute} + 1 memory thread = {threads} threads, but the"
+                f" axis {self.axis!r} has {size}: a slot is released by {self.compute}"
+                " arrivals, so fewer deadlock and more release it early."
+            )
 
 
 def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
@@ -149,12 +219,18 @@ def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
     if not isinstance(spec, pl.BlockSpec):
         raise ValueError(f"{name}: {spec!r} is not a BlockSpec; use pl.BlockSpec(shape, map).")
     if spec.pipeline_mode is not None:
-        raise NotImplementedError(f"{name}: pipeline_mode= is not supported: all have equal slots.")
+        raise NotImplementedError(
+            f"{name}: pipeline_mode= is not supported: all operands have equally many slots."
+        )
     space, block = spec.memory_space, spec.block_shape
     if space not in _SMEM + _GMEM:
-        raise ValueError(f"{name}: memory_space={space} is not SMEM or GMEM: no copies reach it.")
+        raise ValueError(
+            f"{name}: memory_space={space} is not SMEM or GMEM, so no copy reaches the block."
+        )
     if spec.index_map is not None and block is None:
-        raise ValueError(f"{name}: an index_map but no block_shape: it indexes blocks of no size.")
+        raise ValueError(
+            f"{name}: an index_map but no block_shape, so the blocks that it indexes have no size."
+        )
     for dim in block or ():
         _block_size(dim, name)
     if not isinstance(spec, plgpu.BlockSpec):
@@ -176,15 +252,19 @@ def _block_size(dim: Any, name: str = "block_shape") -> int | None:
             return dim
         case pl.Element(padding=padding) if tuple(padding) != (0, 0):
             raise NotImplementedError(
-                f"{name}: Element dim with padding not supported: {padding} would be ignored."
+                f"{name}: Element dim with padding not supported: the padding {padding} would be"
+                " ignored."
             )
         case pl.Blocked() | pl.Element():
             return dim.block_size
-    raise NotImplementedError(f"{name}: Unsupported block dimension type {type(dim)}: of no size.")
+    raise NotImplementedError(
+        f"{name}: Unsupported block dimension type {type(dim)}, whose size is not known: use an"
+        " int, None, pl.Element or pl.Blocked."
+    )
 
 
 def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
-    """Whether an index map's results, traced back, depend on its arguments."""
+    """Whether the results of an index map depend on its arguments, by its jaxpr."""
     if spec.index_map is None:
         return False
     try:
@@ -208,13 +288,16 @@ def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
 
 
 def wrong_type(name: str, value: Any, because: str) -> TypeError:
-    """The error for an argument of a type that nothing can be done with."""
+    """The error for an argument of a wrong type; `because` says what was expected and why."""
     given = f"{name}={reprlib.repr(value)} has type {type(value).__name__}"
     return TypeError(f"{given}, but {because}.")
 
 
 def integer(name: str, value: Any) -> int:
-    """The value as an int, NumPy's too; TypeError if it is none, or known only at run time."""
+    """The value as an int, if it is one of Python, NumPy or JAX; else TypeError.
+
+    A traced value is known only at run time: also a TypeError.
+    """
     try:
         return operator.index(value)
     except TypeError:
@@ -223,7 +306,7 @@ def integer(name: str, value: Any) -> int:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether it is an integer without axes, known or traced, and no truth value."""
+    """Whether the value is an integer scalar, known or traced, and not a bool."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
     is_array = isinstance(value, (np.ndarray, jax.Array))
@@ -231,18 +314,18 @@ def is_integer(value: Any) -> bool:
 
 
 def check_function(name: str, value: Any) -> None:
-    """Raises TypeError for what cannot be called."""
+    """Raises TypeError unless the value can be called."""
     if not callable(value):
         raise wrong_type(name, value, "it is called while a kernel is traced: give a function")
 
 
 def check_array(name: str, value: Any) -> None:
-    """Raises TypeError for what has no shape and dtype, such as a list."""
+    """Raises TypeError unless the value has a shape and a dtype, as a list has not."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         raise wrong_type(name, value, "a kernel copies arrays: make one, with jnp.asarray")
 
 
 def check_ref(name: str, value: Any) -> None:
-    """Raises TypeError for what is no ref, such as an array."""
+    """Raises TypeError unless the value is a ref, as an array is not."""
     if isinstance(value, (jax.Array, np.ndarray)) or not hasattr(value, "at"):
         raise wrong_type(name, value, "blocks are copied from and to refs of a kernel: give one")

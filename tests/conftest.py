@@ -39,9 +39,7 @@ def pytest_configure(config):
 
 
 def is_gpu_run(config):
-    return bool(
-        config.getoption("gpu_record") or config.getoption("markexpr") == "gpu"
-    )
+    return bool(config.getoption("gpu_record") or config.getoption("markexpr") == "gpu")
 
 
 def on_hopper():
@@ -125,8 +123,5 @@ def describe_record(path=GPU_RECORD):
         " Python {python}, {utc}"
     ).format(**record)
     if record["code_digest"] != provenance.code_digest():
-        line += (
-            "\nStale: pipelib's code has changed since. Run `make test-gpu` on"
-            " an H100 or H200."
-        )
+        line += "\nStale: pipelib's code has changed since. Run `make test-gpu` on an H100 or H200."
     return line

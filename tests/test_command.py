@@ -1,5 +1,6 @@
 """`python -m pipelib`: what it prints, and what it exits with."""
 
+import importlib.util
 import itertools
 import pathlib
 import subprocess
@@ -142,14 +143,34 @@ def test_one_kernel_of_several(capsys, edge, tmp_path):
     figure = str(tmp_path / "b.json")
     assert run(capsys, "draw", twice, "f32[16,16]", "--call", "1", "-o", figure)[0] == 0
     status, _, err = run(capsys, "check", twice, "f32[16,16]", "--call", "2")
-    assert status == 2 and "and call=2 is none of them" in err
+    assert status == 2 and "and call=2 is not one of them" in err
 
 
 def test_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         command.main(["--version"])
     out = capsys.readouterr().out
-    assert out.startswith("pipelib ") and out.endswith(f", JAX {jax.__version__}\n")
+    assert out == f"pipelib {pipelib.__version__}, JAX {jax.__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["a.svg", "a.png", "a.html"])
+def test_without_matplotlib_a_drawing_is_refused_before_anything_is_traced(
+    capsys, monkeypatch, tmp_path, name
+):
+    found = importlib.util.find_spec
+    lacks = lambda module: None if module == "matplotlib" else found(module)
+    monkeypatch.setattr(importlib.util, "find_spec", lacks)
+    monkeypatch.setattr(command, "_programs", lambda options: pytest.fail("traced"))
+    if name == "a.html":
+        with pytest.raises(pytest.fail.Exception, match="traced"):
+            command.main(["draw", f"{KERNELS}:add_one", "f16[256,64]", "-o", name])
+        return
+    status, _, err = run(capsys, "draw", f"{KERNELS}:add_one", "f16[256,64]", "-o", name)
+    assert status == 2
+    assert err == (
+        f"pipelib draw: {name} is drawn by matplotlib, which is not installed here: install it with"
+        " `pip install 'pallas-pipelib[draw]'`, or name the file .html or .json, which need none.\n"
+    )
 
 
 @pytest.mark.parametrize("error", [TypeError("no"), RuntimeError("no"), RecursionError("no")])

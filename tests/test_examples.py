@@ -11,23 +11,23 @@ import re
 
 import pytest
 
-from pipelib import book
-from pipelib.schedule.player import Player
+from pipelib.schedule.drawing.player import Player
+from pipelib_book import notebook
 from tools.public_names import Public, public_names, text_of
 
 PAGE = pathlib.Path(__file__).parents[1] / "book" / "api.md"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = public_names()
 # Besides, a type that nobody needs to import, but everybody gets in hand.
-NAMES.append(Public("pipelib.schedule.player.Player", Player, text_of("Player", Player)))
+NAMES.append(Public("pipelib.schedule.drawing.player.Player", Player, text_of("Player", Player)))
 
 
 @pytest.fixture
 def on_a_fresh_machine(monkeypatch, tmp_path):
     """Before the first `book.setup()`, in an empty folder; JAX stays as it is."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(book, "_device", None)
-    monkeypatch.setattr(book, "_interpret_on_cpu", lambda: None)
+    monkeypatch.setattr(notebook, "_device", None)
+    monkeypatch.setattr(notebook, "_interpret_on_cpu", lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
 
 def test_the_names_are_all_there_and_once():
     names = [public.name for public in NAMES]
-    some = {"pipelib.trace", "pipelib.H100", "pipelib.kernels.matmul", "pipelib.book.setup"}
+    some = {"pipelib.trace", "pipelib.H100", "pipelib.kernels.matmul", "pipelib_book.setup"}
     some |= {"pipelib.schedule.Program", "pipelib.bench.timing.measure"}
     assert some <= {*names} and len(names) == len({*names})
     assert "pipelib.schedule.trace" not in names  # it is pipelib.trace

@@ -1,4 +1,4 @@
-"""The package: a wheel of pipelib alone, a light import."""
+"""The packages: a wheel of pipelib alone, one of the book's kit, a light import."""
 
 import ast
 import json
@@ -7,49 +7,85 @@ import pydoc
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
+
+import pipelib
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 def python(*arguments):
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("wheel")
-    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(out))
+def built(folder, out):
+    """The wheel of a project's folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
+        cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     (path,) = out.glob("*.whl")
     return path
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return built(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    return built(ROOT / "pipelib_book", tmp_path_factory.mktemp("kit"))
+
+
+def tracked(folder):
+    command = ["git", "ls-files", folder]
+    return {*subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split()}
+
+
 def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
-    assert wheel.name == "pallas_pipelib-0.1.0-py3-none-any.whl"
+    assert wheel.name == f"pallas_pipelib-{pipelib.__version__}-py3-none-any.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    top = {name.partition("/")[0] for name in names}
-    assert top == {"pipelib", "pallas_pipelib-0.1.0.dist-info"}
-    assert "pipelib/py.typed" in names
-    tracked = subprocess.run(
-        ["git", "ls-files", "pipelib"], cwd=ROOT, capture_output=True, text=True
-    )
-    # The records that a chapter quotes.
+    inside = {name for name in names if name.startswith("pipelib/")}
+    assert {name.partition("/")[0] for name in {*names} - inside} == {
+        f"pallas_pipelib-{pipelib.__version__}.dist-info"
+    }
+    assert inside == tracked("pipelib") and "pipelib/py.typed" in inside
+    # The one table and the machine models apart, no record; nothing of the book.
+    data = {name for name in inside if name.endswith(".json")}
+    assert all("/tuned/" in name or "/machines/" in name for name in data) and len(data) >= 2
+    assert wheel.stat().st_size < 400_000
+
+
+def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
+    assert kit.name == f"pallas_pipelib_book-{pipelib.__version__}-py3-none-any.whl"
+    inside = {name for name in zipfile.ZipFile(kit).namelist() if ".dist-info/" not in name}
     results = ROOT / "benchmarks" / "results"
     records = {
-        f"pipelib/results/{path.relative_to(results).as_posix()}"
+        f"pipelib_book/results/{path.relative_to(results).as_posix()}"
         for folder in ("nvidia-h200", "interpreter")
         for path in (results / folder).iterdir()
     }
-    for name in ("hazards", "memory_bound"):
-        assert f"pipelib/results/nvidia-h200/{name}.json" in records
-    inside = {name for name in names if name.startswith("pipelib/")}
-    assert inside == set(tracked.stdout.split()) | records
+    assert "pipelib_book/results/nvidia-h200/hazards.json" in records
+    assert inside == tracked("pipelib_book") - {"pipelib_book/pyproject.toml"} | records
+
+
+def test_both_have_one_version_and_the_kit_needs_the_package():
+    projects = [
+        tomllib.loads(path.read_text("utf-8"))["project"]
+        for path in (ROOT / "pyproject.toml", ROOT / "pipelib_book" / "pyproject.toml")
+    ]
+    assert {project["version"] for project in projects} == {pipelib.__version__}
+    (needed,) = map(Requirement, projects[1]["dependencies"])
+    assert needed.name == projects[0]["name"] and needed.specifier.contains(pipelib.__version__)
+    assert projects[0]["urls"]["Repository"] == projects[1]["urls"]["Repository"]
 
 
 def test_the_wheel_says_what_it_is(wheel):
@@ -62,19 +98,13 @@ def test_the_wheel_says_what_it_is(wheel):
         "Requires-Python: >=3.12",
         "Requires-Dist: jax<0.13,>=0.11.2",
         "Requires-Dist: numpy",
-        *(
-            f"Provides-Extra: {extra}"
-            for extra in ("cuda12", "cuda13", "book", "dev")
-        ),
+        *(f"Provides-Extra: {extra}" for extra in ("cuda12", "cuda13", "book", "dev")),
     ):
         assert f"\n{line}\n" in metadata
 
 
 # JAX and NumPy, and the parts of JAX that any Pallas kernel for GPUs needs.
-BASE = (
-    "import jax, numpy, jax.extend, jax.experimental.pallas,"
-    " jax.experimental.pallas.mosaic_gpu"
-)
+BASE = "import jax, numpy, jax.extend, jax.experimental.pallas, jax.experimental.pallas.mosaic_gpu"
 
 
 LAZY = "trace", "check", "simulate", "explore", "player", "sweep", "H100", "H200"
@@ -99,7 +129,7 @@ def test_importing_pipelib_loads_jax_and_numpy_only():
     foreign = {name.partition(".")[0] for name in added}
     foreign -= {"pipelib", "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
     assert foreign == set()
-    assert "pipelib.book" not in added
+    assert "pipelib_book" not in added
 
 
 def test_importing_pipelib_loads_the_emitters_only():
@@ -118,4 +148,33 @@ def test_importing_pipelib_loads_the_emitters_only():
         "jax.experimental.pallas.ops", "matplotlib", "IPython", "ipywidgets",
     }  # fmt: skip
     assert not heavy & before
-    assert "pipelib.schedule.check" in after and not heavy & after
+    assert "pipelib.schedule.checking.check" in after and not heavy & after
+
+
+def test_importing_the_kernels_loads_neither_checker_nor_search_nor_clock():
+    """Also when all of their modules are loaded; the search is loaded when it is asked for."""
+    program = (
+        "import importlib, json, pkgutil, sys; from pipelib import kernels\n"
+        "modules = lambda: sorted(name for name in sys.modules if name.startswith('pipelib.'))\n"
+        "for found in pkgutil.walk_packages(kernels.__path__, 'pipelib.kernels.'):\n"
+        "    importlib.import_module(found.name)\n"
+        "before = modules(); kernels.tune; print(json.dumps([before, modules()]))"
+    )
+    before, after = map(set, json.loads(python("-c", program).stdout))
+    rooms = {name.split(".")[1] for name in before}
+    assert rooms == {"kernels", "pipeline", "ring", "specs", "warp_specialized"}
+    assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= before
+    assert {"pipelib.tuning.search", "pipelib.schedule.machine"} <= after
+
+
+def test_a_kernel_is_not_hidden_by_the_package_of_its_name():
+    """Whatever was imported first: the packages, something within them, or their parent."""
+    for first in ("pipelib.kernels", "pipelib.kernels.matmul.config", "pipelib.tuning.workers"):
+        program = (
+            f"import {first}, pipelib.kernels.attention.order, pipelib.kernels.matmul.tuned\n"
+            "from pipelib import kernels; from pipelib.kernels.matmul import forms\n"
+            "import pipelib.tuning\n"
+            "print(*(type(f).__name__ for f in (kernels.matmul, kernels.attention)),"
+            " kernels.tune is pipelib.tuning.tune, 'tune' in dir(kernels))"
+        )
+        assert python("-c", program).stdout.split() == ["function", "function", "True", "True"]

@@ -18,7 +18,7 @@ def run(folder):
     """Runs the program as a reader would, from a file and in a process of its own."""
     (program,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     file = folder / "kernel.py"
-    file.write_text(program + "assert (y == x + 1).all()\nprint(\"right\")\n")
+    file.write_text(program + 'assert (y == x + 1).all()\nprint("right")\n')
     done = subprocess.run(
         [sys.executable, "-c", f"import runpy; runpy.run_path({str(file)!r})"],
         capture_output=True, text=True, cwd=README.parent,
@@ -89,7 +89,9 @@ def test_the_picture_is_what_its_command_draws(tmp_path):
     contributing = README.with_name("CONTRIBUTING.md").read_text()
     pattern = r"^\.venv/bin/python (-m pipelib draw .*) -o (\S+)$"
     ((command, picture),) = re.findall(pattern, contributing, re.MULTILINE)
-    assert f"({picture})" in README.read_text()
+    # Absolute, so that it is shown on a package index, too.
+    shown = "https://raw.githubusercontent.com/pallas-pipelib/pipelib/main/"
+    assert f"({shown}{picture})" in README.read_text()
     done = subprocess.run(
         [sys.executable, *shlex.split(command), "-o", "again.svg"], capture_output=True, text=True,
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(README.parent)},

@@ -12,9 +12,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ADDRESS = PROJECT["urls"]["Repository"]
 REPOSITORY = re.compile(r"https?://github\.com/[\w.-]+/pipelib[\w.-]*")
 # A home, a temporary folder, a machine's own file tree.
-MACHINE_PATH = re.compile(
-    r"(?<![\w.$}~-])/(?:root|home/\w+|Users/\w+|tmp|work|mnt|opt)/\w"
-)
+MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:root|home/\w+|Users/\w+|tmp|work|mnt|opt)/\w")
 
 
 @functools.cache
@@ -58,9 +56,7 @@ def test_whoever_needs_the_address_has_it():
 
 def test_no_file_holds_a_path_of_somebody_s_machine():
     found = [
-        (name, match[0])
-        for name, text in texts().items()
-        for match in MACHINE_PATH.finditer(text)
+        (name, match[0]) for name, text in texts().items() for match in MACHINE_PATH.finditer(text)
     ]
     assert found == []
 
@@ -91,7 +87,7 @@ def test_locks_agree():
     base = pins("requirements.txt")
     assert base["jax"] == "0.11.2"
     assert pins("requirements-jax012.txt")["jax"] == "0.12.0.1"
-    for kind in ("cuda12", "cuda13", "lab", "record"):
+    for kind in ("cuda12", "cuda13", "lab", "lint", "record"):
         other = pins(f"requirements-{kind}.txt")
         shared = base.keys() & other.keys()
         assert shared
@@ -111,3 +107,12 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
         source = ROOT / (module.replace(".", "/") + ".py")
         said = ast.get_docstring(ast.parse(source.read_text("utf-8")))
         assert f"python -m {module} {word}" in said
+
+
+def test_the_map_names_what_is_there():
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    paths = {name for name in re.findall(r"`([\w./]+/[\w./]*)`", text) if "NN_" not in name}
+    assert len(paths) > 20
+    homes = ROOT, ROOT / "tests" / "book", ROOT / "benchmarks", ROOT / "pipelib"
+    missing = [name for name in sorted(paths) if not any((home / name).exists() for home in homes)]
+    assert missing == []

@@ -1,5 +1,5 @@
 #!/bin/sh
-# usage: tools/make_env.sh FOLDER REQUIREMENTS
+# usage: tools/make_env.sh FOLDER REQUIREMENTS [OPTION OF pip install ...]
 #
 # Makes FOLDER a virtual environment that holds exactly REQUIREMENTS. The copy
 # of REQUIREMENTS that is kept in FOLDER is the stamp: as long as the two are
@@ -7,6 +7,7 @@
 
 folder=$1
 requirements=$2
+shift 2
 
 if cmp -s "$requirements" "$folder/installed.txt" &&
     "$folder/bin/python" -c '' 2>/dev/null; then
@@ -22,7 +23,7 @@ rm -rf "$folder"
     exit 1
 }
 "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
-    -r "$requirements" || {
+    -r "$requirements" "$@" || {
     echo "pip could not install $requirements: connect to the network (or" \
         "set PIP_INDEX_URL to a mirror), and run the same command again." >&2
     exit 1

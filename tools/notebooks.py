@@ -8,7 +8,8 @@ the code does:
 
 | command       | what it does                                                 |
 | ------------- | ------------------------------------------------------------ |
-| `sync`        | .md -> .ipynb; keeps the outputs if no code cell has changed |
+| `sync`        | .md -> .ipynb; keeps the outputs that still hold             |
+| `refresh`     | the same, and makes anew, on a CPU, what needs no GPU        |
 | `record`      | executes on a Hopper GPU, stores the outputs and a record    |
 |               | (`--interpreted`: on any machine, in the interpreter, what   |
 |               | no GPU has run yet: a chapter, or the new cells of one)      |
@@ -16,11 +17,13 @@ the code does:
 | `run --cpu`   | executes in the interpreter, writes nothing                  |
 
 The record stands in the notebook's metadata under `pipelib_record`: the
-provenance (machine, versions, time), the seconds the chapter took, and
-`source_digest`, the hash of the chapter's code cells and of pipelib's code (with
-its `schedule` and its `kernels` only where the chapter uses them), and
-`outputs_digest`, the hash of what they put out. Text may be edited without
-recording anew; code may not.
+provenance (machine, versions, time), the seconds the chapter took,
+`outputs_digest`, the hash of what its cells put out, and `rehearsal`: for each
+code cell the digests of the kernels that it compiled, and of what it shows when
+it is rehearsed on a CPU (`tools.rehearsal`). An output holds as long as the
+rehearsal is what it was, however the code is written. A chapter that was just
+recorded has a `source_digest` instead, of its code and all of pipelib's, until
+`sync` rehearses it: that need not be done while a GPU waits.
 
 Of a chapter that has grown since a GPU ran it, the interpreter can run what is
 new. The other cells keep the GPU's outputs, and the record its provenance and the
@@ -28,53 +31,27 @@ numbers of the cells that were interpreted; the chapter's first cell says so.
 """
 
 import argparse
+import copy
+import difflib
 import hashlib
 import json
-import os
 import pathlib
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import jupytext
 import nbformat
-import traitlets
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import (
-    CellExecutionError,
-    CellTimeoutError,
-    DeadKernelError,
-)
 from nbformat import NotebookNode
 
 from pipelib.bench import provenance
+from tools import rehearsal
+from tools.execution import BOOK, ChapterError, code_cells, environment, execute
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-BOOK = ROOT / "book"
 RECORD = "pipelib_record"
-# Records that a chapter may quote, and the words of a chapter that its outputs
-# depend on these, or on a part of pipelib that other chapters do without.
-RESULTS = ROOT / "benchmarks" / "results"
-KERNEL_RECORDS = ("matmul.json", "tune.json", "memory_bound.json")
-MEASURED_RECORDS = {
-    "ladder": KERNEL_RECORDS,
-    "bandwidth": KERNEL_RECORDS,
-    "attention": ("attention.json",),
-    "outcomes": ("hazards*.json",),
-}
-NAMED_RECORDS = ("machine.json", "profile.json")
-GALLERY = re.compile("hazard|gallery")
-ANALYSIS = re.compile(
-    rf"{GALLERY.pattern}|book\.grade"
-    r"|pipelib\.(check|trace|simulate|explore|player|sweep)"
-)
-KERNELS = re.compile(r"pipelib\.kernels|import kernels")
-MEASURED = re.compile(r"pipelib\.measured import (.*)")
-CELL_SECONDS = 300
 ON_CPU = {"JAX_PLATFORMS": "cpu"}
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
@@ -86,10 +63,6 @@ METADATA = {
     },
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
-
-
-class ChapterError(Exception):
-    """A chapter that did not run to its end; the text says where and why."""
 
 
 # ---- Pairs ------------------------------------------------------------------
@@ -125,11 +98,6 @@ def write_published(notebook: NotebookNode, ipynb: pathlib.Path) -> None:
     text = nbformat.writes(notebook) + "\n"
     if not ipynb.exists() or ipynb.read_text("utf-8") != text:
         ipynb.write_text(text, "utf-8")
-
-
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """The cells that are executed."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def code(notebook: NotebookNode) -> list[str]:
@@ -177,131 +145,118 @@ def _lines(source: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def sync(md: pathlib.Path) -> None:
-    """Writes the .ipynb from the .md.
+def sync(md: pathlib.Path, refresh: bool = False) -> None:
+    """Writes the .ipynb from the .md, with the outputs and the record that still hold.
 
-    Outputs and record stay only if every code cell is as it was: an output may
-    depend on any cell before it.
+    Where code has changed, or to `refresh`, the chapter is rehearsed. A cell whose
+    rehearsal is as recorded keeps its output. A cell that has nothing of a GPU in
+    it gets a new output. If any other changed, no outputs are left, and no record.
     """
     ipynb = md.with_suffix(".ipynb")
-    notebook = read_source(md)
-    published = read_published(ipynb)
-    if published is not None and code(published) == code(notebook):
-        pairs = zip(code_cells(notebook), code_cells(published), strict=True)
-        for cell, old in pairs:
-            cell.outputs = old.outputs
-            cell.execution_count = old.execution_count
-        if RECORD in published.metadata:
-            notebook.metadata[RECORD] = published.metadata[RECORD]
+    notebook, published = read_source(md), read_published(ipynb)
+    if published is not None:
+        _take_what_holds(notebook, published, refresh)
     write_published(notebook, ipynb)
 
 
-# ---- Execution --------------------------------------------------------------
+def _take_what_holds(notebook: NotebookNode, published: NotebookNode, refresh: bool) -> None:
+    """Gives a chapter the published outputs and record that still hold, as `sync` says."""
+    kept = published.metadata.get(RECORD)
+    if kept is not None and "rehearsal" not in kept and is_fresh(notebook, kept):
+        _complete(notebook, published, kept)
+    elif code(published) == code(notebook) and not refresh:
+        _take_outputs(notebook, published)
+        if kept is not None:
+            notebook.metadata[RECORD] = kept
+    elif kept is not None and "rehearsal" in kept:
+        _carry_over(notebook, published, kept)
 
 
-class ThisPython(AsyncKernelManager):
-    """Starts kernels with this very Python, whatever kernels are installed."""
-
-    @traitlets.default("kernel_spec_manager")
-    def _no_installed_kernels(self) -> KernelSpecManager:
-        return KernelSpecManager(kernel_dirs=[])
+def _take_outputs(notebook: NotebookNode, published: NotebookNode) -> None:
+    pairs = zip(code_cells(notebook), code_cells(published), strict=True)
+    for cell, old in pairs:
+        cell.outputs, cell.execution_count = old.outputs, old.execution_count
 
 
-def execute(notebook: NotebookNode, name: str, **env: str) -> None:
-    """Executes a chapter in place, top to bottom, by this very Python.
+def _complete(notebook: NotebookNode, published: NotebookNode, kept: NotebookNode) -> None:
+    """Rehearses a chapter that was just recorded, and keeps its outputs."""
+    scenes = rehearse(copy.deepcopy(notebook), kept)
+    _take_outputs(notebook, published)
+    complete = {name: kept[name] for name in kept if name != "source_digest"}
+    complete["rehearsal"] = [scene.to_json() for scene in scenes]
+    notebook.metadata[RECORD] = nbformat.from_dict(complete)
 
-    Runs in book/, with the checkout's pipelib, and stops at the first error.
 
-    Raises:
-      ChapterError: If a cell fails, takes too long or ends the process.
+def _carry_over(notebook: NotebookNode, published: NotebookNode, kept: NotebookNode) -> None:
+    """Gives a chapter the outputs that still hold and new ones where no GPU is needed.
+
+    Does nothing if a GPU is needed.
     """
-    index = 0
-
-    def note_cell(cell: NotebookNode, cell_index: int) -> None:
-        nonlocal index
-        index = cell_index
-
-    client = NotebookClient(
-        notebook,
-        kernel_manager_class=ThisPython,
-        timeout=CELL_SECONDS,
-        extra_arguments=["--log-level=ERROR"],
-        record_timing=False,
-        on_cell_start=note_cell,
-    )
-    try:
-        client.execute(cwd=str(BOOK), env=environment(**env))
-    except CellTimeoutError:
-        reason = f"It was still running after {CELL_SECONDS} seconds."
-    except DeadKernelError:
-        reason = "It ended the process."
-    except CellExecutionError as error:
-        text = without_colours(error.traceback)
-        reason = text.rpartition("------------------\n\n")[2].strip()
-    else:
-        return
-    raise ChapterError(
-        f"{name}, cell {index + 1} failed:\n\n"
-        f"{notebook.cells[index].source}\n\n{reason}"
-    )
+    rehearsed = copy.deepcopy(notebook)
+    now, before = rehearse(rehearsed, kept), scenes_of(kept)
+    outputs, old = [], code_cells(published)
+    sources, again = code(notebook), None
+    for i, j in enumerate(_counterparts(code(published), sources)):
+        cell = code_cells(rehearsed)[i]
+        if j is not None and now[i] != before[j] and sources[i] != old[j].source:
+            # An edited cell may show a stand-in's number where it did not before.
+            again = again or rehearse(copy.deepcopy(notebook), kept, take=1)
+            if again[i] != now[i]:
+                return
+        if j is not None and now[i] == before[j]:
+            outputs.append((old[j].outputs, old[j].execution_count))
+        elif j is not None and _needs_no_gpu(old[j], before[j], now[i]):
+            outputs.append((cell.outputs, cell.execution_count))
+        else:
+            return
+    for cell, (shown, count) in zip(code_cells(notebook), outputs, strict=True):
+        cell.outputs, cell.execution_count = shown, count
+    record = {**kept, "rehearsal": [scene.to_json() for scene in now]}
+    record["outputs_digest"] = outputs_digest(notebook)
+    notebook.metadata[RECORD] = nbformat.from_dict(record)
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This process's environment, with the checkout's pipelib first."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    path = os.pathsep.join(filter(None, paths))
-    return {**os.environ, "PYTHONPATH": path, **more}
+def _needs_no_gpu(old: NotebookNode, before: Any, now: Any) -> bool:
+    """Whether a cell showed just what its rehearsal did, and compiles the same kernels."""
+    return rehearsal.shown(old.outputs) == before.shown and now.kernels == before.kernels
 
 
-def without_colours(text: str) -> str:
-    """Text without a terminal's colour codes."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+def _counterparts(before: list[str], now: list[str]) -> list[int | None]:
+    """For each cell, the number of the cell that it was, if it is not new."""
+    if len(before) == len(now):
+        return [*range(len(now))]
+    found: list[int | None] = [None] * len(now)
+    matcher = difflib.SequenceMatcher(a=before, b=now, autojunk=False)
+    for kind, a, a_end, b, b_end in matcher.get_opcodes():
+        if kind == "equal" or (kind == "replace" and a_end - a == b_end - b):
+            found[b:b_end] = range(a, a_end)
+    return found
 
 
 # ---- Records ----------------------------------------------------------------
 
 
 def source_digest(notebook: NotebookNode) -> str:
-    """SHA-256 of the chapter's code cells and of pipelib's code."""
-    cells = code(notebook)
-    parts = [provenance.code_digest(*sources("\n".join(cells))), *cells]
+    """SHA-256 of the chapter's code cells and of all of pipelib's code."""
+    parts = [provenance.code_digest(provenance.PACKAGE), *code(notebook)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def sources(text: str) -> list[pathlib.Path]:
-    """The parts of pipelib, and the records, that a chapter of this code uses."""
-    shows, quoted = ANALYSIS.search(text), _quoted_records(text)
-    without = {"__main__.py"} if shows else set(provenance.ANALYSIS)
-    without -= {"measured"} if quoted else set()
-    without |= {"kernels"} if GALLERY.search(text) else {"kernels", "gallery.py"}
-    package = [path for path in _parts(provenance.PACKAGE) if path.name not in without]
-    package += _kernels(text) if KERNELS.search(text) else []
-    records = []
-    for name in quoted:
-        records += RESULTS.glob(f"*/{name}")
-    for name in NAMED_RECORDS:
-        records += RESULTS.glob(f"*/{name}") if name in text else ()
-    return [*sorted(package), *sorted(records)]
+def is_fresh(notebook: NotebookNode, kept: NotebookNode) -> bool:
+    """Whether a chapter was recorded with the very code that is here."""
+    return kept.get("source_digest") == source_digest(notebook)
 
 
-def _kernels(text: str) -> list[pathlib.Path]:
-    """The package's kernels; without those of attention for a chapter that has no word of it."""
-    folder = provenance.PACKAGE / "kernels"
-    if "attention" in text:
-        return [folder]
-    return [path for path in _parts(folder) if not path.name.startswith("attention")]
+def rehearse(notebook: NotebookNode, kept: NotebookNode, take: int = 0) -> list[rehearsal.Scene]:
+    """The scenes of a chapter, as on the GPU of its record."""
+    gpu = kept["gpu"] or "NVIDIA H200"  # of what was interpreted so far
+    capability = kept.get("compute_capability") or "9.0"
+    return rehearsal.rehearse(notebook, gpu, capability, take)
 
 
-def _parts(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The modules and folders of the package in a folder of it."""
-    return [path for path in folder.iterdir() if not path.name.startswith((".", "__py"))]
-
-
-def _quoted_records(text: str) -> set[str]:
-    """The records that the readers which a chapter imports read; a hazard, too, shows its own."""
-    imported = re.findall(r"\w+", " ".join(MEASURED.findall(text)))
-    imported += ["outcomes"] if GALLERY.search(text) else []
-    return {name for reader in imported for name in MEASURED_RECORDS.get(reader, ())}
+def scenes_of(kept: NotebookNode) -> list[rehearsal.Scene]:
+    """The scenes of a recorded chapter."""
+    return [rehearsal.Scene.from_json(values) for values in kept["rehearsal"]]
 
 
 def outputs_digest(notebook: NotebookNode) -> str:
@@ -322,11 +277,12 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     execute(notebook, md.name, **env)
     seconds = round(time.monotonic() - start, 1)
     kept = {**machine, "seconds": seconds}
-    before = read_record(md)
-    if machine["gpu"] is None and before is not None and before["gpu"]:
+    published, before = read_published(ipynb), read_record(md)
+    if machine["gpu"] is None and published and before and before["gpu"]:
         kept = {**before}
-        kept.pop("interpreted_cells", None)
-        if new := keep_outputs(notebook, read_published(ipynb), before):
+        for name in ("interpreted_cells", "rehearsal"):
+            kept.pop(name, None)
+        if new := keep_outputs(notebook, published, before):
             kept["interpreted_cells"] = new
     for text in take_warnings(notebook):
         print(f"{md.name}: {text}", file=sys.stderr)
@@ -337,9 +293,7 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     print(f"{md.name}: recorded in {seconds} s.")
 
 
-def keep_outputs(
-    notebook: NotebookNode, recorded: NotebookNode, record: dict
-) -> list[int]:
+def keep_outputs(notebook: NotebookNode, recorded: NotebookNode, record: dict) -> list[int]:
     """Puts what a GPU gave in place of what the interpreter did.
 
     Of the code cells that are as they were, and of the first, which sets up.
@@ -419,27 +373,64 @@ def problems(md: pathlib.Path) -> list[str]:
         return [f"{ipynb.name} is missing: run `make sync`."]
     found = []
     if not alike(source.cells, published.cells):
-        found.append(
-            f"{ipynb.name} has not the cells of {md.name}: run `make sync`."
-        )
+        found.append(f"{ipynb.name} has not the cells of {md.name}: run `make sync`.")
     kept = published.metadata.get(RECORD)
     if kept is None:
         found.append(
-            f"{ipynb.name} has no outputs of a GPU run: run `make record` on a"
+            f"{ipynb.name} has no outputs of a GPU run: run `make record` on a Hopper GPU."
+        )
+    elif found or is_fresh(source, kept):
+        pass  # the cells come first; what was just recorded holds
+    elif "rehearsal" not in kept:
+        found.append(
+            f"{ipynb.name} was recorded with other code than the chapter and"
+            " pipelib now have, and not rehearsed since: run `make record` on a"
             " Hopper GPU."
         )
-    elif kept["source_digest"] != source_digest(source):
-        found.append(
-            f"{ipynb.name} shows outputs of other code than the chapter and"
-            " pipelib now have: run `make record` on a Hopper GPU."
-        )
-    elif kept["outputs_digest"] != outputs_digest(published):
+    else:
+        found += _stale_cells(ipynb.name, source, published, kept)
+    if kept is None:
+        return found
+    if kept["outputs_digest"] != outputs_digest(published):
         found.append(
             f"{ipynb.name} shows other outputs than were recorded (were they"
             " saved by JupyterLab?): restore the file, or run `make record` on"
             " a Hopper GPU."
         )
     return found
+
+
+def _stale_cells(
+    name: str, source: NotebookNode, published: NotebookNode, kept: NotebookNode
+) -> list[str]:
+    """A sentence for each cell whose rehearsal is not what was recorded."""
+    found = []
+    cells, now, before = code_cells(published), rehearse(source, kept), scenes_of(kept)
+    for number, (old, new) in enumerate(zip(before, now, strict=True)):
+        cell, first = cells[number], cells[number].source.splitlines()[0]
+        where = f"{name}, code cell {number + 1} ({first!r})"
+        if new.kernels != old.kernels:
+            found.append(
+                f"{where} compiles other kernels than were recorded,"
+                f" {_listed(new.kernels)} and not {_listed(old.kernels)}: run `make record` on a"
+                " Hopper GPU."
+            )
+        elif new != old and _needs_no_gpu(cell, old, new):
+            found.append(
+                f"{where} shows what its code no longer gives: run `make refresh`,"
+                " which needs no GPU."
+            )
+        elif new != old:
+            found.append(
+                f"{where} makes something else of what a GPU gives than when it was"
+                " recorded: run `make record` on a Hopper GPU."
+            )
+    return found
+
+
+def _listed(kernels: tuple[str, ...]) -> str:
+    """The digests of some kernels, in words."""
+    return ", ".join(kernels) or "none"
 
 
 def read_record(md: pathlib.Path) -> NotebookNode | None:
@@ -470,26 +461,20 @@ def _cell_key(cell: NotebookNode) -> tuple:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit code is 0 if all is well."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("sync", "record", "check", "run"):
+    for name in COMMANDS:
         command = commands.add_parser(name)
-        command.add_argument(
-            "chapters", nargs="*", help="names, or parts of them (all)"
-        )
+        command.add_argument("chapters", nargs="*", help="names, or parts of them (all)")
         if name == "record":
-            command.add_argument(
-                "--force", action="store_true", help="also what is up to date"
-            )
+            command.add_argument("--force", action="store_true", help="also what is up to date")
             command.add_argument(
                 "--interpreted",
                 action="store_true",
                 help="without a GPU, what none has run yet",
             )
         if name == "run":
-            command.add_argument(
-                "--cpu", action="store_true", help="in the interpreter"
-            )
+            command.add_argument("--cpu", action="store_true", help="in the interpreter")
     options = parser.parse_args(arguments)
     wanted = select(options.chapters)
     try:
@@ -506,9 +491,7 @@ def select(parts: list[str]) -> list[pathlib.Path]:
     if unknown:
         names = ", ".join(md.stem for md in every)
         sys.exit(f"There is no chapter {unknown[0]!r}: choose from {names}.")
-    return [
-        md for md in every if not parts or any(p in md.name for p in parts)
-    ]
+    return [md for md in every if not parts or any(p in md.name for p in parts)]
 
 
 def sync_command(wanted: list[pathlib.Path], options) -> int:
@@ -521,11 +504,11 @@ def sync_command(wanted: list[pathlib.Path], options) -> int:
 def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
     """Ends the process if outputs of a GPU would be replaced."""
     for md in wanted:
-        kept = read_record(md)
-        if kept is None or kept["gpu"] is None:
+        published, kept = read_published(md.with_suffix(".ipynb")), read_record(md)
+        if published is None or kept is None or kept["gpu"] is None:
             continue
         now, new = code(read_source(md)), kept.get("interpreted_cells", [])
-        before = code_cells(read_published(md.with_suffix(".ipynb")))
+        before = code_cells(published)
         if any(
             cell.outputs and cell.source not in now and number not in [0, *new]
             for number, cell in enumerate(before)
@@ -537,6 +520,13 @@ def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
             )
 
 
+def refresh_command(wanted: list[pathlib.Path], options) -> int:
+    """`refresh`."""
+    for md in wanted:
+        sync(md, refresh=True)
+    return 0
+
+
 def record_command(wanted: list[pathlib.Path], options) -> int:
     """`record`: the chapters that are not up to date, or with --force all.
 
@@ -546,9 +536,7 @@ def record_command(wanted: list[pathlib.Path], options) -> int:
     stale = [
         md
         for md in wanted
-        if options.force
-        or problems(md)
-        or (is_interpreted(md) and not interpreted)
+        if options.force or problems(md) or (is_interpreted(md) and not interpreted)
     ]
     if interpreted:
         refuse_to_lose(stale)
@@ -577,6 +565,7 @@ def run_command(wanted: list[pathlib.Path], options) -> int:
 
 COMMANDS = {
     "sync": sync_command,
+    "refresh": refresh_command,
     "record": record_command,
     "check": check_command,
     "run": run_command,

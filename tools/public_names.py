@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pipelib
-from pipelib import book, kernels, schedule
+import pipelib_book
+from pipelib import kernels, schedule
 from pipelib.bench import provenance, timing
 
-MODULES = (pipelib, kernels, schedule, provenance, timing, book)
+MODULES = (pipelib, kernels, schedule, provenance, timing, pipelib_book)
 
 
 class Public(NamedTuple):

@@ -11,6 +11,7 @@ Not covered: whether a record is of the code as it now is, which tests say.
 """
 
 import ast
+import dataclasses
 import json
 import pathlib
 import re
@@ -18,15 +19,15 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
+import pipelib_book as book
 from benchmarks import machine as machine_benchmark
-from pipelib import book
-from pipelib.kernels.tuned import Entry
-from pipelib.measured import attention, bandwidth, ladder
+from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
+from pipelib_book.measured import attention, bandwidth, ladder
 from tools import notebooks
+from tools.execution import ROOT
 from tools.sections import links, sections
 
-ROOT = notebooks.ROOT
 #: What the code of a chapter that quotes a record has, by the record's name.
 QUOTES = {
     "attention.json": r"(?<!\.)\battention\.\w+\(",
@@ -40,17 +41,13 @@ MOST_LINKS = 6
 
 
 class Run(NamedTuple):
-    """One run: what it measured, its provenance, command, source digest and number of samples.
-
-    `same` are digests of other sources, for which `benchmarks/same.py` says that it holds too.
-    """
+    """One run: what it measured, its provenance, command, source digest and number of samples."""
 
     parts: tuple[str, ...]
     provenance: dict[str, Any]
     command: str
     digest: str
     samples: int
-    same: tuple[str, ...] = ()
 
     def markdown(self) -> str:
         """An item of a list."""
@@ -63,8 +60,7 @@ class Run(NamedTuple):
         lines = [
             f"- **{facts['utc'].replace('T', ' ').replace('+00:00', ' UTC')}**: `{self.command}`",
             f"  - {where}; {versions}; {commit}",
-            f"  - {self.samples:,} samples; source digest `{self.digest[:16]}`"
-            + "".join(f", and with the same jaxprs `{digest[:16]}`" for digest in self.same),
+            f"  - {self.samples:,} samples; source digest `{self.digest[:16]}`",
         ]
         if self.parts:
             lines.append(f"  - {'; '.join(self.parts)}")
@@ -105,11 +101,11 @@ def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
     found: dict[tuple, Run] = {}
     for group in groups:
         run = group["run"]
-        facts, command, digest = run["provenance"], run["command"], run["sources_digest"]
+        facts, command = run["provenance"], run["command"]
+        digest = run.get("sources_digest", facts["code_digest"])
         part = f"{group.get('part', '')} {_words(group['problem'])}".strip()
-        same = tuple(run.get("same_jaxprs", ()))
-        key = command, digest, same, *(facts[name] for name in facts if name != "utc")
-        old = found.get(key, Run((), facts, command, digest, 0, same))
+        key = command, digest, *(facts[name] for name in facts if name != "utc")
+        old = found.get(key, Run((), facts, command, digest, 0))
         found[key] = old._replace(
             parts=(*old.parts, part), samples=old.samples + count_samples(group)
         )
@@ -129,9 +125,10 @@ def _words(problem: dict[str, Any]) -> str:
 
 def what(command: str) -> str:
     """The first line of the docstring of the script of a command."""
-    name = re.search(r"benchmarks[./]\w+", command)[0].replace(".", "/")
-    script = ROOT / f"{name}.py"
-    return ast.get_docstring(ast.parse(script.read_text("utf-8"))).splitlines()[0]
+    name, *_ = re.findall(r"benchmarks[./]\w+", command)
+    script = ROOT / f"{name.replace('.', '/')}.py"
+    said = ast.get_docstring(ast.parse(script.read_text("utf-8"))) or ""
+    return said.partition("\n")[0]
 
 
 def quoted(name: str) -> str:
@@ -228,7 +225,7 @@ def page() -> str:
     parts += ["## Tests on the GPU", _tests(ROOT / "tests" / "gpu_record.json")]
     parts += ["## Made from records"]
     parts += map(_model, sorted((ROOT / "pipelib/schedule/machines").glob("*.json")))
-    parts += map(_table_of_tuned, sorted((ROOT / "pipelib/kernels/tuned").glob("*.json")))
+    parts += map(_table_of_tuned, sorted((ROOT / "pipelib/kernels/matmul/tuned").glob("*.json")))
     return "\n\n".join(parts) + "\n"
 
 
@@ -249,10 +246,10 @@ def _benchmark(path: pathlib.Path) -> str:
 def _chapter(md: pathlib.Path) -> str:
     notebook = notebooks.read_published(md.with_suffix(".ipynb"))
     title = next(section.title for section in sections() if section.chapter == md.stem)
-    kept = notebook.metadata.get(notebooks.RECORD)
-    if kept is None:
+    kept = notebook.metadata.get(notebooks.RECORD) if notebook else None
+    if notebook is None or kept is None:
         return f"### {title}\n\nIt was not recorded yet."
-    digest, command = kept["source_digest"], f"make record ARGS={md.stem}"
+    digest, command = kept["code_digest"], f"make record ARGS={md.stem}"
     outputs = sum(len(cell.outputs) for cell in notebooks.code_cells(notebook))
     run = Run((), dict(kept), command, digest, 0).markdown()
     seconds = f"{outputs} outputs, in {kept['seconds']} seconds"
@@ -269,7 +266,7 @@ def _tests(path: pathlib.Path) -> str:
 def _model(path: pathlib.Path) -> str:
     model = Machine.from_json(path.read_text("utf-8"))
     rows = ["| parameter | value |", "|---|--:|"]
-    for name, value in model._asdict().items():
+    for name, value in dataclasses.asdict(model).items():
         text = ", ".join(f"{d}: {r:,g}" for d, r in value) if isinstance(value, tuple) else value
         rows.append(f"| `{name}` | {text if isinstance(text, str) else f'{text:,.10g}'} |")
     said = "What `pipelib.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"
@@ -285,7 +282,7 @@ def _table_of_tuned(path: pathlib.Path) -> str:
     for entry in entries:
         sizes = f"{entry.m}x{entry.n}x{entry.k} {entry.dtype}"
         turned = f"{' a turned' * entry.transpose_a}{' b turned' * entry.transpose_b}"
-        utc, digest = entry.run["utc"][:16].replace("T", " "), entry.run["sources_digest"][:16]
+        utc, digest = entry.run["utc"][:16].replace("T", " "), entry.run["code_digest"][:16]
         cells = f"{entry.microseconds:,.2f} | {entry.measured} | {utc} | `{digest}`"
         rows.append(f"| {sizes}{turned} | {cells} |")
     said = "The configurations that `pipelib.kernels.matmul` takes by default, made of `tune.json`."

@@ -34,9 +34,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     return {"parallel_read_safe": True}
 
 
-def read_well(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
+def read_well(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Rewrites a docstring's lines in place."""
     text = "\n".join(lines)
     if what == "data":  # Sphinx took that of the value's class

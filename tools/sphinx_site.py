@@ -74,6 +74,9 @@ CORRECTIONS = [
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # Signatures of several lines, as lists of definitions without a term.
     Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
+    # What may scroll is reached by keyboard from the first moment; book.js then looks what does.
+    Correction(r"<pre(?=[ >])(?![^>]*tabindex)", '<pre tabindex="0"'),
+    Correction(r'<div (?=class="(?:[^"]* )?(?:cell_output|math)[ "])', '<div tabindex="0" '),
     # Roles of the bibliography that HTML does not allow.
     Correction(r' role="(?:list|doc-biblioentry)"(?=[^>]*citation)| role="doc-biblioentry"', ""),
 ]

@@ -94,7 +94,7 @@ def code_digest(*sources: pathlib.Path) -> str:
             name = path.relative_to(folder)
             if sources or name.parts[0] not in ANALYSIS:
                 digest.update(name.as_posix().encode())
-                digest.update(_meaning(path))
+                digest.update(_meaning_of(path))
     return digest.hexdigest()
 
 
@@ -103,17 +103,25 @@ def _files(source: pathlib.Path) -> list[pathlib.Path]:
         return [source]
     files = (path for path in source.rglob("*") if path.is_file())
     is_cache = lambda part: part.startswith((".", "__pycache__"))
-    return sorted(
-        path for path in files if not any(map(is_cache, path.relative_to(source).parts))
-    )
+    return sorted(path for path in files if not any(map(is_cache, path.relative_to(source).parts)))
 
 
-def _meaning(path: pathlib.Path) -> bytes:
+def meaning(tree: ast.AST) -> str:
+    """What code does, as text: without comments, layout and docstrings.
+
+    Example:
+      >>> import ast
+      >>> meaning(ast.parse("x = 1")) == meaning(ast.parse("x  =  1  # one"))
+      True
+    """
+    _strip_docstrings(tree)
+    return repr(_shape(tree))
+
+
+def _meaning_of(path: pathlib.Path) -> bytes:
     if path.suffix != ".py":
         return path.read_bytes()
-    tree = ast.parse(path.read_text("utf-8"))
-    _strip_docstrings(tree)
-    return repr(_shape(tree)).encode()
+    return meaning(ast.parse(path.read_text("utf-8"))).encode()
 
 
 def _strip_docstrings(tree: ast.AST) -> None:

@@ -1,12 +1,45 @@
-"""Kernels made with this package's emitters, to be called as any JAX function."""
+"""Kernels made with this package's emitters, to be called as any JAX function.
 
-from pipelib.kernels.attention import attention
-from pipelib.kernels.attention_config import AttentionConfig
-from pipelib.kernels.matmul import matmul
-from pipelib.kernels.matmul_config import MatmulConfig
+The model. All public names are here. `matmul/` and `attention/` are packages, `memory_bound` has
+`rms_norm` and `softmax`, and `hopper` and `sharding` what the kernels have in common.
+
+`pipelib.kernels.matmul` and `pipelib.kernels.attention` are the functions. Their packages have the
+same names, and cannot hide them: this module loads the packages first and binds the functions then,
+and Python makes a package an attribute of its parent only when it is first loaded. What is within
+is imported from the package, as in `from pipelib.kernels.matmul import forms`.
+
+`tune` is `pipelib.tuning.tune`. It is imported when it is first asked for: who calls a kernel does
+not need the search, and with it the machine models.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pipelib.kernels.attention import AttentionConfig, GradientConfig, attention
+from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
-from pipelib.kernels.tune import tune
+
+if TYPE_CHECKING:
+    from pipelib.tuning import tune
 
 __all__ = [
-    "AttentionConfig", "MatmulConfig", "attention", "matmul", "rms_norm", "softmax", "tune"
-]  # fmt: skip
+    "AttentionConfig",
+    "GradientConfig",
+    "MatmulConfig",
+    "attention",
+    "matmul",
+    "rms_norm",
+    "softmax",
+    "tune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "tune":
+        from pipelib.tuning import tune
+
+        return tune
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,46 +1,47 @@
 """`rms_norm` and `softmax`: kernels whose ceiling is the bandwidth of GMEM.
 
-The model. Each takes a few *statistics* of a row (the sum of its squares; its maximum and the sum
-of exponentials), and then writes each element by them. Statistics of two parts of a row merge into
-those of both, so a row may come in chunks. All arithmetic is in float32.
+The model. Each kernel first makes a few *statistics* of a row (the sum of its squares, or its
+maximum and the sum of exponentials). From these and the element it then makes each result. The
+statistics of two parts of a row can be merged, so a row may come in chunks. All arithmetic is in
+float32.
 
 ===========  ====================================================================================
 one pass     A step is a block of whole rows. The result replaces the rows in their slot, and is
-             stored from there. With one slot each block of the grid takes one step; with more, as
-             many blocks as the SMs hold stay, and block b takes steps b, b + blocks, ...
-two passes   For rows of which the slots do not hold one. A step is a chunk. One pipeline merges
-             the statistics, a second loads the row again, from the L2 if the rows that are under
-             way on all SMs fit it, and writes.
+             stored from there. With one slot, each block of the grid takes one step. With more
+             slots there are only as many blocks as the SMs hold, and block b takes steps b,
+             b + blocks, ...
+two passes   For rows that are longer than a slot. A step is a chunk. A first pipeline merges the
+             statistics. A second one loads the row again and writes; this load comes from the L2,
+             if the rows that all SMs work on fit there.
 ===========  ====================================================================================
 
-How rows are copied. A row is seen as (pieces, piece), with no copy: a *piece* is at most 256
-elements, as one axis of a TMA box, and whole units of 16 bytes. A block of rows is a box of
-(rows, pieces in the block, piece), whose elements 128 lanes share evenly. Where the row's length
-does not allow that, the block has more pieces than are left: TMA stores none of these, and the
-body masks them. Such a block has at least two rows, for Mosaic GPU copies a contiguous slice as
-one run of bytes, and a padded row alone would run into the next.
+How rows are copied. A row is reshaped to (pieces, piece), without a copy. A *piece* has at most 256
+elements, because it is one axis of a TMA box, and a multiple of 16 bytes. A block of rows is a box
+of (rows, pieces in the block, piece), whose elements 128 lanes share evenly. If the length of the
+row does not allow that, the block has more pieces than the row: TMA does not store these, and the
+body masks them. Such a block has at least two rows: Mosaic GPU copies a contiguous slice as one run
+of bytes, so a single padded row would run into the next.
 
 Bytes in flight (Little's law: bandwidth x latency). An H200 moves 4.8 TB/s (its data sheet), half
-of it loads: 2.4 TB/s / 132 SMs = 18 B/ns, so with about 1 us of latency 18 KiB of loads in flight
-on each SM, and with the copies that queue near the limit about twice as much. A slot that is being
-computed on, or stored from, is not in flight. A step is one row, or several of 4 KiB together, and
-an SM holds 16 blocks, or as many as registers and SMEM allow: 64 KiB or more, of which a part is in
-flight at any time, with no order among blocks that would make one wait for another. A chunk is
-16 KiB.
+of it loads. 2.4 TB/s / 132 SMs = 18 B/ns, so a latency of about 1 us needs 18 KiB of loads in
+flight on each SM, and about twice as much with the copies that queue near the limit. A slot that is
+computed on, or stored from, is not in flight. A step is one row, or several rows of 4 KiB together.
+An SM holds 16 blocks, or as many as registers and SMEM allow: 64 KiB or more. Part of that is in
+flight at any time, and no block waits for another. A chunk is 16 KiB.
 
-Why one slot. Slots overlap the copies of a block with its own computation; blocks that share an SM
-do that for each other. And blocks that start when others end go to the SMs that are ahead, while
-blocks that stay have their steps from the start and end with the slowest SM. The record of
-`benchmarks/memory_bound.py` has both, measured, and the bandwidth over bytes in flight.
+Why one slot. Slots overlap the copies of a block with its own computation, and blocks that share an
+SM do the same for each other. Besides, new blocks start on the SMs that are ahead, while blocks
+that stay have a fixed number of steps each and end with the slowest SM. The record of
+`benchmarks/memory_bound.py` has both ways measured, and the bandwidth over bytes in flight.
 
-Why one compute thread. Mosaic GPU's sums and maxima over the lanes of a thread go through SMEM at
-an address that the threads of a block share (JAX 0.11.2 and 0.12.0.1): two that reduce at the same
-time get each other's parts. The interpreter has no such address, and nothing complains.
+Why one compute thread. Mosaic GPU's sums and maxima over the lanes of a thread go through SMEM, at
+one address for all threads of a block (JAX 0.11.2 and 0.12.0.1). Two threads that reduce at the
+same time read each other's parts. The interpreter has no such address, so it reports nothing.
 
-Not covered, and computed by the plain-JAX reference instead: rows whose length divides into no
-pieces of at least 64 bytes that suit the lanes (`Plan.of` has the rule), which includes every row
-that is no multiple of 16 bytes; arrays with no elements; a weight with a `jax.vmap` axis. Gradients
-are plain JAX.
+Not covered, and computed by the plain-JAX reference instead: rows that do not divide into pieces of
+at least 64 bytes that suit the lanes (`RowPlan.of` has the rule), among them all rows that are not
+a multiple of 16 bytes; arrays without elements; a weight with a `jax.vmap` axis. Gradients are
+plain JAX.
 """
 
 import functools
@@ -54,15 +55,20 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
-from pipelib.kernels.device import num_sms, require_hopper
+from pipelib.kernels.hopper import num_sms, require_hopper
 from pipelib.pipeline import emit_pipeline
 
-#: Bytes of a step's loads, of whole rows if several and of a chunk; the longest row in registers,
-#: 128 float32s for each of 128 lanes; the shortest piece; rows in a step, which are unrolled.
-ROWS_BYTES, CHUNK_BYTES, MAX_ELEMENTS, MIN_PIECE_BYTES, MAX_ROWS = 4096, 16 * 1024, 16384, 64, 8
-#: SMEM of an SM; what each block takes of it beside its own (CUDA C++ Programming Guide,
-#: "Technical Specifications"), and beside its slots: Mosaic GPU's scratch for reductions, barriers.
-SM_BYTES, RESERVED_BYTES, SCRATCH_BYTES = 228 * 1024, 1024, 3 * 1024
+#: Bytes that a step loads: of several whole rows together, and of a chunk.
+ROWS_BYTES, CHUNK_BYTES = 4096, 16 * 1024
+#: The longest row in registers: 128 float32s for each of 128 lanes.
+MAX_ELEMENTS = 16384
+#: The shortest piece; the most rows in a step, which are unrolled.
+MIN_PIECE_BYTES, MAX_ROWS = 64, 8
+#: SMEM of an SM, and what the system reserves of it for each block. Source: CUDA C++ Programming
+#: Guide, "Technical Specifications".
+SM_BYTES, RESERVED_BYTES = 228 * 1024, 1024
+#: SMEM of a block beside its slots: Mosaic GPU's scratch for reductions, and barriers.
+SCRATCH_BYTES = 3 * 1024
 LANES, BOX, TMA_UNIT = 128, 256, 16
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
@@ -96,8 +102,8 @@ class RmsNorm(NamedTuple):
 class Softmax(NamedTuple):
     """Statistics: the maximum, and the sum of the exponentials less it.
 
-    An exponential that may be `approximate` is off by 2^-21 of it and what rounds to float32 in its
-    argument, far less than the rounding to 16 bits, and below 2^-126 it is 0.
+    An `approximate` exponential has a relative error of 2^-21, plus what the rounding of its
+    argument to float32 adds: far less than a rounding to 16 bits. Below 2^-126 it is 0.
     """
 
     approximate: bool
@@ -126,12 +132,12 @@ class Softmax(NamedTuple):
 
 
 def _finite(maximum: jax.Array) -> jax.Array:
-    """What to subtract: -inf less a maximum of -inf would be NaN, where it stands for 0."""
+    """The maximum to subtract: 0 instead of -inf, since -inf - -inf is NaN."""
     return jnp.where(maximum == -math.inf, 0.0, maximum)
 
 
-class Plan(NamedTuple):
-    """How rows go through the slots: `steps` of `rows` x `block` pieces of `piece` elements."""
+class RowPlan(NamedTuple):
+    """How rows go through the slots: a step is `rows` x `block` pieces of `piece` elements."""
 
     piece: int
     pieces: int
@@ -142,12 +148,12 @@ class Plan(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Steps that a row takes."""
+        """How many steps a row takes."""
         return pl.cdiv(self.pieces, self.block)
 
     @property
     def padded(self) -> bool:
-        """Whether the last chunk of a row has pieces that are not the row's."""
+        """Whether the last chunk of a row has more pieces than the row."""
         return self.chunks * self.block != self.pieces
 
     @classmethod
@@ -159,7 +165,7 @@ class Plan(NamedTuple):
         weight_size: int,
         slots: int | None,
         rows: int | None,
-    ) -> "Plan | None":
+    ) -> "RowPlan | None":
         """The plan for elements of `size` bytes; None if rows have no pieces."""
         padded = lambda piece: pl.cdiv(length, math.lcm(piece, LANES)) * math.lcm(piece, LANES)
         fitting = [p for p in range(1, min(length, BOX) + 1) if _is_piece(p, length, size)]
@@ -168,8 +174,8 @@ class Plan(NamedTuple):
         piece = min(fitting, key=lambda piece: (padded(piece), -piece))
         pieces, unit = length // piece, LANES // math.gcd(piece, LANES)
 
-        def finish(block: int) -> Plan | None:
-            """The plan with so many pieces in a block; None if whole rows should not be one."""
+        def finish(block: int) -> RowPlan | None:
+            """The plan with this many pieces in a block; None if a whole row is too long for it."""
             step, padded = block * piece * size, pieces % block != 0
             is_whole, least = block >= pieces, 2 if padded else 1
             fitting = min(MAX_ROWS, ROWS_BYTES // step) if is_whole else min(2, CHUNK_BYTES // step)
@@ -193,7 +199,7 @@ class Plan(NamedTuple):
             return one_pass._replace(blocks=min(steps, resident * num_sms()))
 
         block = pieces if length % LANES == 0 else pl.cdiv(pieces, unit) * unit
-        is_box = block == pieces or block <= BOX  # a contiguous run of bytes has no limit
+        is_box = block == pieces or block <= BOX  # a contiguous run of bytes may be longer
         if is_box and block * piece <= MAX_ELEMENTS and (plan := finish(block)):
             return plan
         most = min(BOX, CHUNK_BYTES // (piece * size)) // unit * unit
@@ -203,14 +209,14 @@ class Plan(NamedTuple):
 
 
 def _is_piece(piece: int, length: int, size: int) -> bool:
-    """Whether TMA takes rows in such pieces, and 128 lanes a step of them."""
+    """Whether TMA can copy rows in pieces of this size, and 128 lanes share a step evenly."""
     is_copied = length % piece == 0 and piece * size % TMA_UNIT == 0
     is_shared = math.lcm(piece, LANES) * size <= CHUNK_BYTES
     return is_copied and is_shared and piece * size >= MIN_PIECE_BYTES
 
 
-def _row(operation: Any, plan: Plan, x: Any, chunk: Any) -> jax.Array:
-    """A row of a block in float32, or its chunk, with what is not the row's made neutral."""
+def _row(operation: Any, plan: RowPlan, x: Any, chunk: Any) -> jax.Array:
+    """A row of a block, or its chunk, in float32; elements beyond the row are neutral."""
     values = x[...].astype(jnp.float32)
     if not plan.padded:
         return values
@@ -218,7 +224,7 @@ def _row(operation: Any, plan: Plan, x: Any, chunk: Any) -> jax.Array:
     return jnp.where(piece < plan.pieces - chunk * plan.block, values, operation.fill)
 
 
-def _one_pass(operation: Any, plan: Plan, num_rows: int, x: Any, *refs: Any) -> None:
+def _one_pass(operation: Any, plan: RowPlan, num_rows: int, x: Any, *refs: Any) -> None:
     """The kernel in which a step is a block of whole rows."""
     *weight, o = refs
     first, steps = lax.axis_index("block"), pl.cdiv(num_rows, plan.rows)
@@ -248,7 +254,7 @@ def _one_pass(operation: Any, plan: Plan, num_rows: int, x: Any, *refs: Any) -> 
     plgpu.wait_smem_to_gmem(0)
 
 
-def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
+def _two_passes(operation: Any, plan: RowPlan, x: Any, *refs: Any) -> None:
     """The kernel in which a step is a chunk of rows."""
     *weight, o = refs
     first = lax.axis_index("block")
@@ -273,7 +279,7 @@ def _two_passes(operation: Any, plan: Plan, x: Any, *refs: Any) -> None:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def run(operation: Any, plan: Plan, x: jax.Array, *weight: jax.Array) -> jax.Array:
+def launch_rows(operation: Any, plan: RowPlan, x: jax.Array, *weight: jax.Array) -> jax.Array:
     """The kernel of an operation on rows, (num_rows, length), and a weight if there is one."""
     gmem = x.reshape(len(x), plan.pieces, plan.piece)
     padding = plan.chunks * plan.block - plan.pieces
@@ -291,17 +297,17 @@ def run(operation: Any, plan: Plan, x: jax.Array, *weight: jax.Array) -> jax.Arr
 def _forward(
     operation: Any, slots: int | None, rows: int | None, *operands: jax.Array
 ) -> jax.Array:
-    """The kernel on any leading axes, of which `jax.vmap` adds one."""
+    """Runs the kernel on arrays with any leading axes; `jax.vmap` adds one."""
 
     @jax.custom_batching.custom_vmap
     def call(x, *weight):
         length, size = x.shape[-1], x.dtype.itemsize
         weight_size = weight[0].dtype.itemsize if weight else 0
-        plan = x.size and Plan.of(x.size // length, length, size, weight_size, slots, rows)
+        plan = x.size and RowPlan.of(x.size // length, length, size, weight_size, slots, rows)
         if not plan:
             return operation.reference(x, *weight)
         require_hopper(operation.name, or_newer=True)
-        return run(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
+        return launch_rows(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
 
     @call.def_vmap
     def _(axis_size, batched, *operands):
@@ -324,17 +330,17 @@ def rms_norm(
 ) -> jax.Array:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last axis, in float32.
 
-    Under `jax.jit`, `jax.vmap` and `jax.grad`; the module's docstring says what is left to plain
-    JAX.
+    Works under `jax.jit`, `jax.vmap` and `jax.grad`. The module's docstring says what plain JAX
+    computes.
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
       weight: (length,), of one of these dtypes, not necessarily x's; None for ones.
       eps: added to the mean of squares.
-      slots: of each block; by default 1, whose blocks take one step each. If they do not hold
-        whole rows, there are two passes, with as many slots for the loads and for the stores, by
-        default 2; of a row's chunks there are no more slots than steps.
-      rows: in a step, which are unrolled; by default, as many as come to 4 KiB.
+      slots: the slots of each block; by default 1, and then a block takes one step. If a slot does
+        not hold a whole row, there are two passes, and the stores have as many slots as the loads:
+        by default 2, and never more than a row has chunks.
+      rows: rows in a step, which are unrolled; by default as many as make 4 KiB.
 
     Returns:
       An array of x's shape and dtype.
@@ -369,15 +375,15 @@ def rms_norm(
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
     """`exp(x - max(x)) / sum(exp(x - max(x)))` over the last axis, in float32.
 
-    Elements of -inf give 0, and a row of nothing else gives NaN, as `jax.nn.softmax` does. Under
-    `jax.jit`, `jax.vmap` and `jax.grad`; the module's docstring says what is left to plain JAX.
+    Elements of -inf give 0, and a row of nothing else gives NaN, as in `jax.nn.softmax`. Works
+    under `jax.jit`, `jax.vmap` and `jax.grad`. The module's docstring says what plain JAX computes.
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
-      slots: of each block; by default 1, whose blocks take one step each. If they do not hold
-        whole rows, there are two passes, with as many slots for the loads and for the stores, by
-        default 2; of a row's chunks there are no more slots than steps.
-      rows: in a step, which are unrolled; by default, as many as come to 4 KiB.
+      slots: the slots of each block; by default 1, and then a block takes one step. If a slot does
+        not hold a whole row, there are two passes, and the stores have as many slots as the loads:
+        by default 2, and never more than a row has chunks.
+      rows: rows in a step, which are unrolled; by default as many as make 4 KiB.
 
     Returns:
       An array of x's shape and dtype.
@@ -411,7 +417,7 @@ def softmax_reference(x: jax.Array) -> jax.Array:
 
 
 def _checked(name: str, x: Any, slots: Any, rows: Any) -> tuple[int | None, int | None]:
-    """The slots and the rows; ValueError or TypeError for what no kernel takes."""
+    """The slots and the rows; ValueError or TypeError for arguments that no kernel takes."""
     specs.check_array(f"{name}: x", x)
     if x.ndim == 0 or x.dtype not in _DTYPES:
         raise ValueError(
@@ -424,8 +430,8 @@ def _checked(name: str, x: Any, slots: Any, rows: Any) -> tuple[int | None, int 
             value = specs.integer(f"{name}: {argument}", value)
             if not 1 <= value <= most:
                 raise ValueError(
-                    f"{name}: {argument}={value} is not 1 to {most}, which"
-                    f" {'barriers can tell' if argument == 'slots' else 'one copy can take'}."
+                    f"{name}: {argument}={value} is not 1 to {most}, the most that"
+                    f" {'one array of barriers has' if argument == 'slots' else 'one copy takes'}."
                 )
         found.append(value)
     return tuple(found)
@@ -436,16 +442,22 @@ def _names() -> str:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _rms_norm(x, weight, eps, slots, rows):
+def _rms_norm(
+    x: jax.Array, weight: jax.Array | None, eps: float, slots: int | None, rows: int | None
+) -> jax.Array:
     operands = (x,) if weight is None else (x, weight)
     return _forward(RmsNorm(x.shape[-1], eps), slots, rows, *operands)
 
 
-def _rms_norm_forward(x, weight, eps, slots, rows):
+def _rms_norm_forward(
+    x: jax.Array, weight: jax.Array | None, eps: float, slots: int | None, rows: int | None
+) -> tuple[jax.Array, Any]:
     return _rms_norm(x, weight, eps, slots, rows), (x, weight)
 
 
-def _rms_norm_backward(eps, slots, rows, residuals, cotangent):
+def _rms_norm_backward(
+    eps: float, slots: int | None, rows: int | None, residuals: Any, cotangent: jax.Array
+) -> Any:
     del slots, rows
     _, gradient = jax.vjp(functools.partial(rms_norm_reference, eps=eps), *residuals)
     return gradient(cotangent)
@@ -455,15 +467,19 @@ _rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _softmax(x, slots, rows):
+def _softmax(x: jax.Array, slots: int | None, rows: int | None) -> jax.Array:
     return _forward(Softmax(approximate=x.dtype.itemsize == 2), slots, rows, x)
 
 
-def _softmax_forward(x, slots, rows):
+def _softmax_forward(
+    x: jax.Array, slots: int | None, rows: int | None
+) -> tuple[jax.Array, jax.Array]:
     return _softmax(x, slots, rows), x
 
 
-def _softmax_backward(slots, rows, x, cotangent):
+def _softmax_backward(
+    slots: int | None, rows: int | None, x: jax.Array, cotangent: jax.Array
+) -> Any:
     del slots, rows
     return jax.vjp(softmax_reference, x)[1](cotangent)
 

@@ -1,18 +1,17 @@
-"""`varying_alike`: what a kernel needs under `jax.shard_map`.
+"""`varying_alike`: casts that a kernel needs under `jax.shard_map`.
 
-The model. `jax.shard_map` keeps, in each array's type, along which axes of the mesh it varies
-(`check_vma=True`, the default). A kernel's result varies wherever one of its arrays does, and the
-rule by which an array's gradient is added up over the axes that it does not vary along is that of
-`jax.lax.pcast`. So all arrays are cast to vary alike before a kernel gets them, and so is its
-result, which Pallas types as one that varies nowhere. Outside of `shard_map` nothing does, and
-nothing happens here.
+The model. `jax.shard_map` keeps in the type of each array along which axes of the mesh it varies
+(`check_vma=True`, the default). The result of a kernel varies wherever one of its arrays does, but
+Pallas gives it a type that varies nowhere. So all arrays, and the result, are cast to vary along
+the same axes. `jax.lax.pcast` then also adds up the gradient of an array over the axes that it did
+not vary along. Outside of `shard_map` no array varies, and nothing happens here.
 """
 
 import jax
 
 
 def varying_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The arrays, each varying along all axes along which one of them does."""
+    """The arrays, each cast to vary along all axes that any of them varies along."""
     axes = set().union(*(_varying(array) for array in arrays))
     missing = [tuple(sorted(axes - _varying(array))) for array in arrays]
     return tuple(

@@ -1,20 +1,28 @@
 """A kernel's schedule as plain values: trace it here, read it anywhere.
 
-`trace` is the door from JAX; `Program` and `Op` are what comes through it. `check` looks for races,
+`trace` makes a `Program` of a kernel; nothing behind it needs JAX. `check` looks for races,
 deadlocks and misused barriers in a program, for every schedule of its threads. `simulate` runs it
-on a `Machine`, which gives a `Timeline` to draw: as a figure, as a `player` to step through, or
-live, as its kernel's parameters change (`explore`, and `sweep` for pages without a kernel).
+on a `Machine`, which gives a `Timeline` to draw: as a figure, or as a `player` to step through.
+`explore` does all of this anew as a kernel's parameters change, and `sweep` does it beforehand, for
+pages without a kernel.
+
+The rooms. An arrow points from who imports to what is imported; there are no others, and
+`tests/schedule/test_imports.py` holds the modules to it.
+
+    sliders -> tracing, checking, simulating, drawing
+    tracing, checking, simulating, drawing -> arguments -> the values
+    the values: program, report, timeline, machine
 """
 
-from pipelib.schedule.check import check
-from pipelib.schedule.explore import explore, sweep
+from pipelib.schedule.checking.check import check
+from pipelib.schedule.drawing.player import Setting, player
 from pipelib.schedule.machine import H100, H200, Machine
-from pipelib.schedule.player import Setting, player
 from pipelib.schedule.program import Op, Program
 from pipelib.schedule.report import Finding, Report
-from pipelib.schedule.simulate import simulate
+from pipelib.schedule.simulating.simulate import simulate
+from pipelib.schedule.sliders import explore, sweep
 from pipelib.schedule.timeline import Span, Timeline
-from pipelib.schedule.trace import trace
+from pipelib.schedule.tracing.trace import trace
 
 __all__ = [
     "H100",

@@ -1,8 +1,8 @@
-"""What is said to a caller who gives an argument of the wrong type.
+"""`expect`: the error for an argument of the wrong type.
 
-The model. One sentence: who takes what, of what type the value is, what to do. Numbers are those of
-`numbers`, so NumPy's count too. Not covered: values of the right type that are out of range, which
-each function refuses itself.
+The model. One sentence says what the function takes, what type the value has, and what to do.
+Numbers are numbers by the standard library's `numbers`, so NumPy's are numbers too. Not covered:
+values of the right type that are out of range; each function refuses these itself.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ TIMELINE = Timeline, "a Timeline", "make one with pipelib.simulate(program, mach
 
 
 def expect(function: str, value: Any, kind: type, noun: str, remedy: str) -> None:
-    """Raises the TypeError for a value that is not of this kind, which `noun` names."""
+    """Raises a TypeError unless the value is of this type, which `noun` names."""
     if not isinstance(value, kind):
         raise wrong_type(function, value, noun, remedy)
 
 
 def wrong_type(function: str, value: Any, noun: str, remedy: str) -> TypeError:
-    """The error, for who found out otherwise."""
+    """The error itself, for a caller who tests the value in another way."""
     given = type(value).__name__
     return TypeError(f"{function} takes {noun}, not a value of type {given}: {remedy}.")

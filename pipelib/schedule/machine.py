@@ -6,18 +6,22 @@ together. Probes named below are that record's; what has none is not measured, a
 from. Nothing is fitted to a whole kernel.
 
 Under load a GPU lowers its clock (the record has it for each kernel: 1.5 to 1.8 GHz where the
-tensor core is busy), and GMEM then gives more bytes in a cycle. `machine._replace(clock_hz=...)`
+tensor core is busy), and GMEM then gives more bytes in a cycle. `machine.changed(clock_hz=...)`
 simulates that; the times of whole kernels are compared so.
 """
 
+import dataclasses
 import json
 import pathlib
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 LINE_BYTES = 128  # that L2 fetches from HBM together
+WAVEFRONT_BYTES = 128  # that the banks of shared memory give or take at once
 
 
-class Machine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Machine:
     """One GPU as `simulate` sees it; cycles are those of a multiprocessor (SM).
 
     Attributes:
@@ -59,7 +63,7 @@ class Machine(NamedTuple):
     Example:
       A question to a machine that nobody built: what if loads came at once?
 
-      >>> dream = pipelib.H200._replace(name="dream", hbm_latency_cycles=0.0)
+      >>> dream = pipelib.H200.changed(name="dream", hbm_latency_cycles=0.0)
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
       >>> program = pipelib.trace(softmax, x)
       >>> times = [pipelib.simulate(program, m) for m in (dream, pipelib.H200)]
@@ -95,9 +99,22 @@ class Machine(NamedTuple):
     transcendental_ops_per_cycle: float
     exchanges_per_cycle: float
 
+    def changed(self, **fields: Any) -> "Machine":
+        """This machine with other values of some fields: a question to a machine nobody built.
+
+        Raises:
+          TypeError: a Machine has no such field.
+        """
+        if unknown := [name for name in fields if name not in FIELDS]:
+            raise TypeError(
+                f"A Machine has no field {unknown[0]!r}, so its simulation would be no other: give"
+                f" one of {', '.join(FIELDS)}."
+            )
+        return dataclasses.replace(self, **fields)
+
     @classmethod
     def from_json(cls, text: str) -> "Machine":
-        """A machine of its fields as a JSON object; ValueError if they are not just these."""
+        """The machine whose fields a JSON object has; ValueError if it has not exactly these."""
         try:
             fields = json.loads(text)
             rates = fields.pop("wgmma_flops_per_cycle")
@@ -110,20 +127,23 @@ class Machine(NamedTuple):
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""
-        fields = self._asdict() | {"wgmma_flops_per_cycle": dict(self.wgmma_flops_per_cycle)}
+        rates = dict(self.wgmma_flops_per_cycle)
+        fields = dataclasses.asdict(self) | {"wgmma_flops_per_cycle": rates}
         return json.dumps(fields, indent=1) + "\n"
 
     def load_latency_cycles(self, l2_hits: float, size: int = LINE_BYTES) -> float:
-        """A load's mean latency when L2 has this fraction of lines: HBM's, unless it has all of
-        its lines."""
+        """A load's mean latency when L2 has this fraction of lines: HBM's unless L2 has all lines
+        of the load."""
         hits = l2_hits ** -(-size // LINE_BYTES)
         return hits * self.l2_latency_cycles + (1 - hits) * self.hbm_latency_cycles
 
     def gmem_bytes_per_cycle(
         self, active_sms: int, hbm_fraction: float, shared: bool = False
     ) -> float:
-        """An SM's share, in a cycle, when so many do the same, and HBM moves this fraction;
-        `shared` says whether they load the same."""
+        """Bytes a cycle of each of `active_sms` that do the same, if HBM moves this fraction.
+
+        `shared` says whether these SMs load the same bytes.
+        """
         share = 1 / (max(active_sms, 1) * self.clock_hz)
         l2 = self.l2_shared_bytes_per_second if shared else self.l2_bytes_per_second
         rates = [self.sm_bytes_per_cycle, l2 * share]
@@ -143,6 +163,8 @@ class Machine(NamedTuple):
         )
 
 
+FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
+
 _FOLDER = pathlib.Path(__file__).parent / "machines"
 #: The GPU that the book's numbers were measured on.
 #:
@@ -155,9 +177,9 @@ H200 = Machine.from_json((_FOLDER / "h200.json").read_text("utf-8"))
 #: same device copy (x + 1 on 4 GiB of float32, bytes read and written) measured on an H100 80GB
 #: HBM3.
 #:
-#: >>> [field for field in Machine._fields if getattr(pipelib.H100, field)
-#: ...  != getattr(pipelib.H200, field)]
-#: ['name', 'hbm_bytes_per_second']
-H100 = H200._replace(
+#: >>> pipelib.H100 == pipelib.H200.changed(
+#: ...     name=pipelib.H100.name, hbm_bytes_per_second=3.03e12)
+#: True
+H100 = H200.changed(
     name="NVIDIA H100 80GB HBM3 (its SM as measured on an H200)", hbm_bytes_per_second=3.03e12
 )

@@ -21,7 +21,7 @@ import pathlib
 from collections import Counter, defaultdict
 from typing import Any
 
-from pipelib.schedule.timeline import Span, Timeline
+from pipelib.schedule.timeline import Span, SpanKind, Timeline
 
 
 def read_profile(
@@ -110,7 +110,7 @@ def _spans(path, lane: int, events: list[dict], origin: float, offset: float) ->
             )
         place, text, start = opened.pop()
         scope = "/".join([*(outer for _, outer, _ in opened), text])
-        kind = "wait" if text.startswith("wait") else "scope"
+        kind = SpanKind.WAIT if text.startswith("wait") else SpanKind.SCOPE
         step = (seen[scope],)
         seen[scope] += 1
         spans[place] = Span(lane, start, cycle, kind, text, step=step, scope=scope)

@@ -1,63 +1,135 @@
-"""What the threads of one block do: `Program`, a pure value, and its parts.
+"""`Program`: what the threads of one block do, as a plain value.
 
-The model. A Pallas thread, traced, is straight-line code: a tuple of `Op`s in program order. An op
-names memory by `Region`s (a buffer's id and an interval for each of its dimensions) and a barrier
-by its id and the flat index in its array. Times, values of tensors and the order between threads
-are not in it. This module knows nothing of JAX; a program can be built by hand.
+The model. A traced Pallas thread is straight-line code: a tuple of `Op`s in program order. An op
+names memory by **regions** (a buffer's id, and an interval for each of its dimensions) and a
+barrier by its id and the flat index in its array. A program does not hold times, the values of
+tensors, or the order between threads. This module knows nothing of JAX: a program can be built by
+hand.
 
 ==================  ================================================================================
-kind                what it is; what `n` counts
+kind                what the op does; fields of its own
 ==================  ================================================================================
-load, store         asynchronous copies GMEM to SMEM (arrives once on its barrier) and back (note
-                    "reduces by ...": adds to what is there)
-prefetch            a copy into the L2 cache
+load                copies GMEM to SMEM asynchronously and arrives once on its barrier. It may be
+                    shared along axes of the cluster (`collective`), or write registers to a peer's
+                    SMEM (`from_registers`), perhaps adding to what is there (`combines`)
+store               copies SMEM to GMEM asynchronously, perhaps adding to what is there (`combines`)
+prefetch            copies into the L2 cache (`collective`)
 commit_group        closes the group of this thread's stores so far
-wait_store          returns once at most `n` groups are unfinished (note "read_only": unread)
-arrive, wait, test  on a barrier
-read, write         ordinary accesses of GMEM and SMEM (note "atomic ...": both at once); wavefronts
-                    of up to 128 bytes that banks of SMEM give or take one after another (None: not
-                    known)
-compute             arithmetic in registers: `flops` operations, of which `n` are transcendental,
-                    then `exchanges` of words of 32 bits between lanes
-wgmma, wgmma_wait   an asynchronous product; returns once at most `n` are unfinished
-acc_init, acc_read  an accumulator's first value; its value, once at most `n` products are
-                    unfinished
-acc_write           a new value of an accumulator
-fence               `commit_smem`: what was written is there for asynchronous readers
-registers           the thread's registers from here on: `n`
-scope_begin/_end    memory with the scope number `n` begins or ceases to exist (note "shared": for
-                    all threads of the block, which meet where it begins)
-opaque              code that only the device understands; its regions are whole buffers
+wait_store          returns once at most `pending` groups are unfinished; with `read_only`, once the
+                    others have been read
+arrive, wait, test  works on a barrier
+read, write         accesses GMEM or SMEM ordinarily. The banks of SMEM serve it in `wavefronts` of
+                    up to 128 bytes, one after another. An atomic operation (`combines`) is a write
+                    that also reads
+compute             does arithmetic in registers: `flops` operations, `transcendental` of them
+                    transcendental functions, then lanes pass each other `exchanges` words of 32
+                    bits
+wgmma               starts a product on the tensor core
+wgmma_wait          returns once at most `pending` products are unfinished
+acc_init            gives an accumulator its first value
+acc_read            reads an accumulator, once at most `pending` products are unfinished
+acc_write           gives an accumulator a new value
+fence               is `commit_smem`: asynchronous readers see what was written before it
+registers           gives the thread this many `registers` from here on (`action` says which way)
+scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` scope is that of all
+                    threads of the block, which meet where it begins
+opaque              is code that only the device understands (`function`); its regions are whole
+                    buffers
 ==================  ================================================================================
 
-`phase` is a count, not a parity. Of a wait or a test: how many phases of this barrier the thread
-has waited for before. Of an arrival (`arrive`, `load`): how many arrivals the thread itself has
-made there before. Not covered: how the arrivals of several threads add up to phases, which is the
-reader's to find out.
+`phase` is a count, not a parity. For a wait or a test it says how many phases of this barrier the
+thread has waited for before. For an arrival (`arrive`, `load`) it says how many arrivals the thread
+itself has made there before. Not covered: how the arrivals of several threads add up to phases; the
+reader finds this out.
 
-A cluster. The blocks of one cluster are one program: `threads` has those of its first block, then
-those of the next. Each block has SMEM and barriers of its own (`block` says whose); GMEM is all's.
-An arrival on a barrier with `peers` arrives on each of these (its own is among them), and its
-`arrivals` count those of all. A load with `peers` is a multicast: it writes the regions `writes`,
-its part in each peer's SMEM, and its bytes count on the barrier of each; its own barrier's phase
-is complete when it has arrived and the corresponding loads of all peers have landed there too.
+A cluster. The blocks of one cluster are one program: `threads` lists the threads of the first
+block, then those of the next. Each block has SMEM and barriers of its own (`block` says whose);
+all share GMEM. An arrival on a barrier with `peers` arrives on each of these (its own barrier is
+among them), and `arrivals` counts the arrivals from all blocks. A load with `peers` is a multicast:
+it writes the regions `writes`, its part in each peer's SMEM, and its bytes count on the barrier of
+each peer. The phase of its own barrier is complete when it has arrived and the corresponding loads
+of all peers have landed there too.
 Source: this project's own.
 """
 
+import dataclasses
+import enum
 import json
 import pathlib
 from collections import Counter
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-FORMAT = 3
+FORMAT = 4
 
 
-class Region(NamedTuple):
+class Engine(enum.StrEnum):
+    """What works for a thread, which goes on meanwhile; the value is the name of its lane."""
+
+    LOADS = "TMA loads"
+    STORES = "TMA stores"
+    TENSOR_CORE = "tensor core"
+
+
+class Kind(enum.StrEnum):
+    """What an op does; equal to its name, so `op.kind == "load"` holds.
+
+    The one table of kinds: `engine` is what works on memory for the thread, None if the thread
+    itself does; `is_copy` says whether that engine is TMA, which clips its accesses of GMEM. What
+    order, simulation and words make of a kind is a `match` in each, which a type checker and
+    `tests/schedule/test_kinds.py` hold against this list.
+    """
+
+    engine: Engine | None
+    is_copy: bool
+
+    def __new__(cls, name: str, engine: Engine | None = None) -> "Kind":
+        """A kind of this name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.engine = name, engine
+        kind.is_copy = engine in (Engine.LOADS, Engine.STORES)
+        return kind
+
+    LOAD = "load", Engine.LOADS
+    STORE = "store", Engine.STORES
+    PREFETCH = "prefetch", Engine.LOADS
+    COMMIT_GROUP = "commit_group"
+    WAIT_STORE = "wait_store"
+    ARRIVE = "arrive"
+    WAIT = "wait"
+    TEST = "test"
+    READ = "read"
+    WRITE = "write"
+    COMPUTE = "compute"
+    WGMMA = "wgmma", Engine.TENSOR_CORE
+    WGMMA_WAIT = "wgmma_wait"
+    ACC_INIT = "acc_init"
+    ACC_READ = "acc_read"
+    ACC_WRITE = "acc_write"
+    FENCE = "fence"
+    REGISTERS = "registers"
+    SCOPE_BEGIN = "scope_begin"
+    SCOPE_END = "scope_end"
+    OPAQUE = "opaque"
+
+    __repr__ = str.__repr__  # a report's reader sees 'load', as in JSON
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a kind of op, so neither check nor simulate would know what it does:"
+            f" give one of {', '.join(cls)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Region:
     """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape.
 
-    It may reach beyond the buffer, as the op says it: `check` tells what is left out there, and
-    what is a fault. What is no box (every other row, columns of a reshaped ref) is several regions
-    of an ordinary access, or else one around it, which is then not exact.
+    The box is what the op says, so it may reach beyond the buffer; `check` tells which parts the
+    hardware leaves out and which are a fault. What is not a box (every other row, columns of a
+    reshaped ref) is several regions of an ordinary access, or else one box around it, which is then
+    not exact.
     """
 
     buffer: int
@@ -65,13 +137,14 @@ class Region(NamedTuple):
     is_exact: bool = True
 
 
-class Buffer(NamedTuple):
-    """An allocation; `thread` and `scope` are None if it is of all threads, of the whole kernel.
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """An allocation. `thread` and `scope_id` are None if all threads have it, all the time.
 
-    `block` is that of the cluster whose memory it is, None for GMEM. Memory is numbered `slots` of
-    equal size along its first dimension if that is only ever taken one at a time. `role` says of
-    GMEM whether the kernel was given it initialised ("in"), is to fill it ("out"), both ("in/out")
-    or only has it while it runs ("scratch"); of other memory it is empty.
+    `block` is the block of the cluster that has this memory, None for GMEM. `slots` is the number
+    of equal parts along the first dimension, if the program only ever takes one of these at a time.
+    `role` says whether a kernel gets its GMEM initialised ("in"), has to fill it ("out"), both
+    ("in/out"), or only has it while it runs ("scratch"); it is empty for other memory.
     """
 
     id: int
@@ -82,13 +155,14 @@ class Buffer(NamedTuple):
     bytes: int
     slots: int | None = None
     thread: int | None = None
-    scope: int | None = None
+    scope_id: int | None = None
     block: int | None = None
     role: str = ""
 
 
-class Barrier(NamedTuple):
-    """An array of `count` barriers, each of whose phases takes `arrivals` arrivals.
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """An array of `count` barriers; each phase of one takes `arrivals` arrivals.
 
     `cluster` names the axes along which an arrival is spread, `peers` the barriers that get it.
     """
@@ -99,16 +173,43 @@ class Barrier(NamedTuple):
     count: int
     cluster: tuple[str, ...] = ()
     thread: int | None = None
-    scope: int | None = None
+    scope_id: int | None = None
     block: int | None = None
     peers: tuple[int, ...] = ()
 
 
-class Op(NamedTuple):
-    """One operation of a thread; what does not apply to its kind is None, 0 or empty.
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation of a thread; fields that do not apply to its kind are None, 0 or empty.
 
-    `step` has the counters of the loops around it, innermost first; `line` is "file:line" of the
-    innermost frame that is neither JAX's nor an emitter's; `scope` the names of the named scopes.
+    Attributes:
+      kind: what it does; the name of a kind becomes that `Kind`.
+      thread: its number in the program.
+      reads, writes: the regions of memory.
+      barrier, index, phase: the barrier's array, the flat index there, and the count of phases. The
+        latter two mean nothing where `barrier` is None.
+      step: the counters of the loops around it, innermost first.
+      line: "file:line" of the innermost frame that belongs neither to JAX nor to an emitter.
+      scope: the names of the named scopes.
+      bytes: what it moves, or what a scope allocates.
+      peers: the barriers of a multicast load.
+      scope_id: the number of the memory's scope that begins or ends.
+      shared: whether all threads of the block have that scope together.
+      flops, transcendental, exchanges: operations of arithmetic, how many of them are
+        transcendental functions, and words of 32 bits that lanes pass each other.
+      wavefronts: of an access of SMEM; None if they are not known.
+      combines: the operation, as "add", by which a store, an atomic write or a load from registers
+        combines its value with the value in memory; empty if it overwrites that value.
+      from_registers: whether a load copies registers, not GMEM.
+      collective: axes of the cluster along which blocks share a load or a prefetch.
+      pending: how many groups or products may be unfinished when a wait returns; None if the op
+        waits for nothing.
+      read_only: whether a `wait_store` waits until stores have read their SMEM, not written GMEM.
+      registers, action: what a lane has from here on; "increase" or "decrease".
+      function: the name of opaque code.
+
+    Raises:
+      ValueError: a `kind` that does not exist.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -118,30 +219,52 @@ class Op(NamedTuple):
       (1024, (0,), 'produced.0')
     """
 
-    kind: str
+    # First what differs from op to op of one equation, then what does not: see `Compiler.emitter`.
+    kind: Kind
     thread: int
     reads: tuple[Region, ...] = ()
     writes: tuple[Region, ...] = ()
     barrier: int | None = None
-    index: int | None = None
-    phase: int | None = None
+    index: int = 0
+    phase: int = 0
     step: tuple[int, ...] = ()
     line: str | None = None
     scope: str = ""
     bytes: int = 0
-    flops: int = 0
-    n: int | None = None
-    note: str = ""
     peers: tuple[int, ...] = ()
+    scope_id: int | None = None
+    shared: bool = False
+    flops: int = 0
+    transcendental: int = 0
     exchanges: int = 0
+    wavefronts: int | None = None
+    combines: str = ""
+    from_registers: bool = False
+    collective: tuple[str, ...] = ()
+    pending: int | None = None
+    read_only: bool = False
+    registers: int | None = None
+    action: str = ""
+    function: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.kind) is not Kind:
+            object.__setattr__(self, "kind", Kind(self.kind))
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The single barrier of an op that is on one: the array's id, and the index there."""
+        assert self.barrier is not None, f"{self.kind} is on no barrier"
+        return self.barrier, self.index
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Program:
     """All that one block, or one cluster of blocks, does.
 
     `threads` has the ops of each Pallas thread of each of the `blocks`. `smem_bytes` is the most
     that a block allocates at once; `registers` what each thread asked for last, if it did.
-    `truncated` has the threads whose ops end in the middle of a loop.
+    `truncated` lists the threads whose ops end in the middle of a loop.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -178,11 +301,19 @@ class Program(NamedTuple):
             lines += [f"  {self.describe(op)}" for op in ops]
         return "\n".join(lines)
 
+    def renamed(self, name: str) -> "Program":
+        """This program under another name, for a figure's title.
+
+        Example:
+          >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
+          >>> pipelib.trace(softmax, x).renamed("Two slots").name
+          'Two slots'
+        """
+        return dataclasses.replace(self, name=name)
+
     def describe(self, op: Op) -> str:
         """An op of this program on one line, with names for numbers."""
-        words = [op.kind]
-        if op.n is not None and op.kind not in ("read", "write"):
-            words.append(str(op.n))
+        words = [op.kind, *_quantity(op)]
         for verb, regions in (("reads", op.reads), ("writes", op.writes)):
             if regions:
                 more = f" and {len(regions) - 2} more" if len(regions) > 4 else ""
@@ -190,10 +321,19 @@ class Program(NamedTuple):
                 words += [verb, ", ".join(map(self.index_of, shown)) + more]
         if op.barrier is not None:
             words.append(f"on {self.barriers[op.barrier].name}[{op.index}] #{op.phase}")
-        words += [f"({op.note})"] if op.note else []
+        remark = _remark(op)
+        words += [f"({remark})"] if remark else []
         words += [step_name(op.step)] if op.step else []
         words += [f"in {op.scope}"] if op.scope else []
         return " ".join(words) + (f"  [{op.line}]" if op.line else "")
+
+    def label(self, op: Op) -> str:
+        """An op of this program in a few words, for a figure: what it does to which buffer."""
+        regions = op.writes or op.reads
+        words = f"{op.kind} {self.buffers[regions[0].buffer].name}" if regions else str(op.kind)
+        if op.wavefronts is not None:
+            return f"{words}, {op.wavefronts} wavefronts"
+        return f"{words}, {op.bytes} bytes" if op.kind in (Kind.LOAD, Kind.STORE) else words
 
     def index_of(self, region: Region) -> str:
         """A region of this program as an index of its buffer."""
@@ -201,17 +341,17 @@ class Program(NamedTuple):
         return f"{self.buffers[region.buffer].name}[{box}]"
 
     def to_json(self) -> str:
-        """The program as JSON text, an op as a list of its fields in order."""
-        return json.dumps(dict(self._asdict(), format=FORMAT))
+        """The program as JSON text: the fields by their names, without those at their defaults."""
+        return json.dumps(dict(_saved(self), format=FORMAT))
 
     @classmethod
     def from_json(cls, text: str) -> "Program":
-        """The program that `to_json` wrote; ValueError if it was another version's, or no one's."""
+        """The program that `to_json` wrote; ValueError if the text is anything else."""
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(
-                f"This text is no JSON ({error}), so there is no Program in it: give what to_json"
+                f"This text is not JSON ({error}), so there is no Program in it: give what to_json"
                 " returned or save wrote."
             ) from error
         found = fields.pop("format", None) if isinstance(fields, dict) else None
@@ -221,8 +361,8 @@ class Program(NamedTuple):
                 " the kernel again and save that."
             )
         try:
-            return cls(**_parts(fields))
-        except (KeyError, TypeError) as error:
+            return _program(fields)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"This JSON has format {FORMAT}, but not the fields of a Program ({error!r}), so it"
                 " was changed since: trace the kernel again and save that."
@@ -243,21 +383,84 @@ def step_name(step: tuple[int, ...]) -> str:
     return f"step {', '.join(map(str, reversed(step)))}"
 
 
-def _parts(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a program from those of its JSON."""
-    fields = {name: _tuples(value) for name, value in fields.items()}
-    return fields | {
-        "threads": tuple(tuple(map(_op, ops)) for ops in fields["threads"]),
-        "buffers": tuple(Buffer(*buffer) for buffer in fields["buffers"]),
-        "barriers": tuple(Barrier(*barrier) for barrier in fields["barriers"]),
+# Words. Every text that shows an op gets them here.
+
+
+def _quantity(op: Op) -> list[str]:
+    """The number that `describe` puts behind the kind, if the kind has one."""
+    match op.kind:
+        case Kind.WAIT_STORE | Kind.WGMMA_WAIT | Kind.ACC_READ:
+            number = op.pending
+        case Kind.REGISTERS:
+            number = op.registers
+        case Kind.SCOPE_BEGIN | Kind.SCOPE_END:
+            number = op.scope_id
+        case Kind.COMPUTE:
+            number = op.transcendental
+        case _:
+            number = None
+    return [] if number is None else [str(number)]
+
+
+def _remark(op: Op) -> str:
+    """What `describe` says of an op in brackets."""
+    combines = "reduces by" if op.kind == Kind.STORE else "atomic"
+    words = [
+        f"collective {', '.join(op.collective)}" if op.collective else "",
+        "from registers" if op.from_registers else "",
+        f"{combines} {op.combines}" if op.combines else "",
+        "read_only" if op.read_only else "",
+        "shared" if op.shared else "",
+        op.action,
+        op.function,
+    ]
+    return ", ".join(filter(None, words))
+
+
+# JSON.
+
+_FIELDS = {
+    cls: [(field.name, field.default) for field in dataclasses.fields(cls)]
+    for cls in (Program, Op, Region, Buffer, Barrier)
+}
+
+
+def _saved(value: Any) -> Any:
+    """A value of this module as JSON has it: fields by name, but for those at their defaults."""
+    if isinstance(value, tuple):
+        return [_saved(part) for part in value]
+    if (fields := _FIELDS.get(type(value))) is None:
+        return value
+    pairs = ((name, getattr(value, name), default) for name, default in fields)
+    return {name: _saved(held) for name, held, default in pairs if held != default}
+
+
+def _program(fields: dict[str, Any]) -> Program:
+    """The program that has these fields in JSON."""
+    parts: dict[str, Any] = {}
+    for name, value in fields.items():
+        match name:
+            case "threads":
+                parts[name] = tuple(tuple(map(_op, ops)) for ops in value)
+            case "buffers":
+                parts[name] = tuple(Buffer(**_tuples(buffer)) for buffer in value)
+            case "barriers":
+                parts[name] = tuple(Barrier(**_tuples(barrier)) for barrier in value)
+            case _:
+                parts[name] = _tuples(value)
+    return Program(**parts)
+
+
+def _op(fields: dict[str, Any]) -> Op:
+    regions = {
+        name: tuple(Region(**_tuples(region)) for region in fields.get(name, ()))
+        for name in ("reads", "writes")
     }
+    return Op(**_tuples(fields) | regions)
 
 
 def _tuples(value: Any) -> Any:
+    """A value of JSON with tuples for lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(part) for name, part in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _op(fields: tuple) -> Op:
-    op = Op(*fields)
-    regions = lambda found: tuple(Region(*region) for region in found)
-    return op._replace(reads=regions(op.reads), writes=regions(op.writes))

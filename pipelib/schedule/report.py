@@ -1,8 +1,9 @@
 """`Finding` and `Report`: what is wrong with a program, in words.
 
-The model. A finding is one fault: its kind, the ops that show it first, a sentence on the cause and
-one on the remedy. The same fault at later steps (the same kind and the same source lines) is
-counted, not listed again. A report is the findings of one program, gravest kinds first.
+The model. A **finding** is one fault: its kind, the ops that show it first, a sentence on the cause
+and a sentence on the remedy. The same fault at later steps (the same kind and the same source
+lines) is counted, not listed again. A **report** has the findings of one program, gravest kinds
+first.
 
 ===================  ===============================================================================
 kind                 what is wrong
@@ -22,7 +23,7 @@ import html
 import linecache
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from pipelib.schedule.program import Op, Program, step_name
 
@@ -32,11 +33,12 @@ KINDS = (
 )  # fmt: skip
 
 
-class Finding(NamedTuple):
-    """One fault; `ops` are those of its first occurrence, `count` is how often it occurs.
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault: `ops` show its first occurrence, `count` says how often it occurs.
 
-    Thread, step and source line are those of the ops. `where` names the buffer or the barrier that
-    it is about, if one; `slot` is the slot of the ring, if it has any.
+    The ops have the threads, steps and source lines. `where` names the buffer or the barrier, if
+    the fault is about one, and `slot` the slot of a ring.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
@@ -60,6 +62,7 @@ class Finding(NamedTuple):
         return f"{self.kind}: {self.cause} {self.remedy}"
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The findings of one program, an iterable; `ok` if there are none.
 
@@ -73,9 +76,13 @@ class Report:
       (False, {'barrier-misuse'})
     """
 
-    def __init__(self, program: Program, findings: tuple[Finding, ...], notes: tuple[str, ...]):
-        self.program, self.notes = program, notes
-        self.findings = tuple(sorted(findings, key=lambda f: KINDS.index(f.kind)))
+    program: Program
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        by_kind = sorted(self.findings, key=lambda finding: KINDS.index(finding.kind))
+        object.__setattr__(self, "findings", tuple(by_kind))
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -100,7 +107,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The last line of `str`: how many findings, in which block of a grid of several."""
+        """The last line of `str`, which counts the findings and names the block."""
         ops = sum(map(len, self.program.threads))
         seen = f"{count(ops, 'op')} of {count(len(self.program.threads), 'thread')} checked"
         found = count(len(self), "finding") if self.findings else "no finding"
@@ -124,7 +131,7 @@ class Report:
         where = [op.line or "at an unknown line", thread_name(self.program, op.thread)]
         where += [step_name(op.step)] if op.step else []
         where += [f"in {op.scope}"] if op.scope else []
-        what = self.program.describe(op._replace(line=None, step=(), scope=""))
+        what = self.program.describe(replace(op, line=None, step=(), scope=""))
         file, _, number = (op.line or "").rpartition(":")
         source = linecache.getline(file, int(number)).strip() if file else ""
         return ", ".join(where), what, source
@@ -149,14 +156,14 @@ class Report:
 
 
 def thread_name(program: Program, thread: int) -> str:
-    """How a report calls a thread: with its block, if there are several."""
+    """What a report calls a thread: with its block, if there are several."""
     each = len(program.threads) // program.blocks
     block = f"block {thread // each} of the cluster, " if program.blocks > 1 else ""
     return f"{block}thread {thread % each}"
 
 
 def _within_grid(program: Program) -> str:
-    """Where in its grid a program is from, since the others may have faults that it has not."""
+    """Which block of its grid a program is: other blocks may have other faults."""
     if math.prod(program.grid) <= 1 or not program.block:
         return ""
     which = "cluster" if program.blocks > 1 else "block"
@@ -164,7 +171,7 @@ def _within_grid(program: Program) -> str:
 
 
 def truncation(program: Program) -> str:
-    """What a truncated program lacks."""
+    """Which threads' ends a truncated program lacks."""
     names = ", ".join(thread_name(program, thread) for thread in program.truncated)
     ends = "the end of {} is" if len(program.truncated) == 1 else "the ends of {} are"
     return f"truncated: {ends.format(names)} missing"
@@ -173,25 +180,3 @@ def truncation(program: Program) -> str:
 def count(number: int, noun: str) -> str:
     """The number with its noun."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-class Findings:
-    """Collects findings; of those that are alike, the first is kept and the rest are counted."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple, Finding] = {}
-
-    def add(
-        self, kind: str, ops: tuple[Op, ...], cause: str, remedy: str, where: str = "",
-        slot: int | None = None,
-    ) -> None:  # fmt: skip
-        """Notes a fault; faults are alike if kind, place and the ops' kinds and lines are."""
-        alike = (kind, where, *((op.kind, op.line, op.scope) for op in ops))
-        if seen := self._found.get(alike):
-            self._found[alike] = seen._replace(count=seen.count + 1)
-        else:
-            self._found[alike] = Finding(kind, ops, cause, remedy, where, slot)
-
-    def all(self) -> tuple[Finding, ...]:
-        """What was found, in the order of first occurrence."""
-        return tuple(self._found.values())

@@ -18,44 +18,77 @@ wgmma      the tensor core multiplies
 scope      a named scope of a thread, around other spans
 =========  =========================================================================================
 
-Statistics. A lane is *busy* while it does anything but wait (copies in flight count), *waiting*
-while a thread waits, and the rest is *bubble*. A *step* is one turn of the innermost loop in which
-a thread waits. The *steady state* of a thread leaves out as many steps at both ends as the rings
-have slots, or a quarter if there are too few.
+Statistics. A lane is **busy** while it does anything but wait (copies in flight count), **waiting**
+while a thread waits, and the rest is **bubble**. A **step** is one turn of the innermost loop in
+which a thread waits. The **steady state** of a thread leaves out as many steps at both ends as the
+rings have slots, or a quarter of the steps if there are too few.
 
-Cycles a step are a rate, the slope of time over steps (Theil and Sen's): for each two of these
-steps, the time from the one to the other over the number of steps between them, and of all these
-the median. The two are a whole number of the ring's turns apart, if there are so many steps, so
-that steps that differ in turns cost their mean; they are 32 steps apart at most. Being a median, it
-does not heed what is left of the prologue or the drain. Nor does it count what lies between two
-tiles of a persistent kernel, since the two steps are of the same tile: the rate is that within a
-tile, though the steady state's window goes over many. (Tiles of one or two steps have no rate of
-their own; there, all steps are taken for those of one tile.) A long step among those of one tile
-counts by its share if it comes often, and not if it comes once. Waves of the grid are in no
-timeline of one block.
+Cycles a step are a rate, the slope of time over steps (Theil and Sen's): the median, over pairs of
+steps, of elapsed time per step. The steps of a pair are a whole number of the ring's turns apart,
+if there are enough steps, so that steps that differ by their slot cost their mean. They are 32
+steps apart at most. The median ignores what is left of the prologue or the drain. Both steps of a
+pair are in the same tile of a persistent kernel, so the time between two tiles does not count: the
+rate is the rate within a tile, though the steady state's window goes over many tiles. (Tiles of one
+or two steps have no rate of their own; there, all steps count as steps of one tile.) Long steps of
+a tile count by their share if they come often, and not if there is one. A timeline of one block
+does not have the waves of the grid.
 
-What bounds it. A unit is what bounds a kernel if it is busy 90 % of the steady state, and of two
-the busier: the tensor core by its lane, the memory's bandwidth by `Timeline.gmem`. If neither is,
-it is what the thread of the steady state waits for most, or that thread's own work, if it works
-more than it waits for any one thing. Waits for loads are the bandwidth's if most loads start later
-than they were asked for, and else the latency's.
+What bounds it. A unit bounds a kernel if it is busy 90 % of the steady state; of two such units,
+the busier one does. The units are the tensor core, by its lane, and the memory's bandwidth, by
+`Timeline.gmem`. If neither is so busy, the kernel is bound by what the thread of the steady state
+waits for most, or by that thread's own work if it works more than it waits for any one thing. Waits
+for loads are a matter of bandwidth if most loads start later than they were asked for, and else of
+latency.
+
+Drawing is another room's work, `drawing`, which reads timelines. The methods `plot`, `player` and
+`to_perfetto` only hand over to it, since whoever has a timeline in a notebook wants to see it. They
+import it when they are called: this module needs nothing but Python.
 Source: this project's own.
 """
 
+import enum
 import itertools
 import pathlib
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pipelib.schedule.player import Player
+    from pipelib.schedule.drawing.player import Player
 
 
-class Span(NamedTuple):
+class SpanKind(enum.StrEnum):
+    """What a lane does in a span; equal to its name, so `span.kind == SpanKind.WAIT` holds."""
+
+    LOAD = "load"
+    STORE = "store"
+    WGMMA = "wgmma"
+    COMPUTE = "compute"
+    ACCESS = "access"
+    ISSUE = "issue"
+    WAIT = "wait"
+    SCOPE = "scope"
+
+    __repr__ = str.__repr__
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a kind of span, so there is no colour for it: give one of"
+            f" {', '.join(cls)}."
+        )
+
+
+# What TMA and the tensor core do, while the thread that asked for it goes on.
+ENGINES = (SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
     """One thing that a lane did; `lane` is an index into `Timeline.lanes`, times are in cycles.
 
     `thread` and `op` say which op of the program it is, None if it was measured; `slot` of the
@@ -70,7 +103,7 @@ class Span(NamedTuple):
     lane: int
     start: float
     stop: float
-    kind: str
+    kind: SpanKind
     text: str = ""
     slot: int | None = None
     step: tuple[int, ...] = ()
@@ -80,9 +113,13 @@ class Span(NamedTuple):
     cause: int | None = None
     scope: str = ""
 
+    def __post_init__(self) -> None:
+        if type(self.kind) is not SpanKind:
+            object.__setattr__(self, "kind", SpanKind(self.kind))
+
 
 class _Step(NamedTuple):
-    """What a thread does in a step of a loop; `outer` are the counters of the loops around."""
+    """What a thread does in a step of a loop; `outer` are the counters of the loops around it."""
 
     outer: tuple[int, ...]
     spans: list[Span]
@@ -92,7 +129,8 @@ class _Step(NamedTuple):
         return self.spans[0].start
 
 
-class LaneUse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LaneUse:
     """What fractions of a window a lane is busy, waiting and idle; they sum to 1."""
 
     lane: str
@@ -101,11 +139,12 @@ class LaneUse(NamedTuple):
     bubble: float
 
 
-class Steady(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Steady:
     """The steady state: the thread it is seen from (a lane), its window and its cycles a step.
 
-    The window may go over several tiles of a persistent kernel; a step's cycles are those within
-    one. The module's docstring says how they are found.
+    The window may go over several tiles of a persistent kernel; the cycles a step are the rate
+    within one. The module's docstring says how they are found.
     """
 
     lane: int
@@ -114,16 +153,17 @@ class Steady(NamedTuple):
     cycles_per_step: float
 
 
-class Timeline(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Timeline:
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
     `source` is "simulated" or "measured", `machine` the name of what it ran on. `truncated` says
-    that the end is missing, `stuck` that there is none, since threads wait for ever, and `notes`
-    what else the reader of a figure must know. `gmem` has, for each SM that was simulated, the uses
-    of its way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access,
-    which stops when its bytes have moved and is as long as they take at the SM's share of the
-    card's bandwidth. Uses overlap where an SM catches up on what it did not use before. It is empty
-    where nothing says so, as in a measured timeline.
+    that the end is missing, `stuck` that there is none because threads wait for ever. `notes` say
+    what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of its
+    way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A use
+    stops when its bytes have moved, and is as long as they take at the SM's share of the card's
+    bandwidth. Uses overlap where an SM catches up on bandwidth that it did not use before. `gmem`
+    is empty where this is not known, as in a measured timeline.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -178,9 +218,9 @@ class Timeline(NamedTuple):
         waited: list[list] = [[] for _ in self.lanes]
         for span in self.spans:
             piece = max(span.start, start), min(span.stop, stop)
-            # Of what was measured, scopes are all there is; what was simulated is within them.
-            if piece[0] < piece[1] and (span.kind != "scope" or self.source == "measured"):
-                (waited if span.kind == "wait" else done)[span.lane].append(piece)
+            # A measured timeline has scopes only; in a simulated one they frame other spans.
+            if piece[0] < piece[1] and (span.kind != SpanKind.SCOPE or self.source == "measured"):
+                (waited if span.kind == SpanKind.WAIT else done)[span.lane].append(piece)
         uses = []
         for lane, busy, waiting in zip(self.lanes, done, waited):
             wait = _covered(waiting) / length if length else 0.0
@@ -203,19 +243,19 @@ class Timeline(NamedTuple):
         """The steps of each thread's innermost loop that waits, in order."""
         found: defaultdict[int, list[Span]] = defaultdict(list)
         for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
-            drawn_only = span.kind == "scope" and self.source == "simulated"
-            if span.step and span.kind not in _ENGINES and not drawn_only:
+            drawn_only = span.kind == SpanKind.SCOPE and self.source == "simulated"
+            if span.step and span.kind not in ENGINES and not drawn_only:
                 found[span.lane].append(span)
         steps = {}
         for lane, spans in found.items():
-            waits = [span for span in spans if span.kind == "wait"]
+            waits = [span for span in spans if span.kind == SpanKind.WAIT]
             depth = max(len(span.step) for span in waits or spans)
             inside = [span for span in spans if len(span.step) >= depth]
             # Loops within a step are part of it.
             groups = itertools.groupby(inside, lambda span: span.step[-depth:])
             each = [_Step(counters[1:], [*group]) for counters, group in groups]
             # A prologue only issues, the steps after it also wait.
-            steps[lane] = [s for s in each if any(span.kind != "issue" for span in s.spans)]
+            steps[lane] = [s for s in each if any(span.kind != SpanKind.ISSUE for span in s.spans)]
         return steps
 
     def bound(self) -> str:
@@ -236,27 +276,27 @@ class Timeline(NamedTuple):
         lane = steady.lane if steady else self._busiest_thread(uses)
         waits, use = self._waits(lane, start, stop), uses[lane]
         if waits:
-            (kind, text), cycles = waits.most_common(1)[0]
+            (kind, text), cycles = max(waits.items(), key=lambda item: item[1])
             fraction = cycles / (stop - start)
             if fraction >= use.busy:
                 what = _CAUSES.get(kind, "waiting")
-                if kind == "load":
+                if kind == SpanKind.LOAD:
                     what += " bandwidth" if self._loads_queue(start, stop) else " latency"
                 return f"{what}: {fraction:.0%} of {where} {use.lane} {text}"
         return f"{use.lane}: busy {use.busy:.0%} of {where} with its own work"
 
     def _busiest_thread(self, uses: tuple[LaneUse, ...]) -> int:
         """The lane of the thread that works most."""
-        threads = {span.lane for span in self.spans if span.kind not in _ENGINES}
+        threads = {span.lane for span in self.spans if span.kind not in ENGINES}
         return max(threads, key=lambda lane: uses[lane].busy, default=0)
 
-    def _waits(self, lane: int, start: float, stop: float) -> Counter:
+    def _waits(self, lane: int, start: float, stop: float) -> "dict[_Reason, float]":
         """Cycles of a window that a lane waits, by cause's kind and by text."""
-        waits: Counter = Counter()
+        waits: defaultdict[_Reason, float] = defaultdict(float)
         for span in self.spans:
             inside = min(span.stop, stop) - max(span.start, start)
-            if span.kind == "wait" and inside > 0 and span.lane == lane:
-                text, kind = span.text.partition("[")[0], ""
+            if span.kind == SpanKind.WAIT and inside > 0 and span.lane == lane:
+                text, kind = span.text.partition("[")[0], None
                 if self.source == "measured":
                     text = f"is in the scope {span.scope}"
                 if span.cause is not None:
@@ -268,48 +308,49 @@ class Timeline(NamedTuple):
 
     def _loads_queue(self, start: float, stop: float) -> bool:
         """Whether most loads of a window start later than they were asked for."""
-        asked = {(s.thread, s.op): s.stop for s in self.spans if s.kind == "issue"}
-        loads = [s for s in self.spans if s.kind == "load" and start <= s.start < stop]
+        asked = {(s.thread, s.op): s.stop for s in self.spans if s.kind == SpanKind.ISSUE}
+        loads = [s for s in self.spans if s.kind == SpanKind.LOAD and start <= s.start < stop]
         return 2 * sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads) > len(loads)
 
     def plot(self, **options: Any) -> "Figure":
         """This timeline as a matplotlib figure; the options are those of `plot.plot`."""
-        from pipelib.schedule.plot import plot
+        from pipelib.schedule.drawing.plot import plot
 
         return plot(self, **options)
 
     def player(self, **options: Any) -> "Player":
         """This timeline as an HTML figure to step through; the options are `player.player`'s."""
-        from pipelib.schedule.player import Setting, player
+        from pipelib.schedule.drawing.player import Setting, player
 
         return player([Setting({}, self)], **options)
 
     def to_perfetto(self, path: str | pathlib.Path) -> None:
         """Writes this timeline as a trace that ui.perfetto.dev and chrome://tracing open."""
-        from pipelib.schedule.perfetto import write
+        from pipelib.schedule.drawing.perfetto import write
 
         write(self, path)
 
 
 def duration(timeline: Timeline, microseconds: str = "us") -> str:
-    """How long it takes, with this word for microseconds, or when it stops if threads wait for
-    ever."""
+    """How long a timeline is, in cycles and microseconds; if it is stuck, when it stops."""
     cycles = f"{timeline.cycles:,.0f} cycles"
     if timeline.stuck:
         return f"stops at {cycles}"
     return f"{cycles}, {timeline.microseconds:,.2f} {microseconds}"
 
 
-_ENGINES = "load", "store", "wgmma"  # what TMA and the tensor core do
 _FARTHEST = 32  # steps between the two that make a slope
-_CAUSES = {
-    "load": "memory", "store": "stores", "wgmma": "tensor core", "issue": "synchronisation",
-    "wait": "synchronisation",
+# Why a thread waits: the kind of span that ends its wait, and what the wait is called.
+_Reason = tuple[SpanKind | None, str]
+# What a thread waits for, by the kind of span that ends its wait.
+_CAUSES: dict[SpanKind | None, str] = {
+    SpanKind.LOAD: "memory", SpanKind.STORE: "stores", SpanKind.WGMMA: "tensor core",
+    SpanKind.ISSUE: "synchronisation", SpanKind.WAIT: "synchronisation",
 }  # fmt: skip
 
 
 def _used(uses: Iterable[tuple[float, float]], start: float, stop: float) -> float:
-    """What fraction of a window uses take, all of it at most."""
+    """The fraction of a window that uses take, 1 at most."""
     inside = (min(end, stop) - max(begin, start) for begin, end in uses)
     return min(1.0, sum(length for length in inside if length > 0) / (stop - start))
 
@@ -325,7 +366,7 @@ def _covered(pieces: Iterable[tuple[float, float]]) -> float:
 
 
 def _cycles_per_step(steps: list[_Step], slots: int) -> float | None:
-    """The median of the slopes between two steps of a run, by all that each step does."""
+    """The median of the slopes between two steps of a run, over all things that steps do."""
     runs = [[*run] for _, run in itertools.groupby(steps, lambda step: step.outer)]
     if max(map(len, runs)) < 3:
         runs = [steps]
@@ -344,7 +385,7 @@ def _cycles_per_step(steps: list[_Step], slots: int) -> float | None:
 
 
 def _starts(step: list[Span]) -> dict[tuple, float]:
-    """When each thing that a step does starts, by its kind, line, scope and number of these."""
+    """When each thing that a step does starts, by its kind, line, scope and number among equals."""
     starts, seen = {}, Counter()
     for span in step:
         key = span.kind, span.line, span.scope

@@ -25,15 +25,14 @@ from benchmarks.contenders import (
     UNTIMED,
     UPSTREAM,
     Plan,
-    sources,
 )
-from pipelib.bench.provenance import code_digest
-from pipelib.kernels import tuned
-from pipelib.kernels.ladder import RUNGS
-from pipelib.kernels.products import Problem
-from pipelib.kernels.tune import Row
-from pipelib.kernels.workers import Failed
-from pipelib.measured import ladder
+from pipelib.kernels.matmul import tuned
+from pipelib.tuning import record
+from pipelib.tuning.products import Problem
+from pipelib.tuning.rows import Row
+from pipelib.tuning.workers import Failed
+from pipelib_book.matmul_ladder import RUNGS
+from pipelib_book.measured import ladder
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("*/matmul.json"))
@@ -89,7 +88,7 @@ def group_of(*behaviours, sustained_s=1.0, **plan):
     pools = {name: Pool(log, name) for name in (CUBLAS, AGAIN, matmul.OTHERS)}
     group = matmul.Group(SMALL, made, pools)
     names = tuple(made)
-    group.measure(Plan((), None, (), **dict(rounds=3, launches=2, sustained=names) | plan),
+    group.measure(Plan((), None, **dict(rounds=3, launches=2, sustained=names) | plan),
                   sustained_s)  # fmt: skip
     return group.found, log
 
@@ -216,14 +215,15 @@ def test_a_part_measures_what_is_chosen_while_there_is_time(tmp_path, capsys):
     assert f"no time left for {every[0]}" in capsys.readouterr().out
 
 
-def test_resuming_leaves_out_what_is_of_this_code(tmp_path):
+def test_resuming_leaves_out_what_is_of_these_kernels(tmp_path, monkeypatch):
     every = list(PLANS["fp8"].problems)
     group = {"part": "fp8", "problem": matmul.as_json(every[0])}
-    path = tmp_path / "matmul.json"
-    matmul.write(path, group | {"run": {"sources_digest": code_digest(*sources("fp8"))}})
+    matmul.write(tmp_path / "matmul.json", group)
+    stale = []
+    monkeypatch.setattr(matmul.noting, "stale", lambda path: stale)
     assert list(session(tmp_path, resume=True).problems("fp8")) == every[1:]
     assert list(session(tmp_path).problems("fp8")) == every
-    matmul.write(path, group | {"run": {"sources_digest": "of other code"}})
+    stale.append(f"fp8 {Problem(**group['problem'])}, {TUNED}")
     assert list(session(tmp_path, resume=True).problems("fp8")) == every
 
 
@@ -231,9 +231,9 @@ def test_resuming_leaves_out_what_is_of_this_code(tmp_path):
 _PARENT = """
 import pathlib, sys
 from benchmarks import matmul
-from pipelib.kernels import tuned
-from pipelib.kernels.tune import Row
-from pipelib.measured import ladder
+from pipelib.kernels.matmul import tuned
+from pipelib.tuning.rows import Row
+from pipelib_book.measured import ladder
 from tests.bench import test_matmul as stand_ins
 
 folder = pathlib.Path(sys.argv.pop())
@@ -242,14 +242,14 @@ measurer = lambda *_: stand_ins.Measurer()
 matmul.OnGpu, matmul.search_workers = measurer, stand_ins.Workers
 matmul.Workers = stand_ins.Workers
 matmul.run_facts = lambda *_: {
-    "provenance": stand_ins.PROVENANCE, "sources_digest": "none", "command": ""
+    "provenance": stand_ins.PROVENANCE, "command": ""
 }
 matmul.time.sleep = lambda _: None
 matmul.main()
 """
 PROVENANCE = dict(
     gpu="NVIDIA H200", driver="1", cuda="12", jax="0", jaxlib="0", python="3", git_commit=None,
-    utc="2026-11-21T18:00:00+00:00",
+    utc="2026-11-21T18:00:00+00:00", code_digest="0",
 )  # fmt: skip
 
 
@@ -327,15 +327,6 @@ def test_the_ladder_has_every_rung_and_the_slots_of_rung_1():
     assert slots == set(range(1, 7))
 
 
-def test_a_new_table_makes_stale_what_uses_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(tuned, "FOLDER", tmp_path)
-    parts = [*PLANS, *SEARCHED]
-    before = [code_digest(*sources(part)) for part in parts]
-    (tmp_path / "nvidia-h200.json").write_text("{}")
-    changed = [part for part, old in zip(parts, before) if code_digest(*sources(part)) != old]
-    assert changed == ["ladder", "shapes", "fp8"]
-
-
 def test_sixteen_shapes_each_once():
     assert len(set(contenders.SHAPES)) == 16
     assert set(contenders.SHAPES) <= set(SEARCHED["tune"])
@@ -369,17 +360,6 @@ def test_upstream_takes_the_nearest_search():
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
-def test_the_record_is_of_this_code(path):
-    groups = matmul.read(path)
-    stale = [
-        f"{group['part']} {Problem(**group['problem'])}"
-        for group in groups
-        if group["run"]["sources_digest"] != code_digest(*sources(group["part"]))
-    ]
-    assert stale == [], "Run `make benchmark` on an H100 or H200."
-
-
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_the_groups_of_the_record_are_whole(path, record_property):
     """Those that it has; the others are told at the end of the run."""
     groups, missing = matmul.read(path), []
@@ -394,7 +374,7 @@ def test_the_groups_of_the_record_are_whole(path, record_property):
             assert group["contenders"].keys() == plan.contenders(problem, groups).keys()
             run = group["run"]
             assert tuned.file_name(run["provenance"]["gpu"]) == path.parent.name
-            assert {"command", "seed", "distribution", "sources_digest"} <= run.keys()
+            assert {"command", "seed", "distribution"} <= run.keys()
             for name, found in group["contenders"].items():
                 if "reason" not in found:
                     assert len(found["burst_microseconds"]) >= 20, (part, str(problem), name)
@@ -405,17 +385,10 @@ def test_the_groups_of_the_record_are_whole(path, record_property):
 
 
 @pytest.mark.parametrize("path", SEARCHES, ids=lambda path: path.parent.name)
-def test_the_tuning_is_of_this_code_and_the_table_is_made_of_it(path):
-    searches = matmul.read(path, "searches")
+def test_the_table_is_made_of_the_searches(path):
     assert path.stat().st_size < 1 << 20
-    stale = [
-        str(Problem(**search["problem"]))
-        for search in searches
-        if search["run"]["sources_digest"] != code_digest(*sources("tune"))
-    ]
-    assert stale == [], "Run `python -m benchmarks.matmul tune --resume` on an H100 or H200."
     text = (tuned.FOLDER / f"{path.parent.name}.json").read_text("utf-8")
-    assert text == tuned.table(json.loads(path.read_text("utf-8")))
+    assert text == record.table(json.loads(path.read_text("utf-8")))
 
 
 def test_every_table_has_its_record():

@@ -6,7 +6,7 @@ import subprocess
 import bs4
 import pytest
 
-from tools import notebooks
+from tools import execution
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,7 @@ def site(tmp_path_factory):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     done = subprocess.run(
         ["make", "book", f"OUT={out}"],
-        cwd=notebooks.ROOT,
+        cwd=execution.ROOT,
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from IPython.core import inputtransformer2
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from tools import notebooks
+from tools import execution, notebooks
 
 CHAPTERS = [pytest.param(md, id=md.stem) for md in notebooks.chapters()]
 
@@ -102,7 +102,7 @@ def installed_in_colab(monkeypatch, *, has_gpu):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if has_gpu else None)
     (source,) = first_cells()
-    install = source.partition("from pipelib import")[0]
+    install = source.partition("import pipelib_book")[0]
     code = inputtransformer2.TransformerManager().transform_cell(install)
     namespace["get_ipython"] = lambda: shell
     exec(code, namespace)
@@ -113,10 +113,13 @@ def installed_in_colab(monkeypatch, *, has_gpu):
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_the_first_cell_installs_in_colab_the_jax_of_the_recordings(monkeypatch, has_gpu):
     wanted = installed_in_colab(monkeypatch, has_gpu=has_gpu)
-    assert {*wanted} == {"jax", "pallas-pipelib"}
+    assert {*wanted} == {"jax", "pallas-pipelib", "pallas-pipelib-book"}
+    url = "git+https://github.com/pallas-pipelib/pipelib"
+    assert wanted["pallas-pipelib"].url == url
+    assert wanted["pallas-pipelib-book"].url == f"{url}#subdirectory=pipelib_book"
     assert wanted["jax"].extras == ({"cuda12"} if has_gpu else set())
     (pin,) = wanted["jax"].specifier
-    lock = (notebooks.ROOT / "requirements.txt").read_text()
+    lock = (execution.ROOT / "requirements.txt").read_text()
     assert f"\njax=={pin.version}\n" in lock and pin.operator == "=="
     recorded = [kept["jax"] for md in notebooks.chapters() if (kept := notebooks.read_record(md))]
     assert {*recorded} <= {pin.version}
@@ -124,5 +127,5 @@ def test_the_first_cell_installs_in_colab_the_jax_of_the_recordings(monkeypatch,
 
 def test_colab_s_python_is_new_enough():
     """It is 3.13 since August 2026 (github.com/googlecolab/colabtools/issues/6081)."""
-    project = tomllib.loads((notebooks.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((execution.ROOT / "pyproject.toml").read_text())["project"]
     assert SpecifierSet(project["requires-python"]).contains("3.13.0")

@@ -1,14 +1,16 @@
 """`tools.notebooks`: pairs, digests, execution, on small made-up chapters."""
 
+import copy
+import re
 import types
 
 import nbformat
 import pytest
 
 from pipelib.bench import provenance
-from pipelib.schedule.paths import relative_paths
+from pipelib.schedule.drawing.paths import relative_paths
 from tests.players import packed
-from tools import notebooks
+from tools import execution, notebooks, rehearsal
 
 CHAPTER = """\
 # A title
@@ -29,22 +31,40 @@ print(x)
 """
 
 
+def fake_rehearsal(notebook, kept, take=0):
+    """Scenes by the sources: kernels are words that begin with `kernel_`; `gpu` shows a number."""
+    scenes = []
+    for cell in notebooks.code_cells(notebook):
+        shown = re.sub(r"gpu\w*", str(7 + take), cell.source)
+        cell.outputs = [nbformat.v4.new_output("stream", text=shown)] if "print" in shown else []
+        kernels = tuple(re.findall(r"kernel_\w+", cell.source))
+        scenes.append(rehearsal.Scene(kernels, rehearsal.shown(cell.outputs)))
+    return scenes
+
+
 @pytest.fixture
-def md(tmp_path):
-    """A chapter's .md, its .ipynb in step, with outputs and a record."""
+def md(tmp_path, monkeypatch):
+    """A chapter's .md, its .ipynb in step, with outputs and a record; rehearsals are made up."""
+    monkeypatch.setattr(notebooks, "rehearse", fake_rehearsal)
     path = tmp_path / "01_made_up.md"
     path.write_text(CHAPTER)
+    give_record(path)
+    return path
+
+
+def give_record(path, *shown):
+    """As if the chapter had been recorded on a GPU: each cell that prints has put out this."""
     notebook = notebooks.read_source(path)
-    notebooks.code_cells(notebook)[1].outputs = [
-        nbformat.v4.new_output("stream", text="1\n")
-    ]
+    scenes = notebooks.rehearse(copy.deepcopy(notebook), None)
+    printing = [cell for cell in notebooks.code_cells(notebook) if "print" in cell.source]
+    for cell, text in zip(printing, shown or ["1\n"], strict=True):
+        cell.outputs = [nbformat.v4.new_output("stream", text=text)]
     notebook.metadata[notebooks.RECORD] = {
         "gpu": "made up",
-        "source_digest": notebooks.source_digest(notebook),
+        "rehearsal": [scene.to_json() for scene in scenes],
         "outputs_digest": notebooks.outputs_digest(notebook),
     }
     notebooks.write_published(notebook, path.with_suffix(".ipynb"))
-    return path
 
 
 def edit(path, old, new):
@@ -84,14 +104,101 @@ def test_an_edited_tag_is_found(md):
 
 
 def test_edited_code_is_found_and_sync_drops_outputs_and_record(md):
-    edit(md, "x = 1", "x = 2")
-    pair, record = notebooks.problems(md)
-    assert "has not the cells" in pair
-    assert "outputs of other code" in record
+    edit(md, "print(x)", "print(2 * x)")
+    (problem,) = notebooks.problems(md)
+    assert "has not the cells" in problem
     notebooks.sync(md)
     assert outputs(md) == [[], []]
     (problem,) = notebooks.problems(md)
     assert "no outputs of a GPU run" in problem
+
+
+def test_code_that_does_the_same_keeps_the_gpu_s_outputs(md):
+    edit(md, "x = 1", "y = 1")
+    notebooks.sync(md)
+    assert outputs(md)[1][0].text == "1\n"
+    assert notebooks.problems(md) == []
+
+
+@pytest.mark.parametrize(("new", "kept"), [("print(2 * x)", True), ("print(x, gpu_time)", False)])
+def test_an_edited_cell_that_needs_no_gpu_is_made_anew(md, new, kept):
+    """Two takes tell: what depends on a GPU shows another number in each."""
+    give_record(md, "print(x)")  # just what a rehearsal shows
+    edit(md, "print(x)", new)
+    notebooks.sync(md)
+    assert outputs(md)[1] == ([nbformat.v4.new_output("stream", text=new)] if kept else [])
+    assert bool(notebooks.problems(md)) is not kept
+
+
+@pytest.mark.parametrize(("shown", "needed"), [("print(x)", False), ("by a GPU", True)])
+def test_other_code_in_pipelib_is_found(md, monkeypatch, shown, needed):
+    give_record(md, shown)
+
+    def other(notebook, kept, take=0):
+        for cell in notebooks.code_cells(notebook):
+            cell.source = cell.source.replace("print(x)", "print(x, x)")
+        return fake_rehearsal(notebook, kept, take)
+
+    monkeypatch.setattr(notebooks, "rehearse", other)
+    (problem,) = notebooks.problems(md)
+    assert "01_made_up.ipynb, code cell 2 ('print(x)')" in problem
+    said = "something else of what a GPU gives" if needed else "`make refresh`, which needs no GPU"
+    assert said in problem
+    notebooks.sync(md, refresh=True)
+    assert outputs(md)[1:] == ([[]] if needed else [outputs(md)[1]])
+    assert bool(notebooks.problems(md)) is needed
+
+
+def test_another_kernel_is_found_though_it_shows_the_same(md):
+    edit(md, "x = 1", "x = 1; kernel_a = 1")
+    give_record(md)
+    assert notebooks.problems(md) == []
+    edit(md, "kernel_a", "kernel_b")
+    edit(md.with_suffix(".ipynb"), "kernel_a = 1", "kernel_b = 1")
+    (problem,) = notebooks.problems(md)
+    assert "code cell 1 ('x = 1; kernel_b = 1') compiles other kernels" in problem
+    assert "than were recorded, kernel_b and not kernel_a: run" in problem
+    assert "run `make record` on a Hopper GPU" in problem
+
+
+def test_what_a_gpu_gives_is_made_into_something_else(md):
+    edit(md, "print(x)", "print(gpu_time)")
+    give_record(md, "3.5 us")
+    edit(md, "gpu_time", "gpu_rate")  # a rehearsal shows the same number
+    notebooks.sync(md)
+    assert outputs(md)[1][0].text == "3.5 us"
+    edit(md, "print(gpu_rate)", "print(gpu_rate, 'us')")
+    notebooks.sync(md)
+    assert outputs(md) == [[], []]
+
+
+def test_cells_that_move_keep_their_outputs(md):
+    edit(md, "More text.", "```{code-cell} ipython3\ny = 2\n```\n\nMore text.")
+    give_record(md)
+    before = md.read_text()
+    md.write_text(before.replace("```{code-cell} ipython3\ny = 2\n```\n\n", ""))
+    notebooks.sync(md)
+    assert [shown and shown[0].text for shown in outputs(md)] == [[], "1\n"]
+    md.write_text(before)  # a new cell, of which nobody knows what a GPU gives
+    notebooks.sync(md)
+    assert outputs(md) == [[], [], []]
+
+
+def test_a_fresh_recording_holds_and_sync_rehearses_it(md, monkeypatch):
+    notebook = notebooks.read_published(md.with_suffix(".ipynb"))
+    kept = notebook.metadata[notebooks.RECORD]
+    del kept["rehearsal"]
+    kept["source_digest"] = notebooks.source_digest(notebook)
+    notebooks.write_published(notebook, md.with_suffix(".ipynb"))
+    assert notebooks.problems(md) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(provenance, "code_digest", lambda *_: "other")
+        (problem,) = notebooks.problems(md)
+        assert "recorded with other code" in problem and "not rehearsed since" in problem
+    notebooks.sync(md)
+    assert notebooks.problems(md) == [] and outputs(md)[1][0].text == "1\n"
+    assert "source_digest" not in notebooks.read_record(md)
+    assert len(notebooks.read_record(md)["rehearsal"]) == 2
 
 
 def test_outputs_of_another_run_are_found(md):
@@ -116,44 +223,6 @@ def test_a_cell_keeps_its_id_when_others_are_added(md):
     assert len(after) == len(before) + 1
     assert set(before) < set(after)
     assert len(set(after)) == len(after)
-
-
-def test_other_code_in_pipelib_is_found(md, monkeypatch):
-    monkeypatch.setattr(provenance, "code_digest", lambda *_: "other")
-    (problem,) = notebooks.problems(md)
-    assert "outputs of other code" in problem
-
-
-#: There is none before it was measured.
-ATTENTION_RECORDS = {path.name for path in notebooks.RESULTS.glob("*/attention.json")}
-
-
-@pytest.mark.parametrize(
-    ("code", "more"),
-    [
-        ("x = 1", set()),
-        ("pipelib.check(program)", {"schedule", "measured"}),
-        ("book.grade(answer)", {"schedule", "measured"}),
-        (
-            'book.show_hazard("wrong-slot")',
-            {"gallery.py", "schedule", "measured", "hazards.json"},
-        ),
-        ("pipelib.kernels.matmul(a, b)", {"matmul.py"}),
-        ("pipelib.kernels.attention(q, k, v)", {"kernels"}),
-        ('results.read("nvidia-h200/machine.json")', {"machine.json"}),
-        ("from pipelib.measured import ladder", {"measured", "memory_bound.json"}),
-        ("from pipelib.measured import attention", {"measured", *ATTENTION_RECORDS}),
-        ("from pipelib.measured import outcomes", {"measured", "hazards.json"}),
-    ],
-)
-def test_a_chapter_depends_on_the_parts_of_pipelib_that_it_uses(code, more):
-    found = {path.name for path in notebooks.sources(code)}
-    some = {"ring.py", "pipeline.py", "book.py", "comparison.py", "bench", "__init__.py"}
-    optional = {"gallery.py", "schedule", "kernels", "matmul.py", "attention.py", "hazards.json"}
-    optional |= {"measured", "memory_bound.json", "machine.json", "attention.json"}
-    assert some <= found
-    assert found & optional == more
-    assert "__main__.py" not in found and "__pycache__" not in found
 
 
 def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):
@@ -268,7 +337,7 @@ def test_executing_stores_outputs_without_times():
     ],
 )
 def test_a_failing_cell_is_named_with_its_reason(monkeypatch, source, reason):
-    monkeypatch.setattr(notebooks, "CELL_SECONDS", 1)
+    monkeypatch.setattr(execution, "CELL_SECONDS", 1)
     with pytest.raises(notebooks.ChapterError) as error:
         notebooks.execute(cells("x = 1", source), "01_made_up.md")
     assert "01_made_up.md, cell 2 failed" in str(error.value)

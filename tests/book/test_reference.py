@@ -3,7 +3,7 @@
 import json
 import re
 
-from tools import notebooks, plgpu_names, records
+from tools import execution, notebooks, plgpu_names, records
 
 BOOK = notebooks.BOOK
 
@@ -15,9 +15,10 @@ def chapter_texts():
 # Bibliography.
 
 
-def test_the_bibliography_has_what_chapters_cite_and_nothing_else():
+def test_the_bibliography_has_what_pages_cite_and_nothing_else():
     entries = re.findall(r"^@\w+\{([\w-]+),$", (BOOK / "references.bib").read_text(), re.MULTILINE)
-    cites = re.findall(r"\{cite\}`([\w,-]+)`", "".join(chapter_texts().values()))
+    text = "".join(path.read_text("utf-8") for path in BOOK.glob("*.md"))
+    cites = re.findall(r"\{cite\}`([\w,-]+)`", text)
     cited = {key for cite in cites for key in cite.split(",")}
     assert cited == {*entries} and len(entries) == len({*entries})
 
@@ -84,7 +85,7 @@ CELL_NAMES = re.compile(r"^ +plgpu\.(\w+)\(", re.MULTILINE)
 
 def test_every_committed_record_is_on_the_page_with_its_provenance():
     page = records.page()
-    paths = [*(notebooks.ROOT / "benchmarks" / "results").glob("*/*.json")]
+    paths = [*(execution.ROOT / "benchmarks" / "results").glob("*/*.json")]
     assert len(paths) >= 9
     for path in paths:
         (part,) = re.findall(
@@ -97,22 +98,22 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             facts = run.provenance
             for fact in (run.command, facts["jax"], facts["python"], facts["utc"][11:19]):
                 assert fact in part, (path.name, fact)
-            assert all(digest[:16] in part for digest in (run.digest, *run.same))
+            assert run.digest[:16] in part
             assert (facts["gpu"] or "CPU") in part
     for md in notebooks.chapters():
         kept = notebooks.read_published(md.with_suffix(".ipynb")).metadata.get(notebooks.RECORD)
         if kept is not None:  # one that waits for its first record says so
-            assert kept["source_digest"][:16] in page and f"ARGS={md.stem}" in page
+            assert kept["code_digest"][:16] in page and f"ARGS={md.stem}" in page
 
 
 def test_each_table_of_a_record_has_a_title_of_its_own():
-    for path in (notebooks.ROOT / "benchmarks" / "results").glob("*/*.json"):
+    for path in (execution.ROOT / "benchmarks" / "results").glob("*/*.json"):
         titles = [title for title, _ in records.tables(path.name, json.loads(path.read_text()))]
         assert len({*titles}) == len(titles), path.name
 
 
 def test_all_groups_of_a_record_are_in_one_of_its_runs():
-    path = notebooks.ROOT / "benchmarks" / "results" / "nvidia-h200" / "matmul.json"
+    path = execution.ROOT / "benchmarks" / "results" / "nvidia-h200" / "matmul.json"
     record = json.loads(path.read_text("utf-8"))
     found = records.runs(record)
     assert sum(len(run.parts) for run in found) == len(record["groups"])
@@ -120,15 +121,13 @@ def test_all_groups_of_a_record_are_in_one_of_its_runs():
 
 
 def test_runs_of_attention_say_what_was_measured():
-    facts = dict(gpu="NVIDIA H200", utc="2026-11-21T18:00:00+00:00")
+    facts = dict(gpu="NVIDIA H200", utc="2026-11-21T18:00:00+00:00", code_digest="0")
     run = dict(provenance=facts, command="python -m benchmarks.attention", sources_digest="0")
     problem = dict(seq=4096, head_dim=128, causal=True, dtype="float16", backward=False)
     groups = [
         dict(part=part, problem=problem, run=run, contenders=dict(a=dict(us=[1.0, 2.0])))
         for part in ("forward", "ladder")
     ]
-    other = groups[0] | dict(run=run | dict(same_jaxprs=["1"]))
-    assert [run.same for run in records.runs(dict(groups=[*groups, other]))] == [(), ("1",)]
     (found,) = records.runs(dict(groups=groups))
     words = "4096 x 128, causal float16"
     assert found.parts == (f"forward {words}", f"ladder {words}") and found.samples == 4

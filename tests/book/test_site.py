@@ -36,9 +36,7 @@ LINKS_THAT_LOAD = {
     "icon",
     "manifest",
 }
-FOREIGN_IN_CSS = re.compile(
-    r"""(?:url\(\s*|@import\s+)["']?\s*((?:https?:)?//[^"')\s]+)"""
-)
+FOREIGN_IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?\s*((?:https?:)?//[^"')\s]+)""")
 
 
 def loaded_addresses(page):
@@ -89,12 +87,18 @@ def test_no_script_is_waited_for(pages):
     assert waited == []
 
 
+def test_what_may_scroll_is_reached_by_keyboard_before_any_script(pages):
+    found = [
+        (path.name, node.name)
+        for path, page in pages.items()
+        for node in page.select("pre, div.cell_output, div.math")
+        if node.get("tabindex") != "0"
+    ]
+    assert found == []
+
+
 def test_styles_load_nothing_from_elsewhere(site, pages):
-    styles = {
-        path: path.read_text("utf-8")
-        for path in site.rglob("*.css")
-        if path.is_file()
-    }
+    styles = {path: path.read_text("utf-8") for path in site.rglob("*.css") if path.is_file()}
     styles |= {
         path: "\n".join(node.get_text() for node in page.find_all("style"))
         for path, page in pages.items()
@@ -163,7 +167,7 @@ def test_the_reference_has_every_public_name(site, pages):
     found = {}
     for path, page in pages.items():
         if path.name.startswith("api"):
-            for node in page.select("dt[id^='pipelib.']"):
+            for node in page.select("dt[id^='pipelib']"):
                 found[node["id"]] = node.find_next_sibling("dd")
     for public in public_names():
         assert public.name in found, public.name

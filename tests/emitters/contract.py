@@ -218,9 +218,7 @@ def case(kinds=BOTH, upstream=BOTH, stores: bool = True, **grid: Sequence[Any]):
     return register
 
 
-def pairs(
-    emitters: Sequence[Emitter], stores: bool = True, every_value: bool = True
-) -> list[Any]:
+def pairs(emitters: Sequence[Emitter], stores: bool = True, every_value: bool = True) -> list[Any]:
     """The pytest parameters (case, emitter) of the cases that suit each emitter.
 
     Without `stores`, only of those that store nothing; without `every_value`, each function's last
@@ -570,9 +568,7 @@ def nothing_beyond_the_edge(emitter, mode):
 
     x = numbers(4 * 512, dtype=np.int8)
     block = spec(lambda i: (i,), (512,), oob_fill_mode=mode)
-    out = emitter.run(
-        body, x, grid=(4,), in_specs=(block,), out_specs=(block,), outputs=(like(x),)
-    )
+    out = emitter.run(body, x, grid=(4,), in_specs=(block,), out_specs=(block,), outputs=(like(x),))
     check(out, x)
 
 

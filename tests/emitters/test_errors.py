@@ -64,7 +64,7 @@ def test_a_grid_without_steps(emitter, grid):
         emitter(grid=grid, in_specs=())
     check(
         error, ValueError, "All elements in the grid must be strictly positive", f"grid={grid}",
-        "none runs",
+        "no step would run",
     )  # fmt: skip
 
 
@@ -76,7 +76,10 @@ def test_a_grid_without_steps(emitter, grid):
 def test_a_grid_of_no_integer(emitter, size):
     with pytest.raises(ValueError) as error:
         emitter(grid=(2, size), in_specs=())
-    check(error, ValueError, "grid=(2, ", "that is no integer", "so no steps", "use // for /")
+    check(
+        error, ValueError, "grid=(2, ", "that is not an integer", "no number of steps",
+        "use // instead of /",
+    )  # fmt: skip
 
 
 # An option, a value of another type, that type's name, and what is said of it.
@@ -168,7 +171,7 @@ def test_threads_of_an_unknown_axis():
     with pytest.raises(ValueError) as error:
         trace(specialized(wg_axis="warpgroup"), (64, 32))
     check(
-        error, ValueError, "wg_axis='warpgroup' is no axis of this kernel",
+        error, ValueError, "wg_axis='warpgroup' is not an axis of this kernel",
         "no thread would know its role", "give the kernel's thread_name",
     )  # fmt: skip
 
@@ -181,7 +184,7 @@ def test_slots_out_of_range(emitter, slots):
         emitter(slots=slots)
     check(
         error, ValueError, f"max_concurrent_steps={slots} is not 1 to 32",
-        "which barriers can tell",
+        "each slot has a barrier", "at most 32 barriers",
     )  # fmt: skip
 
 
@@ -211,23 +214,23 @@ SPECS = {
     ),
     "pipeline_mode": (
         pl.BlockSpec((16, 32), _map(2), pipeline_mode=pl.Buffered(3)), NotImplementedError,
-        ["pipeline_mode= is not supported", "all have equal slots"],
+        ["pipeline_mode= is not supported", "all operands have equally many slots"],
     ),
     "memory space": (
         pl.BlockSpec((16, 32), _map(2), memory_space=plgpu.TMEM), ValueError,
-        ["memory_space=tmem is not SMEM or GMEM", "no copies reach it"],
+        ["memory_space=tmem is not SMEM or GMEM", "so no copy reaches the block"],
     ),
     "index_map alone": (
         pl.BlockSpec(None, _map(2)), ValueError,
-        ["an index_map but no block_shape", "indexes blocks of no size"],
+        ["an index_map but no block_shape", "the blocks that it indexes have no size"],
     ),
     "padding": (
         pl.BlockSpec((pl.Element(16, (0, 2)), 32), _map(2)), NotImplementedError,
-        ["Element dim with padding not supported", "(0, 2) would be ignored"],
+        ["Element dim with padding not supported", "the padding (0, 2) would be ignored"],
     ),
     "dimension": (
         pl.BlockSpec((pl.BoundedSlice(16), 32), _map(2)), NotImplementedError,
-        ["Unsupported block dimension type", "BoundedSlice", "of no size"],
+        ["Unsupported block dimension type", "BoundedSlice", "size is not known", "use an int"],
     ),
     "arguments of index_map": (
         pl.BlockSpec((16, 32), lambda i, j: (i, j)), ValueError,
@@ -357,8 +360,8 @@ def test_registers_that_setmaxnreg_does_not_take(registers):
     with pytest.raises(ValueError) as error:
         specialized(memory_registers=registers)
     check(
-        error, ValueError, f"memory_registers={registers}", "setmaxnreg compiles only with",
-        "a multiple of 8 from 24 to 256",
+        error, ValueError, f"memory_registers={registers} is not a multiple of 8 from 24 to 256",
+        "setmaxnreg would not compile",
     )  # fmt: skip
 
 
@@ -395,7 +398,7 @@ def test_chain_of_dynamic_length():
         trace(use, (64, 32))
     check(
         error, NotImplementedError, "not supported with dynamic grids",
-        "the slot that the last one ended with", "is not known",
+        "the slot that one pipeline ends with", "is not known",
     )  # fmt: skip
 
 

@@ -8,9 +8,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 
 
-@pytest.mark.parametrize(
-    "name", ["emit_pipeline", "emit_pipeline_warp_specialized"]
-)
+@pytest.mark.parametrize("name", ["emit_pipeline", "emit_pipeline_warp_specialized"])
 def test_takes_upstream_s_parameters(name):
     ours = inspect.signature(getattr(pipelib, name)).parameters
     upstream = inspect.signature(getattr(plgpu, name)).parameters

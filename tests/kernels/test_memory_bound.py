@@ -11,14 +11,14 @@ import pytest
 import pipelib
 from pipelib.kernels import memory_bound
 from pipelib.kernels.memory_bound import (
-    Plan,
+    RowPlan,
     rms_norm,
     rms_norm_reference,
     softmax,
     softmax_reference,
 )
 from tests.emitters import contract
-from tests.kernels.test_device import pretend
+from tests.kernels.test_hopper import pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -52,7 +52,7 @@ def check(kernel, x, *weight, tolerance=None, **options):
 
 
 def plan_of(kernel_rows, length, size, weight_size=0, slots=None, rows=None):
-    return Plan.of(kernel_rows, length, size, weight_size, slots, rows)
+    return RowPlan.of(kernel_rows, length, size, weight_size, slots, rows)
 
 
 # Values.
@@ -199,7 +199,7 @@ def test_no_finding_and_it_lowers(shape, slots, weight):
 
 def test_plans():
     """The default plans of the shapes that are measured, and of edges."""
-    assert plan_of(8192, 8192, 2) == Plan(256, 32, 32, rows=1, slots=1, blocks=8192)
+    assert plan_of(8192, 8192, 2) == RowPlan(256, 32, 32, rows=1, slots=1, blocks=8192)
     assert plan_of(8192, 8192, 2, slots=2).blocks == 6 * 132
     assert plan_of(8192, 8192, 2, weight_size=2, slots=2).blocks == 3 * 132
     assert plan_of(8192, 1024, 2).rows == 2
@@ -258,11 +258,11 @@ def test_every_plan_is_possible(size, weight_size):
         ),
         (
             lambda x: softmax(x, slots=0),
-            "softmax: slots=0 is not 1 to 32, which barriers can tell.",
+            "softmax: slots=0 is not 1 to 32, the most that one array of barriers has.",
         ),
         (
             lambda x: rms_norm(x, rows=257),
-            "rms_norm: rows=257 is not 1 to 256, which one copy can take.",
+            "rms_norm: rows=257 is not 1 to 256, the most that one copy takes.",
         ),
         (
             lambda x: rms_norm(x[:, :200], rows=1),

@@ -4,15 +4,17 @@ Here are ops on a ring of two slots, for the checker's tests; `toy` has them wit
 for the simulator's, and `strategies.Writer` with any memory, for programs that are drawn.
 """
 
+from dataclasses import replace
+
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
 
 WIDTH = 8
 GMEM, SMEM, OUT, ACC = range(4)
 BUFFERS = (
     Buffer(GMEM, "x", "gmem", (64, WIDTH), "float16", 1024, role="in"),
-    Buffer(SMEM, "ring", "smem", (2, WIDTH), "float16", 32, 2, None, 0),
+    Buffer(SMEM, "ring", "smem", (2, WIDTH), "float16", 32, 2, scope_id=0),
     Buffer(OUT, "out", "gmem", (64, WIDTH), "float16", 1024, role="out"),
-    Buffer(ACC, "acc", "acc", (64, WIDTH), "float32", 2048, None, 0, 1),
+    Buffer(ACC, "acc", "acc", (64, WIDTH), "float32", 2048, thread=0, scope_id=1),
 )
 PRODUCED, CONSUMED = range(2)
 
@@ -26,8 +28,9 @@ def load(row, slot, barrier=PRODUCED, line=None):
     return Op("load", 0, (at(GMEM, row),), (at(SMEM, slot),), barrier, slot, line=line, bytes=16)
 
 
-def store(slot, row, note="", line=None):
-    return Op("store", 0, (at(SMEM, slot),), (at(OUT, row),), line=line, note=note, bytes=16)
+def store(slot, row, combines="", line=None):
+    reads, writes = (at(SMEM, slot),), (at(OUT, row),)
+    return Op("store", 0, reads, writes, line=line, combines=combines, bytes=16)
 
 
 def read(slot, line=None):
@@ -51,16 +54,16 @@ def arrive(barrier, index=0, line=None):
     return Op("arrive", 0, barrier=barrier, index=index, line=line)
 
 
-def just(kind, n=None, note="", line=None):
-    """An op that has nothing but perhaps a count and a note."""
-    return Op(kind, 0, n=n, note=note, line=line)
+def just(kind, pending=None, **fields):
+    """An op without memory; `pending` is what a wait leaves."""
+    return Op(kind, 0, pending=pending, **fields)
 
 
 def barriers(produced=1, consumed=1, count=2):
     """The two barriers of a ring, by their arrivals."""
     return (
-        Barrier(PRODUCED, "produced", produced, count, scope=0),
-        Barrier(CONSUMED, "consumed", consumed, count, scope=0),
+        Barrier(PRODUCED, "produced", produced, count, scope_id=0),
+        Barrier(CONSUMED, "consumed", consumed, count, scope_id=0),
     )
 
 
@@ -73,7 +76,7 @@ def program(*threads, buffers=BUFFERS, barriers=RING, name="hand-made", grid=(2,
     So it need not be written here.
     """
     mine = tuple(
-        tuple(op._replace(thread=thread) for op in ops) for thread, ops in enumerate(threads)
+        tuple(replace(op, thread=thread) for op in ops) for thread, ops in enumerate(threads)
     )
     return counted(Program(name, mine, buffers, barriers, grid, **fields))
 
@@ -87,8 +90,8 @@ def counted(program: Program) -> Program:
         for op in ops:
             if op.barrier is not None:
                 key = op.barrier, op.index, op.kind in ("wait", "test")
-                op = op._replace(phase=seen.get(key, 0))
+                op = replace(op, phase=seen.get(key, 0))
                 seen[key] = op.phase + (op.kind != "test")
             found.append(op)
         threads.append(tuple(found))
-    return program._replace(threads=tuple(threads))
+    return replace(program, threads=tuple(threads))

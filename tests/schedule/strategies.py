@@ -8,6 +8,8 @@ ring and spoil one synchronisation of it at most, or place accesses, barriers an
 All is so small that the explorer ends within a second.
 """
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
@@ -37,7 +39,7 @@ class Writer:
 
     def accumulator(self, thread: int = 0) -> int:
         """Zeros of a scope of the thread's own."""
-        return self.buffer(f"acc{thread}", "acc", 1, thread=thread, scope=thread)
+        return self.buffer(f"acc{thread}", "acc", 1, thread=thread, scope_id=thread)
 
     def barrier(self, arrivals: int = 1, count: int = 1, **options) -> int:
         number = len(self.barriers)
@@ -75,22 +77,22 @@ class Writer:
         return self.op("write", thread, (), [target], **fields)
 
     def atomic(self, target, thread=0, **fields) -> "Writer":
-        return self.op("write", thread, [target], [target], note="atomic add", **fields)
+        return self.op("write", thread, [target], [target], combines="add", **fields)
 
     def fence(self, thread=0) -> "Writer":
         return self.op("fence", thread)
 
     def wait_store(self, n=0, thread=0, read_only=False) -> "Writer":
-        return self.op("wait_store", thread, n=n, note="read_only" if read_only else "")
+        return self.op("wait_store", thread, pending=n, read_only=read_only)
 
     def wgmma(self, acc, *operands, thread=0) -> "Writer":
         return self.op("wgmma", thread, [*operands, acc], [acc])
 
     def wgmma_wait(self, n=0, thread=0) -> "Writer":
-        return self.op("wgmma_wait", thread, n=n)
+        return self.op("wgmma_wait", thread, pending=n)
 
     def acc_read(self, acc, n=0, thread=0) -> "Writer":
-        return self.op("acc_read", thread, [acc], n=n)
+        return self.op("acc_read", thread, [acc], pending=n)
 
     def program(self) -> Program:
         memory = dict(buffers=tuple(self.buffers), barriers=tuple(self.barriers))
@@ -184,11 +186,11 @@ def spoiled_rings(draw) -> Program:
     change = draw(st.sampled_from(["remove", "twice", "move", "count"]))
     op = ops.pop(index)
     if change == "twice":
-        ops[index:index] = [op, op._replace()]
+        ops[index:index] = [op, replace(op)]
     elif change == "move":
         ops.insert(draw(st.integers(0, len(ops))), op)
-    elif change == "count" and op.n is not None:
-        ops.insert(index, op._replace(n=draw(st.integers(0, 2))))
+    elif change == "count" and op.pending is not None:
+        ops.insert(index, replace(op, pending=draw(st.integers(0, 2))))
     elif change == "count":
         ops.insert(index, op)
     return with_thread(program, thread, ops)
@@ -197,7 +199,7 @@ def spoiled_rings(draw) -> Program:
 def with_thread(program: Program, thread: int, ops) -> Program:
     """The program with other ops of one thread."""
     threads = [*program.threads[:thread], tuple(ops), *program.threads[thread + 1 :]]
-    return build.counted(program._replace(threads=tuple(threads)))
+    return build.counted(replace(program, threads=tuple(threads)))
 
 
 @st.composite
@@ -261,7 +263,7 @@ def sums(draw) -> Program:
         thread, where = draw(of), (total, *draw(st.sampled_from([(0, 2), (0, 1)])))
         kind = draw(st.sampled_from(["atomic", "atomic", "add", "add", "read", "write"]))
         if kind == "add":
-            writer.store(parts[thread], total, thread, note="reduces by add")
+            writer.store(parts[thread], total, thread, combines="add")
             if draw(st.booleans()):
                 writer.wait_store(0, thread)
         else:
@@ -278,15 +280,15 @@ def _scopes(draw, writer: Writer, buffer: int) -> None:
     if draw(st.booleans()):
         for thread, ops in enumerate(writer.threads):
             before = len(ops)
-            writer.op("scope_begin", thread, n=10, note="shared")
+            writer.op("scope_begin", thread, scope_id=10, shared=True)
             _scatter(draw, ops, before)
     if draw(st.booleans()):
-        writer.buffers[buffer] = writer.buffers[buffer]._replace(scope=11)
-        writer.buffer("s2", scope=12)
+        writer.buffers[buffer] = replace(writer.buffers[buffer], scope_id=11)
+        writer.buffer("s2", scope_id=12)
         inside = {i for i, op in enumerate(writer.threads[0])
                   if buffer in [region.buffer for region in op.reads + op.writes]}  # fmt: skip
         before = len(writer.threads[0])
-        writer.op("scope_end", n=11).op("scope_begin", n=12)
+        writer.op("scope_end", scope_id=11).op("scope_begin", scope_id=12)
         _scatter(draw, writer.threads[0], before, max(inside, default=0) + 1)
 
 

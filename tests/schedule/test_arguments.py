@@ -6,7 +6,8 @@ import re
 import pytest
 
 import pipelib
-from pipelib.schedule import Program, Setting, perfetto, picture
+from pipelib.schedule import Program, Setting
+from pipelib.schedule.drawing import perfetto, picture
 from tests.schedule import kernels, toy
 from tests.schedule.kernels import like
 
@@ -44,7 +45,7 @@ def test_the_function_s_own_keywords():
     args = like(64, 128), like(128, 64)
     told(lambda x: pipelib.trace(x, *args, block=0, waits=1, delay=1), kernels.matmul, text)
     bound = functools.partial(kernels.matmul, waits=1, delay=1)
-    waits = {op.n for op in pipelib.trace(bound, *args).threads[0] if op.kind == "wgmma_wait"}
+    waits = {op.pending for op in pipelib.trace(bound, *args).threads[0] if op.kind == "wgmma_wait"}
     assert 1 in waits
 
 
@@ -109,13 +110,15 @@ def told(function, wrong, text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "This text is no JSON (Expecting value: line 1 column 1 (char 0)), so there is no"),
-        (PROGRAM.to_json()[:50], "This text is no JSON (Expecting value: line 1 column 51 (ch"),
-        ("[]", "This JSON has format None, but a Program is read from format 3: trace the kernel"),
-        ("{}", "This JSON has format None, but a Program is read from format 3: trace the kernel"),
-        ('{"format": 3}', "This JSON has format 3, but not the fields of a Program (KeyError('thr"),
-        (PROGRAM.to_json().replace('"blocks"', '"bricks"'), "This JSON has format 3, but not the"),
-        ('{"format": 3, "threads": [3]}', "This JSON has format 3, but not the fields of a Pro"),
+        ("", "This text is not JSON (Expecting value: line 1 column 1 (char 0)), so there is no"),
+        (PROGRAM.to_json()[:-1], "This text is not JSON (Expecting ',' delimiter: line 1 column"),
+        ("[]", "This JSON has format None, but a Program is read from format 4: trace the kernel"),
+        ("{}", "This JSON has format None, but a Program is read from format 4: trace the kernel"),
+        ('{"format": 4}', "This JSON has format 4, but not the fields of a Program (TypeError("),
+        (PROGRAM.to_json().replace('"buffers"', '"bufs"'), "This JSON has format 4, but not the"),
+        (PROGRAM.to_json().replace('"fence"', '"fance"'), "This JSON has format 4, but not the"),
+        (PROGRAM.to_json().replace('"load"', '"lead"'), "This JSON has format 4, but not the fie"),
+        ('{"format": 4, "threads": [3]}', "This JSON has format 4, but not the fields of a Pro"),
     ],
 )
 def test_json_that_is_no_program(text, words):

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from dataclasses import replace
 from statistics import median
 
 import jax
@@ -12,8 +13,8 @@ import pipelib
 from benchmarks import machine as benchmark
 from benchmarks import probes
 from pipelib.schedule import machine
-from pipelib.schedule.machine import H100, H200, Machine
-from pipelib.schedule.simulate import simulate
+from pipelib.schedule.machine import FIELDS, H100, H200, Machine
+from pipelib.schedule.simulating.simulate import simulate
 from tests.schedule.toy import TOY
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -38,14 +39,21 @@ def test_the_record_says_where_it_is_from():
 
 
 def test_the_h100_differs_in_hbm_alone():
-    same = H100._replace(name=H200.name, hbm_bytes_per_second=H200.hbm_bytes_per_second)
+    same = replace(H100, name=H200.name, hbm_bytes_per_second=H200.hbm_bytes_per_second)
     assert same == H200
     assert H100.hbm_bytes_per_second < H200.hbm_bytes_per_second
     assert "as measured on an H200" in H100.name
 
 
+def test_a_machine_is_changed_in_fields_that_it_has():
+    assert H200.changed(hbm_bytes_per_second=H100.hbm_bytes_per_second, name=H100.name) == H100
+    told = "A Machine has no field 'hbm_latency', so its simulation would be no other: give one of"
+    with pytest.raises(TypeError, match=told):
+        H200.changed(hbm_latency=0)
+
+
 def test_each_parameter_has_a_source():
-    for field in Machine._fields:
+    for field in FIELDS:
         assert f"\n      {field}: " in Machine.__doc__, field
 
 
@@ -108,7 +116,7 @@ def test_a_wavefront_takes_as_long_wherever_the_banks_are(kind):
             probe = probes.access(kind, rows, writes)
             program = pipelib.trace(probes.kernel(probe))
             steps = [op for op in program.threads[0] if op.step and op.kind in ("read", "write")]
-            (counted[writes, rows],) = {op.n for op in steps if op.n is not None}
+            (counted[writes, rows],) = {op.wavefronts for op in steps if op.wavefronts is not None}
             measured[writes, rows] = median(RECORD["probes"][probe.name]["cycles"])
     for writes in (False, True):
         more = (counted[writes, 128] - counted[writes, 64]) * 128 / H200.smem_bytes_per_cycle

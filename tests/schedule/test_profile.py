@@ -10,7 +10,7 @@ import pipelib
 from benchmarks import kernels
 from pipelib.schedule.machine import H200
 from pipelib.schedule.profile import read_profile
-from pipelib.schedule.simulate import simulate
+from pipelib.schedule.simulating.simulate import simulate
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
 RECORD = json.loads((RESULTS / "machine.json").read_text())
@@ -46,8 +46,8 @@ def test_events_become_spans_in_cycles(tmp_path):
     ]
     assert (found.name, found.source, found.machine) == ("p", "measured", "some GPU")
     assert found.cycles == pytest.approx(203)
-    busy, waiting, _ = found.uses(0, 100)[0][1:]
-    assert (busy, waiting) == pytest.approx((0.4, 0.2))
+    use = found.uses(0, 100)[0]
+    assert (use.busy, use.waiting) == pytest.approx((0.4, 0.2))
 
 
 def test_the_recorded_profile():

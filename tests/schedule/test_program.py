@@ -11,12 +11,12 @@ PROGRAM = Program(
     (
         (
             Op("load", 0, (HALF,), (SLOT,), 0, 1, 3, (2, 1), "k.py:7", "s", 128),
-            Op("wait_store", 0, n=0, note="read_only"),
+            Op("wait_store", 0, pending=0, read_only=True),
         ),
         (
             Op("wait", 1, barrier=0, index=1, phase=3),
             Op("wgmma", 1, (SLOT,), flops=1024),
-            Op("compute", 1, flops=512, n=0, exchanges=16),
+            Op("compute", 1, flops=512, transcendental=0, exchanges=16),
         ),
         (),
     ),
@@ -45,8 +45,8 @@ def test_a_file_gives_the_same_program_back(tmp_path):
 
 
 def test_another_format_is_refused():
-    text = PROGRAM.to_json().replace('"format": 3', '"format": 7')
-    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 3"):
+    text = PROGRAM.to_json().replace('"format": 4', '"format": 7')
+    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 4"):
         Program.from_json(text)
 
 

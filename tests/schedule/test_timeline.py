@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelib.schedule.simulate import simulate
-from pipelib.schedule.timeline import Span, Timeline
+from pipelib.schedule.simulating.simulate import simulate
+from pipelib.schedule.timeline import Span, Steady, Timeline
 from tests.schedule.timelines import ring as drawn_ring
 from tests.schedule.toy import TOY, ring
 
@@ -115,7 +115,7 @@ def test_loops_in_a_step_belong_to_it():
             spans.append(Span(0, start, start + 5, "compute", step=(j, k), line="k.py:2"))
         spans.append(Span(0, at + 70, at + 72, "issue", step=(k,), line="k.py:3"))
     found = Timeline("nested", ("thread 0",), tuple(spans), 1200, 1e9, "simulated", "none").steady()
-    assert found == (0, 100, 1000, 100)
+    assert found == Steady(0, 100, 1000, 100)
 
 
 def test_what_only_some_steps_do_is_not_looked_at():
@@ -133,7 +133,7 @@ def test_what_only_some_steps_do_is_not_looked_at():
 
 def test_less_than_three_steps_have_no_steady_state():
     assert thread([100]).steady() is None
-    assert thread([100, 300]).steady() == (0, 0, 400, 200)
+    assert thread([100, 300]).steady() == Steady(0, 0, 400, 200)
     assert Timeline("none", (), (), 0, 1e9, "simulated", "none").steady() is None
 
 

@@ -60,8 +60,8 @@ def arrive(barrier, step, slots=2):
     return op("arrive", barrier=barrier, index=step % slots, step=(step,), line="k.py:4")
 
 
-def compute(step=0, flops=10, n=0, exchanges=0):
-    return op("compute", flops=flops, n=n, exchanges=exchanges, step=(step,), line="k.py:5")
+def compute(step=0, flops=10, **fields):
+    return op("compute", flops=flops, step=(step,), line="k.py:5", **fields)
 
 
 def product(step=0, flops=100):

@@ -11,15 +11,15 @@ import numpy as np
 
 
 class Cost(NamedTuple):
-    """What arithmetic in registers takes: operations, those of them that are transcendental, and
-    words of 32 bits that lanes pass each other."""
+    """The cost of arithmetic in registers: operations, how many of them are transcendental, and
+    words of 32 bits that lanes pass each other. `Op` has fields of these names."""
 
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
 
     def plus(self, other: "Cost") -> "Cost":
-        """Both."""
+        """The cost of both."""
         return Cost(*map(operator.add, self, other))
 
 
@@ -44,5 +44,5 @@ def divide(x: int, y: int) -> int:
 
 
 def remainder(x: int, y: int) -> int:
-    """What `divide` leaves; all of x if y is zero."""
+    """The remainder of `divide`; x if y is zero."""
     return x if y == 0 else x - divide(x, y) * y

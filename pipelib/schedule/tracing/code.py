@@ -1,13 +1,15 @@
 """Compiles a jaxpr, once, to closures that are run for each thread.
 
-The algorithm. Each variable gets a slot in a list of values. Each equation becomes what the handler
-that the trace was given says: a function of the thread and the values, that does what the equation
-does and may append ops; `Silent`, a function which appends none; a `Cost`, if all that happens is
-arithmetic on tensors; None, if nothing does. The costs of equations that follow one another, in one
-named scope, add up to one op `compute`, placed before the next function that is not `Silent`.
-Running a code thus touches no equation again.
+The algorithm. Each variable gets a slot in a list of values. For each equation the trace's handler
+returns one of four things: a function of the thread and the values, which does what the equation
+does and may append ops; a `Silent` function, which appends none; a `Cost`, if the equation is only
+arithmetic on tensors; or None, if it does nothing. The costs of equations that follow one another
+in one named scope add up to one op `compute`, placed before the next function that is not `Silent`.
+So a run of the code does not touch an equation again.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +17,8 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from pipelib.schedule.program import Op
+from pipelib.schedule.frozen import maker
+from pipelib.schedule.program import Kind, Op
 from pipelib.schedule.tracing import layouts
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.source import line_of
@@ -23,6 +26,12 @@ from pipelib.schedule.tracing.state import OPAQUE, Thread
 from pipelib.schedule.tracing.views import At, View, data_dependent
 
 Step = Callable[[Thread, list], None]
+_make_op = maker(Op)
+# The fields from `flops` on, which an equation decides alone, and their defaults.
+_FIXED = [
+    (field.name, field.default)
+    for field in itertools.dropwhile(lambda field: field.name != "flops", dataclasses.fields(Op))
+]
 
 
 class Silent(NamedTuple):
@@ -34,8 +43,9 @@ class Silent(NamedTuple):
 class Code(NamedTuple):
     """A jaxpr, compiled: `steps` are run in order on a copy of `template`.
 
-    The operands are side by side there, from `first` on. `cost` is that of all of it, if it is
-    arithmetic on tensors and nothing else. `layouts` are those of the results, None if unknown.
+    The operands are side by side there, from `first` on. `cost` is the cost of the whole code, if
+    it is arithmetic on tensors and nothing else. `layouts` are the layouts of the results, None
+    where unknown.
     """
 
     invars: list
@@ -44,7 +54,7 @@ class Code(NamedTuple):
     outputs: list[int]
     steps: list[Step]
     cost: Cost | None
-    jaxpr: Any  # kept alive, since the cache knows it by its id
+    jaxpr: Any  # kept alive: the cache knows it by its id
     layouts: list
 
     def run(self, thread: Thread, values: list) -> list:
@@ -57,7 +67,7 @@ class Code(NamedTuple):
 
 
 class Codes:
-    """All that was compiled so far, and the handler of equations to compile more with.
+    """The codes compiled so far, and the handler of equations to compile more.
 
     `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without.
     """
@@ -148,13 +158,12 @@ class Compiler:
         for _, other in others:
             cost = cost.plus(other)
         waiting.clear()
-        emit = self.emitter("compute", eqn)
-        flops, n, exchanges = cost
+        emit = self.emitter(Kind.COMPUTE, eqn, **cost._asdict())
 
         def compute(thread, env):
             before = thread.ops[-1] if thread.ops else None
-            emit(thread, flops=flops, n=n, exchanges=exchanges)
-            if before is not None and before.kind == "compute":
+            emit(thread)
+            if before is not None and before.kind == Kind.COMPUTE:
                 _merge(thread.ops, before)
 
         return [compute]
@@ -187,48 +196,54 @@ class Compiler:
         return None if isinstance(atom, Literal) else self.layouts.get(atom)
 
     def wavefronts(self, view: View, value: Any, optimized: bool | None) -> int | None:
-        """What an access of this memory takes, of a value that is written or read."""
+        """The wavefronts of an access of this memory that writes or reads a value."""
         if view.place is None:
             return None
         layout = self._layout(value)
-        if layout is None:  # of what is read, the cast that follows says it
+        if layout is None:  # of a value that is read, the cast that follows says it
             casts = (e for e in self.jaxpr.eqns if e.primitive.name == "layout_cast")
             cast = next((e for e in casts if e.invars[0] is value), None)
             (layout,) = [None] if cast is None else layouts.of_results(cast, {})
         return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
 
     def exchanges(self, eqn: Any) -> int:
-        """What lanes pass each other, if it is a reduction."""
+        """How many words lanes pass each other, if the equation is a reduction."""
         if not layouts.reduces(eqn):
             return 0
         (value,) = eqn.invars
         return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
 
     def line(self, eqn: Any) -> str | None:
-        """Where the equation is, or what it is in."""
+        """The line of the equation, or else of the equation around it."""
         return line_of(eqn) or self.outer
 
-    def emitter(self, kind: str, eqn: Any) -> Callable[..., None]:
-        """A function that appends an op of this kind and this equation."""
-        line, label, make = self.line(eqn), _label(eqn), tuple.__new__  # in half of Op's time
+    def emitter(self, kind: Kind, eqn: Any, **fixed: Any) -> Callable[..., None]:
+        """A function that appends an op of this kind and this equation.
+
+        `fixed` are fields that the equation alone decides; the function takes those that a run
+        decides.
+        """
+        line, label = self.line(eqn), _label(eqn)
+        rest = [fixed.pop(name, default) for name, default in _FIXED]
+        assert not fixed, f"{[*fixed]} are not among the last fields of an Op"
 
         def emit(
-            thread, reads=(), writes=(), barrier=None, index=None, phase=None, size=0, flops=0,
-            n=None, note="", peers=(), exchanges=0,
+            thread, reads=(), writes=(), barrier=None, index=0, phase=0, size=0, peers=(),
+            scope_id=None, shared=False,
         ) -> None:  # fmt: skip
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
-            fields = (
+            op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, flops, n, note, peers, exchanges,
+                size, peers, scope_id, shared, *rest,
             )  # fmt: skip
-            thread.ops.append(make(Op, fields))
+            thread.ops.append(op)
 
         return emit
 
     def view(self, eqn: Any, ref: Any, leaves: list, tree: Any) -> View:
-        """A ref with the transforms whose leaves these atoms are."""
+        """A ref under the transforms whose leaves these atoms are."""
         transforms = () if tree is None else tree.unflatten(map(At, map(self.slot, leaves)))
         if not isinstance(transforms, (tuple, list)):
             transforms = (transforms,)
@@ -249,7 +264,7 @@ class Compiler:
 
 
 def _inputs(jaxpr: Any, is_open: bool) -> list:
-    """The variables that its values are given to: those of constants too, if it is open."""
+    """The variables that get a jaxpr's inputs: its constants too, if it is open."""
     return [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
 
 
@@ -258,14 +273,11 @@ def _label(eqn: Any) -> str:
 
 
 def _merge(ops: list[Op], before: Op) -> None:
-    """Makes one of the last two ops, if they are arithmetic of one step and named scope."""
+    """Makes one op of the last two, if both are arithmetic in one step and named scope."""
     last = ops[-1]
     if (before.step, before.scope) == (last.step, last.scope):
-        both = {
-            name: getattr(before, name) + getattr(last, name)
-            for name in ("flops", "n", "exchanges")
-        }
-        ops[-2:] = [before._replace(**both)]
+        both = {name: getattr(before, name) + getattr(last, name) for name in Cost._fields}
+        ops[-2:] = [dataclasses.replace(before, **both)]
 
 
 def value_of(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Accesses to memory and copies between memories: what reads and writes regions.
+"""Accesses of memory and copies between memories: the ops that read and write regions.
 
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
@@ -10,19 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelib.schedule.program import Region
+from pipelib.schedule.program import Kind, Region
 from pipelib.schedule.tracing.code import Compiler, Step, split
 from pipelib.schedule.tracing.state import OPAQUE
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
 
 def get(compiler: Compiler, eqn: Any) -> Step:
-    """A read; the value is known if it is a scalar of a concrete argument or of the registers."""
+    """A read. The value is known if it is a scalar of a concrete argument or of the registers."""
     ref, *leaves = eqn.invars
     view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit, acc = compiler.emitter("read", eqn), compiler.emitter("acc_read", eqn)
-    (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
     waves = compiler.wavefronts(view, eqn.outvars[0], eqn.params.get("optimized", True))
+    emit = compiler.emitter(Kind.READ, eqn, wavefronts=waves)
+    acc = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
+    (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
 
     def step(thread, env):
         source = view.ref(env)
@@ -33,26 +34,27 @@ def get(compiler: Compiler, eqn: Any) -> Step:
         if source.space != "regs":
             regions = view.regions(thread, env)
             if source.space == "acc":
-                acc(thread, regions, size=view.bytes(regions[0]), n=0)
+                acc(thread, regions, size=view.bytes(regions[0]))
             else:
-                emit(thread, regions, size=view.bytes(regions[0]), n=waves)
+                emit(thread, regions, size=view.bytes(regions[0]))
 
     return step
 
 
 def _element(array: np.ndarray, box: Any) -> Any:
-    """What a box of one element holds, if it is one of the array."""
+    """The element that a box of one element selects, if it is within the array."""
     index = tuple(start for start, _ in box)
     inside = all(0 <= at < size for at, size in zip(index, array.shape))
     return array[index].item() if inside else OPAQUE
 
 
 def put(compiler: Compiler, eqn: Any) -> Step:
-    """A write, and a read too if what was there is used."""
+    """A write, and also a read if the kernel uses the old value."""
     ref, held, *leaves = eqn.invars
     view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(held)
     waves = compiler.wavefronts(view, held, eqn.params.get("optimized"))
-    emit, acc = compiler.emitter("write", eqn), compiler.emitter("acc_write", eqn)
+    emit = compiler.emitter(Kind.WRITE, eqn, wavefronts=waves)
+    acc = compiler.emitter(Kind.ACC_WRITE, eqn)
     old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
     out = None if old is None else compiler.slot(old)
     is_used = _is_used(compiler.jaxpr, old)
@@ -67,9 +69,8 @@ def put(compiler: Compiler, eqn: Any) -> Step:
         if target.space != "regs":
             regions = view.regions(thread, env)
             reads = regions if is_used else ()
-            (acc if target.space == "acc" else emit)(
-                thread, reads, regions, size=view.bytes(regions[0]), n=waves
-            )
+            write = acc if target.space == "acc" else emit
+            write(thread, reads, regions, size=view.bytes(regions[0]))
 
     return step
 
@@ -84,24 +85,24 @@ def _is_used(jaxpr: Any, var: Any) -> bool:
 
 
 def atomic(compiler: Compiler, eqn: Any) -> Step:
-    """A write that reads what was there, in one: others' atomic ones are no harm."""
+    """An atomic operation: a write that also reads, harmless beside other atomic ones."""
     tree = eqn.params["args_tree"]
     at = jax.tree.unflatten(tree, eqn.invars)
     ref, transforms = at[0], at[1]
     leaves, structure = jax.tree.flatten(transforms)
-    view, emit = compiler.view(eqn, ref, leaves, structure), compiler.emitter("write", eqn)
-    kind = getattr(eqn.params["atomic_type"], "value", eqn.params["atomic_type"])
+    view, how = compiler.view(eqn, ref, leaves, structure), eqn.params["atomic_type"]
+    emit = compiler.emitter(Kind.WRITE, eqn, combines=str(getattr(how, "value", how)))
 
     def step(thread, env):
         view.ref(env).value = OPAQUE
         regions = view.regions(thread, env)
-        emit(thread, regions, regions, size=view.bytes(regions[0]), note=f"atomic {kind}")
+        emit(thread, regions, regions, size=view.bytes(regions[0]))
 
     return step
 
 
 def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Callable]:
-    """The refs of an asynchronous copy, and the function that says if it is done."""
+    """The refs of an asynchronous copy, and its predicate."""
     refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
     trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]
     *leaves, predicate = split(rest, *trees)
@@ -109,17 +110,17 @@ def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Call
     return views, compiler.predicate(eqn, predicate[0] if predicate else None)
 
 
-def _axes(params: dict) -> tuple:
-    """The cluster's axes along which a copy is shared."""
+def _axes(params: dict) -> tuple[str, ...]:
+    """The cluster's axes along which blocks share a copy."""
     axes = params.get("collective_axes") or ()
-    return (axes,) if isinstance(axes, str) else tuple(axes)
+    return (axes,) if isinstance(axes, str) else tuple(map(str, axes))
 
 
 def load(compiler: Compiler, eqn: Any) -> Step:
-    """A copy into SMEM, or a block's share of one into that of several blocks."""
+    """A copy into SMEM, or a block's share of a copy into the SMEM of several blocks."""
     (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
-    emit, axes = compiler.emitter("load", eqn), _axes(eqn.params)
-    note = f"collective {', '.join(map(str, axes))}" if axes else ""
+    axes = _axes(eqn.params)
+    emit = compiler.emitter(Kind.LOAD, eqn, collective=axes)
 
     def step(thread, env):
         if not holds(env):
@@ -130,10 +131,8 @@ def load(compiler: Compiler, eqn: Any) -> Step:
         blocks = thread.cluster.peers(thread.block, axes) if axes else ()
         if len(blocks) < 2:
             region = target.region(thread, env)
-            emit(
-                thread, (source.region(thread, env),), (region,), *place, phase,
-                target.bytes(region), note=note,
-            )  # fmt: skip
+            reads = (source.region(thread, env),)
+            emit(thread, reads, (region,), *place, phase, target.bytes(region))
             return
         box = share(target, blocks.index(thread.block), len(blocks))
         reads, mine = (source.part(thread, env, box),), target.part(thread, env, box)
@@ -141,7 +140,7 @@ def load(compiler: Compiler, eqn: Any) -> Step:
         writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
         size = math.prod(stop - start for start, stop in box) * target.itemsize
         peers = tuple(barriers[peer] for peer in blocks)
-        emit(thread, reads, writes, *place, phase, size, note=note, peers=peers)
+        emit(thread, reads, writes, *place, phase, size, peers)
 
     return step
 
@@ -149,15 +148,15 @@ def load(compiler: Compiler, eqn: Any) -> Step:
 def store(compiler: Compiler, eqn: Any) -> Step:
     """A copy out of SMEM."""
     (source, target), holds = _copied(compiler, eqn, "src", "dst")
-    emit, commit = compiler.emitter("store", eqn), compiler.emitter("commit_group", eqn)
     grouped, reduction = eqn.params["commit_group"], eqn.params.get("reduction_op")
-    note = f"reduces by {reduction}" if reduction else ""
+    emit = compiler.emitter(Kind.STORE, eqn, combines=str(reduction or ""))
+    commit = compiler.emitter(Kind.COMMIT_GROUP, eqn)
 
     def step(thread, env):
         if holds(env):
             region, to = source.region(thread, env), target.region(thread, env)
             target.ref(env).value = OPAQUE
-            emit(thread, (region,), (to,), size=source.bytes(region), note=note)
+            emit(thread, (region,), (to,), size=source.bytes(region))
         if grouped:  # predicated off, the group is there and empty
             commit(thread)
 
@@ -167,27 +166,26 @@ def store(compiler: Compiler, eqn: Any) -> Step:
 def prefetch(compiler: Compiler, eqn: Any) -> Step:
     """A copy into the L2 cache."""
     (view,), holds = _copied(compiler, eqn, "ref")
-    emit, axes = compiler.emitter("prefetch", eqn), _axes(eqn.params)
-    note = f"collective {', '.join(map(str, axes))}" if axes else ""
+    emit = compiler.emitter(Kind.PREFETCH, eqn, collective=_axes(eqn.params))
 
     def step(thread, env):
         if holds(env):
             region = view.region(thread, env)
-            emit(thread, (region,), size=view.bytes(region), note=note)
+            emit(thread, (region,), size=view.bytes(region))
 
     return step
 
 
 def store_to_peer(compiler: Compiler, eqn: Any) -> Step:
-    """Registers to a peer's SMEM: like a load, it arrives there, and its bytes land there."""
+    """A copy of registers to a peer's SMEM. Like a load, it arrives and its bytes land there."""
     params, (_, ref, barrier, index, *rest) = eqn.params, eqn.invars
     trees = params["ref_transforms_treedef"], params["barrier_transforms_treedef"]
     *leaves, _ = split(rest, *trees)
     target = compiler.view(eqn, ref, leaves[0], trees[0])
     on = compiler.view(eqn, barrier, leaves[1], trees[1])
-    emit, index, line = compiler.emitter("load", eqn), compiler.slot(index), compiler.line(eqn)
-    axis, atomic = params["cluster_dim"], params.get("atomic")
-    note = "from registers" + (f", atomic {atomic}" if atomic else "")
+    index, line, axis = compiler.slot(index), compiler.line(eqn), params["cluster_dim"]
+    how = str(params.get("atomic") or "")
+    emit = compiler.emitter(Kind.LOAD, eqn, from_registers=True, combines=how)
 
     def step(thread, env):
         if env[index] is OPAQUE:
@@ -198,6 +196,7 @@ def store_to_peer(compiler: Compiler, eqn: Any) -> Step:
         place = on.ref(env).ids[peer], flat
         phase = thread.arrivals[place]
         thread.arrivals[place] += 1
-        emit(thread, (), (there,), *place, phase, target.bytes(mine), note=note)
+        reads = (there,) if how else ()  # an addition reads what is there
+        emit(thread, reads, (there,), *place, phase, target.bytes(mine))
 
     return step

@@ -1,4 +1,4 @@
-"""Control flow, calls, and scopes of memory: what runs other jaxprs, and where a thread is.
+"""Control flow, calls and scopes of memory, and where a thread is on the kernel's axes.
 
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.code import Compiler, Silent, Step, is_tensor, value_of
 from pipelib.schedule.tracing.source import leaf_names
@@ -16,7 +17,7 @@ from pipelib.schedule.tracing.views import data_dependent
 
 
 def _labelled(eqn: Any, step: Step) -> Step:
-    """Runs a step within the named scopes of its equation."""
+    """The step, run within the named scopes of its equation."""
     label = str(eqn.source_info.name_stack)
     if not label:
         return step
@@ -31,7 +32,7 @@ def _labelled(eqn: Any, step: Step) -> Step:
 
 
 def call(name: str) -> Callable:
-    """Runs the jaxpr in this parameter on the operands, or counts it if it does arithmetic only."""
+    """Runs the jaxpr in this parameter on the operands; its cost, if it is arithmetic only."""
 
     def handler(compiler: Compiler, eqn: Any) -> Step | Cost:
         code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
@@ -90,7 +91,7 @@ def while_loop(compiler: Compiler, eqn: Any) -> Step:
 
 
 def scan(compiler: Compiler, eqn: Any) -> Step:
-    """Runs the body as often as the rows, or the count, say; each time is a step."""
+    """Runs the body once for each row, or as often as the count says; each time is a step."""
     length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
     stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
     inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
@@ -116,7 +117,7 @@ def scan(compiler: Compiler, eqn: Any) -> Step:
 
 
 def run_scoped(compiler: Compiler, eqn: Any) -> Step:
-    """Memory for a while; all threads of a block meet where they get it together."""
+    """A scope of memory; where all threads of a block share it, they meet at its beginning."""
     jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
     code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
     names = leaf_names(jaxpr.debug_info, len(jaxpr.invars))
@@ -124,7 +125,7 @@ def run_scoped(compiler: Compiler, eqn: Any) -> Step:
     transforms = eqn.params.get("ref_transforms") or ((),) * len(avals)
     axes = eqn.params["collective_axes"]
     axes = axes if isinstance(axes, tuple) else (axes,)
-    begin, end = (compiler.emitter(f"scope_{what}", eqn) for what in ("begin", "end"))
+    begin, end = (compiler.emitter(k, eqn) for k in (Kind.SCOPE_BEGIN, Kind.SCOPE_END))
 
     def step(thread, env):
         cluster = thread.cluster
@@ -132,10 +133,9 @@ def run_scoped(compiler: Compiler, eqn: Any) -> Step:
         number, refs, size = cluster.allocate(thread, avals, names, transforms, shared)
         thread.smem_bytes += size
         thread.peak_bytes = max(thread.peak_bytes, thread.smem_bytes)
-        note = "shared" if shared else ""
-        begin(thread, size=size, n=number, note=note)
+        begin(thread, size=size, scope_id=number, shared=shared)
         results = code.run(thread, [env[slot] for slot in inputs] + refs)
-        end(thread, size=size, n=number, note=note)
+        end(thread, size=size, scope_id=number, shared=shared)
         thread.smem_bytes -= size
         for slot, value in zip(outs, results, strict=True):
             env[slot] = value
@@ -144,10 +144,11 @@ def run_scoped(compiler: Compiler, eqn: Any) -> Step:
 
 
 def run_state(compiler: Compiler, eqn: Any) -> Step:
-    """Refs to the operands: an accumulator is new and begins as its operand, scalars are kept."""
+    """Refs to the operands: a new accumulator that begins as its operand, or a scalar."""
     code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
     outs = list(map(compiler.slot, eqn.outvars))
-    emit, read = compiler.emitter("acc_init", eqn), compiler.emitter("acc_read", eqn)
+    emit = compiler.emitter(Kind.ACC_INIT, eqn)
+    read = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     avals = [var.aval for var in code.invars]
 
     def step(thread, env):
@@ -165,8 +166,8 @@ def run_state(compiler: Compiler, eqn: Any) -> Step:
             refs.append(ref)
         code.run(thread, refs)
         for ref in (ref for ref in refs if ref.space == "acc"):
-            # What is left in flight is waited for, to have the accumulator's value in the end.
-            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes, n=0)
+            # The accumulator's value in the end: products in flight are waited for.
+            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes)
         for slot, ref in zip(outs, refs):
             env[slot] = ref.value
 

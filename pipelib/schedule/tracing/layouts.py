@@ -1,6 +1,6 @@
 """How the lanes of a thread reach shared memory: layouts of memory and of registers.
 
-The model. An access of SMEM is charged by its wavefronts (`schedule.banks`), which follow from
+The model. An access of SMEM is charged by its wavefronts (`banks`), which follow from
 where memory has each element and from which elements a lane moves at once.
 
 *Memory.* A ref's transforms say where its elements are: tiles, a swizzle, indices, transposes and
@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.schedule import banks
+from pipelib.schedule.tracing import banks
 
 _THREAD_LANES, _STRIDED_BYTES = 128, 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
@@ -147,7 +147,7 @@ def wavefronts(
     return _count(place, layout, place.is_tiled if optimized is None else optimized)
 
 
-_WGMMA = plgpu.Layout.WGMMA.to_mgpu()
+_WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
 
 
 @functools.lru_cache(maxsize=1024)

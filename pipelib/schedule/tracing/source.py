@@ -55,7 +55,7 @@ def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     if place is None:
         return None
     names = _parameters(*place.groups())
-    known = [re.match(r"\w*", name or "").group() for name in debug_info.arg_names or ()]
+    known = [re.split(r"\W", name or "", maxsplit=1)[0] for name in debug_info.arg_names or ()]
     positional = [name for name in known if name in names]
     if positional:
         names = names[: names.index(positional[0])]

@@ -1,15 +1,16 @@
 """What a trace knows as it goes: values, refs, a thread's ops, the memory of a cluster.
 
-The model. Threads are traced one after the other: those of the cluster's first block, then those
-of the next, in row-major order of the cluster's axes. What one of them allocates is allocated in
-every block at once, with consecutive numbers: a block knows its peers' memory before they run. The
-n-th allocation of one block is so the n-th of each, if they are of the same types; where blocks go
-different ways, each has some that it never uses.
+The model. Threads are traced one after the other: the threads of the cluster's first block, then
+those of the next, in row-major order of the cluster's axes. When a thread allocates memory, every
+block gets the same memory at once, with consecutive numbers. So a block knows its peers' memory
+before they run. The n-th allocation of one block is the n-th of each block, if the types agree;
+where blocks go different ways, each has some memory that it never uses.
 
-GMEM is one for all. An array of barriers of a cluster is one in each block, and the one of a block
-is arrived on by, and arrives on, the blocks that differ from it along one of its axes only.
+All blocks share GMEM. A cluster's array of barriers exists in each block. A block arrives on the
+arrays of the blocks that differ from it along one of the array's axes only, and they on its own.
 """
 
+import dataclasses
 import itertools
 import math
 import operator
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+from pipelib.schedule.program import Barrier, Buffer, Kind, Op, Program, Region
 
 _SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
 
@@ -40,7 +41,7 @@ class Ended(Exception):
 class Ref:
     """A buffer or an array of barriers; `value` is what a scalar or a concrete argument holds.
 
-    `ids` has its number in each block of the cluster; `id` is that of the block at hand.
+    `ids` has its number in each block of the cluster, `id` its number in this block.
     """
 
     __slots__ = ("id", "ids", "shape", "space", "value", "whole")
@@ -55,7 +56,7 @@ class Ref:
 
 
 class Thread:
-    """One thread as it is traced; the host's has no cluster around it."""
+    """One thread as it is traced; the host's thread has no cluster."""
 
     def __init__(self, index: int, block: int, cluster: "Cluster | None", max_steps: int | None):
         self.index, self.block, self.cluster, self.max_steps = index, block, cluster, max_steps
@@ -71,7 +72,7 @@ class Thread:
         self.kernels: list[tuple[Any, list]] = []
 
     def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
-        """Enters a step of a loop within the steps `outer`; Ended if it is one too many."""
+        """Enters a step of a loop within the steps `outer`; raises Ended if it is one too many."""
         if index == self.max_steps:
             raise Ended
         self.step = (index, *outer)
@@ -86,7 +87,7 @@ class Allocation(NamedTuple):
 
 
 class Cluster:
-    """The blocks of one cluster of a kernel: what their threads share.
+    """The blocks of one cluster of a kernel, and what their threads share.
 
     `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
     """
@@ -136,19 +137,19 @@ class Cluster:
             if not 0 <= index < size:
                 raise ValueError(
                     f"{block=} is not in the grid: axis {name!r} has the blocks 0 to {size - 1},"
-                    f" and {index} is none of them."
+                    f" and {index} is not one of them."
                 )
         return block
 
     def peers(self, block: int, axes: Sequence[Any]) -> tuple[int, ...]:
-        """The blocks that differ from this one along these axes only, itself among them."""
+        """The blocks that differ from this one along these axes only, this one among them."""
         free = [name in axes for name in self.names]
         mine = self.places[block]
         alike = lambda place: all(map(operator.or_, free, map(operator.eq, place, mine)))
         return tuple(number for number, place in enumerate(self.places) if alike(place))
 
     def block_at(self, block: int, indices: dict[Any, int]) -> int:
-        """The block that is where this one is, but for these indices."""
+        """The block at this one's place, but with these indices."""
         place = tuple(indices.get(name, at) for name, at in zip(self.names, self.places[block]))
         if place not in self.places:
             raise ValueError(
@@ -164,7 +165,7 @@ class Cluster:
     def _gmem(self, name, shape, dtype, role, scope, value: Any = OPAQUE) -> Ref:
         number, size = len(self.buffers), math.prod(shape) * dtype.itemsize
         self.buffers.append(
-            Buffer(number, name, "gmem", shape, str(dtype), size, scope=scope, role=role)
+            Buffer(number, name, "gmem", shape, str(dtype), size, scope_id=scope, role=role)
         )
         return Ref(number, shape, "gmem", value, (number,) * len(self.places))
 
@@ -172,7 +173,7 @@ class Cluster:
         self, thread: Thread, avals: tuple, names: Sequence[str], transforms: Sequence[Any],
         shared: bool = False,
     ) -> Allocation:  # fmt: skip
-        """Memory and barriers of these types: the thread's own, or what all of its block share."""
+        """Memory and barriers of these types, for the thread alone or for all of its block."""
         owner = None if shared else thread.index % self.threads
         place = thread.allocations[shared]
         thread.allocations[shared] += 1
@@ -217,18 +218,21 @@ class Cluster:
         if space == "gmem":
             shared = self._gmem(name, shape, aval.dtype, "scratch", first)
             return [shared for _ in blocks]
-        made = self.barriers if space == "barrier" else self.buffers
-        ids = tuple(len(made) + block for block in blocks)
+        first_id = len(self.barriers if space == "barrier" else self.buffers)
+        ids = tuple(first_id + block for block in blocks)
         if space != "barrier":
             shape, _ = logical(shape, transforms)
         refs = [Ref(id, shape, space, ids=ids) for id in ids]
         for block, ref in zip(blocks, refs):
             label = name if len(blocks) == 1 else f"{name}@{block}"
-            alone = owner is None or (self.threads == 1 and space != "acc")
-            thread = None if alone else block * self.threads + owner
+            thread = None
+            if owner is not None and (self.threads > 1 or space == "acc"):
+                thread = block * self.threads + owner
             at = thread, first + block, block
-            make = self._barrier if space == "barrier" else self._buffer
-            made.append(make(ref, label, aval, *at))
+            if space == "barrier":
+                self.barriers.append(self._barrier(ref, label, aval, *at))
+            else:
+                self.buffers.append(self._buffer(ref, label, aval, *at))
         return refs
 
     def _buffer(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Buffer:
@@ -238,7 +242,7 @@ class Cluster:
         )
 
     def _barrier(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Barrier:
-        """With the arrivals of a cluster's: each axis adds its other blocks to this one."""
+        """An array of barriers; a cluster's also takes arrivals from other blocks, on each axis."""
         axes = tuple(getattr(aval.dtype, "collective_axes", ()))
         groups = [self.peers(block, axis if isinstance(axis, tuple) else (axis,)) for axis in axes]
         blocks = sorted(set().union(*groups))
@@ -249,7 +253,7 @@ class Cluster:
         return Barrier(ref.id, name, arrivals, count, names, thread, scope, block, peers)
 
     def _smem_bytes(self, refs: list[Ref]) -> int:
-        """What refs take of a block's shared memory, each buffer aligned."""
+        """The bytes of a block's shared memory that refs take, each buffer aligned."""
         total = 0
         for ref in refs:
             if ref.space == "barrier":
@@ -279,17 +283,18 @@ class Cluster:
 
 
 def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
-    """SMEM whose first dimension is only ever taken one at a time is a ring of slots."""
+    """The buffers, with `slots` where ops only ever take SMEM's first dimension one at a time."""
     rings = {b.id for b in buffers if b.space == "smem" and len(b.shape) > 1}
     for ops in threads:
         for op in ops:
             for region in op.reads + op.writes:
                 if region.buffer in rings:
                     start, stop = region.box[0]
-                    is_cut = op.kind in ("read", "write") and max(map(len, op[2:4])) > 1
+                    parts = max(len(op.reads), len(op.writes))
+                    is_cut = parts > 1 and op.kind in (Kind.READ, Kind.WRITE)
                     if stop - start != 1 or is_cut:
                         rings.discard(region.buffer)
-    return tuple(b._replace(slots=b.shape[0]) if b.id in rings else b for b in buffers)
+    return tuple(dataclasses.replace(b, slots=b.shape[0]) if b.id in rings else b for b in buffers)
 
 
 def space_of(aval: Any) -> str:

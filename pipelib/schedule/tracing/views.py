@@ -1,24 +1,25 @@
 """A ref under transforms, as regions of its buffer.
 
-The model. A view is a stack of frames. A frame is an array, of which indexing takes an interval on
-each axis and transposing reorders those; a transform that makes another array of the same bytes (a
-reshape, a bitcast, a member of a union, tiles put together) begins a frame upon it. A box in a
-frame is that of the bytes it covers in the frame below, as the smallest box around them: exact if
-they are contiguous there, as those of leading axes are, and of a stride of 1. A region says whether
-it is exact. What an ordinary access selects is cut along its first axes until all parts are; if
-they would be too many, it is taken to be the box around them.
+The model. A view is a stack of frames. A **frame** is an array: indexing it selects an interval on
+each axis, and transposing reorders the axes. A transform that makes another array of the same
+bytes (a reshape, a bitcast, a member of a union, tiles put together) puts a new frame on top. A box
+in a frame becomes the smallest box around its bytes in the frame below. That is exact if these
+bytes are contiguous there, as the bytes of leading axes are, with a stride of 1. A region says
+whether it is exact. What an ordinary access selects is cut along its first axes until all parts are
+exact; if that gives too many parts, the region is the box around them.
 
-Not covered: transforms that are not known by name, from which on the whole of what was selected is
-meant.
+Not covered: a transform that is not known by name. From there on the region is all that was
+selected before it.
 """
 
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+from jax.core import ShapedArray
 
 from pipelib.schedule.program import Region
 from pipelib.schedule.tracing.layouts import place
@@ -30,7 +31,7 @@ _MOST_BOXES = 64
 
 
 def data_dependent(what: str, line: str | None) -> ValueError:
-    """The error of what must be known and is not."""
+    """The error for a value that the trace needs and cannot know."""
     return ValueError(
         f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
         " answers, which is not known without running: let it depend on program ids, loop counters,"
@@ -39,7 +40,7 @@ def data_dependent(what: str, line: str | None) -> ValueError:
 
 
 class At(NamedTuple):
-    """In a transform, the value in this slot."""
+    """Stands in a transform for the value in this slot."""
 
     slot: int
 
@@ -80,8 +81,7 @@ def _index(value: Any, what: str, line: str | None) -> int:
 
 
 class _Frame:
-    """An array and what is selected of it; `below` takes a box to one in what the frame under it
-    selects."""
+    """An array and what is selected of it; `below` maps a box to a box in the frame below."""
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, below: Callable[[Box], Box] | None):
         self.base, self.dtype, self.below = shape, dtype, below
@@ -105,12 +105,12 @@ class _Frame:
         self.axes = axes
 
     def slots(self) -> list[int]:
-        """Where the values are that the selection depends on."""
+        """The slots of the values that the selection depends on."""
         slots = [slot for dim in self.dims for slot, _ in dim.terms]
         return slots + [dim.size.slot for dim in self.dims if isinstance(dim.size, At)]
 
     def box(self, env: list, inner: Box | None, line: str | None) -> Box:
-        """The box in the array, or beyond it; `inner` is one in what is selected."""
+        """The box in the array, perhaps beyond it, of a box `inner` in the selection."""
         if inner is None:
             return tuple([dim.interval(env, None, line) for dim in self.dims])
         parts = dict(zip(self.axes, inner))
@@ -168,7 +168,7 @@ class View:
             below = lambda box: _tiled(box, tuple(transform.tiling))
             self._push(untiled(top.shape, transform.tiling), top.dtype, below)
         elif name in ("ReshapeTransform", "BitcastTransform", "ExtractAliasedRef"):
-            made = transform.transform_type(jax.core.ShapedArray(top.shape, top.dtype))
+            made = transform.transform_type(ShapedArray(top.shape, top.dtype))
             sizes, offset = top.shape, getattr(transform, "offset", 0)
             width, unit = made.dtype.itemsize, top.dtype.itemsize
             below = lambda box: _around(box, made.shape, width, offset, sizes, unit)
@@ -193,11 +193,14 @@ class View:
         return ref
 
     def box(self, env: list, inner: Box | None = None) -> Box:
-        """The box in the buffer, or beyond it; `inner` is one in the view."""
+        """The box in the buffer, perhaps beyond it, of a box `inner` in the view."""
+        box: Box = ()
         for frame in reversed(self.frames):
             box = frame.box(env, inner, self.line)
-            inner = box if frame.below is None else frame.below(box)
-        return inner
+            if frame.below is not None:
+                box = frame.below(box)
+            inner = box
+        return box
 
     def region(self, thread: Any, env: list) -> Region:
         """The region in the buffer; equal regions are one object."""
@@ -209,7 +212,7 @@ class View:
             return region
 
     def regions(self, thread: Any, env: list) -> tuple[Region, ...]:
-        """The region, or exact ones that make it up, if it is no box and they are not too many."""
+        """The region; if it is not a box, the exact regions that make it up, if there are few."""
         region = self.region(thread, env)
         if region.is_exact or not self.exact or self.elements is None:
             return (region,)
@@ -219,7 +222,7 @@ class View:
         return self._parts[key]
 
     def _cut(self, thread: Any, env: list) -> tuple[Region, ...]:
-        """The exact parts, or none if they are too many or cannot be had."""
+        """The exact parts; none if there are too many, or if a part cannot be exact."""
         boxes, parts = [tuple((0, size) for size in self.shape)], []
         while boxes:
             box = boxes.pop()
@@ -237,21 +240,21 @@ class View:
         """The region of a box in the view."""
         ref = self.ref(env)
         if ref.shape != self.base:
-            return ref.whole._replace(is_exact=False)
+            return dataclasses.replace(ref.whole, is_exact=False)
         box = self.box(env, inner)
         return Region(self._id(thread, ref, env), box, self._is_exact(box, inner))
 
     def _is_exact(self, box: Box, inner: Box | None) -> bool:
-        """Whether a box in the buffer is of no more bytes than what it is taken for."""
-        if inner is None and self.elements is None:
-            return self.exact and len(self.frames) == 1
+        """Whether a box in the buffer has no more bytes than the view selects."""
         count = lambda box: math.prod(stop - start for start, stop in box)
         elements = self.elements if inner is None else count(inner)
+        if elements is None:
+            return self.exact and len(self.frames) == 1
         width = getattr(self.frames[0].dtype, "itemsize", 0)
         return self.exact and count(box) * width == elements * self.itemsize
 
     def _id(self, thread: Any, ref: Ref, env: list) -> int:
-        """The number of the ref's memory in this block, or in the peer that the view is of."""
+        """The number of the ref's memory in this block, or in the peer that the view is in."""
         if not self.peer:
             return ref.id
         at = lambda index: env[index.slot] if isinstance(index, At) else index
@@ -260,7 +263,7 @@ class View:
         return ref.ids[thread.cluster.block_at(thread.block, indices)]
 
     def bytes(self, region: Region) -> int:
-        """What an access to this region moves."""
+        """The bytes that an access of this region moves."""
         if self.elements is not None:
             return self.elements * self.itemsize
         return math.prod(stop - start for start, stop in region.box) * self.itemsize

@@ -1,0 +1,47 @@
+"""`attention`: softmax(scale Q K^T) V, without the scores in memory.
+
+The model. Each module has one part of it:
+
+=============  =============================================================================
+`config`       how the work is divided, and what that takes of an SM
+`arguments`    which arguments are refused
+`call`         `attention` itself: it picks a configuration, and has the gradients' rules
+`band`         which scores are seen, and so which steps a block takes
+`order`        which block runs when
+`forward`      the forward kernel: its launch
+`queries`      the parts of its compute threads
+`schedules`    the steps of its compute threads, one class for each schedule
+`backward`     the kernels of the gradients: their launch
+`gradients`    their compute threads, one class for each kernel
+`reference`    the same in plain JAX
+=============  =============================================================================
+
+The fallback. The kernel exists for head dimensions of 64, 128 and 256. Pallas copies pieces of 8
+rows x 128 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple
+of 8 tokens. For all other shapes plain JAX computes the result (`reference`); no operand is copied,
+and the configuration is not used.
+
+Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, two kernels
+make them, or one if `AttentionConfig.fused` asks for it; with 256, three. In the fallback plain JAX
+makes them, in float32, for some queries at a time, so that it never holds all scores.
+
+Not covered: dropout; biases; paged keys; masks that are given as arrays; gradients of gradients of
+the kernels, for which JAX says "Differentiation rule for 'mpmd_map' not implemented".
+"""
+
+from pipelib.kernels.attention.call import (
+    attention,
+    attention_kernel,
+    attention_reference,
+    default_config,
+)
+from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
+
+__all__ = [
+    "AttentionConfig",
+    "GradientConfig",
+    "attention",
+    "attention_kernel",
+    "attention_reference",
+    "default_config",
+]

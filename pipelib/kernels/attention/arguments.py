@@ -1,0 +1,132 @@
+"""The arguments of `attention`: what is refused, and what the others mean.
+
+The model. Each check says the fact and its consequence in a sentence that begins with the name of
+the argument. None looks at numbers, so that they work on tracers, and on `jax.ShapeDtypeStruct`.
+"""
+
+import math
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pipelib import specs
+from pipelib.kernels.attention.band import Options
+from pipelib.kernels.attention.config import HEAD_DIMS, AttentionConfig
+from pipelib.kernels.hopper import PIECE_ROWS
+
+_DTYPES = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+
+
+def check_arrays(q: Any, k: Any, v: Any) -> None:
+    """Refuses arrays that are not as `attention` says."""
+    for name, array in zip("qkv", (q, k, v)):
+        specs.check_array(f"attention: {name}", array)
+        if array.dtype not in _DTYPES:
+            raise TypeError(
+                f"attention: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
+            )
+        if array.dtype != q.dtype:
+            raise TypeError(
+                f"attention: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one"
+                " dtype: cast one."
+            )
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"attention: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
+                " head_dim], each 1 or more."
+            )
+    if k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+        raise ValueError(
+            f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch and head_dim,"
+            " and k and v one shape."
+        )
+    if q.shape[2] % k.shape[2]:
+        raise ValueError(
+            f"attention: {q.shape[2]} heads of q over {k.shape[2]} heads of k leave"
+            f" {q.shape[2] % k.shape[2]}, but each head of k must serve equally many."
+        )
+
+
+def options_of(q: Any, causal: Any, window: Any, scale: Any, config: Any = None) -> Options:
+    """The options, checked."""
+    left, right = _sides(window)
+    if config is not None and not isinstance(config, AttentionConfig):
+        because = "an AttentionConfig says how it is divided"
+        raise specs.wrong_type("attention: config", config, because)
+    return Options(left, 0 if flag("causal", causal) else right, _scale(q, scale), config)
+
+
+def _sides(window: Any) -> tuple[int | None, int | None]:
+    """How many keys a query sees before its own, and after it; None for all."""
+    sides = window if isinstance(window, tuple) else (window, window)
+    try:
+        sides = tuple(None if side is None else operator.index(side) for side in sides)
+    except TypeError:
+        because = (
+            "a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
+            " integers, that is known before"
+        )
+        raise specs.wrong_type("attention: window", window, because) from None
+    if len(sides) != 2:
+        raise ValueError(
+            f"attention: {window=} has {len(sides)} sides, but there are 2, left and right of a"
+            " query's own key."
+        )
+    if any(side is not None and side < 0 for side in sides):
+        raise ValueError(
+            f"attention: {window=} has a negative side, so a query would not see its own key."
+        )
+    return sides
+
+
+def _scale(q: Any, scale: Any) -> float:
+    try:
+        scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    except (TypeError, ValueError):
+        because = "a kernel is compiled for it, so it must be a number that is known before"
+        raise specs.wrong_type("attention: scale", scale, because) from None
+    if not 0.0 < scale < math.inf:
+        raise ValueError(
+            f"attention: {scale=} is not positive and finite, so the largest score would not have"
+            " the largest exponential."
+        )
+    return scale
+
+
+def flag(name: str, value: Any) -> bool:
+    """The value as a bool, if it is one of Python, NumPy or JAX; else, or if traced, TypeError."""
+    try:
+        is_flag = value in (False, True)
+    except (TypeError, ValueError):  # traced; an array of several
+        is_flag = False
+    if not is_flag:
+        because = "what is computed depends on it, so it must be True or False, known before"
+        raise specs.wrong_type(f"attention: {name}", value, because)
+    return bool(value)
+
+
+def segments_of(q: Any, k: Any, segment_ids: Any) -> tuple[jax.Array, ...]:
+    """None, or the int32 segments of q and of k."""
+    if segment_ids is None:
+        return ()
+    pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids,) * 2
+    if len(pair) != 2:
+        raise ValueError(
+            f"attention: segment_ids are a tuple of {len(pair)}, but it must be of 2, q's and k's."
+        )
+    for name, array, ids in zip("qk", (q, k), pair):
+        specs.check_array("attention: segment_ids", ids)
+        if ids.shape != array.shape[:2] or not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise ValueError(
+                f"attention: segment_ids of {name} are {ids.dtype} {ids.shape}, but they must be"
+                f" integers of its [batch, seq], {array.shape[:2]}."
+            )
+    return tuple(ids.astype(jnp.int32) for ids in pair)
+
+
+def is_addressable(q: Any, k: Any) -> bool:
+    """Whether the kernel has this head_dim, and its copies can address the sequences."""
+    lengths = q.shape[1], k.shape[1]
+    return q.shape[-1] in HEAD_DIMS and not any(length % PIECE_ROWS for length in lengths)

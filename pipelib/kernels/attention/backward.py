@@ -1,0 +1,223 @@
+"""The kernels of `attention`'s gradients: of dQ, of dK and dV together or alone, of all three.
+
+The model. All kernels recompute the probabilities from the log-sum-exp of each query. Let S = Q
+K^T, and let delta be, for each query, the row sum of dO O minus the cotangent of the log-sum-exp::
+
+    P = exp2(scale S - lse)     dP = dO V^T     dS = P (dP - delta)    (log2 e is in scale and lse)
+    dQ = scale dS K             dV = P^T dO     dK = scale dS^T Q
+
+In the kernel of dQ, a compute thread has `rows` queries. It keeps their Q and dO in SMEM and their
+dQ in registers, and goes through the keys. In the kernel of dK and dV, a compute thread has keys,
+with their K and V in SMEM. It goes through the queries of each head that its head of K serves. It
+makes everything transposed, so that each factor of a product lies where `wgmma` reads it::
+
+    dQ       S, dP queued | P, dS, once both are done | dQ += dS K[s]
+    dK, dV   S^T | P^T | dV += P^T dO[s], dP^T queued | dS^T, once both are done | dK += dS^T Q[s]
+
+With a head dimension of 256, dK and dV would fill a thread's registers. Then each has a kernel of
+its own, without the other's product. In the kernel of dK both factors of both products are in SMEM,
+so S^T and dP^T are queued together.
+
+A product with a factor in registers must be the first of those in flight (`schedules` says why). So
+dP^T cannot be queued beside S^T where dV is made.
+
+The kernel of all three. Two kernels make S and dP twice: seven products (three kernels make eight).
+One kernel for all three makes five. It is the kernel of dK and dV, and at each step it adds the
+part of dQ that the keys of its block give to float32 sums in GMEM, which start at zero. (The store
+itself adds, in the L2 cache.) Blocks add in no fixed order, so the last bits of dQ differ from run
+to run. For dQ a thread multiplies the dS of all compute threads with its own columns of K. To
+exchange them, each thread leaves its dS in SMEM and arrives on the barrier `exchanged`. dQ is a
+step late, so that no thread waits long::
+
+    S^T[s] queued | exchanged | dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
+    dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]
+
+The threads have no register to spare: ptxas spills what is left over. So dP's accumulator starts at
+-delta, which then needs no registers, and the numbers of a step's queries, which a mask needs, are
+in SMEM. A thread makes a part of dQ's columns or, with a head dimension of 64, of the step's
+queries.
+
+dS has two slots. A thread writes dS[s] into the slot of dS[s-2] after all threads have arrived for
+s - 1, and so have finished the product with dS[s-2]. Before the first step dS is zero; dQ of the
+last step is made after the pipeline. When all threads have arrived once more, the block's K is no
+longer read, and dK is staged there.
+
+`band` says which steps there are, and `order` which block runs when. Queries that see nothing have
+an infinite lse here, so that P is 0. TMA fills loads past the end of an operand with zeros, which
+are masked, and drops stores past the end.
+
+Not covered: the kernel of all three with a head dimension of 256.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.kernels.attention.band import Band, Options, Sizes, padded
+from pipelib.kernels.attention.config import ALL, DQ, GradientConfig, Gradients
+from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays
+from pipelib.kernels.attention.order import AXES, Order
+from pipelib.kernels.hopper import tiled
+from pipelib.warp_specialized import emit_pipeline_warp_specialized
+
+
+def launch_backward(arrays: tuple, lse: jax.Array, delta: jax.Array, options: Options) -> tuple:
+    """Makes dQ, dK and dV, by the kernels of `options.config` (not None).
+
+    Args:
+      arrays: q, k, v, the cotangent of the result in their dtype, and segments as `attention`'s
+        forward kernel takes them.
+      lse, delta: the numbers of each query, [batch, heads, seq], float32.
+      options: with a configuration.
+    """
+    q, k, v, d_out, segments = arrays
+    lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * LOG2_E)
+    whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
+    sizes = Sizes.of(q, k)
+    launched = (
+        _launch(made, config, whole, options, sizes)
+        for made, config in options.config.gradients(q.shape[-1]).items()
+    )
+    return tuple(itertools.chain(*launched))
+
+
+def _launch(
+    made: Gradients, config: GradientConfig, arrays: Arrays, options: Options, sizes: Sizes
+) -> tuple:
+    """Runs a kernel on blocks of the rows of each head."""
+    ends = [1, 1]
+    ends[made.rows] = block = config.rows * config.compute_threads
+    ends[made.columns] = config.block
+    rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
+    arrays = arrays._replace(
+        numbers=padded(arrays.numbers, ends[0]),
+        segments=tuple(map(padded, arrays.segments, ends)),
+    )
+    sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
+    # Of each column two operands, and its part of dQ if that is added up.
+    read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
+    order = Order.of(
+        sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(made, options),
+        columns.size * read // (sizes.batch * rows.shape[2]),
+    )  # fmt: skip
+    body = functools.partial(_block, made, config, options, sizes, order)
+    body.__name__ = f"attention_{made.name}"  # as a profiler shows it
+    results = plgpu.kernel(
+        body,
+        out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(made.results) - len(sums)),
+        scratch_types=dict(scratch=_scratch(made, config, options, sizes, rows.dtype)),
+        grid=order.grid, grid_names=AXES,
+        num_threads=config.compute_threads + 1, thread_name="thread",
+        compiler_params=plgpu.CompilerParams(
+            approx_math=True, reduction_scratch_bytes=0,
+            # In the kernel of all three a `commit_smem` stands wherever lanes need each other.
+            unsafe_no_auto_barriers=made == ALL,
+        ),
+    )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
+    return *((ref[...] * options.scale).astype(rows.dtype) for ref in sums), *results
+
+
+@jax.custom_batching.custom_vmap
+def _zeros_like(array: jax.Array) -> jax.Array:
+    """Float32 zeros that have an array's axes of `jax.vmap`, as `jnp.zeros_like` has not.
+
+    They do not vary along axes of `jax.shard_map`: Pallas takes no ref that does.
+    """
+    return jnp.zeros(array.shape, jnp.float32)
+
+
+@_zeros_like.def_vmap
+def _batched_zeros_like(
+    axis_size: int, in_batched: list[bool], array: jax.Array
+) -> tuple[jax.Array, bool]:
+    del axis_size
+    return _zeros_like(array), in_batched[0]
+
+
+def _scratch(
+    made: Gradients, config: GradientConfig, options: Options, sizes: Sizes, dtype: Any
+) -> dict[str, Any]:
+    """SMEM and barriers: for the rows' operands, for what only some kernels have, for factors."""
+    threads, rows, block = config.compute_threads, config.rows, config.block
+    in_place = options.config.in_place
+    shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
+    scratch = dict(
+        operands=[shared(threads, rows, sizes.head_dim)] * made.operands,
+        loaded=plgpu.Barrier(num_arrivals=made.operands + (made == DQ), num_barriers=threads),
+    )
+    if made == DQ:
+        scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
+    if made == ALL:
+        part = threads, *config.d_q_part(sizes.head_dim)
+        scratch.update(
+            d_s=shared(2, threads, rows, block),
+            d_q=plgpu.SMEM(part, jnp.float32, transforms=tiled(jnp.float32)),
+            exchanged=plgpu.Barrier(num_arrivals=threads),
+        )
+        if in_place and options.counts(sizes.queries, block):
+            scratch.update(queries=plgpu.SMEM((threads, block), jnp.int32))
+    if not in_place:
+        scratch.update(factors=[shared(threads, rows, block)] * made.factors)
+    return scratch
+
+
+def _sides(made: Gradients, options: Options) -> tuple[int | None, int | None]:
+    """How many columns a row sees before its own, and after it; None for all."""
+    sides = options.left, options.right
+    return sides[::-1] if made.rows else sides
+
+
+def _block(
+    made: Gradients,
+    config: GradientConfig,
+    options: Options,
+    sizes: Sizes,
+    order: Order,
+    q: Any,
+    k: Any,
+    v: Any,
+    d_out: Any,
+    numbers: Any,
+    *refs: Any,
+    scratch: dict[str, Any],
+) -> None:
+    """What each thread of a block does."""
+    count, axes = len(refs) - len(made.results), (made.rows, made.columns)
+    place = order.place(*map(lax.axis_index, AXES))
+    lengths = [(sizes.queries, sizes.keys)[axis] for axis in axes]
+    row = place[2] * (config.rows * config.compute_threads)
+    band = Band.of(*_sides(made, options), *lengths, config.tiles, row)
+    index = lax.axis_index("thread")
+    if made == ALL:  # beyond the end K is 0, but dS could be infinite
+        band = band._replace(ends=sizes.keys)
+    if "queries" in scratch:
+        band = band._replace(numbers=scratch["queries"].at[index])
+    segments = tuple(refs[:count][axis].at[place[0]] for axis in axes if count)
+    arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
+    outs = tuple(ref.at[place[0]] for ref in refs[count:])
+    thread = THREADS[made](
+        options=options,
+        sizes=sizes,
+        config=config,
+        band=band,
+        head=place[1],
+        block_row=row,
+        index=index,
+        outs=outs,
+        scratch=scratch,
+    )
+    refs, in_specs, grid = thread.steps(arrays)
+    emit_pipeline_warp_specialized(
+        functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
+        max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
+        wg_axis="thread", num_compute_wgs=config.compute_threads,
+        # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
+        manual_consumed_barriers=made == DQ, ordinary_reads=made not in (DQ, ALL),
+        compute_context=functools.partial(thread.compute, arrays),
+    )(*refs)  # fmt: skip

@@ -1,0 +1,198 @@
+"""`attention` as it is called: it picks a configuration, and has the rules of its gradients.
+
+The package's docstring says when plain JAX computes instead of the kernel.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pipelib.kernels.attention import backward, forward, reference
+from pipelib.kernels.attention.arguments import (
+    check_arrays,
+    flag,
+    is_addressable,
+    options_of,
+    segments_of,
+)
+from pipelib.kernels.attention.band import Options
+from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.hopper import PIECE_ROWS, default_device, require_hopper
+from pipelib.kernels.sharding import varying_alike
+
+
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    scale: float | None = None,
+    segment_ids: jax.Array | tuple[jax.Array, jax.Array] | None = None,
+    config: AttentionConfig | None = None,
+    return_residuals: bool = False,
+) -> Any:
+    """`softmax(scale * q @ k.T) @ v` for each head on a Hopper GPU, with a float32 softmax.
+
+    Works under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.shard_map`. A query that sees no key
+    gives zeros, and a log-sum-exp of -inf.
+
+    Args:
+      q: [batch, q_seq, heads, head_dim], float16 or bfloat16.
+      k, v: [batch, kv_seq, kv_heads, head_dim] of the same dtype. `kv_heads` divides `heads`: each
+        head of k and v serves equally many consecutive heads of q. For sizes that the kernel cannot
+        address, `attention_reference` computes: see "The fallback" in the package's docstring.
+      causal: query i sees keys j <= i, whatever the lengths (as `jax.nn.dot_product_attention`).
+      window: (left, right): query i sees keys i - left to i + right; a number stands for both.
+      scale: the factor of the scores, positive; by default 1 / sqrt(head_dim).
+      segment_ids: integers [batch, seq], or a pair of q's and k's: a query sees only keys of its
+        own segment.
+      config: by default picked from head_dim alone; there is no table of tuned ones yet.
+      return_residuals: whether to return the log-sum-exp of the (scaled) scores too.
+
+    Returns:
+      [batch, q_seq, heads, head_dim] in q's dtype. With `return_residuals`, a pair of this and the
+      natural log-sum-exp, [batch, heads, q_seq], float32.
+
+    Raises:
+      TypeError: for dtypes, and types of arguments, that are not as above.
+      ValueError: for wrong shapes and options; a GPU that is not Hopper; a CPU where nothing
+        interprets kernels (this error is Pallas's); a configuration that does not fit, with the
+        sum.
+
+    Example:
+      >>> q = k = v = jnp.ones((1, 64, 1, 64), jnp.bfloat16)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     out, lse = attention(q, k, v, return_residuals=True)
+      >>> out.shape, float(out[0, 0, 0, 0]), round(float(lse[0, 0, 0]), 3)
+      ((1, 64, 1, 64), 1.0, 12.159)
+    """
+    check_arrays(q, k, v)
+    options = options_of(q, causal, window, scale, config)
+    segments = segments_of(q, k, segment_ids)
+    return_residuals = flag("return_residuals", return_residuals)
+    if config is not None:
+        config.check(q.shape[-1])
+    q, k, v, *segments = varying_alike(q, k, v, *segments)
+    out, lse = _attention(q, k, v, tuple(segments), options)
+    return (out, lse) if return_residuals else out
+
+
+def attention_kernel(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    scale: float | None = None,
+    config: AttentionConfig | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """The forward kernel and nothing else, as `plgpu.as_torch_kernel` needs it.
+
+    From PyTorch: `plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=True))(q, k, v)`
+    with tensors on the GPU. The arguments are those of `attention`; there are no gradients.
+
+    Returns:
+      The result and the log-sum-exp, as `attention` with `return_residuals=True`.
+
+    Raises:
+      TypeError, ValueError: as `attention`, and for sizes that need more than the kernel.
+    """
+    check_arrays(q, k, v)
+    options = _configured(options_of(q, causal, window, scale, config), q)
+    if not is_addressable(q, k):
+        raise ValueError(
+            f"attention_kernel: q {q.shape} and k {k.shape} must have a head_dim of 64, 128 or 256"
+            f" and sequences of multiples of {PIECE_ROWS}, which copies can address."
+        )
+    options.config.check(q.shape[-1])
+    if rest := q.shape[1] % (block := options.config.block_q):
+        raise ValueError(
+            f"attention_kernel: {q.shape[1]} queries are not a multiple of {block} (rows x"
+            f" compute_threads), so {block - rest} numbers must be cut off the log-sum-exp."
+        )
+    require_hopper("attention_kernel")
+    return forward.launch_forward(q, k, v, (), options)
+
+
+def attention_reference(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    scale: float | None = None,
+    segment_ids: jax.Array | tuple[jax.Array, jax.Array] | None = None,
+    return_residuals: bool = False,
+) -> Any:
+    """`attention` in plain JAX, in float32; the arguments are those of `attention`."""
+    check_arrays(q, k, v)
+    options, segments = options_of(q, causal, window, scale), segments_of(q, k, segment_ids)
+    return_residuals = flag("return_residuals", return_residuals)
+    out, lse = reference.forward(q, k, v, segments, options)
+    return (out, lse) if return_residuals else out
+
+
+def default_config(head_dim: int) -> AttentionConfig:
+    """As many keys in a step, and threads, as registers and SMEM hold; no number was measured.
+
+    If JAX's default device is not a GPU, it is what JAX's interpreter runs fastest.
+    """
+    if default_device().platform != "gpu":
+        return AttentionConfig(
+            block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
+        )
+    block_kv, threads, slots = {64: (128, 3, 4), 128: (128, 2, 2), 256: (64, 2, 2)}[head_dim]
+    return AttentionConfig(block_kv=block_kv, compute_threads=threads, slots=slots)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+@functools.partial(jax.jit, static_argnums=4)
+def _attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
+) -> tuple[jax.Array, jax.Array]:
+    if not is_addressable(q, k):
+        return reference.forward(q, k, v, segments, options)
+    require_hopper("attention")
+    out, lse = forward.launch_forward(q, k, v, segments, _configured(options, q))
+    return varying_alike(out, lse, q)[:2]
+
+
+def _configured(options: Options, q: Any) -> Options:
+    if options.config is None:
+        options = options._replace(config=default_config(q.shape[-1]))
+    return options
+
+
+def _forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
+) -> tuple[Any, Any]:
+    out, lse = _attention(q, k, v, segments, options)
+    return (out, lse), (q, k, v, segments, out, lse)
+
+
+def _backward(
+    options: Options, arrays: tuple[Any, ...], cotangents: tuple[Any, Any]
+) -> tuple[Any, ...]:
+    q, k, v, segments, out, lse = arrays
+    d_out, d_lse = cotangents
+    product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
+    # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
+    delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
+    if is_addressable(q, k):
+        require_hopper("attention")  # the forward pass may have run on another device
+        options = _configured(options, q)
+        grads = backward.launch_backward((q, k, v, d_out, segments), lse, delta, options)
+        found = varying_alike(*grads, q)[:3]
+    else:
+        found = reference.backward(q, k, v, d_out, segments, lse, delta, options)
+    return *found, (None,) * len(segments)
+
+
+_attention.defvjp(_forward, _backward)

@@ -1,0 +1,399 @@
+"""`AttentionConfig`: how attention is divided, how its threads take turns, what it takes of an SM.
+
+The model. In every kernel a block has `compute_threads` Pallas threads. Each thread has some *rows*
+of the scores of one head, and goes through their columns in steps. In the forward kernel and the
+kernel of dQ, rows are queries and a step's columns are keys. In the other kernels of the gradients,
+rows are keys and columns are queries.
+
+SMEM has the rows' operands (through which results are stored too), a ring of `slots` of what a step
+loads, numbers of rows, and barriers. In registers each thread has float32 accumulators of its
+results and of a step's products, and the 16-bit factors of the next product. All of this is added
+up here before anything is compiled.
+
+Source of the hardware's constants: `pipelib.specs`.
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from pipelib import specs
+
+SCHEDULES = ("plain", "overlap", "pingpong", "both")
+PROBABILITIES = ("registers", "shared", "interpreted")
+HEAD_DIMS = (64, 128, 256)
+#: Mosaic GPU begins each array at a multiple of these bytes, the pattern of a 128 B swizzle.
+_ALIGNMENT = 1024
+_ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
+#: Columns of K, or queries of dS, that lie side by side in SMEM: threads divide dQ at multiples.
+_SIDE = 64
+
+
+class Tiles(NamedTuple):
+    """How a kernel divides the scores: rows of a thread, threads of a block, columns of a step."""
+
+    rows: int
+    threads: int
+    block: int
+
+
+class Gradients(NamedTuple):
+    """A kernel of the backward pass: what it makes, and what it has in SMEM for that.
+
+    Attributes:
+      name: the kernel's name.
+      results: what it makes, of "dq", "dk" and "dv", in this order.
+      rows, columns: which axis of the scores these are: 0 queries, 1 keys.
+      operands: how many of the rows' two operands its products read.
+      factors: how many of P and dS go through SMEM, which only JAX's interpreter needs.
+    """
+
+    name: str
+    results: tuple[str, ...]
+    rows: int = 1
+    columns: int = 0
+    operands: int = 2
+    factors: int = 1
+
+
+DQ = Gradients("dq", ("dq",), rows=0, columns=1)
+DK = Gradients("dk", ("dk",))
+DV = Gradients("dv", ("dv",), operands=1)
+DKV = Gradients("dkv", ("dk", "dv"), factors=2)
+ALL = Gradients("gradients", ("dq", "dk", "dv"))
+
+
+@dataclasses.dataclass(frozen=True)
+class GradientConfig:
+    """How a kernel of the backward pass divides its work; what cannot be is refused.
+
+    Attributes:
+      rows: rows of each compute thread (queries for dQ, else keys), a multiple of 64.
+      block: columns of a step (keys for dQ, else queries), a multiple of 64 up to 256.
+      slots: the most steps that are in SMEM at once.
+      compute_threads: Pallas threads that compute, 1 to 3.
+      memory_registers: registers for each lane of the memory thread, a multiple of 8 from 24; the
+        compute threads share the rest.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
+
+    Example:
+      Longer steps for the kernel of dQ, with a head of 64:
+
+      >>> d_q = pipelib.kernels.GradientConfig(block=128, slots=3)
+      >>> config = AttentionConfig(dq=d_q)
+      >>> config.check(head_dim=64)  # raises where an SM has too little
+      >>> [kernel.block for kernel in config.gradients(head_dim=64).values()]
+      [128, 64]
+    """
+
+    rows: int = 64
+    block: int = 64
+    slots: int = 2
+    compute_threads: int = 2
+    memory_registers: int = 40
+
+    def __post_init__(self) -> None:
+        _take_integers(self)
+        _refuse("GradientConfig", _problems(self.rows, self.block, "block", self))
+
+    @property
+    def tiles(self) -> Tiles:
+        """How it divides the scores."""
+        return Tiles(self.rows, self.compute_threads, self.block)
+
+    def d_q_part(self, head_dim: int) -> tuple[int, int] | None:
+        """The queries and columns of a step's dQ that each thread of the kernel of all three makes.
+
+        The threads divide the columns or, if they cannot, the queries; None if they can divide
+        neither.
+        """
+        threads = self.compute_threads
+        if head_dim % (threads * _SIDE) == 0:
+            return self.block, head_dim // threads
+        if self.block % (threads * _SIDE) == 0:
+            return self.block // threads, head_dim
+        return None
+
+    def smem_bytes(self, made: Gradients, head_dim: int, interpreted: bool = False) -> int:
+        """Bytes of shared memory that a block takes; the arguments are those of `check`."""
+        return _total(self._smem_terms(made, head_dim, interpreted))
+
+    def check(self, made: Gradients, head_dim: int, interpreted: bool = False) -> None:
+        """Raises ValueError, with the sum, if an SM has too little, or threads cannot share dQ.
+
+        Args:
+          made: the kernel: `DQ`, `DK`, `DV`, `DKV` or `ALL`.
+          head_dim: the size of a head.
+          interpreted: whether P and dS go through SMEM, as JAX's interpreter needs it.
+        """
+        threads, scores = self.compute_threads, self.rows * self.block // 128
+        kept, part = min(len(made.results), 2), 0
+        if made == ALL:
+            if self.d_q_part(head_dim) is None:
+                raise ValueError(
+                    f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of"
+                    f" a step over {threads} compute threads are a multiple of {_SIDE} for each,"
+                    " which K and dS have side by side in SMEM, so the threads cannot share dQ."
+                )
+            part = self.block * head_dim // threads // 128
+        registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
+        if made != DV:
+            registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
+        if "dv" in made.results:  # dV's product still reads it when dS is made, in the place of dP
+            registers += [("P in 16 bits", scores // 2)]
+        _check_registers("GradientConfig", registers, threads, self.memory_registers)
+        _check_smem("GradientConfig", self._smem_terms(made, head_dim, interpreted))
+
+    def _smem_terms(
+        self, made: Gradients, head_dim: int, interpreted: bool
+    ) -> list[tuple[str, int, int]]:
+        threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
+        pairs, size = (threads, self.rows) if made == DQ else (slots, self.block)
+        terms = [
+            ("rows' operands", made.operands * threads, self.rows * head_dim * _ITEM),
+            ("slots", 2 * slots, self.block * head_dim * _ITEM),
+            ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
+        ]
+        if made == ALL:
+            terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
+            terms += [("numbers of queries", 1, _aligned(threads * self.block * 4))]
+        if interpreted:
+            terms.append(("factors", made.factors * threads, scores * _ITEM))
+        barriers = 2 * slots * (2 if made == DQ else 3) + threads + (made == ALL)
+        return [*terms, ("barriers", barriers, 8)]
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+    """How `attention` divides its work. A configuration that cannot be is refused when it is made.
+
+    Attributes:
+      rows: queries of each compute thread, a multiple of 64, the rows of a `wgmma`.
+      block_kv: keys of a step, a multiple of 64 up to 256.
+      slots: the most steps whose K and V are in SMEM at once.
+      compute_threads: Pallas threads that compute, 1 to 3.
+      schedule: "plain": a thread does one thing after the other. "overlap": its softmax runs beside
+        its own product with V, of the previous step. "pingpong": its softmax runs beside the
+        products of another thread. "both": beside its own and another thread's.
+      probabilities: from where the forward kernel's `wgmma` reads them. "registers": where the
+        softmax left them. "shared": through SMEM, which "overlap" and "both" need, because of
+        products in flight together ptxas takes only the first from registers. "interpreted": as
+        "shared", in all kernels, for JAX's interpreter, which has neither factors in registers nor
+        accumulators that do not start at zero.
+      persistent: whether a block of the forward kernel goes on to other queries, and loads ahead
+        for them. It does so only where nothing is masked, there are no segments, SMEM has room, and
+        the schedule is not "plain".
+      dq, dkv: the kernels of the backward pass: of dQ, and of dK and dV (with a head dimension of
+        256, of dK and of dV each); by default picked from head_dim.
+      fused: one kernel of all three gradients instead, with five products, not seven. True picks it
+        from head_dim; with a head dimension of 256 there is none. It is the fastest, but adds up dQ
+        in no fixed order: the last bits of dQ differ from run to run.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
+
+    Example:
+      Steps of 64 keys leave registers for three compute threads, with heads of 128.
+
+      >>> config = pipelib.kernels.AttentionConfig(block_kv=64, slots=4, compute_threads=3)
+      >>> config.check(head_dim=128)  # raises where an SM has too little
+      >>> config.block_q, config.smem_bytes(head_dim=128)
+      (192, 230576)
+    """
+
+    rows: int = 64
+    block_kv: int = 128
+    slots: int = 2
+    compute_threads: int = 2
+    schedule: Literal["plain", "overlap", "pingpong", "both"] = "pingpong"
+    probabilities: Literal["registers", "shared", "interpreted"] = "registers"
+    persistent: bool = True
+    dq: GradientConfig | None = None
+    dkv: GradientConfig | None = None
+    fused: GradientConfig | Literal[True] | None = None
+
+    def __post_init__(self) -> None:
+        _take_integers(self)
+        if not isinstance(self.persistent, bool | np.bool_):
+            because = "either a block goes on to other queries or it does not"
+            raise specs.wrong_type("AttentionConfig: persistent", self.persistent, because)
+        for name in ("dq", "dkv", "fused"):
+            if (kernel := getattr(self, name)) is True and name == "fused":
+                continue
+            if not isinstance(kernel, GradientConfig | None):
+                because = "a GradientConfig says how a kernel of the backward pass is divided"
+                raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
+        _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
+            f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
+            f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
+            " into": self.schedule != "plain" and self.slots < 2,
+            f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
+                self.takes_turns and self.compute_threads < 2,
+            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
+                self.probabilities not in PROBABILITIES,
+            "fused= is instead of dq= and dkv=, so one of these would do nothing":
+                self.fused and (self.dq or self.dkv),
+            f"{self.schedule=} queues Q K^T before P V, so {self.probabilities=} would have ptxas"
+            " wait for each product: it takes only the first of those in flight from there":
+                self.overlaps and not self.through_smem,
+        })  # fmt: skip
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a thread's softmax runs beside its own product."""
+        return self.schedule in ("overlap", "both")
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether compute threads take turns in the tensor core."""
+        return self.schedule in ("pingpong", "both")
+
+    @property
+    def through_smem(self) -> bool:
+        """Whether `wgmma` reads probabilities from SMEM."""
+        return self.probabilities != "registers"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether `wgmma` adds to results where they are."""
+        return self.probabilities != "interpreted"
+
+    @property
+    def memory_registers(self) -> int:
+        """Registers for each lane of the memory thread; 40 would leave three threads just 152."""
+        return 40 if self.compute_threads < 3 else 32
+
+    @property
+    def tiles(self) -> Tiles:
+        """How it divides the scores."""
+        return Tiles(self.rows, self.compute_threads, self.block_kv)
+
+    @property
+    def block_q(self) -> int:
+        """Queries of a block."""
+        return self.compute_threads * self.rows
+
+    def smem_bytes(self, head_dim: int) -> int:
+        """Bytes of shared memory that a block of the forward kernel takes, at most."""
+        return _total(self._smem_terms(head_dim, self.is_persistent(head_dim)))
+
+    def is_persistent(self, head_dim: int) -> bool:
+        """Whether a block goes on to other queries, where nothing is masked."""
+        has_room = _total(self._smem_terms(head_dim, persistent=True)) <= specs.SMEM_BYTES
+        return bool(self.persistent) and self.schedule != "plain" and has_room
+
+    def check(self, head_dim: int) -> None:
+        """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
+        scores = self.rows * self.block_kv // 128
+        registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
+        # Otherwise the probabilities replace the scores, or are in SMEM.
+        is_ahead = self.schedule != "plain" and not self.through_smem
+        registers += [("probabilities", scores // 2)] * is_ahead
+        _check_registers("AttentionConfig", registers, self.compute_threads, self.memory_registers)
+        _check_smem("AttentionConfig", self._smem_terms(head_dim))
+        for made, kernel in self.gradients(head_dim).items():
+            kernel.check(made, head_dim, not self.in_place)
+
+    def gradients(self, head_dim: int) -> dict[Gradients, GradientConfig]:
+        """The kernels of the backward pass, by what they make; none where plain JAX computes."""
+        fused = _FUSED.get((head_dim, self.in_place)) if self.fused is True else self.fused
+        if fused:
+            return {ALL: fused}
+        given = {DQ: self.dq, DKV: self.dkv, DK: self.dkv, DV: self.dkv}
+        defaults = _GRADIENTS.get((head_dim, self.in_place), {})
+        return {made: given[made] or default for made, default in defaults.items()}
+
+    def _smem_terms(self, head_dim: int, persistent: bool = False) -> list[tuple[str, int, int]]:
+        threads = self.compute_threads
+        terms = [
+            ("queries", threads * (1 + persistent), self.rows * head_dim * _ITEM),
+            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * _ITEM),
+            ("log-sum-exp", 1, _aligned(threads * self.rows * 4)),
+        ]
+        if self.through_smem:
+            terms.append(("probabilities", threads, self.rows * self.block_kv * _ITEM))
+        turns = threads if self.takes_turns else 0
+        return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
+
+
+def _take_integers(config: Any) -> None:
+    """Makes ints of the fields that must be ints; TypeError for other values."""
+    for field in dataclasses.fields(config):
+        if field.type is int:
+            name = f"{type(config).__name__}: {field.name}"
+            value = specs.integer(name, getattr(config, field.name))
+            object.__setattr__(config, field.name, value)
+
+
+def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:
+    """What is wrong with the fields that all configurations have, and whether it is so."""
+    return {
+        f"{rows=} is not a multiple of 64, the rows of a wgmma": rows < 1 or rows % 64,
+        f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma":
+            block not in (64, 128, 192, 256),
+        f"{config.slots=} is not 1 to {specs.MAX_SLOTS}, the most barriers of one array":
+            not 1 <= config.slots <= specs.MAX_SLOTS,
+        f"{config.compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
+            not 1 <= config.compute_threads <= 3,
+    }  # fmt: skip
+
+
+def _refuse(name: str, problems: dict[str, Any]) -> None:
+    for problem in (text for text, is_so in problems.items() if is_so):
+        raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")
+
+
+def _check_registers(
+    name: str, terms: list[tuple[str, int]], compute_threads: int, memory_registers: int
+) -> None:
+    share = min(255, specs.compute_registers(memory_registers, compute_threads))
+    if (total := sum(size for _, size in terms)) >= share:
+        terms = " + ".join(f"{term} {size}" for term, size in terms)
+        raise ValueError(
+            f"{name}: {terms} = {total} registers of a lane, but each of {compute_threads} compute"
+            f" threads has {share}, and needs some for the rest."
+        )
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _total(terms: list[tuple[str, int, int]]) -> int:
+    return sum(count * size for _, count, size in terms)
+
+
+def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
+    if (total := _total(terms)) > specs.SMEM_BYTES:
+        terms = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
+        raise ValueError(
+            f"{name}: {terms} = {total:,} B of shared memory, but a block has"
+            f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
+        )
+
+
+#: The kernels of the gradients, by head_dim and by whether they add in place (else they are small,
+#: for JAX's interpreter). With a head dimension of 256, dK and dV of 64 keys would fill the
+#: registers of a thread, so they have a kernel each. Steps have as many columns as registers hold.
+#: Of these numbers only the threads and slots for 256 were measured (`benchmarks/attention.py`).
+_GRADIENTS = {
+    (64, True): {DQ: GradientConfig(block=128, slots=3), DKV: GradientConfig(slots=3)},
+    (128, True): {DQ: GradientConfig(block=128), DKV: GradientConfig(slots=3)},
+    (256, True): dict.fromkeys((DQ, DK), GradientConfig(compute_threads=1))
+    | {DV: GradientConfig()},
+    (64, False): dict.fromkeys((DQ, DKV), GradientConfig(compute_threads=1)),
+    (128, False): dict.fromkeys((DQ, DKV), GradientConfig(compute_threads=1)),
+    (256, False): dict.fromkeys((DQ, DK, DV), GradientConfig(compute_threads=1, slots=1)),
+}
+#: The kernel of all three. Its memory thread has 24 registers: with 40, ptxas spills in the compute
+#: threads (`benchmarks/attention.py` measures both).
+_FUSED = {
+    (64, True): GradientConfig(block=128, memory_registers=24),
+    (128, True): GradientConfig(memory_registers=24),
+    (64, False): GradientConfig(compute_threads=1),
+    (128, False): GradientConfig(compute_threads=2),
+}

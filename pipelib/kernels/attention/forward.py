@@ -1,0 +1,171 @@
+"""The forward kernel of `attention`: its launch, its scratch memory, and the roles of its threads.
+
+The model. A block has some queries of one head. Its memory thread loads the blocks of K and V that
+these queries see. Each compute thread has `rows` of the queries. For these rows it keeps the
+running maximum m, the sum l of exponentials and the result O. For each step s, with
+S = Q K[s]^T::
+
+    m, before = max(m, scale S), m         p = exp2(scale S - m)           (log2 e is in the scale)
+    l = l exp2(before - m) + sum of p      O = O exp2(before - m) + p V[s]
+
+K[s] is released when S is there, V[s] when O is. `schedules` says how these parts overlap, `band`
+which steps there are, and `order` which block runs when.
+
+Where nothing is masked, and SMEM has room, the kernel is persistent: a block goes on to other
+queries. Its pipeline goes through the steps of all its *visits* (the queries that it goes through),
+so K and V of the next visit are loaded ahead.
+
+TMA fills loads beyond the end of K with zeros, and drops stores beyond the end of the result. A row
+that sees nothing has l = 0: its result is 0, and its log-sum-exp is -inf.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.kernels.attention.band import Band, Options, Sizes, padded
+from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.attention.order import AXES, Order, Visits
+from pipelib.kernels.attention.schedules import SCHEDULES
+from pipelib.kernels.hopper import num_sms, tiled
+from pipelib.warp_specialized import emit_pipeline_warp_specialized
+
+
+def launch_forward(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
+) -> tuple[jax.Array, jax.Array]:
+    """Makes the result and the log-sum-exp, by the kernel of `options.config` (not None).
+
+    Args:
+      q, k, v: as `attention` takes them, of sizes that copies can address.
+      segments: none, or int32 of the queries [batch, seq] and of the keys.
+      options: with a configuration.
+    """
+    config, sizes = options.config, Sizes.of(q, k)
+    blocks = pl.cdiv(sizes.queries, config.block_q)
+    rows = blocks * config.block_q
+    if segments:
+        segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
+    lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
+    order = _order(options, sizes, blocks, k.dtype.itemsize, bool(segments))
+    body = functools.partial(_block, options, sizes, order, bool(segments))
+    body.__name__ = "attention"  # as a profiler shows it
+    out, lse = plgpu.kernel(
+        body,
+        out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
+        scratch_types=dict(scratch=_scratch(config, sizes, order, q.dtype)),
+        grid=order.grid,
+        grid_names=AXES,
+        num_threads=config.compute_threads + 1,
+        thread_name="thread",
+        compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
+    )(q, k, v, *segments)
+    return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
+
+
+def _order(options: Options, sizes: Sizes, blocks: int, itemsize: int, segmented: bool) -> Order:
+    """The order of the blocks; persistent if all take equally long, and SMEM has room."""
+    config, sides = options.config, (options.left, options.right)
+    bytes_per_head = 2 * sizes.keys * sizes.head_dim * itemsize // sizes.group
+    order = Order.of(sizes.batch, sizes.heads, blocks, sides, bytes_per_head)
+    if sides == (None, None) and not segmented and config.is_persistent(sizes.head_dim):
+        order = order.on(num_sms())
+    return order
+
+
+def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Any) -> dict[str, Any]:
+    threads, rows = config.compute_threads, config.rows
+    shared = lambda *shape: plgpu.SMEM((threads, rows, *shape), dtype, transforms=tiled(dtype))
+    scratch = dict(
+        q=shared(sizes.head_dim),
+        lse=plgpu.SMEM((threads, rows), jnp.float32),
+        loaded=plgpu.Barrier(num_barriers=threads),
+    )
+    if order.persistent is not None:
+        scratch.update(next_q=shared(sizes.head_dim))
+    if config.through_smem:
+        scratch.update(p=shared(config.block_kv))
+    if config.takes_turns:
+        scratch.update(turns=plgpu.Barrier(num_barriers=threads))
+    return scratch
+
+
+def _block(
+    options: Options,
+    sizes: Sizes,
+    order: Order,
+    segmented: bool,
+    q: Any,
+    k: Any,
+    v: Any,
+    *refs: Any,
+    scratch: dict[str, Any],
+) -> None:
+    """What each thread of a block does."""
+    config, segments, (out, lse) = options.config, refs[: 2 * segmented], refs[2 * segmented :]
+    visits = order.visits(*map(lax.axis_index, AXES))
+    _, _, block = visits.place(jnp.int32(0))  # if there are many visits, each sees the same
+    first_row = block * config.block_q
+    sides = options.left, options.right
+    band = Band.of(*sides, sizes.queries, sizes.keys, config.tiles, first_row)
+    slots = config.slots
+    if not visits.are_many:  # with a single step, nothing is loaded ahead
+        slots = min(slots, pl.cdiv(sizes.keys, config.block_kv))
+
+    pipeline = functools.partial(_pipeline, config, sizes, band, visits, slots, k.dtype)
+
+    def run(allocations: dict[str, Any]) -> None:
+        thread = SCHEDULES[config.schedule](
+            options=options,
+            sizes=sizes,
+            band=band,
+            visits=visits,
+            arrays=(q, out, lse),
+            segments=segments,
+            scratch=scratch,
+            allocations=allocations,
+            index=lax.axis_index("thread"),
+        )
+        pipeline(thread.step, thread.compute)(k, v, allocations=allocations)
+
+    allocations = pipeline(lambda *_: None, None).get_allocations(k, v)  # whatever a thread does
+    pl.run_scoped(run, allocations, collective_axes="thread")
+
+
+def _pipeline(
+    config: AttentionConfig,
+    sizes: Sizes,
+    band: Band,
+    visits: Visits,
+    slots: int,
+    dtype: Any,
+    step: Callable[..., Any],
+    compute: Callable[..., None] | None,
+) -> Any:
+    """The pipeline over the blocks of K and V of all visits."""
+
+    def block(*indices: Any) -> tuple[Any, ...]:
+        visit, step = visits.split(indices)
+        batch, head, _ = visits.place(visit)
+        return batch, band.first + step, lax.div(head, jnp.int32(sizes.group)), 0
+
+    shape = None, config.block_kv, None, sizes.head_dim
+    spec = plgpu.BlockSpec(shape, block, transforms=tiled(dtype))
+    return emit_pipeline_warp_specialized(
+        step,
+        grid=visits.grid(band.steps),
+        in_specs=[spec, spec],
+        max_concurrent_steps=slots,
+        memory_registers=config.memory_registers,
+        wg_axis="thread",
+        num_compute_wgs=config.compute_threads,
+        compute_context=compute,
+        manual_produced_barriers=True,
+        manual_consumed_barriers=True,
+    )

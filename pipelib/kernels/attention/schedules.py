@@ -1,0 +1,276 @@
+"""The schedules of `attention`'s forward kernel: the order of the parts of a step, a class each.
+
+The model. A step has two products, QK = Q K[s]^T and PV = p V[s], and the softmax between them::
+
+    plain      QK[s] | softmax[s] | PV[s] | QK[s+1] ...
+    overlap    QK[s+1] PV[s] queued | softmax[s+1], once QK[s+1] is done, beside PV[s] | ...
+    pingpong   PV[s] QK[s+1] queued | softmax[s+1], once both are done | ...
+               and a thread has the turn while it queues the two
+    both       as overlap, with turns
+
+All but "plain" have K one step *ahead* of V. They make the first scores before the pipeline begins,
+from the ring that the pipeline was given, and step s makes the scores of s + 1. They wait for a
+step's inputs while the previous step's products run, so they need two slots.
+
+In a persistent kernel the last step of a visit is like any other: PV, beside the QK of the next
+visit's first step. The next queries have been loaded to `next_q`, and are copied to `q`. The result
+of the visit is staged in `next_q`; its store runs beside the next softmax, and then the queries
+after the next are loaded there.
+
+A product whose first factor is in registers must be the first of the products in flight: Mosaic GPU
+fences these registers, and ptxas waits there for products that began before (its C7513). So
+"pingpong" queues PV first. "overlap" cannot, and has p in SMEM.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.kernels.attention.queries import QueryThread, State, scaled
+
+
+class Plain(QueryThread):
+    """One thing after the other."""
+
+    def start(self) -> State:
+        """The state before any key; a step's probabilities do not outlive it."""
+        return super().start()._replace(p=())
+
+    def step(
+        self,
+        indices: tuple[Any, ...],
+        k: Any,
+        v: Any,
+        k_in: Any,
+        v_in: Any,
+        k_out: Any,
+        v_out: Any,
+        state: State,
+    ) -> State:
+        """Scores, softmax, result."""
+        _, step = self.visits.split(indices)
+        plgpu.barrier_wait(k_in)
+        scores = self.scores(k)
+        plgpu.barrier_arrive(k_out)
+        state, _ = self.softmax(self.masked(scores, step), state)
+        p = self.operand(state.p)
+        plgpu.barrier_wait(v_in)
+        result, _ = self.accumulate(state.result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
+        plgpu.barrier_arrive(v_out)
+        return state._replace(result=result, p=())
+
+
+class Now(NamedTuple):
+    """What a step ahead works on: the probabilities and V of its own step, and K of the next.
+
+    `number` is the number of the next step over all visits; `v_out` and `k_out` are the consumed
+    barriers.
+    """
+
+    visit: Any
+    step: Any
+    number: Any
+    p: Any
+    v: Any
+    v_out: Any
+    k: Any
+    k_out: Any
+
+
+class Ahead(QueryThread):
+    """What the schedules have in common whose K is one step ahead of V."""
+
+    def before_steps(self, state: State) -> State:
+        """The first scores and their softmax."""
+        first = jnp.int32(0)
+        k, k_in, k_out = self.slot("k", first)
+        plgpu.barrier_wait(k_in)
+        self.take_turn()
+        scores = self.scores(k, lambda: self.wait_for_inputs(first))
+        plgpu.barrier_arrive(k_out)
+        return self.softmax(self.masked(scores, jnp.int32(0)), state)[0]
+
+    def step(
+        self,
+        indices: tuple[Any, ...],
+        k: Any,
+        v: Any,
+        k_in: Any,
+        v_in: Any,
+        k_out: Any,
+        v_out: Any,
+        state: State,
+    ) -> State:
+        """P V of this step, and the probabilities of the next, of this visit or of the next one."""
+        visit, step = self.visits.split(indices)
+        number = visit * self.band.steps + step + 1
+        k, _, k_out = self.slot("k", number)
+        now = Now(visit, step, number, state.p, v, v_out, k, k_out)
+        go_on = functools.partial(self.same_visit, now)
+        last_step = self.last_of_visit if self.visits.are_many else self.last
+        end = functools.partial(last_step, now)
+        return lax.cond(step + 1 < self.band.steps, go_on, end, state)
+
+    def same_visit(self, now: Now, state: State) -> State:
+        """A step after which the visit has another."""
+        raise NotImplementedError
+
+    def next_visit(self, now: Now, state: State) -> State:
+        """The last step of a visit, after which comes another visit."""
+        raise NotImplementedError
+
+    def last_of_visit(self, now: Now, state: State) -> State:
+        """The last step of a visit."""
+
+        def go_on(state: State) -> State:
+            self.take_next()
+            return self.next_visit(now, state)
+
+        end = functools.partial(self.last, now)
+        return lax.cond(now.visit + 1 < self.visits.count, go_on, end, state)
+
+    def last(self, now: Now, state: State) -> State:
+        """The last step of all: P V, and nothing after it."""
+        p = self.begin(now)
+
+        def multiply(result: Any) -> tuple[()]:
+            plgpu.wgmma(result, p, now.v)
+            self.pass_turn()
+            return ()
+
+        result, _ = self.accumulate(state.result, (), multiply)
+        plgpu.barrier_arrive(now.v_out)
+        return state._replace(result=result)
+
+    def begin(self, now: Now) -> Any:
+        """Takes the turn; returns the probabilities, where `wgmma` reads them."""
+        p = self.operand(now.p)
+        self.take_turn()
+        return p
+
+    def slot(self, of: str, number: Any) -> tuple[Any, Any, Any]:
+        """K ("k") or V ("v") of a step, in its ring; the produced and consumed barriers."""
+        rings = (self.allocations[name] for name in ("smem", "produced", "consumed"))
+        smem, produced, consumed = (ring["kv".index(of)] for ring in rings)
+        slot = lax.rem(number, jnp.int32(smem.shape[0]))
+        return smem.at[slot], produced.at[slot], consumed.at[slot]
+
+    def wait_for_inputs(self, number: Any) -> None:
+        """Waits for what a step multiplies: its V, and K of the next step, if there is one.
+
+        Called while the products of the previous step run, so that the wait takes no time.
+        """
+        plgpu.barrier_wait(self.slot("v", number)[1])
+
+        @pl.when(number + 1 < self.band.steps * self.visits.count)
+        def wait_for_keys():
+            plgpu.barrier_wait(self.slot("k", number + 1)[1])
+
+
+class Pingpong(Ahead):
+    """Queues P V and the next Q K^T in its turn; its softmax runs beside others' products."""
+
+    def same_visit(self, now: Now, state: State) -> State:
+        """Both products, then the softmax."""
+        state, scores = self.products(now, state)
+        return self.softmax(self.masked(scores, now.step + 1), state)[0]
+
+    def next_visit(self, now: Now, state: State) -> State:
+        """Both products, then the store, beside the softmax of the next queries."""
+        state, scores = self.products(now, state)
+        scores = self.masked(scores, jnp.int32(0))
+        self.store(state, now.visit)
+        state, _ = self.softmax(scores, self.start())
+        self.load_behind_store(now.visit)
+        return state
+
+    def products(self, now: Now, state: State) -> tuple[State, jax.Array]:
+        """The state with P V added, and the next scores."""
+        p = self.begin(now)
+
+        def multiply_both(result: Any) -> tuple[jax.Array]:
+            def multiply(scores: Any) -> jax.Array:
+                plgpu.wgmma(result, p, now.v)
+                self.multiply_keys(scores, now.k)
+                self.pass_turn()
+                self.wait_for_inputs(now.number)
+                return scores[...]
+
+            return (pl.run_scoped(multiply, self.scores_type()),)
+
+        like = jnp.zeros((self.config.rows, self.config.block_kv), jnp.float32)
+        result, (scores,) = self.accumulate(state.result, (like,), multiply_both)
+        plgpu.barrier_arrive(now.k_out)
+        plgpu.barrier_arrive(now.v_out)
+        return state._replace(result=result), scores
+
+
+class Overlap(Ahead):
+    """Queues the next Q K^T and then P V; its softmax runs beside its own P V.
+
+    With turns, this is the schedule "both".
+    """
+
+    def same_visit(self, now: Now, state: State) -> State:
+        """The next softmax beside P V; then the result gets the factor of this softmax."""
+
+        def one_step(mask: Callable[[jax.Array], jax.Array], state: State) -> State:
+            result, ahead, shrink = self.products(now, mask, lambda: state, state)
+            return ahead._replace(result=scaled(result, shrink))
+
+        return self.band.choose(now.step + 1, *self.seen_from(), one_step, state)
+
+    def next_visit(self, now: Now, state: State) -> State:
+        """The softmax of the next queries beside P V of the last ones; then the store."""
+
+        def one_step(mask: Callable[[jax.Array], jax.Array], state: State) -> State:
+            result, ahead, _ = self.products(now, mask, self.start, state)
+            self.store(state._replace(result=result), now.visit)
+            self.load_behind_store(now.visit)
+            return ahead._replace(result=self.start().result)
+
+        # No constant 0: JAX 0.11.2 does not lower one that a branch hands to `run_scoped`.
+        first = now.step + 1 - self.band.steps
+        return self.band.choose(first, *self.seen_from(), one_step, state)
+
+    def products(
+        self,
+        now: Now,
+        mask: Callable[[jax.Array], jax.Array],
+        before: Callable[[], State],
+        state: State,
+    ) -> tuple[jax.Array, State, jax.Array]:
+        """The result with P V added; the state after the next scores; the factor of their softmax.
+
+        `before` is the state that these scores are added to. The state that is returned has no
+        result.
+        """
+        p = self.begin(now)
+
+        def multiply_both(result: Any) -> tuple[Any, ...]:
+            def multiply(scores: Any) -> jax.Array:
+                self.multiply_keys(scores, now.k)
+                plgpu.wgmma(result, p, now.v)
+                self.pass_turn()
+                return plgpu.wgmma_accumulator_load(scores, wait_n=1)
+
+            scores = pl.run_scoped(multiply, self.scores_type())
+            plgpu.barrier_arrive(now.k_out)
+            ahead, shrink = self.softmax(mask(scores), before()._replace(result=()))
+            self.wait_for_inputs(now.number)
+            return (*ahead[1:], shrink)
+
+        like = (*state[1:], state.total)
+        result, (*ahead, shrink) = self.accumulate(state.result, like, multiply_both)
+        plgpu.barrier_arrive(now.v_out)
+        return result, State((), *ahead), shrink
+
+
+#: The class of each `AttentionConfig.schedule`.
+SCHEDULES = {"plain": Plain, "overlap": Overlap, "pingpong": Pingpong, "both": Overlap}

@@ -1,0 +1,98 @@
+"""Hopper GPUs: whether the device at hand is one, how many SMs it has, how `wgmma` reads SMEM.
+
+The model. `wgmma` exists on Hopper only (compute capability 9.x); Blackwell has other instructions
+in its place. TMA, and the barriers that count its bytes, exist on Hopper and newer GPUs. A device
+that is not a GPU is never refused: JAX's interpreter runs the kernel there, or Pallas says that
+nothing does.
+
+Kernels can also be traced for a GPU that this machine does not have (`assumed`). Nothing runs then,
+but the jaxprs are those that the GPU would get.
+
+The memory that `wgmma` reads is *tiled*: pieces of 8 rows x 128 bytes, swizzled so that the rows
+of a piece lie in different banks. A copy writes it so (`tiled`), and can therefore address only
+arrays whose rows are a multiple of 128 bytes and whose number of rows is a multiple of 8.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+#: SMs of an H100 or H200 (SXM). Kernels are planned for them where there is no GPU.
+H100_SMS = 132
+#: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
+SWIZZLE, PIECE_ROWS = 128, 8
+
+
+class Gpu(NamedTuple):
+    """The facts of a GPU that kernels are planned by, named as JAX's devices name them."""
+
+    device_kind: str
+    compute_capability: str
+    core_count: int = H100_SMS
+    platform: str = "gpu"
+
+
+_assumed: Gpu | None = None
+
+
+def assume(gpu: Gpu | None) -> None:
+    """From now on this process plans kernels for this GPU; None ends it."""
+    global _assumed
+    _assumed = gpu
+
+
+@contextlib.contextmanager
+def assumed(gpu: Gpu) -> Iterator[None]:
+    """A context in which all threads plan kernels for this GPU, whatever this machine has."""
+    before = _assumed
+    assume(gpu)
+    try:
+        yield
+    finally:
+        assume(before)
+
+
+def default_device() -> Any:
+    """The device that JAX uses by default, or the one that is assumed."""
+    if _assumed is not None:
+        return _assumed
+    device = jax.config.jax_default_device
+    return jax.devices(device)[0] if device is None or isinstance(device, str) else device
+
+
+def num_sms() -> int:
+    """SMs (streaming multiprocessors) of the default device; `H100_SMS` where it is no GPU."""
+    device = default_device()
+    return device.core_count if device.platform == "gpu" else H100_SMS
+
+
+def require_hopper(kernel: str, *, or_newer: bool = False) -> None:
+    """Raises ValueError if the default device is a GPU that cannot run a kernel.
+
+    Args:
+      kernel: the name of the kernel; the error begins with it.
+      or_newer: whether GPUs newer than Hopper can run it too, because it uses TMA but no `wgmma`.
+
+    Raises:
+      ValueError: the GPU has another compute capability than 9.x (or, if `or_newer`, an older one).
+    """
+    device = default_device()
+    capability = str(getattr(device, "compute_capability", ""))
+    major = capability.partition(".")[0]
+    is_newer = major.isdigit() and int(major) > 9  # GPUs of other makers have words here
+    if device.platform != "gpu" or major == "9" or (or_newer and is_newer):
+        return
+    needs = ("wgmma needs 9.x, a Hopper GPU", "TMA needs 9.0 or more, Hopper or newer")[or_newer]
+    raise ValueError(
+        f"{kernel}: {device.device_kind} has compute capability {capability}, but {needs}."
+    )
+
+
+def tiled(dtype: Any) -> tuple[Any, ...]:
+    """The transforms of SMEM that `wgmma` reads: see the module."""
+    tiling = plgpu.TilingTransform((PIECE_ROWS, SWIZZLE // jnp.dtype(dtype).itemsize))
+    return tiling, plgpu.SwizzleTransform(SWIZZLE)

@@ -1,0 +1,175 @@
+"""`matmul` as it is called: it picks a configuration, and makes gradients by the same kernels.
+
+The package's docstring says when the kernel is not used, and what gradients cost.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pipelib import specs
+from pipelib.kernels.hopper import SWIZZLE, num_sms, require_hopper
+from pipelib.kernels.matmul import arguments, forms
+from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib.kernels.matmul.product import Epilogue, Product
+from pipelib.kernels.matmul.tuned import nearest_config
+from pipelib.kernels.sharding import varying_alike
+
+
+def matmul(
+    a: jax.Array,
+    b: jax.Array,
+    *,
+    config: MatmulConfig | None = None,
+    epilogue: Epilogue | None = None,
+    operands: Sequence[jax.Array] = (),
+    out_dtype: Any = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    approx_math: bool = False,
+) -> jax.Array:
+    """`epilogue(a @ b, *operands)` on a Hopper GPU, accumulated in float32.
+
+    Works under `jax.jit`, `jax.vmap` (the kernel's grid gets the batch as one more axis; an array
+    without one is shared, not copied), `jax.grad` and `jax.shard_map`.
+
+    Args:
+      a: [M, K]; [K, M] if `transpose_a`.
+      b: [K, N]; [N, K] if `transpose_b`. Both float16 or both bfloat16; or float8_e4m3fn and
+        float8_e5m2 in any pair, and then K must be the last axis of both (`transpose_b` only).
+        Of shapes that the kernel cannot address, `jax.lax.dot_general` makes the product: see
+        "The fallback" in the module.
+      config: by default that of the most similar product that was tuned on this GPU or another
+        Hopper (`pipelib.kernels.matmul.tuned`; `tune` finds more), or else `default_config`.
+      epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
+        elementwise: it is called with parts of the result, in registers (with the whole where the
+        kernel is not used). One that looks at other elements (`softmax`, `cumsum`,
+        `x - x.max()`), at their places, or at the parts' shape, is refused: it is run once on some
+        15 numbers, together and each alone. It captures no arrays, only numbers. JAX compiles anew
+        for each function object, so pass the same one. JAX 0.11 compiles no `jax.custom_jvp`: for
+        `jax.nn.relu` write `jnp.maximum(x, 0.0)`.
+      operands: of the epilogue: a residual [M, N], a bias [N] or [1, N], a scale of rows [M, 1], a
+        number []; float32, float16 or bfloat16.
+      out_dtype: float16, bfloat16 or float32. By default that of `a`, bfloat16 for float8.
+      approx_math: whether an epilogue's `exp`, `tanh` and the like may be the GPU's own
+        instructions, of fewer right digits (`plgpu.CompilerParams`); not so in its gradients.
+
+    Returns:
+      [M, N] in `out_dtype`.
+
+    Raises:
+      TypeError: dtypes, and types of arguments, that are not as above.
+      ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
+        one is Pallas's); a configuration that does not fit, with the sum; an epilogue that is
+        not elementwise, or captures arrays.
+
+    Example:
+      >>> a = jnp.ones((64, 128), jnp.bfloat16)
+      >>> b = jnp.ones((128, 64), jnp.bfloat16)
+      >>> def finish(acc, bias):
+      ...     return jnp.maximum(acc + bias, 0.0)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     c = matmul(a, b, epilogue=finish, operands=(jnp.full(64, -28.0),))
+      >>> c.dtype.name, float(c[0, 0])
+      ('bfloat16', 100.0)
+    """
+    arguments.check_types(a, b, config, epilogue, operands)
+    transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
+    arguments.check_dtypes(a, b, transpose_a, transpose_b)
+    arguments.check_shapes(a, b, transpose_a, transpose_b)
+    out_dtype = arguments.stored_dtype(a, out_dtype)
+    product = Product(transpose_a, transpose_b, config, epilogue, out_dtype, approx_math)
+    m, n, _ = product.sizes(a, b)
+    operands = tuple(arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands))
+    arguments.check_finish(epilogue, operands)
+    if config is not None:
+        config.check(a.dtype, out_dtype, arguments.matrix_dtypes(operands, (m, n)))
+    a, b, *operands = varying_alike(a, b, *operands)
+    return _product(a, b, tuple(operands), product)
+
+
+def default_config(
+    m: int, n: int, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()
+) -> MatmulConfig:
+    """The largest tiles of which there is one for each SM, with all the slots that fit.
+
+    A rule of thumb: nothing in it was measured. `operands` are the dtypes of the epilogue's
+    matrices.
+    """
+    tiles = ((128, 256, 2), (128, 128, 2), (64, 128, 1))
+    counts = [math.ceil(m / tile_m) * math.ceil(n / tile_n) for tile_m, tile_n, _ in tiles]
+    enough = (tile for tile, count in zip(tiles, counts) if count >= num_sms())
+    tile_m, tile_n, threads = next(enough, tiles[-1])
+    tile_k = SWIZZLE // jnp.dtype(dtype).itemsize
+    configs = [MatmulConfig(tile_m, tile_n, tile_k, slots, threads) for slots in range(2, 7)]
+    fits = lambda config: config.smem_bytes(dtype, out_dtype, operands) <= specs.SMEM_BYTES
+    return list(filter(fits, configs))[-1]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.jit, static_argnums=3)
+def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
+    if not arguments.is_addressable(a, b, operands, product):
+        return _fallback(a, b, operands, product)
+    require_hopper("matmul")
+    if product.config is None:
+        m, n, k = product.sizes(a, b)
+        matrices = arguments.matrix_dtypes(operands, (m, n))
+        config = _pick(m, n, k, a.dtype, matrices, product)
+        product = product._replace(config=config)
+    return varying_alike(forms.launch_product(a, b, operands, product, num_sms()), a)[0]
+
+
+def _pick(m: int, n: int, k: int, dtype: Any, matrices: list, product: Product) -> MatmulConfig:
+    """The tuned configuration of the nearest recorded product, or else the rule of thumb."""
+    near = nearest_config(
+        m, n, k, dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
+        out_dtype=product.out_dtype, operands=matrices,
+    )  # fmt: skip
+    return near or default_config(m, n, dtype, product.out_dtype, matrices)
+
+
+def _fallback(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
+    """The product without the kernel."""
+    contracted = (0 if product.transpose_a else 1,), (1 if product.transpose_b else 0,)
+    acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=jnp.float32)
+    return _finish(acc, operands, product).astype(product.out_dtype)
+
+
+def _finish(acc: jax.Array, operands: tuple, product: Product) -> jax.Array:
+    """The epilogue of the whole product."""
+    if product.epilogue is None:
+        return acc
+    whole = [jnp.broadcast_to(operand.astype(jnp.float32), acc.shape) for operand in operands]
+    return product.epilogue(acc, *whole)
+
+
+def _forward(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> tuple:
+    return _product(a, b, operands, product), (a, b, operands)
+
+
+def _backward(product: Product, arrays: tuple, g: jax.Array) -> tuple:
+    """dA = G B^T and dB = A^T G, each in the order and the transposition that it is stored in."""
+    (a, b, operands), (a_t, b_t) = arrays, product[:2]
+    g, d_operands = g.astype(jnp.float32), ()
+    if product.epilogue is not None:
+        plain = Product(a_t, b_t, None, None, jnp.dtype(jnp.float32))
+        finish = functools.partial(_finish, product=product)
+        _, pull = jax.vjp(finish, _product(a, b, (), plain), operands)
+        g, d_operands = pull(g)
+    dtypes = a.dtype, b.dtype
+    if a.dtype in arguments.FLOAT8:
+        a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    g = g.astype(a.dtype)
+    multiply = lambda x, y, x_t, y_t: _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))
+    da = multiply(b, g, b_t, True) if a_t else multiply(g, b, False, not b_t)
+    db = multiply(g, a, True, a_t) if b_t else multiply(a, g, not a_t, False)
+    return da.astype(dtypes[0]), db.astype(dtypes[1]), d_operands
+
+
+_product.defvjp(_forward, _backward)

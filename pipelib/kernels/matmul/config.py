@@ -1,0 +1,234 @@
+"""`MatmulConfig`: how a matrix product is divided, and what it takes of an SM.
+
+The model. A block makes tiles of `tile_m` x `tile_n` in steps of `tile_k`. In SMEM it has a ring of
+`slots`, each with the part of a and of b that one step multiplies; for each compute thread one or
+two staging slots, through which its part of a tile is stored; and the barriers. In registers it has
+the float32 accumulators. All of this is added up here before anything is compiled.
+
+Source of the hardware's constants: `pipelib.specs`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from pipelib import specs
+from pipelib.kernels.hopper import SWIZZLE
+
+#: Rows that are staged and stored at once: those of a `wgmma`.
+STAGED_ROWS = 64
+#: Registers that a `wgmma` needs beside its accumulator. Source: ptxas (CUDA 13.0, C7602), which
+#: asks for 154 for the 128 of 64 x 256.
+_WGMMA_REGISTERS = 26
+FORMS = ("ring", "specialized", "persistent", "chained")
+
+
+@dataclasses.dataclass(frozen=True)
+class MatmulConfig:
+    """How `matmul` divides its work. A configuration that cannot be is refused when it is made.
+
+    Attributes:
+      tile_m: rows of a block's tile, a multiple of 64 for each compute thread.
+      tile_n: its columns, a multiple of 64 up to 256, the most that one `wgmma` takes.
+      tile_k: the part of K that one step multiplies, a multiple of 64 (of 128 for float8).
+      slots: the most steps that are in SMEM at once; fewer if K has fewer steps.
+      compute_threads: Pallas threads that multiply, 1 to 3 (1 or 2 in a "ring").
+      delay_release: `wgmma`s in flight while the next is issued, fewer than `slots`.
+      form: "ring": the compute threads load what they multiply, and a block makes one tile;
+        "specialized": a memory thread loads; "persistent": and a block goes through many tiles;
+        "chained": and loads the next tile's steps while it stores this one's result.
+      order: the axis of the output ("m" or "n") along which tiles are grouped.
+      width: how many tiles (of a cluster) a group has along it.
+      epilogue_n: columns that are staged and stored at once, of 64 rows; a multiple of 64 that
+        divides tile_n.
+      cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
+        Those in a column share the loads of b, those in a row the loads of a (multicast). JAX's
+        interpreter can hang on clusters of larger tiles on a machine of few cores; and where both
+        are above 1 its result is wrong at times: its blocks share no loads, which on a GPU keep
+        them in step.
+      blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
+        None: as few as go through them in as many rounds as one for each SM would.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
+
+    Example:
+      >>> config = MatmulConfig(tile_m=128, tile_n=256, slots=4)
+      >>> config.smem_bytes(jnp.bfloat16, jnp.bfloat16)
+      229440
+      >>> MatmulConfig(tile_m=128, tile_n=320)
+      Traceback (most recent call last):
+      ValueError: MatmulConfig: tile_n=320 is not a multiple of 64 up to
+      256, the most columns of a wgmma.
+    """
+
+    tile_m: int = 128
+    tile_n: int = 256
+    tile_k: int = 64
+    slots: int = 4
+    compute_threads: int = 2
+    delay_release: int = 1
+    form: Literal["ring", "specialized", "persistent", "chained"] = "chained"
+    order: Literal["m", "n"] = "n"
+    width: int = 8
+    epilogue_n: int = 64
+    cluster_m: int = 1
+    cluster_n: int = 1
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.type is int or (field.name == "blocks" and self.blocks is not None):
+                value = specs.integer(f"MatmulConfig: {field.name}", getattr(self, field.name))
+                object.__setattr__(self, field.name, value)
+        for problem in (text for text, is_so in self._problems().items() if is_so):
+            raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
+
+    def _problems(self) -> dict[str, Any]:
+        unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
+        counts = self.slots, self.width, 1 if self.blocks is None else self.blocks
+        is_alone = self.form in ("ring", "specialized")
+        return {
+            f"{self.form=} is none of {', '.join(FORMS)}": self.form not in FORMS,
+            f"{self.compute_threads=} is not 1 to {most}, as form={self.form!r} has":
+                not 1 <= self.compute_threads <= most,
+            f"{self.tile_m=} is not a multiple of 64 x {self.compute_threads} rows = {unit}, which"
+            " the compute threads divide": self.tile_m < 1 or self.tile_m % unit,
+            f"{self.tile_n=} is not a multiple of 64 up to 256, the most columns of a wgmma":
+                self.tile_n not in (64, 128, 192, 256),
+            f"{self.tile_k=} is not a multiple of 64": self.tile_k < 1 or self.tile_k % 64,
+            f"{self.epilogue_n=} is not a multiple of 64 that divides {self.tile_n=}":
+                self.epilogue_n < 1 or self.epilogue_n % 64 or self.tile_n % self.epilogue_n,
+            f"{self.delay_release=} is not 0 to {self.slots=} - 1, so no slot would be loaded":
+                not 0 <= self.delay_release < self.slots,
+            f"{self.slots=}, {self.width=} and {self.blocks=} are not all at least 1":
+                min(counts) < 1,
+            f"{self.slots=} is over {specs.MAX_SLOTS}, the most barriers of one array":
+                self.slots > specs.MAX_SLOTS,
+            f"{self.order=} is not 'm' or 'n'": self.order not in ("m", "n"),
+            f"{self.cluster_m=} and {self.cluster_n=} are not 1, 2 or 4, and at most 8 together,"
+            " which a GPU schedules as a cluster":
+                {self.cluster_m, self.cluster_n} - {1, 2, 4} or self.cluster_size > 8,
+            f"{self.form=} has no memory thread, so {self.cluster_m=} x {self.cluster_n=} blocks"
+            " could not tell each other which slots are free":
+                self.form == "ring" and self.cluster_size > 1,
+            f"{self.form=} has a block for each tile, so {self.blocks=} would leave some out":
+                is_alone and self.blocks is not None,
+            f"{self.blocks=} is not a multiple of clusters of {self.cluster_size}":
+                (self.blocks or 0) % max(self.cluster_size, 1),
+        }  # fmt: skip
+
+    @property
+    def rows(self) -> int:
+        """The rows of each compute thread."""
+        return self.tile_m // self.compute_threads
+
+    @property
+    def threads(self) -> int:
+        """Pallas threads of a block."""
+        return self.compute_threads + (self.form != "ring")
+
+    @property
+    def memory_registers(self) -> int:
+        """Registers for each lane of the memory thread, enough for addresses and copies.
+
+        CUTLASS gives its memory threads 24 to 40. If the memory thread had 40, each of three
+        compute threads would have 152, and ptxas asks for 154 to hold 64 x 256.
+        """
+        return 40 if self.compute_threads < 3 else 32
+
+    @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def parts(self) -> int:
+        """How many parts a compute thread stores its rows of a tile in."""
+        return self.rows // STAGED_ROWS * (self.tile_n // self.epilogue_n)
+
+    @property
+    def staging_slots(self) -> int:
+        """Two if `parts` is even, so that each tile begins with the same slot; else one."""
+        return 1 if self.parts % 2 else 2
+
+    def tiles(self, m: int, n: int) -> tuple[int, int]:
+        """Tiles along m and n, rounded up to whole clusters."""
+        whole = lambda size, tile, cluster: math.ceil(size / (tile * cluster)) * cluster
+        return whole(m, self.tile_m, self.cluster_m), whole(n, self.tile_n, self.cluster_n)
+
+    def resident_blocks(self, m: int, n: int, num_sms: int) -> int:
+        """How many blocks the kernel has, for an output of m x n."""
+        count = math.prod(self.tiles(m, n))
+        if self.form in ("ring", "specialized"):
+            return count
+        if self.blocks is not None:
+            return min(count, self.blocks)
+        clusters, most = count // self.cluster_size, num_sms // self.cluster_size
+        return math.ceil(clusters / math.ceil(clusters / most)) * self.cluster_size
+
+    def accumulator_registers(self) -> int:
+        """Registers of each lane for a thread's float32 accumulator."""
+        return self.rows * self.tile_n // 128
+
+    def smem_bytes(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> int:
+        """Bytes of shared memory that a block of the kernel takes, with all slots.
+
+        Args:
+          dtype, out_dtype: the dtypes of the factors and of the result.
+          operands: the dtypes of the epilogue's operands that are matrices.
+        """
+        terms = self._smem_terms(dtype, out_dtype, operands)
+        return sum(count * size for _, count, size in terms)
+
+    def check(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> None:
+        """Raises ValueError, with the sum, if an SM has too little for these dtypes."""
+        dtype = jnp.dtype(dtype)
+        if self.tile_k * dtype.itemsize % SWIZZLE:
+            raise ValueError(
+                f"MatmulConfig: tile_k={self.tile_k} of {dtype} is {self.tile_k} x"
+                f" {dtype.itemsize} = {self.tile_k * dtype.itemsize} B, not a multiple of the"
+                f" {SWIZZLE} B of a swizzled row."
+            )
+        begin = share = min(255, specs.begin_registers(self.threads))
+        if (needed := self.tile_n // 2 + _WGMMA_REGISTERS) > begin:
+            raise ValueError(
+                f"MatmulConfig: a wgmma of 64 x {self.tile_n} takes 64 x {self.tile_n} / 128 lanes"
+                f" + {_WGMMA_REGISTERS} = {needed} registers of a lane, but a block of"
+                f" {self.threads} threads begins with {begin} for each, the most that ptxas gives"
+                " an instruction, so it does not compile."
+            )
+        if self.form != "ring":
+            share = specs.compute_registers(self.memory_registers, self.compute_threads)
+        if (taken := self.accumulator_registers()) >= share:
+            raise ValueError(
+                f"MatmulConfig: an accumulator of {self.rows} x {self.tile_n} takes {self.rows} x"
+                f" {self.tile_n} / 128 lanes = {taken} registers of a lane, but each of"
+                f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
+            )
+        if (total := self.smem_bytes(dtype, out_dtype, operands)) > specs.SMEM_BYTES:
+            terms = self._smem_terms(dtype, out_dtype, operands)
+            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in terms)
+            raise ValueError(
+                f"MatmulConfig: {terms} = {total:,} B of shared memory, but a block has"
+                f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
+            )
+
+    def _smem_terms(
+        self, dtype: Any, out_dtype: Any, operands: Sequence[Any]
+    ) -> list[tuple[str, int, int]]:
+        size = lambda dtype: jnp.dtype(dtype).itemsize
+        staged = self.compute_threads * STAGED_ROWS * self.epilogue_n
+        step = self.tile_k * size(dtype)
+        terms = [
+            ("slots of a", self.slots, self.tile_m * step),
+            ("slots of b", self.slots, self.tile_n * step),
+            ("staging", self.staging_slots, staged * size(out_dtype)),
+        ]
+        terms += [("an operand", self.staging_slots, staged * size(dtype)) for dtype in operands]
+        barriers = self.slots * (2 if self.threads > 1 else 1)
+        barriers += self.compute_threads * self.staging_slots if operands else 0
+        return [*terms, ("barriers", barriers, 8)]

@@ -1,0 +1,335 @@
+"""The kernels of `matmul`: what the blocks and the Pallas threads of each form do.
+
+The model. Every form goes through the steps of a tile, and then stores the tile (`result`)::
+
+    for each tile of the block:
+      for each step k, in a ring of slots:
+        accumulator += a[m, k] @ b[k, n]       (wgmma; delay_release of them stay in flight)
+      store epilogue(accumulator)
+
+===========  =====================================================================================
+ring         A block makes one tile. A single compute thread loads what it multiplies
+             (`emit_pipeline`). Two compute threads share the slots, and the first loads a slot
+             again when both have released it.
+specialized  A block makes one tile. A memory thread loads (`emit_pipeline_warp_specialized`).
+persistent   A block makes several tiles, in a snake order that keeps neighbours in the L2. Each
+             tile has its own pipeline, so nothing is loaded while the last tile is stored.
+chained      As persistent, but the pipelines of the tiles are one chain: the memory thread goes on
+             to the next tile while the compute threads store.
+===========  =====================================================================================
+
+In a cluster, blocks of one column of tiles share the loads of b, and blocks of one row share the
+loads of a. Each loads a part and sends it to all of them (multicast). A slot is loaded again when
+the compute threads of all these blocks have released it.
+
+Edges need no other code. TMA fills loads beyond the end of an operand with zeros, which add
+nothing, and drops stores beyond the end of the output. Tiles beyond the output, which a cluster may
+have, do both. A chain goes on in the slot where the last tile stopped, so each tile takes a
+multiple of `slots` steps; steps beyond K multiply zeros.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib import ring
+from pipelib.kernels.hopper import tiled
+from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
+from pipelib.kernels.matmul.product import Product
+from pipelib.kernels.matmul.result import TileResult, this_thread
+from pipelib.pipeline import emit_pipeline
+from pipelib.warp_specialized import emit_pipeline_warp_specialized
+
+
+def launch_product(
+    a: jax.Array, b: jax.Array, operands: tuple, product: Product, num_sms: int
+) -> jax.Array:
+    """Makes the product by the kernel of `product.config`, which must not be None.
+
+    Args:
+      a, b: as `matmul` takes them, of sizes that copies can address.
+      operands: those of the epilogue: matrices [M, N], rows [1, N], columns [M, 1], scalars [1, 1].
+      num_sms: the number of SMs of the GPU.
+    """
+    (m, n, _), config = product.sizes(a, b), product.config
+    tiles = config.tiles(m, n)
+    kinds = tuple(map(_kind, operands, [(m, n)] * len(operands)))
+    operands = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
+    clusters = config.resident_blocks(m, n, num_sms) // config.cluster_size
+    cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
+    block = functools.partial(_block, product, kinds, tiles)
+    return plgpu.kernel(
+        block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype),
+        scratch_types=_scratch(product, kinds, operands), grid=(clusters,),
+        grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
+        compiler_params=plgpu.CompilerParams(approx_math=product.approx_math),
+        **dict(num_threads=config.threads, thread_name="thread") if config.threads > 1 else {},
+    )(a, b, *operands)  # fmt: skip
+
+
+def _cluster(config: MatmulConfig) -> dict[str, int]:
+    """The axes of a cluster that has more than one block along them."""
+    sizes = dict(m=config.cluster_m, n=config.cluster_n)
+    return {axis: size for axis, size in sizes.items() if size > 1}
+
+
+def _kind(operand: Any, shape: tuple[int, int]) -> str:
+    """Which axes of the output an operand has."""
+    return "".join(axis for axis, size, full in zip("mn", operand.shape, shape) if size == full)
+
+
+def _padded(operand: jax.Array, kind: str, config: MatmulConfig, tiles: tuple) -> jax.Array:
+    """A row, a column or a scalar, flat, padded to the last tile's end: it is read unguarded."""
+    if kind == "mn":
+        return operand
+    size = {"m": tiles[0] * config.tile_m, "n": tiles[1] * config.tile_n, "": 1}[kind]
+    return jnp.pad(operand.reshape(-1), (0, size - operand.size))
+
+
+def _scratch(product: Product, kinds: tuple[str, ...], operands: list[Any]) -> list[Any]:
+    """Staging slots of the output and of each matrix among the operands, and their barriers."""
+    config, dtypes = product.config, [product.out_dtype]
+    dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
+    shape = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
+    scratch = [plgpu.SMEM(shape, dtype, transforms=tiled(dtype)) for dtype in dtypes]
+    if loads := len(dtypes) - 1:
+        slots = config.compute_threads * config.staging_slots
+        scratch.append(plgpu.Barrier(num_arrivals=loads, num_barriers=slots))
+    return scratch
+
+
+def _block(
+    product: Product, kinds: tuple[str, ...], tiles: tuple[int, int], a: Any, b: Any, *refs: Any
+) -> None:
+    """What each thread of a block does."""
+    config, count = product.config, len(kinds)
+    result = TileResult(product, kinds, refs[:count], refs[count], refs[count + 1 :])
+    place = functools.partial(place_of_block, config, tiles)
+    if config.form == "ring":
+        form = one_thread if config.threads == 1 else two_threads
+        form(a, b, product, result.of(*place(lax.axis_index("block"))))
+    else:
+        count = math.prod(tiles) // config.cluster_size
+        _WITH_MEMORY_THREAD[config.form](Specialized(a, b, product, result, place, count))
+    is_compute_thread = this_thread(config) < config.compute_threads
+    pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
+
+
+def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: Any) -> tuple[Any, Any]:
+    """The tile of this block, if its cluster is the `index`th in the order."""
+    sizes = config.cluster_m, config.cluster_n
+    clusters = tuple(count // size for count, size in zip(tiles, sizes))
+    place = plgpu.planar_snake(index, clusters, "mn".index(config.order), config.width)
+    mine = [lax.axis_index(f"cluster_{x}") if x in _cluster(config) else 0 for x in "mn"]
+    return tuple(p * size + offset for p, size, offset in zip(place, sizes, mine))
+
+
+# Steps.
+
+
+class KSteps(NamedTuple):
+    """The steps over K of one tile: slots, `wgmma`s in flight, count, and what a step loads."""
+
+    slots: int
+    delay: int
+    count: int
+    in_specs: list[Any]
+
+    @classmethod
+    def of(cls, a: Any, b: Any, product: Product, place: tuple[Any, Any]) -> "KSteps":
+        """The steps of a tile; in a chain, a multiple of the slots."""
+        config, needed = product.config, math.ceil(product.sizes(a, b)[2] / product.config.tile_k)
+        slots = min(config.slots, needed)
+        count = math.ceil(needed / slots) * slots if config.form == "chained" else needed
+        delay, axes = min(config.delay_release, slots - 1), _cluster(config)
+
+        def spec(ref, size, tile, is_k_first, shared_along):
+            block, index = (size, config.tile_k), lambda k: (tile, k)
+            if is_k_first:
+                block, index = block[::-1], lambda k: (k, tile)
+            collective = (f"cluster_{shared_along}",) if shared_along in axes else ()
+            return plgpu.BlockSpec(
+                block, index, transforms=tiled(ref.dtype), delay_release=delay,
+                collective_axes=collective,
+            )  # fmt: skip
+
+        in_specs = [
+            spec(a, config.tile_m, place[0], product.transpose_a, "n"),
+            spec(b, config.tile_n, place[1], not product.transpose_b, "m"),
+        ]
+        return cls(slots, delay, count, in_specs)
+
+    def multiply(self, product: Product, _, a: Any, b: Any, acc: Any) -> Any:
+        """Multiplies this thread's rows of a step."""
+        rows = product.config.rows
+        mine = pl.ds(this_thread(product.config) * rows, rows)
+        a = a.at[:, mine].transpose((1, 0)) if product.transpose_a else a.at[mine]
+        plgpu.wgmma(acc, a, b.transpose((1, 0)) if product.transpose_b else b)
+        plgpu.wgmma_wait(self.delay)
+        return acc
+
+
+def _accumulate(product: Product, multiply_all: Callable[[Any], None]) -> jax.Array:
+    """What `multiply_all` adds up in the accumulator of one thread."""
+
+    def scope(acc):
+        multiply_all(acc)
+        return acc[...]
+
+    config = product.config
+    return pl.run_scoped(scope, plgpu.ACC((config.rows, config.tile_n), jnp.float32))
+
+
+# The forms.
+
+
+def one_thread(a: Any, b: Any, product: Product, result: TileResult) -> None:
+    """One thread loads, multiplies and stores a tile."""
+    steps = KSteps.of(a, b, product, result.place)
+
+    def multiply_all(acc):
+        def body(indices, a, b):
+            steps.multiply(product, indices, a, b, acc)
+
+        emit_pipeline(
+            body, grid=(steps.count,), in_specs=steps.in_specs, max_concurrent_steps=steps.slots,
+            ordinary_reads=False,
+        )(a, b)  # fmt: skip
+
+    result.prefetch()
+    result.store(_accumulate(product, multiply_all))
+
+
+def two_threads(a: Any, b: Any, product: Product, result: TileResult) -> None:
+    """Two threads multiply half a tile each. The first one loads, for both.
+
+    This is `emit_pipeline` with consumed barriers: program order does not tell the first thread
+    when the second has read a slot.
+    """
+    k_steps, is_first = KSteps.of(a, b, product, result.place), lax.axis_index("thread") == 0
+    plan = ring.Plan.of((k_steps.count,), k_steps.in_specs, (), k_steps.slots)
+    steps = plan.steps
+
+    def scope(smem, produced, consumed):
+        inputs, _, [channel] = plan.bind([a, b], smem, produced, consumed)
+
+        def one_step(acc, step, state):
+            indices, load_indices = state
+            slot = steps.slot(step)
+            channel.wait_until_loaded(slot)
+            k_steps.multiply(product, indices, *plan.refs(inputs, slot, ()), acc)
+            load_indices = _load_when_released(steps, channel, step, load_indices, is_first)
+            return steps.following(indices), load_indices
+
+        def multiply_all(acc):
+            load_indices = steps.indices(k_steps.slots - k_steps.delay)
+            state = steps.indices(), load_indices
+            steps.loop(0, k_steps.count, functools.partial(one_step, acc), state)
+
+        @pl.when(is_first)
+        def prologue():
+            ring.load_first(steps, [channel], steps.prologue)
+
+        result.prefetch()
+        result.store(_accumulate(product, multiply_all))
+
+    allocations = plan.allocations([a, b], k_steps.slots)
+    threads = product.config.compute_threads
+    consumed = [plgpu.Barrier(num_arrivals=threads, num_barriers=k_steps.slots)]
+    pl.run_scoped(scope, **allocations, consumed=consumed, collective_axes="thread")
+
+
+def _load_when_released(
+    steps: ring.Steps, channel: ring.Channel, step: Any, load_indices: Any, is_first: Any
+) -> Any:
+    """Releases the slot of step - d; the first thread loads it again once both have released it.
+
+    `load_indices` are the grid indices of the step that is loaded; returns those for the next call.
+    """
+    freed = step - channel.delay
+    is_needed = (freed >= 0) & (freed + steps.slots < steps.num_steps)
+    slot = steps.slot(step, channel.delay)
+    pl.when(is_needed)(lambda: channel.release(slot))
+
+    @pl.when(is_needed & is_first)
+    def load():
+        channel.wait_until_released(slot)
+        channel.load(slot, load_indices)
+
+    return steps.following(load_indices)
+
+
+class Specialized(NamedTuple):
+    """The forms with a memory thread; `count` is how many places the blocks go through together."""
+
+    a: Any
+    b: Any
+    product: Product
+    result: TileResult
+    place: Callable[[Any], tuple[Any, Any]]
+    count: int
+
+    def specialized(self) -> None:
+        """The block's only tile."""
+        self._pipeline(self.place(lax.axis_index("block")))(self.a, self.b)
+
+    def persistent(self) -> None:
+        """The block's tiles, with a pipeline each."""
+
+        @plgpu.nd_loop((self.count,), collective_axes="block")
+        def _(info):
+            self._pipeline(self.place(info.index[0]))(self.a, self.b)
+
+    def chained(self) -> None:
+        """The block's tiles, as one chain."""
+
+        def scope(allocations):
+            @plgpu.nd_loop((self.count,), collective_axes="block")
+            def _(info):
+                state = plgpu.PipelinePipeline
+                state = jnp.where(info.local_index == 0, state.START, state.STEADY)
+                pipeline = self._pipeline(self.place(info.index[0]), state)
+                pipeline(self.a, self.b, allocations=allocations)
+
+            is_memory_thread = lax.axis_index("thread") == self.product.config.compute_threads
+            pl.when(is_memory_thread)(lambda: self._last_releases(**allocations))
+
+        zero = jnp.int32(0)
+        allocations = self._pipeline((zero, zero), zero).get_allocations(self.a, self.b)
+        pl.run_scoped(scope, allocations, collective_axes="thread")
+
+    def _last_releases(self, consumed: Any, **_: Any) -> None:
+        # A STOP would do it, but the only tile of a block would have to be a START too.
+        steps = KSteps.of(self.a, self.b, self.product, (0, 0))
+        for slot in range(steps.slots - steps.delay):
+            plgpu.barrier_wait(consumed[0].at[slot])
+
+    def _pipeline(self, place: tuple[Any, Any], state: Any = None) -> Any:
+        """The pipeline that makes and stores one tile."""
+        steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(*place)
+
+        def compute_thread(pipeline):
+            result.prefetch()
+            result.store(_accumulate(self.product, pipeline))
+
+        return emit_pipeline_warp_specialized(
+            functools.partial(steps.multiply, self.product), grid=(steps.count,),
+            max_concurrent_steps=steps.slots, in_specs=steps.in_specs,
+            memory_registers=self.product.config.memory_registers, wg_axis="thread",
+            num_compute_wgs=self.product.config.compute_threads, compute_context=compute_thread,
+            pipeline_state=state, ordinary_reads=False,
+        )  # fmt: skip
+
+
+_WITH_MEMORY_THREAD = {
+    "specialized": Specialized.specialized,
+    "persistent": Specialized.persistent,
+    "chained": Specialized.chained,
+}

@@ -1,0 +1,118 @@
+"""`TileResult`: the end of a tile of `matmul`: the epilogue, and the stores.
+
+The model. Each compute thread stores its rows of a tile part by part, through one or two *staging
+slots* in SMEM::
+
+    for each part, of 64 rows and `epilogue_n` columns:
+      wait     until the store of the slot's last part has read it
+      write    epilogue(accumulator, operands) into the slot
+      commit
+      load     the matrices of the epilogue for the next part in this slot, if any
+      store
+
+An operand of the epilogue that is a matrix is loaded, part by part, into staging slots of its own:
+the first parts before the tile is multiplied, each later part when its slot has been read. A row or
+a column is read from GMEM directly.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
+from pipelib.kernels.matmul.product import Product
+
+
+def this_thread(config: MatmulConfig) -> Any:
+    """The index of the Pallas thread that asks."""
+    return lax.axis_index("thread") if config.threads > 1 else jnp.int32(0)
+
+
+class TileResult(NamedTuple):
+    """The end of a tile: the epilogue with its operands, the output, scratch, the tile's place."""
+
+    product: Product
+    kinds: tuple[str, ...]
+    operands: tuple[Any, ...]
+    out: Any
+    scratch: tuple[Any, ...]
+    place: tuple[Any, Any] = (0, 0)
+
+    def of(self, m: Any, n: Any) -> "TileResult":
+        """The same for another tile."""
+        return self._replace(place=(m, n))
+
+    def _first(self, part: int) -> tuple[int, int]:
+        """The first row and column of a part, within this thread's rows of the tile."""
+        row, column = divmod(part * self.product.config.epilogue_n, self.product.config.tile_n)
+        return row * STAGED_ROWS, column
+
+    def _here(self, part: int) -> tuple[Any, Any]:
+        """The rows and columns of a part, in the output."""
+        config, (row, column) = self.product.config, self._first(part)
+        row += self.place[0] * config.tile_m + this_thread(config) * config.rows
+        column += self.place[1] * config.tile_n
+        return pl.ds(row, STAGED_ROWS), pl.ds(column, config.epilogue_n)
+
+    def _slot(self, part: int) -> tuple[Any, Any]:
+        """This thread's staging slot for a part."""
+        return this_thread(self.product.config), part % self.product.config.staging_slots
+
+    def _barrier(self, part: int) -> Any:
+        thread, slot = self._slot(part)
+        return self.scratch[-1].at[thread * self.product.config.staging_slots + slot]
+
+    def _matrices(self) -> list[tuple[Any, Any]]:
+        """The operands that are matrices, each with its staging slots."""
+        found = [x for x, kind in zip(self.operands, self.kinds) if kind == "mn"]
+        return list(zip(found, self.scratch[1:]))
+
+    def prefetch(self) -> None:
+        """Starts the loads of the matrices for the first parts."""
+        for part in range(self.product.config.staging_slots):
+            self._load(part)
+
+    def _load(self, part: int) -> None:
+        for operand, staging in self._matrices():
+            here, slot = operand.at[self._here(part)], staging.at[self._slot(part)]
+            plgpu.copy_gmem_to_smem(here, slot, self._barrier(part))
+
+    def store(self, acc: jax.Array) -> None:
+        """Starts the stores of this thread's rows of a tile, part by part."""
+        config, staging = self.product.config, self.scratch[0]
+        for part in range(config.parts):
+            row, column = self._first(part)
+            values = acc[row : row + STAGED_ROWS, column : column + config.epilogue_n]
+            if self.product.epilogue is not None:
+                values = self.product.epilogue(values, *self._parts(part))
+            plgpu.wait_smem_to_gmem(config.staging_slots - 1, wait_read_only=True)
+            slot = staging.at[self._slot(part)]
+            slot[...] = values.astype(self.product.out_dtype)
+            plgpu.commit_smem()
+            if part + config.staging_slots < config.parts:
+                self._load(part + config.staging_slots)
+            plgpu.copy_smem_to_gmem(slot, self.out.at[self._here(part)])
+
+    def _parts(self, part: int) -> list[jax.Array]:
+        """The operands of a part, in float32, each of the part's shape."""
+        config, layout = self.product.config, plgpu.Layout.WGMMA
+        shape, (rows, columns) = (STAGED_ROWS, config.epilogue_n), self._here(part)
+        if matrices := [staging for _, staging in self._matrices()]:
+            plgpu.barrier_wait(self._barrier(part))
+        values = []
+        for operand, kind in zip(self.operands, self.kinds):
+            if kind == "mn":
+                value = matrices.pop(0).at[self._slot(part)][...].astype(jnp.float32)
+            elif kind == "":
+                value = jnp.full(shape, operand[0].astype(jnp.float32))
+            else:
+                axis = "mn".index(kind)
+                vector = operand.at[(rows, columns)[axis]]
+                value = plgpu.load(vector, layout=layout.reduce(1 - axis), optimized=False)
+                value = lax.broadcast_in_dim(value.astype(jnp.float32), shape, (axis,))
+            values.append(plgpu.layout_cast(value, layout))
+        return values

@@ -1,0 +1,122 @@
+"""`nearest_config`: the configuration that a search found for the most similar product.
+
+The rule. An entry of a table counts if it has factors of the same size in bytes and the same
+transpositions, and if its configuration fits with the dtypes of the result and of the epilogue. The
+table of the GPU at hand comes first, then those of other Hopper GPUs. In a table the nearest entry
+wins, by the distance of (log2 M, log2 N, log2 K); of equally near ones, the first. An entry that is
+farther away than `FARTHEST` doublings does not count: tiles of a large product would leave most SMs
+without work in a small one.
+
+A table is `<gpu>.json` beside this module. `pipelib.tuning.record.table` makes it from the record
+of the searches. An entry has a product, the configuration that won, its median time, how many
+configurations were measured, and where and by which code it was found.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from pipelib.kernels.hopper import default_device
+from pipelib.kernels.matmul.config import MatmulConfig
+
+FOLDER = pathlib.Path(__file__).parent
+FARTHEST = 3.0
+
+
+class Entry(NamedTuple):
+    """A product that was searched for, and the configuration that won."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    transpose_a: bool
+    transpose_b: bool
+    out_dtype: str
+    config: MatmulConfig
+    microseconds: float
+    measured: int
+    run: dict[str, Any]
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Entry":
+        """An entry of a table; TypeError if its configuration is of another version."""
+        return cls(**fields | dict(config=MatmulConfig(**fields["config"])))
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        return self._asdict() | dict(config=dataclasses.asdict(self.config))
+
+    def distance(self, m: int, n: int, k: int) -> float:
+        """Doublings between this product and another."""
+        return math.dist(map(math.log2, self[:3]), map(math.log2, (m, n, k)))
+
+
+def nearest_config(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    out_dtype: Any = None,
+    operands: Sequence[Any] = (),
+    gpu: str | None = None,
+) -> MatmulConfig | None:
+    """The configuration of the nearest recorded product by the rule above; None if there is none.
+
+    Args:
+      m, n, k: the product [m, k] x [k, n].
+      dtype: of the factors.
+      transpose_a, transpose_b: as `matmul`'s.
+      out_dtype: of the result; by default `dtype`, bfloat16 for float8.
+      operands: the dtypes of the epilogue's matrices, which take shared memory too.
+      gpu: as JAX names it ("NVIDIA H200"); by default the device that JAX uses by default.
+    """
+    size = jnp.dtype(dtype).itemsize
+    out_dtype = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
+    for entries in _tables(gpu or default_device().device_kind):
+        near = [
+            (distance, index, entry.config)
+            for index, entry in enumerate(entries)
+            if jnp.dtype(entry.dtype).itemsize == size
+            and (entry.transpose_a, entry.transpose_b) == (transpose_a, transpose_b)
+            and (distance := entry.distance(m, n, k)) <= FARTHEST
+            and _fits(entry.config, dtype, out_dtype, operands)
+        ]
+        if near:
+            return min(near, key=lambda found: found[:2])[2]
+    return None
+
+
+def _fits(config: MatmulConfig, dtype: Any, out_dtype: Any, operands: Sequence[Any]) -> bool:
+    try:
+        config.check(dtype, out_dtype, operands)
+    except ValueError:
+        return False
+    return True
+
+
+def file_name(gpu: str) -> str:
+    """A GPU's name as that of a file or a folder of records: `nvidia-h200`."""
+    return gpu.lower().replace(" ", "-")
+
+
+@functools.cache
+def _tables(gpu: str) -> tuple[tuple[Entry, ...], ...]:
+    """All tables, the GPU's own first."""
+    mine = FOLDER / f"{file_name(gpu)}.json"
+    paths = sorted(FOLDER.glob("*.json"), key=lambda path: (path != mine, path.name))
+    return tuple(map(read, paths))
+
+
+def read(path: pathlib.Path) -> tuple[Entry, ...]:
+    """The entries of a table."""
+    return tuple(map(Entry.from_json, json.loads(path.read_text("utf-8"))["entries"]))

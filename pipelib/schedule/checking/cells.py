@@ -1,0 +1,158 @@
+"""`Cells`: the boxes of one buffer that were accessed, and by whom last.
+
+The model. Each box that some op names is a **cell**, which knows the cells that it overlaps (itself
+among them). A new cell finds these in grids. There is a grid for each size of boxes, rounded up to
+powers of two: a box begins in one bin of it, and whatever overlaps the box begins in a bin nearby.
+A cell keeps the newest write and the newest read for each key (`Access.key`): an access that comes
+after the newest one comes after all older ones with the same key. A box is covered if the written
+boxes, taken together, leave nothing of it. The time grows with the pairs of cells that overlap, not
+with all pairs. Boxes have as many dimensions as their buffer. Source: this project's own.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from pipelib.schedule.checking.order import Event
+from pipelib.schedule.program import Op
+
+Box = tuple[tuple[int, int], ...]
+
+
+class Access:
+    """One op's access of one box, over for clocks that have `value` at `component`.
+
+    `adds` names the way in which the access combines its value with the value in memory: accesses
+    that do so in one way commute. It is empty for an access that overwrites or only reads.
+    """
+
+    __slots__ = ("adds", "component", "event", "value", "was_read", "writes")
+
+    def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
+        self.event, self.writes, self.was_read = event, writes, False
+        self.component, self.value = done
+        self.adds = event.op.kind if event.op.combines else ""
+
+    @property
+    def op(self) -> Op:
+        """The op that accesses."""
+        return self.event.op
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the thread itself accesses memory, not an engine on its behalf."""
+        return self.event.op.kind.engine is None
+
+    @property
+    def key(self) -> tuple[int, str]:
+        """What comes after the newest access with this key comes after all of them."""
+        return self.component, self.adds
+
+
+class Cell:
+    """A box; `near` are the cells that it overlaps, itself too."""
+
+    __slots__ = ("box", "is_covered", "near", "reads", "writes")
+
+    def __init__(self, box: Box):
+        self.box, self.is_covered, self.near = box, False, [self]
+        self.writes: dict[tuple[int, str], Access] = {}
+        self.reads: dict[tuple[int, str], Access] = {}
+
+    def contains(self, other: "Cell") -> bool:
+        """Whether the other's box lies within this one's."""
+        return other is self or all(
+            a <= c and d <= b for (a, b), (c, d) in zip(self.box, other.box)
+        )
+
+
+class Cells:
+    """The cells of one buffer; `is_given` says whether it holds something from the start."""
+
+    def __init__(self, is_given: bool):
+        self.is_given = is_given
+        self._cells: dict[Box, Cell] = {}
+        self._grids: dict[tuple[int, ...], dict[tuple[int, ...], list[Cell]]] = {}
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells.values())
+
+    def at(self, box: Box) -> Cell:
+        """The cell of this box, new if it is the first time."""
+        cell = self._cells.get(box)
+        if cell is None:
+            cell = Cell(box)
+            for other in self._not_far(box):
+                if _overlap(other.box, box):
+                    cell.near.append(other)
+                    other.near.append(cell)
+            self._cells[box] = cell
+            edges = tuple(1 << max(0, b - a - 1).bit_length() for a, b in box)
+            grid = self._grids.setdefault(edges, defaultdict(list))
+            grid[tuple(a // edge for (a, _), edge in zip(box, edges))].append(cell)
+        return cell
+
+    def _not_far(self, box: Box) -> Iterator[Cell]:
+        """All cells that a box may overlap, and not many more."""
+        for edges, grid in self._grids.items():
+            bins = [
+                range((a - edge + 1) // edge, (b - 1) // edge + 1)
+                for (a, b), edge in zip(box, edges)
+            ]
+            if math.prod(map(len, bins)) < len(grid):
+                for place in itertools.product(*bins):
+                    yield from grid.get(place, ())
+            else:
+                yield from itertools.chain.from_iterable(grid.values())
+
+    def cover(self, cell: Cell) -> None:
+        """Notes that all of the cell has been written."""
+        cell.is_covered = True
+
+    def is_covered(self, cell: Cell) -> bool:
+        """Whether every part of the cell holds something."""
+        return self.bare(cell) is None
+
+    def bare(self, cell: Cell) -> Box | None:
+        """A part of the cell that holds nothing, if there is one."""
+        if cell.is_covered or self.is_given:
+            return None
+        rest = next(_uncovered(cell.box, (near.box for near in cell.near if near.is_covered)), None)
+        cell.is_covered = rest is None
+        return rest
+
+
+def is_empty(box: Box) -> bool:
+    """Whether a box has no element."""
+    for start, stop in box:  # noqa: SIM110, `any` takes three times as long
+        if start >= stop:
+            return True
+    return False
+
+
+def _overlap(first: Box, second: Box) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(first, second))
+
+
+def _uncovered(box: Box, written: Iterable[Box]) -> Iterator[Box]:
+    """The parts of a box that lie in none of the others: cut it along the first that it meets."""
+    others, parts = sorted(written), [(box, 0)]  # sorted, so that a part soon meets its next
+    while parts:
+        part, first = parts.pop()
+        for number in range(first, len(others)):
+            if _overlap(part, others[number]):
+                parts += [(rest, number + 1) for rest in _without(part, others[number])]
+                break
+        else:
+            yield part
+
+
+def _without(box: Box, other: Box) -> Iterator[Box]:
+    """What is left of a box without another that it overlaps, in boxes."""
+    rest = list(box)
+    for axis, ((a, b), (c, d)) in enumerate(zip(box, other)):
+        for low, high in ((a, min(b, c)), (max(a, d), b)):
+            if low < high:
+                yield (*rest[:axis], (low, high), *rest[axis + 1 :])
+        rest[axis] = (max(a, c), min(b, d))

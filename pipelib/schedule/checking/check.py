@@ -1,0 +1,132 @@
+"""`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
+
+The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
+gives each op a clock; its docstring says why one run is enough for all interleavings. `memory`
+compares accesses by these clocks. Then comes what only the end shows: which threads are stuck
+(`deadlock`), what is unfinished (`leftover`), what does not fit (`resources`). Each of these gives
+`facts`, and `words` makes the sentences of the report.
+
+The proxy question. An ordinary write needs `commit_smem` before an engine reads or overwrites the
+same memory, always. By the letter of PTX an ordinary *read* of a slot needs one too before a load
+overwrites the slot, and pipelib's emitters have it. JAX's emitters do not, and no fault has been
+seen on hardware, so this is a finding only with `strict=True`.
+
+Not covered: what the answer of a barrier test or the contents of tensors decide (`trace` refuses
+flow that depends on them); blocks of the grid outside the cluster; opaque code; memory that several
+scopes have one after another at the same address; registers that the compiler needs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pipelib.schedule.arguments import PROGRAM, expect
+from pipelib.schedule.checking import words
+from pipelib.schedule.checking.bounds import out_of_bounds
+from pipelib.schedule.checking.deadlock import deadlock
+from pipelib.schedule.checking.facts import (
+    Fault,
+    Remark,
+    Tested,
+    Truncated,
+    Trusted,
+    Unchecked,
+)
+from pipelib.schedule.checking.leftover import Readers, left_over
+from pipelib.schedule.checking.memory import Memory
+from pipelib.schedule.checking.order import Order
+from pipelib.schedule.checking.resources import registers, shared_memory
+from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.report import Finding, Report
+
+
+def check(program: Program, *, strict: bool = False) -> Report:
+    """The faults of a program that some schedule of its threads can bring out.
+
+    Args:
+      program: what `trace` gave, or one built by hand.
+      strict: also report asynchronous copies that overwrite what a thread has read with ordinary
+        loads, with no `commit_smem` between (see the module's docstring).
+
+    Returns:
+      a `Report`: an iterable of `Finding`s, empty if there is no fault.
+
+    Raises:
+      TypeError: `program` is not a Program.
+
+    Example:
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
+      >>> report = pipelib.check(program)
+      >>> report.ok
+      False
+      >>> print(report[0].cause)
+      the store of thread 0 reads `o_smem`, which thread 0 wrote with
+      ordinary accesses, and no commit_smem stands between: the two may be
+      seen in another order.
+      >>> mended = gallery.GALLERY["missing-commit"].program(fixed=True)
+      >>> print(pipelib.check(mended))
+      kernel: no finding (9 ops of 1 thread checked)
+    """
+    expect("check", program, *PROGRAM)
+    findings, order = _Findings(program), Order(program)
+    memory, readers = Memory(program, findings.add, strict), Readers(order)
+    findings.add_all(out_of_bounds(program))
+    for event in order:
+        memory.see(event)
+        findings.add_all(readers.see(event))
+    findings.add_all(order.misused)
+    stuck = deadlock(program, order)
+    if stuck is not None:
+        findings.add(stuck)
+    is_whole = stuck is None and not program.truncated
+    memory.finish(is_whole)
+    if is_whole:
+        findings.add_all(readers.finish())
+        for place in order.places.values():
+            findings.add_all(left_over(place))
+    findings.add_all(shared_memory(program))
+    for block in range(program.blocks):
+        findings.add_all(registers(program, block))
+    remarks = [*_remarks(program, stuck is not None), *memory.remarks()]
+    notes = tuple(words.note(program, remark) for remark in remarks)
+    return Report(program, findings.all(), notes)
+
+
+def _remarks(program: Program, is_stuck: bool) -> Iterator[Remark]:
+    """What the check did not look at."""
+    if program.truncated:
+        yield Truncated()
+    if is_stuck:
+        yield Unchecked()
+    ops = [op for ops in program.threads for op in ops]
+    opaque = sorted({op.function for op in ops if op.kind == Kind.OPAQUE})
+    if opaque:
+        yield Trusted(tuple(opaque))
+    if any(op.kind == Kind.TEST for op in ops):
+        yield Tested()
+
+
+class _Findings:
+    """Faults in words; of those that are alike, the first is kept and the rest are counted.
+
+    Faults are alike if the kind, the place, and the kinds and lines of their ops are.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._found: dict[tuple, Finding] = {}
+
+    def add(self, fault: Fault) -> None:
+        """One more fault."""
+        new = words.finding(self.program, fault)
+        alike = new.kind, new.where, *((op.kind, op.line, op.scope) for op in new.ops)
+        seen = self._found.get(alike)
+        self._found[alike] = replace(seen, count=seen.count + 1) if seen else new
+
+    def add_all(self, faults: Iterable[Fault]) -> None:
+        """More faults, in order."""
+        for fault in faults:
+            self.add(fault)
+
+    def all(self) -> tuple[Finding, ...]:
+        """What was found, in the order of first occurrence."""
+        return tuple(self._found.values())

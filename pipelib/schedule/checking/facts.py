@@ -1,0 +1,238 @@
+"""What the check finds, as typed facts: one class for each way in which a program can go wrong.
+
+The model. A detector (`bounds`, `order`, `memory`, `deadlock`, `leftover`, `resources`) says which
+ops, which memory or which barrier it is about, and what it counted there; it makes no sentence. A
+`Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text. A barrier
+is named by the id of its array and its index there.
+"""
+
+from dataclasses import dataclass
+
+from pipelib.schedule.program import Buffer, Op, Region
+
+# Memory.
+
+
+@dataclass(frozen=True, slots=True)
+class Collision:
+    """Two accesses of one buffer that overlap, at least one of them a write."""
+
+    newer: Op
+    older: Op
+    buffer: Buffer
+    newer_writes: bool
+    older_writes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Race(Collision):
+    """The two are in no order."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingCommit(Collision):
+    """An ordinary access comes before an asynchronous one, with no fence between the two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uninitialized:
+    """A read of memory that the writes so far do not cover."""
+
+    op: Op
+    buffer: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class LostWrite:
+    """A write that nothing reads; `is_useful` if other writes of the same line are read."""
+
+    op: Op
+    buffer: Buffer
+    is_useful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outliving:
+    """A copy or a product that may still read its memory when `taker`, or the end, takes it."""
+
+    late: Op
+    taker: Op | None
+
+
+# Bounds.
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBuffer:
+    """A region that reaches beyond its buffer on an axis."""
+
+    op: Op
+    region: Region
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBarriers:
+    """An op on a barrier that its array does not have."""
+
+    op: Op
+
+
+# Barriers.
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyArrival:
+    """An arrival for phase `number` that nothing makes wait for the end of the phase before.
+
+    `before` is an arrival of that phase, which takes `expects`; `bytes_missing` if copies that
+    belong to it may not have landed.
+    """
+
+    arrival: Op
+    before: Op
+    barrier: int
+    index: int
+    number: int
+    expects: int
+    bytes_missing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LappedWait:
+    """A wait for a phase that may come only when phase `number`, the next one, is complete too."""
+
+    wait: Op
+    last_arrival: Op
+    barrier: int
+    index: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncompletePhase:
+    """The first arrivals of a phase that stays incomplete: `count` of the `expects` it takes."""
+
+    arrivals: tuple[Op, ...]
+    barrier: int
+    index: int
+    count: int
+    expects: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnawaitedLoad:
+    """A load on a barrier on which nobody waits for it."""
+
+    load: Op
+    barrier: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """An op that its thread never gets past.
+
+    A wait's phase has `arrivals` of the `expects` it takes, and `coming` are the next ones, which
+    stuck threads would make.
+    """
+
+    op: Op
+    arrivals: int = 0
+    expects: int = 0
+    coming: tuple[Op, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """All threads that wait for ever."""
+
+    threads: tuple[Stuck, ...]
+
+
+# Resources.
+
+
+@dataclass(frozen=True, slots=True)
+class TooMuchMemory:
+    """A block allocates more shared memory than the `limit`."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyRegisters:
+    """A block's threads ask for these registers a lane; each begins with `given`."""
+
+    asked: tuple[int, ...]
+    given: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """A thread's accumulators take more registers a lane than its `limit`."""
+
+    thread: int
+    needed: int
+    limit: int
+
+
+Fault = (
+    Race | MissingCommit | Uninitialized | LostWrite | Outliving | OutsideBuffer | OutsideBarriers
+    | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad | Deadlock | TooMuchMemory
+    | TooManyRegisters | Spill
+)  # fmt: skip
+
+
+# What is told beside the findings.
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The ends of some threads are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchecked:
+    """Some threads are stuck, so what they would do next was not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """Opaque code, by its names."""
+
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A barrier is tested, which puts nothing in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """Writes of a line to a buffer that the same line overwrites before anyone reads them."""
+
+    line: str | None
+    buffer: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """A part of an output that nothing writes, in a grid without other blocks."""
+
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Copies or products of a line that nothing reads; `is_product` says which."""
+
+    line: str | None
+    buffer: str
+    is_product: bool
+    times: int
+
+
+Remark = Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused

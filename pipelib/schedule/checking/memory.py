@@ -1,0 +1,230 @@
+"""`Memory`: what wrote and read every box of memory last, and which accesses may collide there.
+
+The model. Events come in an order that agrees with every run (`order`). For each box of each buffer
+the last write and the reads since are kept (`cells`). A new access is compared with the older
+accesses that it overlaps, if one of the two writes. They are in order if the older access is over
+by the newer one's clock. A write makes older accesses of its box forgotten, since whoever comes
+after the write also comes after them. An addition is different: other additions need no order with
+it, so it makes nothing forgotten.
+
+- Two accesses in no order are a race. A thread's own products on one accumulator are in order,
+  since the tensor core has a queue. Two atomic operations do not harm each other, nor do two stores
+  that add into GMEM, nor two copies that add registers to SMEM. An ordinary and an asynchronous
+  addition do: PTX promises nothing of the two at once.
+- Two accesses in order are a missing commit if the older is ordinary, the newer asynchronous, and
+  no fence lies on the way from one to the other. PTX also asks for that fence if the older access
+  reads and a copy overwrites. No fault has been seen for want of it, and JAX's own kernels leave it
+  out, so this is a finding only if `strict`. GMEM has no such fence in Pallas.
+- A read of a box that the writes so far do not cover is uninitialized. Arguments that a kernel is
+  given, and accumulators that it allocates (zeros), count as written from the start.
+- An ordinary write of SMEM is a lost store if nothing reads it until a load overwrites it or the
+  memory ends. If what its line writes at other steps is read, the line may run once too often: a
+  kernel may fill a buffer for a step that does not come. That does no harm, but a forgotten last
+  store looks the same, so it is a finding that says both. If the same line of the thread writes to
+  the buffer again, only the last write may be meant to count, so it is a remark. A load into SMEM
+  or a product that nothing reads is a remark too: it takes time, and the kernel may read another
+  slot than was meant.
+- A part of an output that nothing has written is a remark, where a kernel of one cluster ends: the
+  caller may not read it. Where a grid has more clusters, others may write it.
+
+Where accesses of a buffer race, nothing else is reported of their source lines.
+Not covered: opaque code, which counts as having read and written its buffers and takes part in no
+race; scopes that follow each other at the same address. After FastTrack: Flanagan and Freund, PLDI
+2009.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from pipelib.schedule.checking.bounds import arriving, axis_outside, clipped
+from pipelib.schedule.checking.cells import Access, Cell, Cells, is_empty
+from pipelib.schedule.checking.facts import (
+    Fault,
+    LostWrite,
+    MissingCommit,
+    Overwritten,
+    Race,
+    Uninitialized,
+    Unused,
+    Unwritten,
+)
+from pipelib.schedule.checking.order import Event
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
+
+
+class Memory:
+    """Sees all events in turn, and calls `tell` with each fault; `finish` when all are seen.
+
+    `overwritten` counts writes, by source line and buffer, that the same line overwrites; only the
+    last may be meant. `unused` counts copies and products that nothing reads, by line, kind of op
+    and buffer. `unwritten` has a part of each output that nothing has written, if it is known.
+    """
+
+    def __init__(self, program: Program, tell: Callable[[Fault], None], strict: bool):
+        self.program, self.tell, self.strict = program, tell, strict
+        self.cells = [Cells(_is_given(buffer)) for buffer in program.buffers]
+        self.raced: set[tuple] = set()
+        self.latest: dict[tuple, int] = {}
+        self.useful: set[tuple] = set()  # the sites of writes that are read at some step
+        self.suspects: list[tuple[Access, Buffer]] = []
+        self.overwritten: Counter[tuple[str | None, str]] = Counter()
+        self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
+        self.unwritten: list[Region] = []
+        changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
+        # Nothing can go wrong where nothing is written.
+        self.is_plain = [_is_given(b) and b.id not in changes for b in program.buffers]
+
+    def see(self, event: Event) -> None:
+        """The accesses of one event."""
+        op = event.op
+        if op.kind == Kind.OPAQUE:
+            self._see_opaque(op)
+            return
+        for region in op.reads:
+            if not self.is_plain[region.buffer]:
+                self._read(region, Access(event, False, event.read_done))
+        for region, done in zip(op.writes, event.write_done, strict=True):
+            self._write(region, Access(event, True, done))
+
+    def finish(self, is_whole: bool) -> None:
+        """Tells what stayed suspect and no race explains; what a whole run never read is lost."""
+        if is_whole:
+            for buffer, cells in zip(self.program.buffers, self.cells):
+                for cell in cells:
+                    self._suspect_unread(cell, buffer)
+                    self._note_unused(cell, buffer)
+                self._see_output(buffer, cells)
+        for access, buffer in self.suspects:
+            site = _site(access.op, buffer)
+            if site in self.raced:
+                continue
+            if access.writes:
+                self.tell(LostWrite(access.op, buffer, is_useful=site in self.useful))
+            else:
+                self.tell(Uninitialized(access.op, buffer))
+
+    def remarks(self) -> Iterator[Overwritten | Unwritten | Unused]:
+        """What may be meant or a mistake."""
+        for (line, name), times in self.overwritten.items():
+            yield Overwritten(line, name, times)
+        for region in self.unwritten:
+            yield Unwritten(region)
+        for (line, kind, name), times in self.unused.items():
+            yield Unused(line, name, kind == Kind.WGMMA, times)
+
+    # Accesses.
+
+    def _read(self, region: Region, access: Access) -> None:
+        cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
+        box = clipped(access.op, region, buffer)
+        if is_empty(box):
+            return
+        cell = cells.at(box)
+        for near in cell.near:
+            for older in near.writes.values():
+                if not older.was_read:
+                    older.was_read = True
+                    self.useful.add(_site(older.op, buffer))
+                self._compare(older, access, buffer)
+        needed = arriving(access.op, region, self.program)
+        is_inside = not is_empty(needed) and axis_outside(box, buffer) is None
+        if is_inside and not cells.is_covered(cells.at(needed)):
+            self.suspects.append((access, buffer))
+        cell.reads[access.key] = access
+
+    def _write(self, region: Region, access: Access) -> None:
+        cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
+        box = clipped(access.op, region, buffer)
+        if is_empty(box):
+            return
+        cell = cells.at(box)
+        for near in cell.near:
+            for older in (*near.writes.values(), *near.reads.values()):
+                if older.event is not access.event:
+                    self._compare(older, access, buffer)
+            if not access.adds and cell.contains(near):
+                self._suspect_unread(near, buffer, access)
+                self._note_unused(near, buffer)
+                near.writes.clear()
+                near.reads.clear()
+        cell.writes[access.key] = access
+        self.latest[_site(access.op, buffer)] = access.event.index
+        cells.cover(cell)
+
+    def _see_opaque(self, op: Op) -> None:
+        """Opaque code has read and written all of its regions, in whatever order."""
+        for region in op.reads:
+            cells = self.cells[region.buffer]
+            cell = cells.at(region.box)
+            for near in cell.near:
+                for older in near.writes.values():
+                    older.was_read = True
+            cells.cover(cell)
+
+    # Pairs of accesses.
+
+    def _compare(self, older: Access, newer: Access, buffer: Buffer) -> None:
+        first, second, now = older.op, newer.op, newer.event
+        is_over = now.clock[older.component] >= older.value
+        if older.is_ordinary:
+            is_over |= first.thread == second.thread
+        else:
+            is_over |= _in_queue(first, second, buffer)
+        if not is_over:
+            if not older.adds or older.adds != newer.adds:
+                self.raced |= {_site(first, buffer), _site(second, buffer)}
+                self.tell(Race(second, first, buffer, newer.writes, older.writes))
+        elif older.is_ordinary and not newer.is_ordinary and buffer.space != "acc":
+            if buffer.space == "smem" and now.fenced[first.thread] >= older.value:
+                return
+            if older.writes or self.strict:
+                self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
+
+    def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
+        """Notes ordinary writes that nothing has read when `by`, or the end, makes them void."""
+        if buffer.space != "smem" or axis_outside(cell.box, buffer) is not None:
+            return
+        for access in cell.writes.values():
+            if access.is_ordinary and not access.was_read:
+                latest = self.latest[_site(access.op, buffer)]
+                again = by is None and access.event.index < latest
+                if again or (by and by.is_ordinary and by.op.thread == access.op.thread):
+                    self.overwritten[access.op.line, buffer.name] += 1
+                else:
+                    self.suspects.append((access, buffer))
+
+    def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
+        """Counts copies into SMEM and products that nothing has read when they are void."""
+        for access in cell.writes.values():
+            is_wanted = access.was_read or access.is_ordinary or buffer.space == "gmem"
+            if not is_wanted:
+                self.unused[access.op.line, access.op.kind, buffer.name] += 1
+
+    def _see_output(self, buffer: Buffer, cells: Cells) -> None:
+        """Notes the part of an output that a kernel of one cluster should fill and has not."""
+        if buffer.role == "out" and math.prod(self.program.grid) == 1:
+            whole = cells.at(tuple((0, size) for size in buffer.shape))
+            bare = None if is_empty(whole.box) else cells.bare(whole)
+            if bare is not None:
+                self.unwritten.append(Region(buffer.id, bare))
+
+
+def _is_given(buffer: Buffer) -> bool:
+    """Whether a buffer holds something from the start."""
+    if buffer.space == "gmem":
+        return buffer.role != "out"
+    return buffer.space == "acc" and buffer.scope_id is not None
+
+
+def _site(op: Op, buffer: Buffer) -> tuple:
+    """Where in the source which thread accesses which buffer, and how."""
+    return op.kind, op.thread, op.line, buffer.id
+
+
+def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
+    """Whether these are products that the tensor core makes one after the other."""
+    return (
+        buffer.space == "acc" and first.kind == second.kind == Kind.WGMMA
+        and first.thread == second.thread
+    )  # fmt: skip

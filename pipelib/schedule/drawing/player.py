@@ -1,0 +1,358 @@
+"""`player`: timelines as one HTML figure to step through, with sliders between them.
+
+The model. A `Setting` is a position of the sliders, the timeline that belongs to it and the outcome
+in words. Python draws every setting (`svg`) and writes every span's sentence; the script in
+`player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
+setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
+deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
+bar of its length among the others' (none if it stops for ever); a button gives them all one time
+scale. What stands between backticks in details and notes is shown as code, and source lines are
+named as a reader elsewhere has them (`paths`).
+
+What is stepped to, played and counted are operations. A named scope is one only where nothing
+begins within it on its lane, as most of a measured profile; else it frames others. Read out are the
+outcome and the operation that is chosen; neither the clock nor what a slider says itself.
+
+The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
+text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
+within it, styles below `.pipelib-player`, ids there are none: a page may have many. In JupyterLab
+its keys are kept from the notebook.
+
+Not covered: browsers without `DecompressionStream` (before 2023), which show the first setting
+only. Source: this project's own.
+"""
+
+import base64
+import functools
+import html
+import json
+import math
+import pathlib
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from pipelib.schedule.arguments import wrong_type
+from pipelib.schedule.drawing import svg
+from pipelib.schedule.drawing.paths import relative_paths
+from pipelib.schedule.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
+from pipelib.schedule.program import step_name
+from pipelib.schedule.timeline import Span, Timeline, duration
+
+MAX_BYTES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One position of the sliders: `values` by their names, and what came of it.
+
+    `timeline` is None where there is none to draw, as of a kernel that hangs. `outcome` is a few
+    words ("bubble 31%", "race"), `ok` whether it is a good one, `details` sentences on it.
+
+    Example:
+      >>> stuck = Setting({"slots": 1}, None, "deadlock", ok=False, details="Both threads wait.")
+      >>> stuck.values["slots"], stuck.outcome
+      (1, 'deadlock')
+    """
+
+    values: Mapping[str, Any]
+    timeline: Timeline | None
+    outcome: str = ""
+    ok: bool = True
+    details: str = ""
+
+
+class Player:
+    """An HTML figure: notebooks show it, `str` is its HTML, `save` writes a page of its own.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> program = pipelib.trace(softmax, x)
+      >>> pipelib.simulate(program, pipelib.H100).player()
+      <Player of _one_pass, ... bytes>
+    """
+
+    def __init__(self, figure: str, title: str) -> None:
+        self._figure, self._title = figure, title
+
+    def __str__(self) -> str:
+        return self._figure
+
+    def __repr__(self) -> str:
+        return f"<Player of {self._title}, {len(self._figure.encode()):,} bytes>"
+
+    def _repr_html_(self) -> str:
+        return self._figure
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes a page with this figure alone, in the reader's light or dark."""
+        page = (
+            '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            '<meta name="color-scheme" content="light dark">\n'
+            f"<title>{html.escape(self._title)}</title>\n"
+            '<body style="max-width: 60rem; margin: 1rem auto; padding: 0 0.75rem">\n'
+            f"<main>\n{self._figure}</main>\n</body>\n</html>\n"
+        )
+        pathlib.Path(path).write_text(page, "utf-8")
+
+
+def player(
+    settings: Iterable[Setting],
+    *,
+    start: float | None = None,
+    stop: float | None = None,
+    steps: Iterable[int] | None = None,
+) -> Player:
+    """A figure to step through timelines, with a slider for each name in the settings' values.
+
+    Args:
+      settings: one for each combination of the sliders' values, in the sliders' order; the first
+        is shown first. A name that has one value only has no slider.
+      start, stop: the window's ends in cycles; by default all of each timeline.
+      steps: the window is that of the spans with one of these steps, in each timeline.
+
+    Raises:
+      TypeError: `settings` are not a list of Settings, or as in `plot`.
+      ValueError: no settings, settings that do not fill the sliders' grid, an empty window, or a
+        figure of more than 200,000 bytes.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
+      >>> figure = pipelib.player(pipelib.sweep(kernel_factory, rows=[2, 4]))
+      >>> figure.save("softmax.html")
+    """
+    settings = _listed(settings)
+    sliders = _sliders(settings)
+    steps = [*steps] if isinstance(steps, Iterable) else steps  # read for each timeline
+    pictures = [
+        setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
+        for setting in settings
+    ]
+    ended = [s.timeline.cycles for s in settings if s.timeline and not s.timeline.stuck]
+    frames = [
+        _frame(setting, drawn, sliders, _title(settings), max(ended, default=1))
+        for setting, drawn in zip(settings, pictures)
+    ]
+    data = base64.b64encode(zlib.compress(_json(_interned(frames, sliders)), 9)).decode()
+    figure = _figure(settings, sliders, frames, data)
+    size = len(figure.encode())
+    if size > MAX_BYTES:
+        spans = sum(len(frame["spans"]) for frame in frames)
+        raise ValueError(
+            f"The figure has {size:,} bytes for {spans:,} spans in {len(settings)} settings, but"
+            f" {MAX_BYTES:,} are the most for a page that loads at once: trace fewer steps with"
+            " max_steps=, draw a window with steps=range(...), or give the sliders fewer values."
+        )
+    return Player(figure, _title(settings))
+
+
+def _listed(settings: Any) -> list[Setting]:
+    """The settings as a list; TypeError if they are anything else."""
+    is_list = isinstance(settings, Iterable)
+    found = list(settings) if is_list else []
+    wrong = [each for each in found if not isinstance(each, Setting)] if is_list else [settings]
+    if wrong:
+        remedy = "make them with pipelib.sweep(...); a timeline alone has timeline.player()"
+        raise wrong_type("player", wrong[0], "a list of Settings", remedy)
+    return found
+
+
+def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
+    """The values of each name, in the order in which they come; they must fill a grid."""
+    if not settings:
+        raise ValueError("There are 0 settings: a figure needs 1 at least.")
+    names = [*settings[0].values]
+    for setting in settings:
+        if {*setting.values} != {*names}:
+            raise ValueError(
+                f"One setting has values for {names}, another for {[*setting.values]}: each slider"
+                " needs a value in all."
+            )
+    try:
+        sliders = {name: [*dict.fromkeys(s.values[name] for s in settings)] for name in names}
+    except TypeError as error:
+        raise TypeError(
+            f"A slider tells its positions by their values, which must be hashable ({error}): give"
+            " tuples for lists, or names."
+        ) from error
+    places = {tuple(s.values[name] for name in names) for s in settings}
+    counts = [len(values) for values in sliders.values()]
+    if not math.prod(counts) == len(settings) == len(places):
+        product = " x ".join(map(str, counts)) or "1"
+        raise ValueError(
+            f"There are {len(settings)} settings, {len(places)} of them different, but the sliders"
+            f" {', '.join(names)} have {product} = {math.prod(counts)} positions: each needs its"
+            " setting, once."
+        )
+    return sliders
+
+
+# ---- What the script gets ------------------------------------------------------------------------
+
+
+def _frame(
+    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], title: str,
+    longest: float,
+) -> dict:  # fmt: skip
+    """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
+    frame: dict[str, Any] = {
+        "at": [sliders[name].index(setting.values[name]) for name in sliders],
+        "title": title,
+        "outcome": setting.outcome,
+        "ok": setting.ok,
+        "details": relative_paths(setting.details),
+        "source": "",
+        "length": "",
+        "share": 0,
+        "notes": [],
+        "svg": "",
+        "spans": [],
+    }
+    if drawn is None:
+        return frame
+    timeline = drawn.timeline
+    numbers = {box.index: i for i, box in enumerate(drawn.boxes)}
+    spans = [
+        [
+            round(box.span.start, 1),
+            round(box.span.stop, 1),
+            _heading(timeline, box.span),
+            box.span.text,
+            box.span.line or "",
+            -1 if box.span.cause is None else numbers.get(box.span.cause, -1),
+            box.span.lane,
+        ]
+        for box in drawn.boxes
+    ]
+    return frame | {
+        "title": timeline.name,
+        "source": headline(timeline),
+        "length": duration(timeline, "µs"),
+        "share": 0 if timeline.stuck else round(timeline.cycles / longest, 4),
+        "notes": remarks(timeline),
+        "svg": svg.draw(drawn),
+        "spans": spans,
+        "start": drawn.start,
+        "stop": drawn.stop,
+        "clock": timeline.clock_hz,
+    }
+
+
+def _heading(timeline: Timeline, span: Span) -> str:
+    words = [timeline.lanes[span.lane], LOOKS[span.kind].words]
+    words += [step_name(span.step)] if span.step else []
+    words += [f"slot {span.slot}"] if span.slot is not None else []
+    words += [f"in {span.scope}"] if span.scope else []
+    return " · ".join(words)
+
+
+def _interned(frames: list[dict], sliders: dict[str, list[Any]]) -> dict:
+    """The frames, each text once and by its number; the first's SVG stands in the page already."""
+    texts: dict[str, int] = {}
+    number = lambda text: texts.setdefault(text, len(texts))
+    packed = []
+    for i, frame in enumerate(frames):
+        spans = [[*s[:2], *map(number, s[2:5]), *s[5:]] for s in frame["spans"]]
+        packed.append(frame | {"spans": spans} | ({} if i else {"svg": ""}))
+    counts = [len(values) for values in sliders.values()]
+    return {"frames": packed, "texts": [*map(relative_paths, texts)], "counts": counts}
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+# ---- HTML ----------------------------------------------------------------------------------------
+
+
+def _figure(
+    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[dict], data: str
+) -> str:
+    first, escape = frames[0], html.escape
+    kinds = {s.kind for setting in settings if setting.timeline for s in setting.timeline.spans}
+    legend = "".join(
+        f'<li><svg aria-hidden="true" width="18" height="12"><rect class="b {kind}" x="1" y="1"'
+        f' width="16" height="10"/></svg>{LOOKS[kind].words}</li>'
+        for kind in LOOKS
+        if kind in kinds
+    )
+    parts = {
+        "title": escape(first["title"]),
+        "source": escape(first["source"]),
+        "setting": _setting(frames, sliders),
+        "alone": "" if sliders else " hidden",
+        "picture": first["svg"],
+        "legend": legend,
+        "notes": "".join(f"<p>{_prose(note)}</p>" for note in first["notes"]),
+        "style": _style(),
+        "script": _script(),
+        "data": data,
+    }
+    return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], _file("player.html"))
+
+
+def _title(settings: list[Setting]) -> str:
+    """The first timeline's name: what a setting without one is called, too."""
+    return next((s.timeline.name for s in settings if s.timeline), "kernel")
+
+
+def _prose(text: str) -> str:
+    """Text as HTML; the script does the same to the text of the other settings."""
+    return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
+
+
+def _setting(frames: list[dict], sliders: dict[str, list[Any]]) -> str:
+    """The sliders, and what came of the first setting; nothing for a timeline alone."""
+    first = frames[0]
+    if not sliders and not first["outcome"]:
+        return ""
+    rows = "".join(_slider(name, values) for name, values in sliders.items())
+    room = " roomy" if any(frame["details"] for frame in frames) else ""
+    return (
+        f'<div class="setting"><div class="sliders">{rows}</div>'
+        f'<div class="result{room}" role="status">'
+        f'<p class="outcome {"ok" if first["ok"] else "bad"}">{html.escape(first["outcome"])}</p>'
+        f'<p class="length"><i style="width:{100 * first["share"]:g}%"></i></p>'
+        f'<p class="total">{first["length"]}</p>'
+        f'<p class="details">{_prose(first["details"])}</p></div></div>'
+    )
+
+
+def _slider(name: str, values: list[Any]) -> str:
+    """A native slider over the values' numbers, its value in words beside it."""
+    label, words = html.escape(name.replace("_", " ")), [str(value) for value in values]
+    first, width = html.escape(words[0]), f"--longest:{max(map(len, words))}"
+    # As wide in each position; not live, for the slider says its own value.
+    output = f'<output aria-live="off" style="{width}">{first}</output>'
+    if len(values) == 1:
+        return f"<p><span>{label}</span> {output}</p>"
+    words = html.escape(json.dumps(words))
+    return (
+        f'<label><span>{label}</span><input type="range" min="0" max="{len(values) - 1}" value="0"'
+        f' aria-valuetext="{first}" data-values="{words}" disabled>{output}</label>'
+    )
+
+
+@functools.cache
+def _style() -> str:
+    colours = [f".pipelib-player .b{{stroke:{EDGE}}}"]
+    for name, kind in LOOKS.items():
+        if kind.fill:
+            colours.append(f".pipelib-player .b.{name}{{fill:{kind.fill}}}")
+            colours.append(f".pipelib-player .l.{name}{{fill:{kind.label}}}")
+    return _file("player.css") + "".join(colours)
+
+
+def _script() -> str:
+    return _file("player.js")
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")

@@ -1,0 +1,86 @@
+"""`draw`: a `Picture` as SVG text for the player's page, which has the styles.
+
+The model. The names of the lanes are one SVG, the time another one that can be scrolled. Every x is
+in percent of the width: the figure is as wide as the page lets it be, at any zoom, and its text
+keeps its size. Classes say what a thing is: `b` a box, `l` its label, both with their kind,
+`arrow`, and `narrow` for what has no room at the width that is supposed here; the script looks
+again. Not covered: a file of its own, which `plot` writes. Source: this project's own.
+"""
+
+import html
+
+from pipelib.schedule.drawing.picture import Picture, headline
+
+# What a figure is made for until a script sees the page: pixels of the time's width.
+_WIDTH = 640
+
+
+def draw(drawn: Picture) -> str:
+    """The labels' column and the drawing; every x in percent, so that it takes any width."""
+    lanes = [*drawn.lanes()]
+    names = [
+        f'<text x="100%" y="{(top + bottom) / 2:g}">{html.escape(name)}</text>'
+        for name, top, bottom in lanes
+    ]
+    height = drawn.height
+    for y, unit in ((12, "cycles"), (27, "µs")):
+        names.append(f'<text x="100%" y="{height + y}">{unit}</text>')
+    parts = [_axis(drawn), *(_box(drawn, i) for i in range(len(drawn.boxes)))]
+    parts += [_arrow(drawn, i) for i in range(len(drawn.arrows))]
+    parts.append(f'<line class="head" y1="0" y2="{height}"/>')
+    label = f"{drawn.timeline.name}, {headline(drawn.timeline)}"
+    longest = max(len(name) for name, _, _ in lanes)
+    return (
+        f'<svg class="names" height="{height + 36}" style="width:{max(3.6, longest * 0.5):.1f}em"'
+        f' aria-hidden="true">{"".join(names)}</svg>'
+        '<div class="scroll" tabindex="0" role="group" aria-label="Drawing, wider than its place">'
+        f'<svg class="time" role="img" aria-label="{html.escape(label)}"'
+        f' height="{height + 36}">{"".join(parts)}</svg></div>'
+    )
+
+
+def _percent(drawn: Picture, cycles: float) -> str:
+    return f"{100 * (cycles - drawn.start) / (drawn.stop - drawn.start):.5g}%"
+
+
+def _axis(drawn: Picture) -> str:
+    bottom = drawn.height
+    parts = [f'<line class="axis" x1="0" x2="100%" y1="{bottom}" y2="{bottom}"/>']
+    for at, cycles, us in drawn.ticks():
+        x = _percent(drawn, at)
+        share = (at - drawn.start) / (drawn.stop - drawn.start)
+        end = ' class="first"' if share < 0.03 else ' class="last"' if share > 0.97 else ""
+        parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{bottom + 4}"/>')
+        words = f'<text{end} x="{x}" y="{bottom + 12}">{cycles}</text>'
+        words += f'<text{end} x="{x}" y="{bottom + 27}">{us}</text>'
+        parts.append(f'<g class="tick">{words}</g>')
+    return "".join(parts)
+
+
+def _box(drawn: Picture, i: int) -> str:
+    box = drawn.boxes[i]
+    row, kind = drawn.rows[box.row], box.span.kind
+    x, width = _percent(drawn, box.start), _percent(drawn, drawn.start + box.stop - box.start)
+    text = f'<rect class="b {kind}" x="{x}" y="{row.top}" width="{width}" height="{row.height}"/>'
+    if box.label:
+        middle = _percent(drawn, (box.start + box.stop) / 2)
+        narrow = "" if drawn.shows_label(box, _WIDTH) else " narrow"
+        y = row.top + row.height / 2
+        text += (
+            f'<text class="l {kind}{narrow}" x="{middle}" y="{y:g}">{html.escape(box.label)}</text>'
+        )
+    return text
+
+
+def _arrow(drawn: Picture, i: int) -> str:
+    """A line and its head; `data-wait` is the number of the wait's box."""
+    arrow = drawn.arrows[i]
+    narrow = "" if drawn.shows_arrow(arrow, _WIDTH) else " narrow"
+    x0, y0, x1, y1 = drawn.ends(arrow)
+    point = "-3 -6L3 -6" if y1 > y0 else "-3 6L3 6"
+    x0, x1 = _percent(drawn, x0), _percent(drawn, x1)
+    return (
+        f'<g class="arrow{narrow}" data-wait="{arrow.wait}">'
+        f'<line x1="{x0}" y1="{y0}" x2="{x1}" y2="{y1}"/>'
+        f'<svg x="{x1}" y="{y1}"><path d="M0 0L{point}z"/></svg></g>'
+    )

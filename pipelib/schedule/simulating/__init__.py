@@ -1,0 +1,1 @@
+"""From a `Program` and a `Machine` to a `Timeline`."""

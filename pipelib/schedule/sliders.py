@@ -1,0 +1,208 @@
+"""`sweep` and `explore`: a kernel at every position of some sliders, computed before or live.
+
+The model. A kernel factory is a function of the sliders' values, by name, that returns
+`(kernel, args)`: what `trace` takes. A slider that is named like a field of the machine changes the
+machine instead. At each position the kernel is traced, checked and simulated. If the factory, the
+trace or the simulation raises an error, the error is that position's outcome, and never an
+exception in a slider's callback. `sweep` does this for all positions, for a static page:
+`player(sweep(...))`. `explore` does it whenever a slider moves, in a notebook with a kernel, and
+shows the same figure.
+
+Not covered: anything of a kernel that `trace` refuses. Source: this project's own.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipelib.schedule.arguments import MACHINE, expect, wrong_type
+from pipelib.schedule.checking.check import check
+from pipelib.schedule.drawing.player import Setting, player
+from pipelib.schedule.machine import FIELDS, H100, Machine
+from pipelib.schedule.simulating.simulate import simulate
+from pipelib.schedule.timeline import Timeline
+from pipelib.schedule.tracing.trace import trace
+
+# A figure tells this many of the findings.
+_MOST = 3
+KernelFactory = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def sweep(
+    kernel_factory: KernelFactory,
+    machine: Machine = H100,
+    *,
+    max_steps: int | None = None,
+    **ranges: Iterable[Any],
+) -> list[Setting]:
+    """The settings of all combinations of the ranges' values, for `player`.
+
+    Args:
+      kernel_factory: called with a value for each range that is not the machine's; returns
+        `(kernel, args)`.
+      machine: the `Machine` to simulate on; by default `H100`.
+      max_steps: as in `trace`.
+      **ranges: the values of each slider, in order; the first of each is shown first. A name of a
+        field of `machine` changes that instead of the kernel.
+
+    Raises:
+      TypeError: no function, no machine, or a range that is not a list of values.
+      ValueError: a range is empty.
+
+    Example:
+      Rows of a step, and a machine with and without its latency of HBM:
+
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
+      >>> settings = pipelib.sweep(
+      ...     kernel_factory, rows=[2, 4], hbm_latency_cycles=[800, 0])
+      >>> [setting.values for setting in settings][:2]
+      [{'rows': 2, 'hbm_latency_cycles': 800},
+       {'rows': 2, 'hbm_latency_cycles': 0}]
+      >>> settings[0].timeline.cycles > settings[1].timeline.cycles
+      True
+    """
+    values = _values("sweep", kernel_factory, machine, ranges)
+    return [
+        _setting(kernel_factory, machine, max_steps, dict(zip(values, combination)))
+        for combination in itertools.product(*values.values())
+    ]
+
+
+def explore(
+    kernel_factory: KernelFactory,
+    machine: Machine = H100,
+    *,
+    max_steps: int | None = None,
+    **ranges: Iterable[Any],
+) -> Any:
+    """Sliders that trace, check and simulate the kernel anew whenever they move.
+
+    Args:
+      kernel_factory, machine, max_steps, **ranges: as in `sweep`.
+
+    Returns:
+      An `ipywidgets.VBox`: a notebook's cell shows it.
+
+    Raises:
+      ImportError: ipywidgets is not installed.
+      TypeError, ValueError: as in `sweep`.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+      >>> def kernel_factory(rows):
+      ...     return functools.partial(softmax, slots=2, rows=rows), (x,)
+      >>> box = pipelib.explore(kernel_factory, rows=[2, 4])
+      >>> [type(child).__name__ for child in box.children]
+      ['SelectionSlider', 'Output']
+    """
+    positions = _values("explore", kernel_factory, machine, ranges)
+    try:
+        import ipywidgets
+    except ImportError as error:
+        raise ImportError(
+            "explore() needs ipywidgets, which is not installed: `pip install ipywidgets`, or use"
+            " player(sweep(...)), which needs nothing."
+        ) from error
+    sliders = {
+        name: ipywidgets.SelectionSlider(
+            options=[(str(value), value) for value in values],
+            description=name.replace("_", " "),
+            style={"description_width": "9rem"},
+        )
+        for name, values in positions.items()
+    }
+    figure = ipywidgets.Output()
+
+    def redraw(_: Any = None) -> None:
+        values = {name: slider.value for name, slider in sliders.items()}
+        setting = _setting(kernel_factory, machine, max_steps, values)
+        # Not by printing into it: this needs no display, and so no flicker.
+        figure.outputs = (_output(setting),)
+
+    for slider in sliders.values():
+        slider.observe(redraw, "value")
+    redraw()
+    return ipywidgets.VBox([*sliders.values(), figure])
+
+
+def _values(
+    who: str, kernel_factory: KernelFactory, machine: Machine, ranges: Mapping[str, Iterable[Any]]
+) -> dict[str, list[Any]]:
+    """The values of each slider; refuses what `who` can make no settings of."""
+    if not callable(kernel_factory):
+        remedy = "give one that returns (kernel, args)"
+        raise wrong_type(who, kernel_factory, "a function", remedy)
+    expect(who, machine, *MACHINE)
+    values = {}
+    for name, found in ranges.items():
+        expect(who, found, Iterable, f"a list of values for {name}=", "a slider goes through them")
+        values[name] = [*found]
+        if not values[name]:
+            raise ValueError(f"The range {name} has 0 values: a slider needs 1 at least.")
+    return values
+
+
+def _setting(
+    kernel_factory: KernelFactory,
+    machine: Machine,
+    max_steps: int | None,
+    values: dict[str, Any],
+) -> Setting:
+    """Traces, checks and simulates at one position; never raises an Exception."""
+    try:
+        machine, rest = _apply(machine, values)
+        kernel, args = _made(kernel_factory(**rest))
+        program = trace(kernel, *args, max_steps=max_steps)
+        findings = [*check(program)]
+        timeline = simulate(program, machine)
+    except Exception as error:
+        return Setting(values, None, type(error).__name__, False, str(error))
+    if not findings:
+        return Setting(values, timeline, _bubble(timeline), True, f"Bound: {timeline.bound()}.")
+    outcome = ", ".join(dict.fromkeys(finding.kind for finding in findings))
+    details = "\n".join(f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST])
+    return Setting(values, timeline, outcome, False, details)
+
+
+def _made(made: Any) -> tuple[Callable[..., Any], Iterable[Any]]:
+    """What a kernel factory returned, if it is what it should be."""
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], (tuple, list)):
+        return made
+    raise TypeError(
+        f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the function"
+        " and a tuple of its arguments."
+    )
+
+
+def _bubble(timeline: Timeline) -> str:
+    """The bubble of the unit that the kernel has to keep busy.
+
+    This unit is the tensor core, or the TMA engine if there are no products.
+    """
+    uses = timeline.uses()
+    for kind in ("wgmma", "load", "store"):
+        lane = next((span.lane for span in timeline.spans if span.kind == kind), None)
+        if lane is not None:
+            return f"{uses[lane].lane}: bubble {uses[lane].bubble:.0%}"
+    return "no finding"
+
+
+def _apply(machine: Machine, values: dict[str, Any]) -> tuple[Machine, dict[str, Any]]:
+    """The machine with those values that are its fields; the rest of the values."""
+    changes = {name: value for name, value in values.items() if name in FIELDS}
+    rest = {name: value for name, value in values.items() if name not in FIELDS}
+    return machine.changed(**changes), rest
+
+
+def _output(setting: Setting) -> dict[str, Any]:
+    """One display of the setting's figure, without sliders of its own."""
+    try:
+        figure = player([replace(setting, values={})])
+    except ValueError as error:
+        failed = Setting({}, None, "too much to draw", False, str(error))
+        figure = player([failed])
+    data = {"text/html": str(figure), "text/plain": repr(figure)}
+    return {"output_type": "display_data", "data": data, "metadata": {}}

@@ -1,0 +1,124 @@
+"""Records of searches: JSON files, and the tables of tuned configurations that are made of them.
+
+The model. A record is a list of searches. Each says where and by which code it was made
+(`run_facts`), and has all rows with their raw samples.
+"""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from pipelib.bench import provenance
+from pipelib.kernels.matmul import MatmulConfig
+from pipelib.kernels.matmul.tuned import Entry
+from pipelib.tuning.products import SEED, Problem
+from pipelib.tuning.rows import Found
+from pipelib.tuning.workers import Failed, Workers
+
+
+def run_facts(workers: Workers, command: str) -> dict:
+    """Where and how a run was made, as plain data. A worker is asked, because it has the GPU."""
+    (_, found), *_ = workers.stream([_prepare_provenance])
+    if isinstance(found, Failed):
+        raise found
+    return {
+        "command": command,
+        "seed": SEED,
+        "distribution": "standard normal, rounded to the factors' dtype",
+        "provenance": found,
+    }
+
+
+def _prepare_provenance() -> Callable[[], dict[str, Any]]:
+    return provenance.provenance
+
+
+def write_search(path: pathlib.Path, problem: Problem, found: Found, facts: dict) -> None:
+    """Writes a search into a record; it replaces an earlier search of the same problem."""
+    kept = _searches(path)
+    fields = [field.name for field in dataclasses.fields(MatmulConfig)]
+    values = lambda config: [getattr(config, name) for name in fields]
+    rounded = lambda us: [round(t, 2) for t in us]
+    rows = lambda rows: [[values(r.config), rounded(r.us), r.error, r.reason] for r in rows]
+    new = {
+        "problem": problem._asdict() | dict(out_dtype=problem.out.dtype.name),
+        "run": facts,
+        "fields": fields,
+        "columns": ["config", "microseconds", "largest error / rms", "reason"],
+        "rows": rows(found.rows),
+        "finals": rows(found.finals),
+    }
+    kept = [search for search in kept if search["problem"] != new["problem"]]
+    write_lines(path, "searches", [*kept, new])
+
+
+def _searches(path: pathlib.Path) -> list[dict]:
+    """The searches of a record; none if there is no such file yet."""
+    return json.loads(path.read_text("utf-8"))["searches"] if path.exists() else []
+
+
+def _part(path: pathlib.Path) -> pathlib.Path:
+    """The file that is written first, and then replaces the record."""
+    return path.with_suffix(".part")
+
+
+def write_lines(path: pathlib.Path, name: str, items: Sequence[Any]) -> None:
+    """Writes a JSON object of one list, an item on a line; whole, or not at all."""
+    lines = ",\n".join(json.dumps(item) for item in items)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = _part(path)
+    part.write_text(f'{{"{name}": [\n{lines}\n]}}\n', "utf-8")
+    part.replace(path)
+
+
+def check_record(path: pathlib.Path) -> None:
+    """Raises ValueError if `write_search` could not read and write here in the end."""
+    try:
+        _searches(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = _part(path)
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise ValueError(
+            f"tune: path={str(path)!r} cannot be written ({error.strerror}), so the search would be"
+            " lost: name a file in a folder of yours."
+        ) from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"tune: path={str(path)!r} is not a record of searches, so this one cannot be added to"
+            " it: name another file."
+        ) from error
+
+
+def table(record: dict[str, Any]) -> str:
+    """The text of the table of tuned configurations that a record gives (`matmul.tuned`).
+
+    A search in which nothing ran gives no entry.
+    """
+    entries = []
+    for found in record["searches"]:
+        finals = [row for row in found["finals"] if row[1] and not row[3]]
+        if not finals:
+            continue
+        values, us, *_ = min(finals, key=lambda row: median(row[1]))
+        facts = found["run"]
+        keys = "gpu", "driver", "jax", "utc", "code_digest"
+        run = {key: facts["provenance"][key] for key in keys}
+        config = MatmulConfig(**dict(zip(found["fields"], values, strict=True)))
+        measured = len(found["rows"])
+        entries.append(
+            Entry(
+                **found["problem"],
+                config=config,
+                microseconds=round(median(us), 2),
+                measured=measured,
+                run=run,
+            )
+        )
+    entries.sort(key=lambda entry: entry[:7])
+    lines = ",\n".join(json.dumps(entry.to_json()) for entry in entries)
+    return f'{{"entries": [\n{lines}\n]}}\n'

@@ -1,0 +1,213 @@
+"""`tune`: searches for the fastest `MatmulConfig` of a product.
+
+The model. A search first measures the likeliest configuration of each shape of tile and cluster
+(`candidates`). Then it measures, a few at a time, the configurations that differ in one thing from
+the best three so far, until there is nothing new, or `limit` of them were measured. A configuration
+counts by its median time if it compiled, ran in time, and agrees with XLA's product (`on_gpu`);
+otherwise its row has the reason. The GPU's clock drifts over a search, so the best few are measured
+once more, in turn, and the fastest of these wins.
+
+Not covered: epilogues, which change what a tile costs at its end; gradients and batches.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from pipelib import specs
+from pipelib.kernels.hopper import PIECE_ROWS, SWIZZLE
+from pipelib.kernels.matmul.arguments import check_dtypes, is_addressable, stored_dtype
+from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib.kernels.matmul.product import Product
+from pipelib.tuning.candidates import candidates, neighbours, starts
+from pipelib.tuning.on_gpu import OnGpu, ours, search_workers
+from pipelib.tuning.products import Problem
+from pipelib.tuning.record import check_record, run_facts, write_search
+from pipelib.tuning.rows import Found, Measurer, Row, Work
+
+
+def tune(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Any,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    out_dtype: Any = None,
+    configs: Sequence[MatmulConfig] | None = None,
+    limit: int = 60,
+    samples: int = 10,
+    jobs: int | None = None,
+    path: str | os.PathLike | None = None,
+    log: Callable[[str], None] = print,
+) -> MatmulConfig:
+    """The fastest configuration found for the product [m, k] x [k, n] on this machine's GPU.
+
+    The GPU must have nothing else to do meanwhile.
+
+    Args:
+      m, n, k, dtype, transpose_a, transpose_b, out_dtype: the product, as `matmul` takes it.
+      configs: the configurations to measure; by default a search among `candidates`.
+      limit: the most configurations that are measured, 1 or more.
+      samples: launches of each configuration, 1 or more; the best ones get five times as many.
+      jobs: processes that compile, 1 or more; by default one less than the CPUs.
+      path: a record that the search is added to.
+      log: called with a line for each configuration.
+
+    Raises:
+      TypeError: for dtypes that `matmul` does not multiply or store, and arguments of wrong types.
+      ValueError: for a product that `matmul` refuses, or makes without its kernel; numbers that are
+        not as above; no configuration to measure; a `path` that cannot be written.
+      RuntimeError: if no configuration ran and was right; it says why the first one did not.
+
+    Example:
+      On a Hopper GPU this searches and returns a `MatmulConfig`, to be given to `matmul` as
+      `config=`. Elsewhere nothing can be measured:
+
+      >>> tune(512, 512, 512, jnp.bfloat16, limit=1, log=lambda line: None)
+      Traceback (most recent call last):
+      RuntimeError: tune: none of 1 configurations ran and was right for
+      512x512x512 bfloat16 ...
+    """
+    problem = _problem((m, n, k), dtype, bool(transpose_a), bool(transpose_b), out_dtype)
+    _check_search(configs, limit=limit, samples=samples, jobs=jobs)
+    if path is not None:
+        check_record(pathlib.Path(path))
+    with search_workers(jobs) as workers:
+        on_gpu = OnGpu(workers, problem, functools.partial(ours, problem), samples)
+        found = tune_with(on_gpu, problem, configs=configs, limit=limit, log=log)
+        if path is not None:
+            facts = run_facts(workers, f"pipelib.kernels.tune({problem})")
+            write_search(pathlib.Path(path), problem, found, facts)
+    if found.best is None:
+        raise RuntimeError(
+            f"tune: none of {len(found.rows)} configurations ran and was right for {problem}; the"
+            f" first, {found.rows[0].config}: {found.rows[0].reason}."
+        )
+    return found.best.config
+
+
+def _problem(
+    sizes: Sequence[Any], dtype: Any, transpose_a: bool, transpose_b: bool, out_dtype: Any
+) -> Problem:
+    """The product, checked: the kernel must be able to make it."""
+    m, n, k = (specs.integer(f"tune: {name}", size) for name, size in zip("mnk", sizes))
+    if min(m, n, k) < 1:
+        raise ValueError(f"tune: {m=}, {n=} and {k=} must be 1 or more: there is nothing to time.")
+    try:
+        dtype = jnp.dtype(dtype).name
+    except TypeError:
+        raise specs.wrong_type("tune: dtype", dtype, "it is the dtype of the factors") from None
+    problem = Problem(m, n, k, dtype, transpose_a, transpose_b)
+    a, b = problem.factors
+    # `matmul` would raise these errors in each worker; they are raised here, before there is one.
+    check_dtypes(a, b, transpose_a, transpose_b)
+    stored = stored_dtype(a, out_dtype)
+    product = Product(transpose_a, transpose_b, None, None, stored)
+    if not is_addressable(a, b, (), product):
+        raise ValueError(
+            f"tune: a {a.shape}, b {b.shape} and the output {(m, n)} must all have rows of a"
+            f" multiple of {SWIZZLE} bytes, and at most {PIECE_ROWS} rows or a multiple of them;"
+            " since they do not, matmul makes this product without its kernel, and no configuration"
+            " applies."
+        )
+    return problem if out_dtype is None else problem._replace(out_dtype=stored.name)
+
+
+def _check_search(configs: Any, **numbers: Any) -> None:
+    """Raises unless `configs` is a list of configurations, and each number is 1 or more."""
+    for name, number in numbers.items():
+        if number is not None and specs.integer(f"tune: {name}", number) < 1:
+            raise ValueError(f"tune: {name}={number} is less than 1, so nothing would be measured.")
+    if configs is None:
+        return
+    if not isinstance(configs, Sequence):
+        because = "what is to be measured comes in a list, a single one too"
+        raise specs.wrong_type("tune: configs", configs, because)
+    for i, config in enumerate(configs):
+        if not isinstance(config, MatmulConfig):
+            because = "a MatmulConfig says how a product is divided"
+            raise specs.wrong_type(f"tune: configs[{i}]", config, because)
+
+
+def tune_with(
+    measurer: Measurer,
+    problem: Problem,
+    *,
+    configs: Sequence[MatmulConfig] | None = None,
+    limit: int = 60,
+    log: Callable[[str], None] = print,
+) -> Found:
+    """`tune` with a measurer; returns all rows."""
+    space = candidates(problem) if configs is None else configs
+    if not space:
+        raise ValueError(f"tune: there is no configuration to measure for {problem}.")
+    first, near = list(space), lambda _: ()
+    if configs is None:
+        first, near = starts(space), functools.partial(neighbours, configs=space)
+    return search(first, near, measurer, limit=limit, log=progress(problem, log))
+
+
+def search(
+    first: Sequence[Any],
+    near: Callable[[Any], Iterable[Any]],
+    measurer: Measurer,
+    *,
+    limit: int = 60,
+    at_once: int = 8,
+    finalists: int = 6,
+    log: Callable[[Row, float], None] = lambda row, best: None,
+) -> Found:
+    """Measures the first configurations, then neighbours of the best three, until none is new.
+
+    Args:
+      first: the configurations to begin with; at most half of `limit`, if they have neighbours.
+      near: gives the neighbours of a configuration.
+      measurer: measures configurations.
+      limit: the most configurations that are measured.
+      at_once: how many neighbours are measured before the next ones are picked.
+      finalists: how many of the best are measured again, in turn.
+      log: called with each row and the best median so far.
+    """
+    rows: dict[Any, Row] = {}
+    batch, best, ranked = list(dict.fromkeys(first))[:limit], math.inf, []
+    if any(True for config in batch for _ in near(config)):
+        batch = batch[: max(1, limit // 2)]
+    while batch:
+        for row in measurer.each(batch):
+            rows[row.config], best = row, min(best, row.median_us)
+            log(row, best)
+        counted = (row for row in rows.values() if row.median_us < math.inf)
+        ranked = sorted(counted, key=lambda row: row.median_us)
+        around = (config for row in ranked[:3] for config in near(row.config))
+        new = (config for config in dict.fromkeys(around) if config not in rows)
+        batch = list(itertools.islice(new, min(at_once, limit - len(rows))))
+    finals = measurer.in_turn([row.config for row in ranked[:finalists]])
+    return Found(tuple(rows.values()), tuple(finals))
+
+
+def progress(problem: Work, log: Callable[[str], None]) -> Callable[[Row, float], None]:
+    """Makes `search`'s log: a line with the configuration, its rate and the best rate so far."""
+    count = itertools.count(1)
+    rate = lambda us: f"{problem.flops / us / 1e6:.1f}"
+
+    def line(row: Row, best: float) -> None:
+        said = row.reason or f"{rate(row.median_us)} TFLOP/s (best {rate(best)})"
+        log(f"{problem} {next(count)}. {short(row.config)}: {said}")
+
+    return line
+
+
+def short(config: Any) -> str:
+    """The fields of a configuration that are not the defaults."""
+    fields = dataclasses.fields(config)
+    changed = [f for f in fields if getattr(config, f.name) != f.default]
+    return ", ".join(f"{f.name}={getattr(config, f.name)}" for f in changed) or "the default"

@@ -1,0 +1,264 @@
+"""`Workers`: processes that compile at the same time, and run on the GPU in turn.
+
+The model. A search spends most of its time compiling. Mosaic GPU's lowering is Python, so threads
+would wait for one another; processes do not. A *task* is a function without arguments, which
+`pickle` sends by its name. A worker calls it (it compiles), and keeps the function that it returns.
+That function is `run` later (it uses the GPU). The process that owns the workers runs one function
+at a time and waits for it, so that never two use the GPU, and functions of several workers can be
+run in turn.
+
+A worker that dies, or does not answer in time (a barrier that nobody completes), is ended. The
+functions that it kept are lost: that task has `Failed`, the others go on, and a new process takes
+the worker's place.
+
+Not covered: other programs that use the same GPU; a GPU that stays unusable after a failure.
+"""
+
+import collections
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import connection
+from typing import Any
+
+Run = Callable[..., Any]
+Task = Callable[[], Run]
+
+#: Longer than any kernel here takes to compile while all cores do so; longer than any run.
+PREPARE_S, RUN_S = 120.0, 20.0
+
+
+class Failed(Exception):
+    """A task or a run had an error, no answer in time, or ended its process; says which."""
+
+
+class Workers:
+    """A number of processes with JAX each; a context manager that ends them.
+
+    Args:
+      count: how many.
+      env: environment variables for them, beside this process's.
+      prepare_s, run_s: seconds after which a task, or a run of its function, counts as hung.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        env: dict[str, str] | None = None,
+        prepare_s: float = PREPARE_S,
+        run_s: float = RUN_S,
+    ) -> None:
+        self.prepare_s, self.run_s = prepare_s, run_s
+        self._processes = [_Process(env or {}) for _ in range(count)]
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.end()
+
+    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+        """Yields the number of each task and what its function returned for `args`, or `Failed`.
+
+        They come in the order in which they are done. A task begins when a worker is free.
+        """
+        waiting, busy = enumerate(tasks), {}
+        idle = collections.deque(self._processes)
+        while True:
+            while idle and (task := next(waiting, None)) is not None:
+                number, make = task
+                busy[idle[0]] = number
+                idle.popleft().send("prepare", self.prepare_s, 0, make)
+            if not busy:
+                return
+            for process in _answered(list(busy)):
+                number = busy.pop(process)
+                try:
+                    process.receive()
+                    result = process.ask("run", self.run_s, 0, args)
+                except Failed as error:
+                    result = error
+                idle.append(process)
+                yield number, result
+
+    @contextlib.contextmanager
+    def hold(self, tasks: Sequence[Task]) -> Iterator[list[Run | Failed]]:
+        """A context with the functions of all tasks, or their `Failed`.
+
+        A call of a function raises `Failed` if it fails; `run_s=` is the limit of that call.
+        """
+        count, held = len(self._processes), [None] * len(tasks)
+        for first in range(0, len(tasks), count):
+            batch = dict(zip(self._processes, range(first, len(tasks))))
+            for process, number in batch.items():
+                process.send("prepare", self.prepare_s, number, tasks[number])
+            while batch:
+                for process in _answered(list(batch)):
+                    number = batch.pop(process)
+                    with _noting(held, number):
+                        process.receive()
+                        held[number] = _Held(process, number, self.run_s)
+        try:
+            yield held
+        finally:
+            for process in self._processes:
+                if process.runs(process.starts):
+                    with contextlib.suppress(Failed):
+                        process.ask("drop", self.run_s, None, None)
+
+    def at_once(self, held: Sequence[Run | Failed], *args: Any) -> list[Any]:
+        """Runs all functions of `hold` at the same time: what they return, or `Failed`.
+
+        Not for timing. Functions of one process run one after the other.
+        """
+        found = list(held)
+        waiting = [i for i, run in enumerate(held) if not isinstance(run, Failed)]
+        while waiting:
+            batch = {held[number].process: number for number in reversed(waiting)}
+            sent = []
+            for number in batch.values():
+                with _noting(found, number):
+                    held[number].send(self.prepare_s, *args)
+                    sent.append(number)
+            for number in sent:
+                with _noting(found, number):
+                    found[number] = held[number].process.receive()
+            waiting = [number for number in waiting if number not in batch.values()]
+        return found
+
+
+class _Held:
+    """A function that a worker keeps, as long as this process of the worker lives."""
+
+    def __init__(self, process: "_Process", number: int, run_s: float) -> None:
+        self.process, self._number, self._run_s = process, number, run_s
+        self._starts = process.starts
+
+    def __call__(self, *args: Any, run_s: float | None = None) -> Any:
+        """Runs it and waits for the answer."""
+        self.send(run_s or self._run_s, *args)
+        return self.process.receive()
+
+    def send(self, limit_s: float, *args: Any) -> None:
+        """Begins to run it; `Failed` if it is lost."""
+        if not self.process.runs(self._starts):
+            raise Failed("its process was ended when something else that it kept did not answer")
+        self.process.send("run", limit_s, self._number, args)
+
+
+class _Process:
+    """This side of one worker: it is sent one request at a time, and answers each."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self._env, self.starts = env, 0
+        self._start()
+
+    def _start(self) -> None:
+        self.starts += 1
+        self._pipe, other = connection.Pipe()
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        path = os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))
+        # Otherwise the first process takes three quarters of the GPU's memory.
+        env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **self._env, "PYTHONPATH": path}
+        handle = other.fileno()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import answer; answer({handle})"],
+            env=os.environ | env, pass_fds=[handle],
+            stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
+        )  # fmt: skip
+        other.close()
+
+    def runs(self, starts: int) -> bool:
+        """Whether it still is the process of this start, with what it kept."""
+        return self._process is not None and self.starts == starts
+
+    def fileno(self) -> int:
+        """Of the pipe, on which an answer arrives."""
+        return self._pipe.fileno()
+
+    def send(self, what: str, limit_s: float, *args: Any) -> None:
+        """Sends a request, to be answered in so many seconds."""
+        if self._process is None:
+            self._start()
+        self._limit_s, self.deadline = limit_s, time.monotonic() + limit_s
+        with contextlib.suppress(BrokenPipeError):  # `receive` says that it died
+            self._pipe.send((what, *args))
+
+    def receive(self) -> Any:
+        """The answer; `Failed`, and the process ended if it hangs, if there is none."""
+        try:
+            if not self._pipe.poll(max(0.0, self.deadline - time.monotonic())):
+                self.end()
+                raise Failed(f"no answer in {self._limit_s:g} s")
+            is_good, answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise Failed(self._last_words()) from None
+        if not is_good:
+            raise Failed(answer)
+        return answer
+
+    def ask(self, what: str, limit_s: float, *args: Any) -> Any:
+        """Sends a request and waits for the answer."""
+        self.send(what, limit_s, *args)
+        return self.receive()
+
+    def end(self) -> None:
+        """Ends the process, whatever it does; the next request starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._pipe.close()
+            self._errors.close()
+            self._process = None
+
+    def _last_words(self) -> str:
+        status = self._process.wait()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        self.end()
+        return f"its process ended with status {status}: {(lines or ['no words'])[-1]}"
+
+
+@contextlib.contextmanager
+def _noting(found: list[Any], number: int) -> Iterator[None]:
+    """A failure of what is done here is the result of this number."""
+    try:
+        yield
+    except Failed as error:
+        found[number] = error
+
+
+def _answered(processes: list[_Process]) -> list[_Process]:
+    """Those that have answered, or should have by now: at least one."""
+    first = min(process.deadline for process in processes)
+    ready = connection.wait(processes, max(0.0, first - time.monotonic()))
+    return ready or [process for process in processes if process.deadline == first]
+
+
+def answer(handle: int) -> None:
+    """The worker's side: answers requests until the other side is gone."""
+    pipe, kept = connection.Connection(handle), {}
+    with contextlib.suppress(EOFError):
+        while True:
+            what, number, argument = pipe.recv()
+            try:
+                pipe.send((True, _do(kept, what, number, argument)))
+            except Exception as error:
+                text = str(error).strip() or "no words"
+                pipe.send((False, f"{type(error).__name__}: {text.splitlines()[0]}"))
+
+
+def _do(kept: dict[int, Run], what: str, number: int, argument: Any) -> Any:
+    if what == "prepare":
+        kept[number] = argument()
+    elif what == "drop":
+        kept.clear()
+    else:
+        return kept[number](*argument)
+    return None

@@ -1,0 +1,37 @@
+"""What the book's chapters call, and kernel authors do without.
+
+`setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
+`compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth;
+`show_*` show code, reports and hazards. `gallery` has the faulty kernels of chapter 12, `measured`
+reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15.
+"""
+
+from pipelib_book.comparing import check, compare, fastest
+from pipelib_book.grading import Grade, grade
+from pipelib_book.judging import relative_error
+from pipelib_book.notebook import Device, pick, say, setup
+from pipelib_book.showing import (
+    hazard_table,
+    play_hazard,
+    show_code,
+    show_hazard,
+    show_report,
+)
+
+__all__ = [
+    "Device",
+    "Grade",
+    "check",
+    "compare",
+    "fastest",
+    "grade",
+    "hazard_table",
+    "pick",
+    "play_hazard",
+    "relative_error",
+    "say",
+    "setup",
+    "show_code",
+    "show_hazard",
+    "show_report",
+]

@@ -1,0 +1,169 @@
+"""What the record of `benchmarks/attention.py` says, for the chapter on attention.
+
+The model. A `Group` is one problem and what was measured of its contenders, as `contenders` has it.
+The baseline is the fastest contender that is not pipelib's. JAX's kernels were given several
+configurations each, of which the fastest counts. A contender that was refused, or whose result was
+wrong, has no rate but a reason. Operations are those of two products for each score that is seen
+(five in the backward pass), and of causal scores half are seen; exponentials are not counted. The
+record may lack a part, or be missing: what is asked of it is then empty, and a table says so in a
+sentence.
+"""
+
+import pathlib
+from collections.abc import Iterable
+
+from pipelib_book.attention_ladder import RUNGS
+from pipelib_book.measured import contenders, results
+
+#: What the benchmark calls ours; with a comma and more, ours with a configuration of another kind.
+OURS = "attention"
+#: The kinds of contenders that are not ours, and what a table calls them.
+OTHERS = {
+    "attention_mgpu": "JAX",
+    "emitter": "JAX, emitter",
+    "cuDNN (XLA)": "cuDNN",
+    "PyTorch CUDNN_ATTENTION": "PyTorch, cuDNN",
+    "PyTorch FLASH_ATTENTION": "PyTorch, flash",
+}
+#: The rungs.
+NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
+_WITH_TURNS = {"plain": "pingpong", "overlap": "both"}
+#: Rungs of two threads, without turns and with.
+_PAIRS = [
+    (f"rung {off.number}", f"rung {on.number}")
+    for off in RUNGS for on in RUNGS
+    if on.head_dim == off.head_dim
+    and on.config.schedule == _WITH_TURNS.get(off.config.schedule)
+]  # fmt: skip
+
+
+class Group(contenders.Group):
+    """One problem, and what was found of each contender: samples in microseconds, or a reason."""
+
+    @property
+    def shape(self) -> str:
+        """The sequence, the size of a head, and whether causal."""
+        kind = ("dense", "causal")[self.problem["causal"]]
+        return f"{self.problem['seq']} x {self.problem['head_dim']}, {kind}"
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        p, products = self.problem, 5 if self.problem["backward"] else 2
+        every = 2 * products * p["batch"] * p["heads"] * p["seq"] ** 2 * p["head_dim"]
+        return every // 2 if p["causal"] else every
+
+    @property
+    def baseline(self) -> str | None:
+        """The fastest that is not ours."""
+        return self.fastest(*OTHERS)
+
+    def rate(self, name: str | None, kind: str = "burst") -> float | None:
+        """Operations a second of "burst"s; None for what has none, or a wrong result."""
+        if "reason" in self.found(name):
+            return None
+        return super().rate(name, kind)
+
+    def error(self, name: str | None) -> float | None:
+        """The relative error against float64, of sampled rows; None if it was not taken."""
+        return self.found(name).get("float64", {}).get("relative")
+
+
+def groups(part: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Group]:
+    """The groups of a part, "forward", "ladder" or "backward"; none if it is not there."""
+    return Group.read("attention.json", part, folders)
+
+
+def like(found: Iterable[Group], **problem: object) -> list[Group]:
+    """The groups whose problems have these values."""
+    return [group for group in found if problem.items() <= group.problem.items()]
+
+
+# Words and tables, in Markdown.
+
+NONE = "(The record of attention has none of these yet: `make benchmark` measures them.)"
+
+
+def missing(part: str) -> str:
+    """What a page says where the record has no such part, or is not there."""
+    return results.missing(f"part `{part}`", "The record of attention")
+
+
+def where(found: list[Group]) -> str:
+    """A sentence on the machine and the times of some groups."""
+    return contenders.where(found) if found else missing("forward")
+
+
+def table(found: list[Group]) -> str:
+    """A row for each problem: TFLOP/s of all, of JAX's the fastest, and ours over the best other.
+
+    Of ours the fastest counts: the configuration that it picks, or another one, in brackets.
+    """
+    if not found:
+        return NONE
+    kinds, rows = _kinds(found), []
+    for group in found:
+        best = group.fastest(OURS)
+        others = (group.tflops(group.fastest(kind)) for kind in kinds)
+        rows.append([group.shape, _ours(group, best), *others, group.times(best)])
+    head = "sequence x head", "ours", *(OTHERS[kind] for kind in kinds), "speed"
+    return results.table(head, rows)
+
+
+def _ours(group: Group, best: str | None) -> str:
+    """The cell of the fastest of ours, with its name where that is not what `attention` picks."""
+    name = (best or OURS).removeprefix(OURS).removeprefix(", ")
+    return f"{group.cell(best)} ({name})" if name else group.cell(best)
+
+
+def variants_table(found: list[Group]) -> str:
+    """A row for each of our configurations: TFLOP/s ± half the distance between quartiles."""
+    if not found:
+        return NONE
+    every = dict.fromkeys(name for group in found for name in group.contenders)
+    ours = [name for name in every if name == OURS or name.startswith(f"{OURS}, ")]
+    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "as it picks"
+    rows = [[words(name), *(group.cell(name) for group in found)] for name in ours]
+    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
+    return results.table(["ours", *(group.shape for group in found)], rows)
+
+
+def ladder_table(found: list[Group]) -> str:
+    """A row for each rung: TFLOP/s ± half the distance between quartiles, for each problem."""
+    if not found:
+        return missing("ladder")
+    rows = [[words, *(group.cell(name) for group in found)] for name, words in NAMES.items()]
+    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
+    return results.table(["rung", *(group.shape for group in found)], rows)
+
+
+def turns_table(found: list[Group]) -> str:
+    """The worth of turns: each rung that takes them beside that which it has them added to."""
+    rows = []
+    for group in found:
+        for off, on in _PAIRS:
+            if share := group.share(on, off):
+                numbers = f"{off.removeprefix('rung ')} and {on.removeprefix('rung ')}"
+                cells = group.cell(off), group.cell(on), f"{share:.3f}x"
+                rows.append([group.shape, numbers, *cells])
+    head = "sequence x head", "rungs", "without", "with", "speed"
+    return results.table(head, rows, words=(0, 1)) if rows else missing("ladder")
+
+
+def errors_table(found: list[Group]) -> str:
+    """A row for each problem: relative errors against float64, of sampled rows."""
+    measured = [group for group in found if group.error(OURS) is not None]
+    if not measured:
+        return NONE
+    kinds, rows = _kinds(measured), []
+    for group in measured:
+        errors = (group.error(name) for name in (OURS, *map(group.fastest, kinds)))
+        cells = (f"{error:.1e}" if error is not None else "-" for error in errors)
+        rows.append([group.shape, group.problem["dtype"], *cells])
+    head = ["sequence x head", "dtype", "ours", *(OTHERS[kind] for kind in kinds)]
+    return results.table(head, rows, words=(0, 1))
+
+
+def _kinds(found: list[Group]) -> list[str]:
+    """The kinds of others of which one was measured."""
+    return [kind for kind in OTHERS if any(group.fastest(kind) for group in found)]

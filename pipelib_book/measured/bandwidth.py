@@ -1,0 +1,50 @@
+"""What the record of `benchmarks/memory_bound.py` says, for the chapter that quotes it.
+
+A record that is not there, or lacks a part, gives no points and a sentence in place of a table.
+"""
+
+import pathlib
+from typing import Any
+
+from pipelib.bench.timing import Samples
+from pipelib_book.measured import results
+
+
+def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any]:
+    """The record; without rows and points if there is none."""
+    found = results.read(f"{results.GPU}/memory_bound.json", folders)
+    return found[0] if found else {"rows": [], "curve": []}
+
+
+def rate(row: dict[str, Any], samples: str = "burst_us") -> float:
+    """Bytes a second, read and written together, at the median time of some samples."""
+    return Samples(tuple(row[samples])).rate(row["bytes"])
+
+
+def curve(found: dict[str, Any]) -> dict[int, list[tuple[float, float]]]:
+    """By the bytes of a step: (bytes of all slots of an SM, bytes a second) for each slot count."""
+    series: dict[int, list[tuple[float, float]]] = {}
+    for point in found["curve"]:
+        slots = point["slots"] * point["step_bytes"] * point["blocks_per_sm"]
+        series.setdefault(point["step_bytes"], []).append((slots, rate(point)))
+    return series
+
+
+def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
+    """Kernels on one shape: time, rate, and the rate over that of the fastest copy."""
+    here = [row for row in found["rows"] if (row["rows"], row["length"]) == (rows, length)]
+    here = [row for row in here if row["dtype"] == dtype and _is_plain(row)]
+    copies = [rate(row) for row in here if row["kernel"] == "copy"]
+    if not copies:
+        return results.missing(f"copy of {rows} x {length}")
+    lines = []
+    for row in here:
+        us, width = Samples(tuple(row["burst_us"])).median_us, rate(row)
+        name = f"{row['kernel']}, {row['variant']}"
+        lines.append([name, f"{us:.1f}", f"{width / 1e12:.2f}", f"{width / max(copies):.1%}"])
+    return results.table(("kernel", "µs", "TB/s", "of the fastest copy"), lines)
+
+
+def _is_plain(row: dict[str, Any]) -> bool:
+    """Whether it is a kernel as it ships, and none of the variants that were tried."""
+    return row["kernel"] == "copy" or row["variant"] in ("pipelib", "XLA")

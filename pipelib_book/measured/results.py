@@ -1,0 +1,42 @@
+"""Finds the committed records of `benchmarks/`, for whoever quotes them, and sets them in Markdown.
+
+In the repository they are in `benchmarks/results`; the installed package has a copy, `results`.
+"""
+
+import json
+import pathlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+_KIT = pathlib.Path(__file__).resolve().parents[1]
+FOLDERS = _KIT.parent / "benchmarks" / "results", _KIT / "results"
+#: The GPU that records of a GPU are of.
+GPU = "nvidia-h200"
+
+
+def find(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[pathlib.Path]:
+    """The records of a pattern, by name, in the first folder that has any; none if none has."""
+    for folder in folders:
+        if found := sorted(folder.glob(pattern)):
+            return found
+    return []
+
+
+def read(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[dict[str, Any]]:
+    """What the records of a pattern hold."""
+    return [json.loads(path.read_text("utf-8")) for path in find(pattern, folders)]
+
+
+def missing(what: str, record: str = "The record") -> str:
+    """What a page says where a record does not have something, or is not there."""
+    return f"({record} has no {what}: `make benchmark` measures it.)"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[int] = (0,)) -> str:
+    """A table in Markdown, of a head and rows of cells; the columns that are `words` to the left.
+
+    The others are numbers, to the right.
+    """
+    sides = ["---" if column in words else "--:" for column in range(len(head))]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([lines[0], f"|{'|'.join(sides)}|", *lines[1:]])

@@ -1,0 +1,103 @@
+"""Shows source code, reports and the gallery's hazards in a chapter."""
+
+import inspect
+from typing import Any
+
+import pipelib
+from pipelib.schedule.drawing.player import Player, Setting
+from pipelib.schedule.report import Report
+from pipelib_book.gallery import GALLERY
+from pipelib_book.measured import outcomes
+from pipelib_book.notebook import say
+from pipelib_book.page import first_findings, report_text
+
+
+def show_code(*objects: Any) -> None:
+    """Shows the source of functions or classes of the package.
+
+    Example:
+      >>> book.show_code(gallery.zeros)
+      ````python
+      def zeros() -> jax.Array:
+      ...
+      ````
+    """
+    sources = (inspect.getsource(each).replace("  # fmt: skip", "") for each in objects)
+    say("````python\n" + "\n\n".join(sources) + "````")
+
+
+def show_report(report: Report) -> None:
+    """Shows a report in full, as lines of text.
+
+    Example:
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
+      >>> book.show_report(pipelib.check(program))
+      ````text
+      kernel: no finding (9 ops of 1 thread checked)
+      ````
+    """
+    say(f"````text\n{report_text(report)}\n````")
+
+
+def show_hazard(name: str) -> None:
+    """Shows a hazard of the gallery: code, what is said of it and what it did, the remedy.
+
+    Of the checker's report, the first two findings.
+
+    Example:
+      >>> book.show_hazard("missing-commit")
+      The copy engine is sent for a tile that not all lanes have finished
+      writing.
+      ...
+      **`pipelib.check`:**
+      ...
+      - **Remedy:** ...
+    """
+    hazard, seen = GALLERY[name], outcomes.Outcomes.read()
+    source = hazard.source().replace("  # fmt: skip", "")
+    report = report_text(pipelib.check(hazard.program(fixed=False)), most=2)
+    say(
+        f"{hazard.summary}\n\n````python\n{source}````\n\n"
+        f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n"
+        f"- **JAX's race detector:** {seen.in_jax(name)}\n"
+        f"- **{seen.gpu_name}:** {seen.on_gpu(name)}\n"
+        f"- **Remedy:** {hazard.remedy}"
+    )
+
+
+def play_hazard(name: str, **window: Any) -> Player:
+    """A figure to step through: a hazard's faulty and its mended version, simulated.
+
+    `window` is what `pipelib.player` takes to show a part of it.
+
+    Example:
+      >>> book.play_hazard("release-too-early")
+      <Player of ..., ... bytes>
+    """
+    settings, hazard = [], GALLERY[name]
+    for version in ("faulty", "mended"):
+        program = hazard.program(fixed=version == "mended").renamed(hazard.title)
+        findings = [*pipelib.check(program)]
+        kinds = ", ".join({finding.kind: None for finding in findings}) or "no finding"
+        causes = " ".join(first_findings(finding.cause for finding in findings))
+        timeline = pipelib.simulate(program, pipelib.H200)
+        settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
+    return pipelib.player(settings, **window)
+
+
+def hazard_table() -> str:
+    """A row for each hazard: what the checker, JAX's race detector and the GPU made of it.
+
+    Example:
+      >>> print(book.hazard_table())
+      | fault | `pipelib.check` | JAX's race detector | NVIDIA H200 |
+      |---|---|---|---|
+      | Read before the wait | race | ...
+    """
+    seen = outcomes.Outcomes.read()
+    rows = [f"| fault | `pipelib.check` | JAX's race detector | {seen.gpu_name} |"]
+    rows.append("|---|---|---|---|")
+    for name, hazard in GALLERY.items():
+        kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
+        rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(seen.row(name))} |")
+    return "\n".join(rows)

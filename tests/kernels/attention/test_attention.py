@@ -1,0 +1,656 @@
+"""`pipelib.kernels.attention` against float64: interpreted, traced and checked, lowered; on a GPU.
+
+Interpreted cases are tiny, with one or two compute threads: JAX's interpreter hands each thread's
+work to a pool of as many as the machine has cores, and larger ones can starve each other.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib import specs
+from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels.attention import (
+    attention_kernel,
+    attention_reference,
+    default_config,
+    forward,
+)
+from pipelib.kernels.attention.config import SCHEDULES, GradientConfig
+from pipelib.kernels.attention.reference import CHUNK
+from pipelib.kernels.hopper import H100_SMS
+from tests.emitters.contract import interpreted
+from tests.kernels.attention.cases import (
+    BRAIN,
+    CASES,
+    HALF,
+    MASKS,
+    ON_GPU,
+    SHAPES,
+    check_close,
+    config_of,
+    exact,
+    ids,
+    lowered,
+    operands,
+    small,
+    spread_over,
+    uses_kernel,
+)
+from tests.kernels.test_hopper import pretend
+
+# Interpreted, with race detection.
+
+_SOME = [("ragged keys", schedule) for schedule in SCHEDULES]
+_SOME += [(case, schedule) for case in list(CASES)[1:] for schedule in ("plain", "both")]
+
+
+@pytest.mark.parametrize(("case", "schedule"), _SOME)
+def test_result(case, schedule):
+    shape, options = CASES[case]
+    arrays, config = operands(*shape), small(schedule)
+    assert uses_kernel(*arrays, config=config, **options)
+    with interpreted():
+        found = attention(*arrays, config=config, return_residuals=True, **options)
+    check_close(found, exact(*arrays, **options), HALF)
+
+
+def test_more_steps_than_slots_in_bfloat16():
+    arrays, config = operands(64, 384, dtype=BRAIN, batch=2), small("overlap", slots=3)
+    with interpreted():
+        found = attention(*arrays, config=config, scale=0.3, return_residuals=True)
+    check_close(found, exact(*arrays, scale=0.3), BRAIN)
+
+
+def test_large_scores():
+    """exp of the scores themselves would be infinite, and exp of less all of them 0."""
+    q, k, v = operands(64, 128)
+    q = q * 60.0
+    with interpreted():
+        found = attention(q, k, v, config=small("overlap"), return_residuals=True)
+    check_close(found, exact(q, k, v), HALF)
+
+
+def on_two_sms(monkeypatch):
+    """Where three blocks are enough for a persistent kernel."""
+    monkeypatch.setattr(forward, "num_sms", lambda: 2)
+
+
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize(
+    "shape", [(320, 200, 2, 1), (192, 64, 2, 2)], ids=["ragged", "a step in each visit"]
+)
+def test_persistent(shape, schedule, monkeypatch):
+    """Several visits of a block, as many of each or not."""
+    on_two_sms(monkeypatch)
+    arrays, config = operands(*shape), small(schedule)
+    with interpreted():
+        found = attention(*arrays, config=config, return_residuals=True)
+    check_close(found, exact(*arrays), HALF)
+
+
+def test_persistent_under_vmap(monkeypatch):
+    """Each element of the axis has blocks of its own."""
+    on_two_sms(monkeypatch)
+    arrays, config = operands(192, 64, batch=2), small("overlap")
+    one = lambda *arrays: attention(*(x[None] for x in arrays), config=config)
+    with interpreted():
+        out = jax.vmap(one)(*arrays)[:, 0]
+    np.testing.assert_allclose(np.asarray(out), exact(*arrays)[0], 0, 2e-3)
+
+
+def test_vmap_and_jit():
+    q, k, v = operands(64, 64, batch=2)
+    one = lambda q: attention(q[None], k[:1], v[:1], config=small("plain"))
+    with interpreted():
+        out = jax.jit(jax.vmap(one))(q)[:, 0]
+    again = lambda x: jnp.repeat(x[:1], 2, 0)
+    expected, _ = exact(q, again(k), again(v))
+    np.testing.assert_allclose(np.asarray(out), expected, 0, 2e-3)
+
+
+def test_default_configuration_is_one_that_the_interpreter_runs():
+    arrays = operands(64, 64)
+    with interpreted():
+        found = attention(*arrays, return_residuals=True)
+    check_close(found, exact(*arrays), HALF)
+
+
+# Plain JAX: the reference, which the kernel is not needed for, and gradients.
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reference(case):
+    shape, options = CASES[case]
+    arrays = operands(*shape)
+    found = attention_reference(*arrays, return_residuals=True, **options)
+    check_close(found, exact(*arrays, **options), HALF)
+
+
+def test_reference_in_chunks():
+    arrays = operands(2 * CHUNK + 3, 37, 2, 1, 24)
+    found = attention_reference(*arrays, causal=True, return_residuals=True)
+    check_close(found, exact(*arrays, causal=True), HALF)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ((64, 64), True),
+        ((8, 72), True),
+        ((63, 64), False),
+        ((64, 63), False),
+        ((64, 64, 1, 1, 80), False),
+        ((64, 64, 1, 1, 128), True),
+        ((64, 64, 1, 1, 256), True),
+    ],
+)
+def test_fallback(shape, kernel):
+    """The kernel takes sequences in eights, and three sizes of a head."""
+    arrays = operands(*shape)
+    assert uses_kernel(*arrays) == kernel
+    if not kernel:
+        check_close(attention(*arrays, return_residuals=True), exact(*arrays), HALF)
+
+
+# Traced and checked, and the arithmetic of what it takes.
+
+#: Every schedule with every mask; then other sizes of a head, and P from elsewhere.
+KINDS = [(128, {}, schedule, mask) for schedule in SCHEDULES for mask in MASKS]
+KINDS += [
+    (head_dim, options, schedule, mask)
+    for head_dim, options in ((64, {}), (256, {}), (128, {"probabilities": "interpreted"}))
+    for schedule, mask in (("pingpong", "segments"), ("both", "causal"))
+]
+KINDS += [(128, {"probabilities": "shared"}, "pingpong", "dense")]
+
+
+@pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), KINDS)
+def test_check_finds_nothing(head_dim, options, schedule, mask):
+    """Of the first block and of the last."""
+    config = config_of(head_dim, schedule=schedule, **options)
+    arrays = operands(512, 512, 4, 2, head_dim)
+    call = lambda *args: attention(*args, config=config, **MASKS[mask])
+    for block in (0, 512 // config.block_q - 1):
+        program = pipelib.trace(call, *arrays, block=(0, 3, block))
+        assert list(pipelib.check(program, strict=True)) == []
+    assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
+
+
+PERSISTENT = [(head_dim, schedule) for head_dim in (64, 128) for schedule in SCHEDULES[1:]]
+
+
+@pytest.mark.parametrize(("head_dim", "schedule"), PERSISTENT)
+def test_check_finds_nothing_in_a_persistent_kernel(head_dim, schedule):
+    """Of a block with most visits, and of one with fewest; each loads all of K and V in each."""
+    config = config_of(head_dim, schedule=schedule)
+    assert config.is_persistent(head_dim)
+    arrays = operands(1000, 200, 40, 8, head_dim)
+    call = functools.partial(attention, config=config)
+    places, steps = 40 * math.ceil(1000 / config.block_q), math.ceil(200 / config.block_kv)
+    for block in (0, H100_SMS - 1):
+        program = pipelib.trace(call, *arrays, block=(0, 0, block))
+        assert list(pipelib.check(program, strict=True)) == []
+        visits = math.ceil((places - block) / H100_SMS)
+        loads = sum(op.kind == "load" for thread in program.threads for op in thread)
+        assert loads == visits * (2 * steps + config.compute_threads)
+        assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "schedule", "causal"),
+    [(head_dim, "plain", False) for head_dim in SHAPES]
+    + [(head_dim, "pingpong", True) for head_dim in SHAPES]
+    + [(256, schedule, False) for schedule in SCHEDULES[1:]],
+)
+def test_what_no_persistent_kernel_is_for(head_dim, schedule, causal):
+    """A schedule that does nothing ahead, a mask, heads for which SMEM has no room."""
+    config = config_of(head_dim, schedule=schedule)
+    assert config.is_persistent(head_dim) == causal & (head_dim < 256)
+    call = functools.partial(attention, config=config, causal=causal)
+    with pytest.raises(ValueError, match="is not in the grid"):
+        pipelib.trace(call, *operands(1000, 200, 40, 8, head_dim), block=(0, 0, H100_SMS - 1))
+
+
+def test_not_persistent():
+    """With as many blocks as there are places, each of one visit."""
+    arrays, config = operands(1024, 128, 40, 40, 128), config_of(128, persistent=np.bool_(False))
+    assert not config.is_persistent(128)
+    assert config.smem_bytes(128) == config_of(128).smem_bytes(128) - 128 * 128 * 2
+    call = lambda *args: attention(*args, config=config)
+    program = pipelib.trace(call, *arrays, block=(0, 39, 7))
+    assert sum(op.kind == "load" for thread in program.threads for op in thread) == 4
+
+
+def test_causal_blocks_skip_what_is_masked():
+    """The loads of K and V: of 1, 2, 3 and 4 blocks, the last queries first."""
+    config, arrays = config_of(128), operands(512, 512, 1, 1, 128)
+    call = lambda *args: attention(*args, config=config, causal=True)
+    counts = []
+    for block in range(4):
+        program = pipelib.trace(call, *arrays, block=(0, 0, block))
+        loads = sum(op.kind == "load" for thread in program.threads for op in thread)
+        counts.append(loads - config.compute_threads)
+    assert counts == [8, 6, 4, 2]
+
+
+def test_next_queries_wait_for_the_store(monkeypatch):
+    """They are loaded where it reads."""
+    wait = plgpu.wait_smem_to_gmem
+    monkeypatch.setattr(
+        plgpu, "wait_smem_to_gmem", lambda n, wait_read_only=False: wait(9 if wait_read_only else n)
+    )
+    on_two_sms(monkeypatch)
+    arrays = operands(2048, 128, 1, 1, 128)
+    program = pipelib.trace(lambda *args: attention(*args, config=config_of(128)), *arrays)
+    races = [finding for finding in pipelib.check(program) if finding.kind == "race"]
+    assert any("next_q" in finding.cause for finding in races)
+
+
+MUTATIONS = {
+    "K released too early": ("wgmma_accumulator_load", lambda load: lambda acc, wait_n: load(
+        acc, wait_n=wait_n + 1)),
+    "a result that is not committed": ("commit_smem", lambda _: lambda: None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_check_finds_what_is_missing(mutation, monkeypatch):
+    name, change = MUTATIONS[mutation]
+    monkeypatch.setattr(plgpu, name, change(getattr(plgpu, name)))
+    arrays = operands(256, 640, 1, 1, 128)
+    config = config_of(128, schedule="both")
+    report = pipelib.check(
+        pipelib.trace(lambda *args: attention(*args, config=config, scale=0.7), *arrays)
+    )
+    assert not report.ok
+
+
+@pytest.mark.parametrize("head_dim", SHAPES)
+def test_default_configuration_fits(head_dim, monkeypatch):
+    default_config(head_dim).check(head_dim)
+    gpu = type("Gpu", (), dict(platform="gpu"))
+    monkeypatch.setattr(jax, "devices", lambda *_: [gpu])
+    assert default_config(head_dim).probabilities == "registers"
+    default_config(head_dim).check(head_dim)
+
+
+# Lowered, without a GPU.
+
+
+#: Masks are never, sometimes or always there; a step of two of the schedules has them in a branch.
+LOWERED = [(128, {}, "plain", "dense"), (128, {}, "overlap", "causal")]
+LOWERED += [kind for kind in KINDS if kind[2] in ("pingpong", "both") and "window" not in kind[3]]
+
+
+@pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), LOWERED)
+def test_lowers(head_dim, options, schedule, mask):
+    dtype = BRAIN if head_dim == 128 else HALF
+    config = config_of(head_dim, schedule=schedule, **options)
+    arrays = operands(512, 512, 2, 1, head_dim, dtype)
+    call = lambda *args: attention(*args, config=config, **MASKS[mask])
+    assert "mosaic_gpu" in lowered(call, *arrays)
+
+
+@pytest.mark.parametrize("keys", [512, 520], ids=["whole", "ragged"])
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+def test_persistent_lowers(schedule, keys):
+    arrays = operands(1000, keys, 20, 4, 128)
+    call = functools.partial(attention, config=config_of(128, schedule=schedule))
+    assert "mosaic_gpu" in lowered(call, *arrays)
+
+
+def test_nothing_beside_the_kernel():
+    """Which is all that `plgpu.as_torch_kernel` can run."""
+    arrays = operands(256, 200, 2, 1, 128)
+    call = lambda *args: attention_kernel(*args, causal=True, config=config_of(128))
+    text = lowered(call, *arrays)
+    operations = re.findall(r"^ +(?:%\S+ = )?([\w.]+)", text, re.MULTILINE)
+    assert operations == ["func.func", "stablehlo.custom_call", "return"]
+    assert "@mosaic_gpu_v2(" in text
+
+
+def test_sizes_that_need_more_than_the_kernel():
+    message = "attention_kernel: 200 queries are not a multiple of 128 (rows x compute_threads), so"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention_kernel(*operands(200, 64, head_dim=128), config=config_of(128))
+    with pytest.raises(ValueError, match="sequences of multiples of 8, which copies can address"):
+        attention_kernel(*operands(128, 63, head_dim=128))
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rows": 96}, "rows=96 is not a multiple of 64, the rows of a wgmma."),
+        (
+            {"block_kv": 320},
+            "block_kv=320 is not a multiple of 64 up to 256, the most columns of a wgmma.",
+        ),
+        ({"slots": 33}, "slots=33 is not 1 to 32, the most barriers of one array."),
+        (
+            {"compute_threads": 4},
+            "compute_threads=4 is not 1 to 3, so that a block has at most 512 lanes.",
+        ),
+        ({"schedule": "x"}, "schedule='x' is none of plain, overlap, pingpong, both."),
+        (
+            {"schedule": "overlap", "slots": 1},
+            "schedule='overlap' works on two steps at once, so slots=1 has no slot to load into.",
+        ),
+        (
+            {"compute_threads": 1},
+            "schedule='pingpong' needs threads that take turns, but compute_threads=1.",
+        ),
+        (
+            {"probabilities": "gmem"},
+            "probabilities='gmem' is none of registers, shared, interpreted.",
+        ),
+        (
+            {"schedule": "overlap"},
+            "schedule='overlap' queues Q K^T before P V, so probabilities='registers' would have"
+            " ptxas wait for each product: it takes only the first of those in flight from there.",
+        ),
+    ],
+)
+def test_configuration_errors(options, message):
+    with pytest.raises(ValueError) as error:
+        AttentionConfig(**options)
+    assert str(error.value) == f"AttentionConfig: {message}"
+
+
+@pytest.mark.parametrize("value", [1, None, "yes"])
+def test_persistent_is_a_flag(value):
+    with pytest.raises(TypeError) as error:
+        AttentionConfig(persistent=value)
+    assert str(error.value) == (
+        f"AttentionConfig: persistent={value!r} has type {type(value).__name__}, but either a block"
+        " goes on to other queries or it does not."
+    )
+
+
+@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
+@pytest.mark.parametrize("value", ["a", 64.0, None])
+def test_configuration_types(kind, value):
+    for field in dataclasses.fields(kind):
+        if field.type is int:
+            with pytest.raises(TypeError) as error:
+                kind(**{field.name: value})
+            assert str(error.value) == (
+                f"{kind.__name__}: {field.name}={value!r} has type {type(value).__name__}, but a"
+                " kernel is compiled for it, so it must be an integer that is known before."
+            )
+
+
+@pytest.mark.parametrize("name", ["dq", "dkv", "fused"])
+def test_wrong_configurations_of_gradients(name):
+    with pytest.raises(TypeError) as error:
+        AttentionConfig(**{name: 64})
+    assert str(error.value) == (
+        f"AttentionConfig: {name}=64 has type int, but a GradientConfig says how a kernel of the"
+        " backward pass is divided."
+    )
+
+
+@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
+def test_a_configuration_of_numpy_s_integers(kind):
+    fields = {x.name: x.default for x in dataclasses.fields(kind) if x.type is int}
+    config = kind(**{name: np.int64(value) for name, value in fields.items()})
+    assert config == kind(**fields)
+    assert not any(isinstance(getattr(config, name), np.integer) for name in fields)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"slots": 4},
+            "AttentionConfig: queries 2 x 16,384 B + slots of K and V 8 x 32,768 B + log-sum-exp 1"
+            " x 1,024 B + barriers 20 x 8 B = 296,096 B of shared memory, but a block has"
+            " 232,448 B, so the kernel could not start.",
+        ),
+        (
+            {"block_kv": 256},
+            "AttentionConfig: result 64 + scores 128 + probabilities 64 = 256 registers of a lane,"
+            " but each of 2 compute threads has 232, and needs some for the rest.",
+        ),
+    ],
+)
+def test_what_does_not_fit(options, message):
+    with pytest.raises(ValueError) as error:
+        attention(*operands(64, 64, head_dim=128), config=AttentionConfig(**options))
+    assert str(error.value) == message
+
+
+def test_wrong_arrays():
+    q, k, v = operands(16, 24, 3, 2, 64)
+
+    def refused(kind, message, *args, **options):
+        for function in (attention, attention_reference):
+            with pytest.raises(kind, match=re.escape(message)):
+                function(*args, **options)
+
+    refused(
+        TypeError, "attention: k is float32, but the kernel takes float16 or bfloat16.",
+        q, k.astype(jnp.float32), v,
+    )  # fmt: skip
+    refused(
+        TypeError, "attention: q is float16 and v is bfloat16, but wgmma takes one dtype: cast one",
+        q, k, v.astype(BRAIN),
+    )  # fmt: skip
+    refused(
+        ValueError,
+        "attention: q has shape (16, 3, 64), but it must be [batch, seq, heads, head_dim], each 1"
+        " or more.",
+        q[0], k, v,
+    )  # fmt: skip
+    refused(ValueError, "k has shape (1, 0, 2, 64), but it must be [", q, k[:, :0], v[:, :0])
+    refused(
+        ValueError,
+        "attention: q (1, 16, 3, 64), k (1, 24, 2, 64) and v (1, 23, 2, 64) must have one batch and"
+        " head_dim, and k and v one shape.",
+        q, k, v[:, 1:],
+    )  # fmt: skip
+    refused(
+        ValueError,
+        "attention: 3 heads of q over 2 heads of k leave 1, but each head of k must serve equally"
+        " many.",
+        q, k, v,
+    )  # fmt: skip
+    q = q[:, :, :2]
+    refused(
+        ValueError,
+        "attention: window=(-1, 2) has a negative side, so a query would not see its own key.",
+        q, k, v, window=(-1, 2),
+    )  # fmt: skip
+    refused(
+        ValueError,
+        "attention: scale=-1.0 is not positive and finite, so the largest score would not have the"
+        " largest exponential.",
+        q, k, v, scale=-1.0,
+    )  # fmt: skip
+    refused(
+        ValueError,
+        "attention: segment_ids of k are int32 (1, 16), but they must be integers of its [batch,"
+        " seq], (1, 24).",
+        q, k, v, segment_ids=ids(1, 16),
+    )  # fmt: skip
+
+
+_ARRAY = "but a kernel copies arrays: make one, with jnp.asarray."
+_FLAG = "but what is computed depends on it, so it must be True or False, known before."
+_NUMBER = "but a kernel is compiled for it, so it must be a number that is known before."
+_WINDOW = (
+    "but a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
+    " integers, that is known before."
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"q": [1.0]}, f"q=[1.0] has type list, {_ARRAY}"),
+        ({"k": None}, f"k=None has type NoneType, {_ARRAY}"),
+        ({"v": 2.0}, f"v=2.0 has type float, {_ARRAY}"),
+        ({"causal": "no"}, f"causal='no' has type str, {_FLAG}"),
+        ({"causal": None}, f"causal=None has type NoneType, {_FLAG}"),
+        ({"causal": 2}, f"causal=2 has type int, {_FLAG}"),
+        ({"causal": np.array([True, True])},
+         f"causal=array([ True,  True]) has type ndarray, {_FLAG}"),
+        ({"return_residuals": "no"}, f"return_residuals='no' has type str, {_FLAG}"),
+        ({"window": [4, 4]}, f"window=[4, 4] has type list, {_WINDOW}"),
+        ({"window": "4"}, f"window='4' has type str, {_WINDOW}"),
+        ({"window": 4.5}, f"window=4.5 has type float, {_WINDOW}"),
+        ({"window": (4.5, None)}, f"window=(4.5, None) has type tuple, {_WINDOW}"),
+        ({"scale": "x"}, f"scale='x' has type str, {_NUMBER}"),
+        ({"scale": [0.5]}, f"scale=[0.5] has type list, {_NUMBER}"),
+        ({"segment_ids": [0, 1]}, f"segment_ids=[0, 1] has type list, {_ARRAY}"),
+        ({"segment_ids": (ids(1, 16), None)}, f"segment_ids=None has type NoneType, {_ARRAY}"),
+    ],
+)  # fmt: skip
+def test_types(options, message):
+    arrays = dict(zip("qkv", operands(16, 24)))
+    for function in (attention, attention_reference):
+        with pytest.raises(TypeError) as error:
+            function(**arrays | options)
+        assert str(error.value) == f"attention: {message}"
+
+
+@pytest.mark.parametrize(
+    ("name", "because"),
+    [("causal", _FLAG), ("return_residuals", _FLAG), ("window", _WINDOW), ("scale", _NUMBER)],
+)
+def test_options_that_are_traced(name, because):
+    call = lambda option: attention(*operands(16, 24), **{name: option})
+    with pytest.raises(TypeError) as error:
+        jax.jit(call)(1)
+    assert str(error.value).startswith(f"attention: {name}=")
+    assert str(error.value).endswith(because)
+
+
+@pytest.mark.parametrize("function", [attention, attention_kernel])
+def test_a_wrong_configuration(function):
+    with pytest.raises(TypeError) as error:
+        function(*operands(128, 88, head_dim=128), config=64)
+    message = "attention: config=64 has type int, but an AttentionConfig says how it is divided."
+    assert str(error.value) == message
+
+
+def test_pairs_that_are_none():
+    arrays = operands(16, 24)
+    with pytest.raises(ValueError) as error:
+        attention(*arrays, window=(4, 4, 4))
+    assert str(error.value) == (
+        "attention: window=(4, 4, 4) has 3 sides, but there are 2, left and right of a query's own"
+        " key."
+    )
+    with pytest.raises(ValueError) as error:
+        attention(*arrays, segment_ids=(ids(1, 16), ids(1, 24), ids(1, 24)))
+    message = "attention: segment_ids are a tuple of 3, but it must be of 2, q's and k's."
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("scalar", [np.int64, np.int32, jnp.int32])
+@pytest.mark.parametrize("keys", [24, 23])
+def test_options_of_numpy_and_jax(scalar, keys):
+    """Where the kernel computes, and in the fallback."""
+    q, k, v = operands(16, keys)
+    segments = ids(1, 9, 7), ids(1, 10, keys - 10)
+    plain = dict(causal=True, window=(5, None), scale=0.5, segment_ids=segments)
+    turned = dict(
+        causal=np.bool_(True), window=(scalar(5), None), scale=np.float32(0.5),
+        segment_ids=tuple(map(np.asarray, segments)), return_residuals=jnp.bool(False),
+    )  # fmt: skip
+    with interpreted():
+        expected = attention(q, k, v, config=small("plain"), **plain)
+        found = attention(*map(np.asarray, (q, k, v)), config=small("plain"), **turned)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_another_gpu(monkeypatch):
+    pretend(monkeypatch, "NVIDIA A100", "8.0")
+    message = "attention: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        attention(*operands(64, 88))
+    with pytest.raises(ValueError, match=re.escape(message.replace(":", "_kernel:"))):
+        attention_kernel(*operands(128, 88, head_dim=128), config=config_of(128))
+
+
+# On a Hopper GPU.
+
+
+def check_on_gpu(head_dim, dtype, case, config=None):
+    shape, options = ON_GPU[case]
+    arrays = operands(*shape, head_dim, dtype, batch=2)
+    found = attention(*arrays, config=config, return_residuals=True, **options)
+    check_close(found, exact(*arrays, **options), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("case", "head_dim", "dtype"), spread_over(ON_GPU, SHAPES))
+def test_on_gpu(case, head_dim, dtype):
+    check_on_gpu(head_dim, dtype, case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("schedule", ["plain", "overlap", "both"])
+@pytest.mark.parametrize("case", ["dense", "causal, multi-query"])
+def test_other_schedules_on_gpu(case, schedule):
+    """Than that of the default configuration."""
+    config = config_of(128, schedule=schedule)
+    check_on_gpu(128, BRAIN, case, config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_persistent_on_gpu(head_dim, schedule):
+    """Of up to three visits, with ragged ends."""
+    config, dtype = config_of(head_dim, schedule=schedule), HALF if head_dim == 64 else BRAIN
+    arrays = operands(1000, 520, 24, 4, head_dim, dtype, batch=2)
+    found = attention(*arrays, config=config, return_residuals=True)
+    check_close(found, exact(*arrays), dtype)
+
+
+@pytest.mark.gpu
+def test_large_scores_on_gpu():
+    q, k, v = operands(256, 1024, head_dim=128)
+    q = q * 60.0
+    check_close(attention(q, k, v, return_residuals=True), exact(q, k, v), HALF)
+
+
+@pytest.mark.gpu
+def test_many_launches_agree():
+    """A race would show as a difference, now and then."""
+    arrays = operands(2048, 2048, 16, 16, 128)
+    for causal in (False, True):
+        call = functools.partial(attention, *arrays, causal=causal)
+        first = call()
+        assert all(bool(jnp.array_equal(call(), first)) for _ in range(50))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+def test_from_pytorch(causal):
+    torch = pytest.importorskip("torch")
+    arrays = operands(1024, 1000, 12, 2, 128, BRAIN, batch=2)
+    tensors = [torch.tensor(np.asarray(x, np.float32)).cuda().bfloat16() for x in arrays]
+    call = plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=causal))
+    out, lse = call(*tensors)
+    torch.cuda.synchronize()
+    found = jnp.asarray(out.float().cpu().numpy(), BRAIN), lse.cpu().numpy()
+    check_close(found, exact(*arrays, causal=causal), BRAIN)
+
+
+def test_replaced_configurations_are_equal():
+    """A configuration is hashable, so that JAX compiles each once."""
+    assert hash(dataclasses.replace(AttentionConfig(), slots=2)) == hash(AttentionConfig())

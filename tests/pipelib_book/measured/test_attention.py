@@ -1,0 +1,144 @@
+"""`pipelib_book.measured.attention`: the record, as the chapter quotes it."""
+
+import json
+
+import pytest
+
+from benchmarks.attentions import Problem
+from pipelib_book.attention_ladder import RUNGS
+from pipelib_book.measured import attention, results
+from tests.pipelib_book.measured.test_ladder import RUN, row, timed
+
+PROBLEM = Problem(1000, 64, False, "float16")
+US = PROBLEM.flops / 1e15 * 1e6  # at 1,000 TFLOP/s
+CONTENDERS = {
+    "attention": timed(2 * US, 2 * US, 2 * US, float64=dict(rows=2, relative=3e-4, each={})),
+    "attention, tuned": timed(1.5 * US, 1.6 * US, 1.7 * US),
+    "attention_mgpu, 128 keys, 2 slots": timed(4 * US, 4 * US, 4 * US),
+    "attention_mgpu, 64 keys, 4 slots": timed(
+        2.5 * US, 2.5 * US, 2.5 * US, float64=dict(rows=2, relative=4e-4, each={})
+    ),
+    "emitter, 128 keys, 2 slots": dict(reason="out of memory"),
+    "cuDNN (XLA)": timed(2 * US, 2 * US, 2 * US),
+    "PyTorch FLASH_ATTENTION": timed(US, US, US, reason="wrong by more than 0.01"),
+    "PyTorch CUDNN_ATTENTION": dict(reason="no module named torch"),
+}
+RUNG_TIMES = {
+    "rung 0": timed(4 * US, 4 * US, 4 * US),
+    "rung 1": timed(2 * US, 2 * US, 2 * US),
+    "rung 2": dict(reason="ran for too long"),
+    "rung 3": timed(US, US, US),
+    "cuDNN (XLA)": timed(2.5 * US, 2.5 * US, 2.5 * US),
+}
+GROUP = attention.Group(PROBLEM._asdict(), CONTENDERS, RUN)
+LADDER = attention.Group(PROBLEM._replace(causal=True)._asdict(), RUNG_TIMES, RUN)
+
+
+# Groups.
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_operations_are_those_of_the_benchmark(causal, backward):
+    problem = PROBLEM._replace(causal=causal, backward=backward, batch=3)
+    assert attention.Group(problem._asdict(), {}, RUN).flops == problem.flops
+
+
+def test_the_fastest_of_the_others_is_the_baseline():
+    """What is wrong is not fast."""
+    assert GROUP.baseline == "cuDNN (XLA)"
+    assert GROUP.fastest("attention_mgpu") == "attention_mgpu, 64 keys, 4 slots"
+    assert GROUP.rate("PyTorch FLASH_ATTENTION") is None
+    assert GROUP.share("attention, tuned") == pytest.approx(2 / 1.6)
+    assert GROUP.rate("attention") == pytest.approx(500e12)
+    assert attention.Group({}, {}, RUN).baseline is None
+
+
+def test_ours_is_not_jax_s():
+    """Though the name of one begins with that of the other."""
+    assert GROUP.fastest(attention.OURS) == "attention, tuned"
+    slow = timed(9 * US, 9 * US, 9 * US)
+    group = GROUP._replace(contenders=CONTENDERS | dict.fromkeys([*CONTENDERS][:2], slow))
+    assert group.fastest(attention.OURS) == "attention"
+
+
+def test_shapes():
+    assert (GROUP.shape, LADDER.shape) == ("1000 x 64, dense", "1000 x 64, causal")
+
+
+def test_groups_with_some_values():
+    assert attention.like([GROUP, LADDER], causal=True, seq=1000) == [LADDER]
+    assert attention.like([GROUP, LADDER], seq=2) == []
+
+
+# Tables.
+
+
+def test_a_row_has_ours_and_the_fastest_of_each_other():
+    table = attention.table([GROUP])
+    assert table.splitlines()[0] == "| sequence x head | ours | JAX | cuDNN | speed |"
+    cells = ["1000 x 64, dense", "625 ± 6.2% (tuned)", "400", "500", "1.25x"]
+    assert row(table, "1000") == cells, "not what it picks, which has its name"
+
+
+def test_what_was_not_measured_has_a_dash():
+    nothing = GROUP._replace(contenders={"attention": dict(reason="no")})
+    table = attention.table([GROUP, nothing])
+    assert table.splitlines()[-1] == "| 1000 x 64, dense | - | - | - | - |"
+
+
+def test_the_ladder_has_every_rung():
+    table = attention.ladder_table([LADDER])
+    assert len(table.splitlines()) == 2 + len(RUNGS) + 1
+    assert row(table, "rung 0") == ["rung 0, no overlap", "125 ± 0.0%"]
+    assert row(table, "rung 2")[1] == "ran for too long"
+    assert row(table, "rung 4")[1] == "-" and row(table, "cuDNN")[1] == "200"
+
+
+def test_turns():
+    """With and without, but for a pair of which one was not measured."""
+    table = attention.turns_table([GROUP, LADDER])
+    assert row(table, "1000")[1:] == ["1 and 3", "250 ± 0.0%", "500 ± 0.0%", "2.000x"]
+    assert attention._PAIRS == [("rung 0", "rung 2"), ("rung 1", "rung 3")]
+
+
+def test_variants():
+    """Ours alone, each with its name, and cuDNN."""
+    table = attention.variants_table([GROUP, LADDER])
+    assert row(table, "as it picks")[1:] == ["500 ± 0.0%", "-"]
+    assert row(table, "tuned")[1:] == ["625 ± 6.2%", "-"]
+    assert row(table, "cuDNN")[1:] == ["500", "200"] and "keys" not in table
+
+
+def test_errors():
+    table = attention.errors_table([LADDER, GROUP])
+    assert row(table, "1000") == ["1000 x 64, dense", "float16", "3.0e-04", "4.0e-04", "-"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["table", "ladder_table", "variants_table", "turns_table", "errors_table", "where"],
+)
+def test_what_is_missing_is_said_to_be(table):
+    assert "The record of attention has n" in getattr(attention, table)([])
+
+
+def test_where():
+    assert "Measured on an NVIDIA H200" in attention.where([GROUP])
+
+
+# Records.
+
+
+def test_groups_are_read_by_their_part(tmp_path):
+    path = tmp_path / results.GPU / "attention.json"
+    path.parent.mkdir()
+    group = dict(problem=GROUP.problem, contenders=CONTENDERS, run=RUN)
+    search = dict(part="forward", problem=GROUP.problem, best={}, run=RUN)
+    path.write_text(json.dumps(dict(groups=[group | dict(part="forward"), search])))
+    assert attention.groups("forward", (tmp_path,)) == [GROUP]
+    assert attention.groups("ladder", (tmp_path,)) == []
+
+
+def test_without_a_record_there_is_nothing(tmp_path):
+    assert attention.groups("forward", (tmp_path,)) == []

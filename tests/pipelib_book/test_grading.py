@@ -1,0 +1,155 @@
+"""`grade`: each way in which an answer can fall short, and the right one."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib_book import grade
+
+STEPS, ROWS, COLUMNS = 8, 64, 64
+X = jnp.arange(STEPS * ROWS * COLUMNS, dtype=jnp.float32).reshape(ROWS, -1)
+
+
+@pytest.fixture(autouse=True)
+def interpreted():
+    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):
+        yield
+
+
+def adding(slots=1, added=1.0):
+    """An answer: `x + added`, by a pipeline."""
+
+    def kernel(x_gmem, o_gmem):
+        block = pl.BlockSpec((ROWS, COLUMNS), lambda k: (0, k))
+
+        def body(_, x_smem, o_smem):
+            o_smem[...] = x_smem[...] + added
+
+        pipelib.emit_pipeline(
+            body, grid=(STEPS,), max_concurrent_steps=slots, in_specs=[block], out_specs=[block]
+        )(x_gmem, o_gmem)
+
+    return lambda x: plgpu.kernel(kernel, out_type=x, grid=(1,), grid_names=("i",))(x)
+
+
+def copying(waits: bool, arrives: bool = True):
+    """An answer by hand, which may lack the wait, or wait for what nobody starts."""
+
+    def kernel(x_gmem, o_gmem, x_smem, landed):
+        if arrives:
+            plgpu.copy_gmem_to_smem(x_gmem, x_smem, landed)
+        if waits:
+            plgpu.barrier_wait(landed)
+        plgpu.copy_smem_to_gmem(x_smem, o_gmem)
+        plgpu.wait_smem_to_gmem(0)
+
+    scratch = dict(x_smem=plgpu.SMEM((ROWS, COLUMNS), jnp.float32), landed=plgpu.Barrier())
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, grid=(1,), grid_names=("i",), scratch_types=scratch
+    )(x)
+
+
+def test_a_right_answer_passes():
+    got = grade(adding(), X, expected=X + 1)
+    assert got.passed
+    exact = "Its result: relative error 0.0e+00, within 0e+00."
+    assert str(got) == f"Passed.\n- The checker finds nothing.\n- {exact}"
+    assert got._repr_markdown_().startswith("**Passed.**\n\n- The checker")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (copying(waits=False), "found a fault, so it was not run. race: "),
+        (copying(waits=True, arrives=False), "found a fault, so it was not run. deadlock: "),
+        (adding(added=2.0), "Its result is wrong: relative error "),
+        (lambda x: x + 1, "It cannot be traced: ValueError: "),
+        (lambda x: adding()(y), "It cannot be traced: NameError: name 'y' is not defined"),  # noqa: F821
+        (
+            lambda x: lax.fori_loop(0, 2, lambda i, y: y[None], adding()(x)),
+            "but they differ: The input carry component loop_carry[1] has type float32[64,512] but",
+        ),
+        (lambda x: adding()(x)[:, 1:], "it is float32[64,511] where float32[64,512] is expected, "),
+        (lambda x: (adding()(x),), "is expected."),
+        (lambda x: adding()(x).at[0, 0].set(jnp.nan), "wrong: relative error nan, over 0e+00."),
+    ],
+    ids=["race", "deadlock", "wrong", "no kernel", "error", "two lines", "shape", "tree", "nan"],
+)
+def test_what_is_wrong_is_said(answer, said):
+    one = X[:, :COLUMNS] if "not run" in said else X
+    got = grade(answer, one, expected=one if "not run" in said else X + 1)
+    assert not got.passed
+    assert str(got).startswith("Not yet.\n- ")
+    assert said in got.lines[-1]
+
+
+def test_what_fails_to_run_is_said():
+    def answer(x):
+        if isinstance(x, jax.core.Tracer):
+            return adding()(x)
+        raise OSError("no GPU")
+
+    assert grade(answer, X, expected=X + 1).lines[-1] == (
+        'It cannot be run: OSError: no GPU, at `raise OSError("no GPU")`.'
+    )
+
+
+def test_a_faulty_answer_is_never_run():
+    ran = []
+
+    def answer(x):
+        if not isinstance(x, jax.core.Tracer):
+            ran.append(x)
+        return copying(waits=False)(x)
+
+    one = X[:, :COLUMNS]
+    assert not grade(answer, one, expected=one).passed
+    assert not ran
+
+
+def test_time_where_it_is_asked_for():
+    slow, fast = adding(slots=1), adding(slots=4)
+    got = grade(fast, X, expected=X + 1, faster_than=slow, by=1.2)
+    assert got.passed and "It is fast enough: " in got.lines[-1]
+    got = grade(slow, X, expected=X + 1, faster_than=slow, by=1.2)
+    assert not got.passed and got.lines[-1].startswith("It is right, but not fast enough: ")
+    assert len(got.lines) == 3
+    cycles = [pipelib.simulate(pipelib.trace(f, X), pipelib.H100).cycles for f in (slow, fast)]
+    assert f"{cycles[0]:,.0f} simulated cycles" in got.lines[-1]
+    assert f"of {cycles[0] / 1.2:,.0f} at most" in got.lines[-1]
+
+
+def test_a_tolerance_and_trees():
+    both = lambda x: dict(y=adding()(x))
+    near = X + 1 + 1e-5 * np.linalg.norm(X) / X.size**0.5
+    assert not grade(both, X, expected=dict(y=near)).passed
+    got = grade(both, X, expected=dict(y=near), tolerance=1e-4)
+    assert got.passed and ", within 1e-04." in got.lines[-1]
+
+
+def test_bad_calls_are_errors():
+    with pytest.raises(ValueError, match="by=0 is not above 0, so no time would be too long"):
+        grade(adding(), X, expected=X, by=0)
+    with pytest.raises(ValueError, match="kernel"):
+        grade(adding(), X, expected=X + 1, faster_than=lax.neg)
+
+
+def test_a_notebook_s_cells_are_named_as_such(monkeypatch):
+    check, cell = pipelib.check, "/".join(["", "tmp", "ipykernel_12", "345.py"])
+
+    def of_a_cell(program, **options):
+        report = check(program, **options)
+        finding = replace(report[0], cause=f"It is read at {cell}:7.")
+        return type(report)(program, (finding,), ())
+
+    monkeypatch.setattr(pipelib, "check", of_a_cell)
+    one = X[:, :COLUMNS]
+    [line] = grade(copying(waits=False), one, expected=one).lines
+    assert "It is read at cell:7." in line

@@ -1,0 +1,521 @@
+"""A judge of schedules that knows no theory: it runs every interleaving of a small program.
+
+The model. A state is each thread's program counter, the asynchronous operations in flight, what was
+written ordinarily since the last fence, and each barrier's completed phases, arrivals and copies
+still to land. From the first state all states are visited, each once. A move is one op of one
+thread, or one load that lands. What is bad is told of a state, never derived from an order of
+events: there is no happens-before here, no clock, and nothing shared with
+`pipelib.schedule.checking`.
+
+==================  ================================================================================
+kind                the state, or the move, that is told
+==================  ================================================================================
+race                two accesses are in progress at once that overlap, and one writes. In progress
+                    are: what is in flight, and each access that is a thread's next op. Exempt: two
+                    products of one thread's queue; the writes of two reductions into GMEM; two
+                    copies that add registers to SMEM; two atomic accesses. Also a scope with SMEM
+                    begins whose thread has a product in flight, the scope of whose operands has
+                    ended
+deadlock            no move is left, and a thread is not at its end
+barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
+                    about to arrive where the phase takes one more (chance decides whose arrival
+                    counts in which phase); a wait whose phase is complete and the next one too
+                    (the parity reads as not complete); a load in flight or a phase partly arrived
+                    where the barrier's scope, or the program, ends
+uninitialized-read  a read of SMEM, or of GMEM that is no input, which no write has reached
+missing-commit      an asynchronous op begins on SMEM that has been written ordinarily, by anyone,
+                    since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only
+lost-store          a store has not read its SMEM where its thread ends or, that memory's scope
+                    having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
+                    nothing is ever read, nor written over ordinarily by the same thread
+==================  ================================================================================
+
+Why "by anyone" is right for fences. Let A be the asynchronous op and W the write, ordered before A.
+If a fence is ordered after W and before A, it lies between them in each interleaving. If none is,
+run first all that comes before the fences that must precede A (W is not among it), then W and the
+rest of what precedes A, then A: in this interleaving no fence lies between, and it is visited.
+
+What is left out, since the rest covers it:
+
+- a store or a product ends when its thread waits for it, not sooner: sooner only ends an access
+  sooner, and no barrier hears of it;
+- where a thread's next op concerns no one else (a commit_group; an access that conflicts with no op
+  of another thread and no asynchronous op), it is the only move: it commutes with all others;
+- an unread ordinary write is looked for in one run only: without a race, every run has the same
+  flow of data; with a race it is not told.
+
+Where a path has a misused barrier it ends there. Not covered: what `opaque`, `test`, `prefetch`,
+`registers` and `compute` do (nothing), products in flight when a thread ends, memory that scopes of
+different threads have in turn. Source: the semantics in `program.py`, PTX's mbarrier.
+"""
+
+import bisect
+import functools
+import itertools
+import math
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from pipelib.schedule.program import Buffer, Op, Program, Region
+
+LIMIT = 200_000
+NOTHING = ("opaque", "test", "prefetch", "registers", "compute")
+LOCAL = ("commit_group", "scope_begin")
+ORDINARY = ("read", "write", "acc_init", "acc_write")
+FLYING = ("load", "store", "wgmma")
+READERS = ("read", "acc_read", *FLYING)
+
+
+class Bad(NamedTuple):
+    """Something bad that can happen, and the places (thread, index of the op) concerned."""
+
+    kind: str
+    places: tuple[tuple[int, int], ...]
+
+
+class Outcome(NamedTuple):
+    """All that can go wrong in a program, and how many states it has."""
+
+    bad: frozenset[Bad]
+    states: int
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(bad.kind for bad in self.bad)
+
+
+class TooLarge(Exception):
+    """The program has more states than the limit."""
+
+
+class State(NamedTuple):
+    """`flying` and `writing` (stores that have read), `pending` writes: bits by op.
+
+    `barriers` has for each barrier its completed phases, the arrivals in this one and the copies
+    that this one still expects.
+    """
+
+    counters: tuple[int, ...]
+    flying: int
+    writing: int
+    pending: int
+    barriers: tuple[tuple[int, int, int], ...]
+
+
+def explore(program: Program, limit: int = LIMIT) -> Outcome:
+    """What can go wrong in any interleaving; TooLarge if there are more than `limit` states."""
+    return _Explorer(program, limit).outcome()
+
+
+class _Cells:
+    """Cuts buffers into boxes that each region has wholly or not at all; a bit for each box."""
+
+    def __init__(self, program: Program):
+        cuts: dict[tuple[int, int], set[int]] = {}
+        for op in itertools.chain(*program.threads):
+            for region in op.reads + op.writes:
+                for axis, (start, stop) in enumerate(region.box):
+                    cuts.setdefault((region.buffer, axis), set()).update((start, stop))
+        self.cuts = {key: sorted(found) for key, found in cuts.items()}
+        self.first, self.count, self.buffer_masks = {}, 0, {}
+        for buffer in program.buffers:
+            sizes = self._sizes(buffer.id, len(buffer.shape))
+            self.first[buffer.id] = self.count
+            self.buffer_masks[buffer.id] = ((1 << math.prod(sizes)) - 1) << self.count
+            self.count += math.prod(sizes)
+
+    def _sizes(self, buffer: int, rank: int) -> list[int]:
+        return [max(len(self.cuts.get((buffer, axis), ())) - 1, 1) for axis in range(rank)]
+
+    def mask(self, regions: tuple[Region, ...]) -> int:
+        found = 0
+        for region in regions:
+            buffer = region.buffer
+            sizes = self._sizes(buffer, len(region.box))
+            spans = []
+            for axis, (start, stop) in enumerate(region.box):
+                cuts = self.cuts[buffer, axis]
+                spans.append(range(bisect.bisect(cuts, start) - 1, bisect.bisect(cuts, stop) - 1))
+            for cell in itertools.product(*spans):
+                flat = 0
+                for index, size in zip(cell, sizes):
+                    flat = flat * size + index
+                found |= 1 << (self.first[buffer] + flat)
+        return found
+
+
+class _Explorer:
+    """The program in bits, and the visit of its states."""
+
+    def __init__(self, program: Program, limit: int):
+        self.program, self.limit, self.bad = program, limit, set()
+        self.ops: list[Op] = []
+        self.places: list[tuple[int, int]] = []
+        self.threads: list[list[int]] = []
+        for thread, ops in enumerate(program.threads):
+            found = []
+            for index, op in enumerate(ops):
+                if op.kind not in NOTHING:
+                    found.append(len(self.ops))
+                    self.ops.append(op)
+                    self.places.append((thread, index))
+            self.threads.append(found)
+        self.per_block = len(program.threads) // program.blocks
+        self._memory()
+        self._conflicts()
+        self._synchronisation()
+
+    # The program in bits.
+
+    def _memory(self) -> None:
+        cells = _Cells(self.program)
+        self.reads = [cells.mask(op.reads) for op in self.ops]
+        self.writes = [cells.mask(op.writes) for op in self.ops]
+        self.given = self.shared_memory = 0
+        self.of_scope: dict[int, int] = {}
+        for buffer in self.program.buffers:
+            mask = cells.buffer_masks[buffer.id]
+            if buffer.space == "smem":
+                self.shared_memory |= mask
+            elif buffer.role.startswith("in") or _is_of_zeros(buffer):
+                self.given |= mask
+            if buffer.scope_id is not None:
+                self.of_scope[buffer.scope_id] = self.of_scope.get(buffer.scope_id, 0) | mask
+
+    def _conflicts(self) -> None:
+        """For each op the others that conflict with it; and those whose write to GMEM does."""
+        readers, writers = self._by_cell(self.reads), self._by_cell(self.writes)
+        of = lambda holds: sum(1 << i for i, op in enumerate(self.ops) if holds(op))
+        stores, reductions = of(lambda op: op.kind == "store"), of(_reduces)
+        atomics, additions = of(_is_atomic), of(_adds_registers)
+        flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
+        own = [sum(1 << i for i in ops) for ops in self.threads]
+        self.conflicts, self.late_conflicts, self.is_local = [], [], []
+        for i, op in enumerate(self.ops):
+            exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
+            exempt |= atomics if _is_atomic(op) else 0
+            exempt |= additions if _adds_registers(op) else 0
+            to_writes = _union(writers[cell] for cell in _bits(self.reads[i]))
+            to_writes |= _union(writers[cell] for cell in _bits(self.writes[i])) & ~(
+                reductions if _reduces(op) else 0
+            )
+            to_reads = _union(readers[cell] for cell in _bits(self.writes[i]))
+            self.conflicts.append((to_reads | to_writes) & ~exempt)
+            self.late_conflicts.append(to_writes & stores & ~exempt)
+            alone = not self.conflicts[i] & (flying | ~own[op.thread])
+            harmless = op.kind in LOCAL and not (op.kind == "scope_begin" and op.shared)
+            # What an atomic access reads depends on the others', so its order with them matters.
+            is_alone = op.kind in ORDINARY and alone and not _is_atomic(op)
+            self.is_local.append(harmless or is_alone)
+        self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
+
+    def _by_cell(self, masks: list[int]) -> dict[int, int]:
+        """For each cell, the ops whose mask has it."""
+        found: dict[int, int] = defaultdict(int)
+        for i, mask in enumerate(masks):
+            for cell in _bits(mask):
+                found[cell] |= 1 << i
+        return found
+
+    def _synchronisation(self) -> None:
+        """Barriers' numbers, what a wait for copies or products ends, where scopes end."""
+        self.place, self.arrivals, self.barrier_scope = {}, [], []
+        for barrier in self.program.barriers:
+            for index in range(barrier.count):
+                self.place[barrier.id, index] = len(self.arrivals)
+                self.arrivals.append(barrier.arrivals)
+                self.barrier_scope.append(barrier.scope_id)
+        self.arrives_at = [tuple(self._arrives_at(op)) for op in self.ops]
+        self.ends = [0] * len(self.ops)
+        self.scope_ends: dict[int, list[int]] = {}
+        self.begins: dict[tuple[int, int], int] = {}
+        for thread, ops in enumerate(self.threads):
+            groups, open_group, products = [], 0, []
+            for counter, i in enumerate(ops):
+                op = self.ops[i]
+                if op.kind == "store":
+                    open_group |= 1 << i
+                elif op.kind == "commit_group":
+                    groups.append(open_group)
+                    open_group = 0
+                elif op.kind == "wait_store":
+                    self.ends[i] = sum(groups[: max(len(groups) - op.pending, 0)])
+                elif op.kind == "wgmma":
+                    products.append(1 << i)
+                elif op.kind in ("wgmma_wait", "acc_read"):
+                    self.ends[i] = sum(products[: max(len(products) - op.pending, 0)])
+                elif op.kind == "scope_begin":
+                    self.begins[thread, op.scope_id] = counter
+                elif op.kind == "scope_end":
+                    self.scope_ends.setdefault(op.scope_id, []).append(i)
+
+    def _arrives_at(self, op: Op) -> Iterator[int]:
+        """The barriers that an op arrives on."""
+        if op.kind in ("arrive", "load") and op.barrier is not None:
+            peers = self.program.barriers[op.barrier].peers if op.kind == "arrive" else ()
+            for peer in peers or (op.barrier,):
+                yield self.place[peer, op.index]
+
+    # The visit.
+
+    def outcome(self) -> Outcome:
+        first = State(
+            (0,) * len(self.threads), 0, 0, 0, ((0, 0, 0),) * len(self.arrivals)
+        )  # fmt: skip
+        seen, stack = {first}, [first]
+        while stack:
+            state = stack.pop()
+            self._tell_races(state)
+            self._tell_exchanged_arrivals(state)
+            following = list(self._following(state))
+            for new in following:
+                if new is not None and new not in seen:
+                    seen.add(new)
+                    stack.append(new)
+            if not following:
+                self._tell_end(state)
+            if len(seen) > self.limit:
+                raise TooLarge(
+                    f"{self.program.name} has more than {self.limit} states: explore a smaller one."
+                )
+        kinds = {bad.kind for bad in self.bad}
+        if not kinds & {"race", "deadlock", "barrier-misuse"}:
+            self._tell_unread(first)
+        return Outcome(frozenset(self.bad), len(seen))
+
+    def _tell(self, kind: str, *ops: int) -> None:
+        self.bad.add(Bad(kind, tuple(sorted(self.places[i] for i in ops))))
+
+    def _next(self, state: State, thread: int) -> int | None:
+        ops, counter = self.threads[thread], state.counters[thread]
+        return ops[counter] if counter < len(ops) else None
+
+    def _tell_races(self, state: State) -> None:
+        active = [i for i in map(self._next, itertools.repeat(state), range(len(self.threads)))
+                  if i is not None and self.ops[i].kind in ORDINARY]  # fmt: skip
+        active += _bits(state.flying)
+        mask = state.flying | sum(1 << i for i in active if not state.flying >> i & 1)
+        for i in active:
+            hits = self.conflicts[i] & mask | self.late_conflicts[i] & state.writing
+            for other in _bits(hits):
+                self._tell("race", i, other)
+        for i in _bits(state.writing):
+            for other in _bits(self.late_conflicts[i] & state.writing):
+                self._tell("race", i, other)
+
+    def _tell_exchanged_arrivals(self, state: State) -> None:
+        arriving: dict[int, list[int]] = {}
+        for thread in range(len(self.threads)):
+            i = self._next(state, thread)
+            if i is not None:
+                for place in self.arrives_at[i]:
+                    arriving.setdefault(place, []).append(i)
+        for place, ops in arriving.items():
+            if len(ops) > 1 and state.barriers[place][1] == self.arrivals[place] - 1:
+                self._tell("barrier-misuse", *ops)
+
+    def _tell_end(self, state: State) -> None:
+        stuck = [i for t in range(len(self.threads)) if (i := self._next(state, t)) is not None]
+        if stuck:
+            self._tell("deadlock", *stuck)
+
+    def _following(self, state: State) -> Iterator[State | None]:
+        """The states one move away; None for a move that misuses a barrier."""
+        moves = [(t, i) for t in range(len(self.threads))
+                 if (i := self._next(state, t)) is not None]  # fmt: skip
+        for thread, i in moves:
+            if self.is_local[i]:
+                yield self._moved(state, thread, i)
+                return
+        for thread, i in moves:
+            if self._is_enabled(state, i):
+                yield self._moved(state, thread, i)
+        for i in _bits(state.flying):
+            if self.ops[i].kind == "load":
+                yield self._landed(state, i)
+
+    def _is_enabled(self, state: State, i: int) -> bool:
+        op = self.ops[i]
+        if op.kind == "wait":
+            return state.barriers[self.place[op.barrier, op.index]][0] > op.phase
+        if op.kind == "scope_begin" and op.shared:
+            first = op.thread // self.per_block * self.per_block
+            return all(state.counters[t] >= self.begins.get((t, op.scope_id), math.inf)
+                       for t in range(first, first + self.per_block))  # fmt: skip
+        return True
+
+    def _moved(self, state: State, thread: int, i: int) -> State | None:
+        """The state after an op of a thread."""
+        op, bit = self.ops[i], 1 << i
+        counters, flying, writing, pending, barriers = state
+        if op.kind == "wait" and barriers[self.place[op.barrier, op.index]][0] > op.phase + 1:
+            self._tell("barrier-misuse", i)
+            return None
+        barriers = self._arrived(barriers, i)
+        if barriers is None:
+            return None
+        ended = self.ends[i]
+        writing = writing & ~ended if not op.read_only else writing | flying & ended
+        flying &= ~ended
+        if op.kind == "acc_read":
+            for other in _bits(self.conflicts[i] & flying):
+                self._tell("race", i, other)
+        if op.kind in READERS or op.reads:
+            self._tell_uninitialized(state, i)
+        if op.kind in FLYING:
+            self._tell_uncommitted(pending, i)
+            flying |= bit
+        elif op.kind == "fence":
+            pending &= self.to_gmem
+        elif op.kind == "write":
+            pending |= bit
+        counters = (*counters[:thread], counters[thread] + 1, *counters[thread + 1 :])
+        new = State(counters, flying, writing, pending, barriers)
+        if op.kind == "scope_begin" and self.of_scope.get(op.scope_id, 0) & self.shared_memory:
+            self._tell_taken(new, i)
+        elif op.kind == "scope_end" and all(
+            self._is_past(new, j) for j in self.scope_ends[op.scope_id]
+        ):
+            self._tell_left_over(new, op.scope_id)
+        if counters[thread] == len(self.threads[thread]):
+            self._tell_thread_end(new, thread)
+        return new
+
+    def _arrived(self, barriers, i: int):
+        """The barriers after what an op arrives on; None if it may not."""
+        op = self.ops[i]
+        for place in self.arrives_at[i]:
+            done, arrived, copies = barriers[place]
+            if arrived == self.arrivals[place]:
+                self._tell("barrier-misuse", i)
+                return None
+            copies += max(len(op.peers), 1) if op.kind == "load" else 0
+            barriers = self._counted(barriers, place, done, arrived + 1, copies)
+        return barriers
+
+    def _counted(self, barriers, place: int, done: int, arrived: int, copies: int):
+        """The barriers with these counts of one, which may complete its phase."""
+        if arrived == self.arrivals[place] and copies == 0:
+            done, arrived = done + 1, 0
+        return (*barriers[:place], (done, arrived, copies), *barriers[place + 1 :])
+
+    def _landed(self, state: State, i: int) -> State:
+        op, barriers = self.ops[i], state.barriers
+        if op.barrier is not None:
+            for peer in op.peers or (op.barrier,):
+                place = self.place[peer, op.index]
+                done, arrived, copies = barriers[place]
+                barriers = self._counted(barriers, place, done, arrived, copies - 1)
+        return state._replace(flying=state.flying & ~(1 << i), barriers=barriers)
+
+    # What is told of moves.
+
+    def _tell_uninitialized(self, state: State, i: int) -> None:
+        """All writes that are done have reached the memory."""
+        missing = self.reads[i] & ~self.given
+        if not missing:
+            return
+        for ops, counter in zip(self.threads, state.counters):
+            for done in ops[:counter]:
+                if not (state.flying | state.writing) >> done & 1:
+                    missing &= ~self.writes[done]
+        if missing:
+            self._tell("uninitialized-read", i)
+
+    def _tell_uncommitted(self, pending: int, i: int) -> None:
+        touched = self.reads[i] | self.writes[i]
+        for write in _bits(pending):
+            if self.writes[write] & touched:
+                self._tell("missing-commit", write, i)
+
+    def _tell_taken(self, state: State, begin: int) -> None:
+        """Where a thread's scope may take the memory of those that it has ended."""
+        thread = self.ops[begin].thread
+        done = self.threads[thread][: state.counters[thread]]
+        ended = {self.ops[i].scope_id for i in done if self.ops[i].kind == "scope_end"}
+        memory = sum(self.of_scope.get(n, 0) for n in ended) & self.shared_memory
+        for kind, what in (("lost-store", "store"), ("race", "wgmma")):
+            for late in self._unfinished(state, thread, what):
+                if self.reads[late] & memory:
+                    self._tell(kind, begin, late)
+
+    def _unfinished(self, state: State, thread: int, kind: str) -> list[int]:
+        """A thread's ops of a kind that may still read SMEM."""
+        own = (i for i in _bits(state.flying) if self.ops[i].thread == thread)
+        return [i for i in own if self.ops[i].kind == kind]
+
+    def _is_past(self, state: State, i: int) -> bool:
+        thread = self.ops[i].thread
+        return i in self.threads[thread][: state.counters[thread]]
+
+    def _tell_thread_end(self, state: State, thread: int) -> None:
+        for store in self._unfinished(state, thread, "store"):
+            self._tell("lost-store", store)
+        if all(self._next(state, t) is None for t in range(len(self.threads))):
+            self._tell_left_over(state, None)
+
+    def _tell_left_over(self, state: State, scope: int | None) -> None:
+        """Where a scope's barriers cease: loads in flight to them, and phases partly arrived."""
+        for i in _bits(state.flying):
+            op = self.ops[i]
+            on = self.program.barriers[op.barrier] if op.barrier is not None else None
+            if op.kind == "load" and on is not None and on.scope_id == scope:
+                self._tell("barrier-misuse", i)
+        for place, (_, arrived, _) in enumerate(state.barriers):
+            if arrived and self.barrier_scope[place] == scope:
+                on = [i for i, places in enumerate(self.arrives_at) if place in places]
+                self._tell("barrier-misuse", *on[-1:])
+
+    def _tell_unread(self, state: State) -> None:
+        """Runs the program once, and looks whose writes are read."""
+        owner: dict[int, int] = {}
+        useful, written = set(), set()
+        while new := next((new for new in self._following(state) if new is not None), None):
+            for thread, (before, after) in enumerate(zip(state.counters, new.counters)):
+                if before == after:
+                    continue
+                i = self._next(state, thread)
+                useful |= {owner.get(cell) for cell in _bits(self.reads[i])}
+                for cell in _bits(self.writes[i] & self.shared_memory):
+                    old, owner[cell] = owner.get(cell), i
+                    if old is not None and self._is_meant(old, i):
+                        useful.add(old)
+                    written.add(i)
+            state = new
+        for i in written - useful:
+            if self.ops[i].kind == "write":
+                self._tell("lost-store", i)
+
+    def _is_meant(self, old: int, new: int) -> bool:
+        """Whether a thread writes over what it wrote itself."""
+        return self.ops[new].kind == "write" and self.ops[new].thread == self.ops[old].thread
+
+
+def _union(masks: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, masks, 0)
+
+
+def _reduces(op: Op) -> bool:
+    return op.kind == "store" and bool(op.combines)
+
+
+def _adds_registers(op: Op) -> bool:
+    return op.kind == "load" and bool(op.combines)
+
+
+def _is_atomic(op: Op) -> bool:
+    return op.kind == "write" and bool(op.combines)
+
+
+def _is_of_zeros(buffer: Buffer) -> bool:
+    return buffer.space == "acc" and buffer.scope_id is not None
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

@@ -1,0 +1,65 @@
+"""Kernels that were not written for the tracer: the emitters' contract, and JAX's own."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
+
+import pipelib
+from pipelib.schedule import Program
+from tests.schedule import corpus
+from tests.schedule.kernels import like
+
+CLEAN, SUSPECT = corpus.clean(), corpus.suspect()
+KERNELS = CLEAN + SUSPECT
+
+
+def named(kernels):
+    return pytest.mark.parametrize("kernel", kernels, ids=[kernel.name for kernel in kernels])
+
+
+@named(CLEAN)
+def test_a_right_kernel_has_no_finding(kernel):
+    """Not even by the letter of PTX, if pipelib emitted it: its fence is there."""
+    program = kernel.trace()
+    is_sound(program)
+    by_upstream = "upstream" in kernel.name or kernel.name.startswith("jax/")
+    report = pipelib.check(program, strict=not by_upstream)
+    assert report.ok, str(report)
+
+
+@named(SUSPECT)
+def test_what_is_wrong_with_a_kernel_of_jax_s_is_found(kernel):
+    program = kernel.trace()
+    is_sound(program)
+    found, (kind, words) = pipelib.check(program), kernel.doubt
+    assert {finding.kind for finding in found} == {kind}, str(found)
+    assert all(words in finding.cause for finding in found)
+
+
+def is_sound(program):
+    """Regions lie in their buffers, or are a copy's in GMEM, which is clipped; every op says where
+    it was written; JSON keeps it all.
+    """
+    assert not program.truncated
+    for op in (op for ops in program.threads for op in ops):
+        assert op.line is not None or op.kind.startswith("scope_")
+        for region in op.reads + op.writes:
+            buffer = program.buffers[region.buffer]
+            may_reach = op.kind.is_copy and buffer.space == "gmem"
+            for (a, b), n in zip(region.box, buffer.shape, strict=True):
+                assert 0 <= a <= b and (b <= n or may_reach)
+    assert Program.from_json(program.to_json()) == program
+
+
+def test_names_are_unique():
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+
+
+def test_upstream_s_ragged_dot_wants_its_group_sizes():
+    options = dict(block_m=64, block_n=64, block_k=64, max_concurrent_steps=2, grid_block_n=2)
+    call = lambda a, b, sizes: ragged_dot_mgpu.ragged_dot(a, b, group_sizes=sizes, **options)
+    args = like(256, 128), like(2, 128, 128)
+    assert pipelib.trace(call, *args, np.array([100, 156], np.int32)).threads[0]
+    with pytest.raises(ValueError, match="depends on what a tensor holds"):
+        pipelib.trace(call, *args, like(2, dtype=jnp.int32))

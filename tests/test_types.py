@@ -1,0 +1,79 @@
+"""What a type checker says of code that uses pipelib: right code passes, wrong code does not."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+CHECKER = shutil.which(ROOT / ".venv-lint" / "bin" / "basedpyright") or shutil.which("basedpyright")
+needs_checker = pytest.mark.skipif(
+    CHECKER is None, reason="no basedpyright here: `make lint` makes .venv-lint, which has it"
+)
+
+# What the README's examples take as given.
+GIVEN = """
+import jax
+import jax.numpy as jnp
+
+import pipelib
+from kernel import plus_one
+
+x = q = k = v = w = bias = scale = jnp.ones((64, 64))
+"""
+PROGRAM = "import pipelib\np = pipelib.trace(lambda: None)\n"
+# Code after PROGRAM, and the rule that it breaks.
+WRONG = {
+    "simulate(p, 3)": ("pipelib.simulate(p, 3)\n", "reportArgumentType"),
+    "nope": ("pipelib.nope\n", "reportAttributeAccessIssue"),
+    "simulate without a machine": ("pipelib.simulate(p)\n", "reportCallIssue"),
+    "check of a function": ("pipelib.check(lambda: None)\n", "reportArgumentType"),
+    "cycles of a report": ("pipelib.check(p).cycles\n", "reportAttributeAccessIssue"),
+    "player of a program": ("p.player()\n", "reportAttributeAccessIssue"),
+}
+RIGHT = PROGRAM + "cycles: float = pipelib.simulate(p, pipelib.H200).cycles\n"
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory):
+    """The rules that each file breaks, by its name, and what is said; all from one call."""
+    folder = tmp_path_factory.mktemp("types")
+    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    files = {"kernel": program, "right": RIGHT}
+    for i, block in enumerate(re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)):
+        code = re.findall(r"^(?:>>>|\.\.\.) (.*)$", block, re.MULTILINE)
+        files[f"readme_{i}"] = GIVEN + "\n".join(code) + "\n"
+    files |= {name: PROGRAM + code for name, (code, _) in WRONG.items()}
+    paths = {}
+    for name, text in files.items():
+        paths[name] = folder / f"{re.sub(r'\W', '_', name)}.py"
+        paths[name].write_text(text, "utf-8")
+    settings = {"extraPaths": [str(ROOT)], "typeCheckingMode": "standard"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    python = pathlib.Path(CHECKER).with_name("python")
+    done = subprocess.run(
+        [CHECKER, "--outputjson", "--pythonpath", str(python), "--project", str(folder)],
+        capture_output=True, text=True, cwd=folder,
+    )  # fmt: skip
+    found = {name: [] for name in files}
+    names = {path.name: name for name, path in paths.items()}
+    for each in json.loads(done.stdout)["generalDiagnostics"]:
+        found[names[pathlib.Path(each["file"]).name]].append((each["rule"], each["message"]))
+    return found
+
+
+@needs_checker
+def test_the_readme_s_examples_and_right_code_have_no_errors(errors):
+    right = errors.keys() - WRONG
+    assert {"kernel", "right", "readme_0", "readme_1"} == right
+    assert [(name, errors[name]) for name in right if errors[name]] == []
+
+
+@needs_checker
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_code_has_one_error(errors, name):
+    assert [rule for rule, _ in errors[name]] == [WRONG[name][1]]

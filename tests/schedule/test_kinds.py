@@ -9,7 +9,7 @@ from pipelib.schedule import H200, check, program, simulate
 from pipelib.schedule.checking import order
 from pipelib.schedule.drawing import picture
 from pipelib.schedule.program import Engine, Kind, Op, Program, Region
-from pipelib.schedule.simulating import simulate as simulating
+from pipelib.schedule.simulating import operations
 from pipelib.schedule.timeline import ENGINES, Span, SpanKind
 from tests.schedule import build
 
@@ -61,7 +61,7 @@ LOADED = build.program([build.load(0, 0), build.wait(build.PRODUCED), build.read
 
 @pytest.mark.parametrize(
     ("module", "use"),
-    [(order, check), (simulating, lambda program: simulate(program, H200))],
+    [(order, check), (operations, lambda program: simulate(program, H200))],
     ids=["order", "simulation"],
 )
 def test_a_kind_that_a_reader_does_not_know_is_an_error(module, use):

@@ -1,0 +1,54 @@
+"""Events: which thread goes next.
+
+The algorithm. A heap has each thread that can go on, with the time at which it does. The earliest
+goes first, of equal ones the one with the lowest number, so a program has one timeline. A thread
+does its ops one after another for as long as no other thread is earlier. A thread that waits for
+others is not in the heap until one of them resumes it. Source: the event-scheduling method of
+discrete-event simulation.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+
+from pipelib.schedule.program import Kind, Op
+from pipelib.schedule.simulating.threads import Thread
+
+# Takes the thread, the op and the time; gives when the thread goes on, None if that is not known.
+Handler = Callable[[Thread, Op, float], float | None]
+
+
+class Events:
+    """The threads by the time at which they go on; `waiting` has the numbers of those that wait."""
+
+    def __init__(self, threads: Sequence[Thread]) -> None:
+        self.threads = threads
+        self.waiting: set[int] = set()
+        self._heap = [(0.0, thread.number) for thread in threads]
+
+    def run(self, handlers: Mapping[Kind, Handler]) -> None:
+        """Does the ops of all threads until none can go on."""
+        heapq.heapify(self._heap)
+        while self._heap:
+            now, number = heapq.heappop(self._heap)
+            self._advance(self.threads[number], now, handlers)
+
+    def _advance(self, thread: Thread, now: float, handlers: Mapping[Kind, Handler]) -> None:
+        """Does the thread's ops for as long as no other thread is earlier."""
+        heap, ops, number = self._heap, thread.ops, thread.number
+        while thread.at < len(ops):
+            if heap and (now, number) > heap[0]:
+                heapq.heappush(heap, (now, number))
+                return
+            op = ops[thread.at]
+            thread.since = now
+            end = handlers[op.kind](thread, op, now)
+            if end is None:
+                self.waiting.add(number)
+                return
+            now, thread.at = end, thread.at + 1
+
+    def resume(self, thread: Thread, end: float) -> None:
+        """Lets a thread that waits at an op go on with the next op at `end`, in cycles."""
+        self.waiting.discard(thread.number)
+        thread.at += 1
+        heapq.heappush(self._heap, (end, thread.number))

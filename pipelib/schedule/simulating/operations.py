@@ -1,0 +1,278 @@
+"""Operations: what an op of each kind does to the machine, and when its thread goes on.
+
+=====================  =============================================================================
+kind                   what it does
+=====================  =============================================================================
+load, prefetch, store  the thread issues it; its bytes then move through the GMEM port. A load lands
+                       a latency later, during which the port is free, and arrives on its barrier; a
+                       store ends a latency later
+commit_group           closes the group of stores
+wait_store             the thread goes on when the group's stores have been read, or written
+arrive                 the thread takes a fixed time, and its arrival counts when that ends
+wait                   the thread goes on `wake` after the phase's end, and no earlier than `wait`
+                       after it came
+test, fence            a fixed time of the thread
+read, write            GMEM: the port, for a read also a load's latency. SMEM: its wavefronts, then
+                       a fixed time of the thread
+compute                the ALU
+wgmma                  the thread issues it; the tensor core works
+wgmma_wait, acc_read   the thread goes on `wgmma_latency` after the product's end
+scope_begin            threads that begin a shared scope meet: they go on a fixed time after the
+                       last of them came
+acc_init, acc_write,   nothing that takes time
+registers, scope_end,
+opaque
+=====================  =============================================================================
+
+`Machine` has the fixed times. Not covered: distributed shared memory's cost (an arrival on a peer's
+barrier costs as one's own); `opaque` ops, whose number is only counted.
+"""
+
+from collections import defaultdict
+from typing import assert_never
+
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Kind, Op, Program
+from pipelib.schedule.simulating.barriers import Barriers
+from pipelib.schedule.simulating.costs import Costs
+from pipelib.schedule.simulating.events import Events, Handler
+from pipelib.schedule.simulating.recorder import Recorder
+from pipelib.schedule.simulating.threads import Done, Group, Thread
+from pipelib.schedule.timeline import SpanKind
+
+
+class Operations:
+    """What ops of each kind do: `handlers` has the function for each.
+
+    `opaque` counts the opaque ops; `barriers` has the barriers' state.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        l2_hits: float,
+        events: Events,
+        recorder: Recorder,
+    ) -> None:
+        self.program, self.machine, self.l2_hits = program, machine, l2_hits
+        self.events, self.costs = events, Costs(program, machine)
+        self.span = recorder.span
+        self.barriers = Barriers(program, self._release)
+        self.per_block = len(program.threads) // program.blocks
+        self.opaque = 0
+        self._meets: defaultdict[tuple[int, int, int | None], list[Thread]] = defaultdict(list)
+        self.handlers: dict[Kind, Handler] = {kind: self._handler(kind) for kind in Kind}
+
+    def _handler(self, kind: Kind) -> Handler:
+        """The function for ops of this kind."""
+        match kind:
+            case Kind.LOAD:
+                return self.load
+            case Kind.STORE:
+                return self.store
+            case Kind.PREFETCH:
+                return self.prefetch
+            case Kind.COMMIT_GROUP:
+                return self.commit_group
+            case Kind.WAIT_STORE:
+                return self.wait_store
+            case Kind.ARRIVE:
+                return self.arrive
+            case Kind.WAIT:
+                return self.wait
+            case Kind.TEST:
+                return self.test
+            case Kind.READ | Kind.WRITE:
+                return self.access
+            case Kind.COMPUTE:
+                return self.compute
+            case Kind.WGMMA:
+                return self.wgmma
+            case Kind.WGMMA_WAIT | Kind.ACC_READ:
+                return self.wgmma_wait
+            case Kind.FENCE:
+                return self.fence
+            case Kind.SCOPE_BEGIN:
+                return self.scope_begin
+            case Kind.OPAQUE:
+                return self.count_opaque
+            case Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END:
+                return self.nothing
+            case _:
+                assert_never(kind)
+
+    # The thread alone.
+
+    def issue(self, thread: Thread, op: Op, now: float, cycles: float) -> float:
+        """Takes a fixed time of the thread."""
+        self.span(thread, op, SpanKind.ISSUE, now, now + cycles)
+        return now + cycles
+
+    def nothing(self, thread: Thread, op: Op, now: float) -> float:
+        """Takes no time."""
+        return now
+
+    def count_opaque(self, thread: Thread, op: Op, now: float) -> float:
+        """Takes no time, since how much it takes is not known."""
+        self.opaque += 1
+        return now
+
+    def fence(self, thread: Thread, op: Op, now: float) -> float:
+        """Takes a fixed time: `commit_smem`."""
+        return self.issue(thread, op, now, self.machine.fence_cycles)
+
+    def test(self, thread: Thread, op: Op, now: float) -> float:
+        """Takes as long as the shortest wait, and decides nothing."""
+        return self.issue(thread, op, now, self.machine.wait_cycles)
+
+    def access(self, thread: Thread, op: Op, now: float) -> float:
+        """An ordinary read or write, of GMEM through the port, of SMEM through its server."""
+        machine, buffers = self.machine, self.program.buffers
+        is_read = op.kind == Kind.READ
+        if any(buffers[region.buffer].space == "gmem" for region in op.reads + op.writes):
+            _, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
+            latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
+        else:
+            _, done = thread.sm.smem.take(now, self.costs.access(op))
+            latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
+        self.span(thread, op, SpanKind.ACCESS, now, done + latency)
+        return done + latency
+
+    def compute(self, thread: Thread, op: Op, now: float) -> float:
+        """Arithmetic in registers, on the ALU."""
+        _, done = thread.sm.alu.take(now, self.costs.arithmetic(op))
+        self.span(thread, op, SpanKind.COMPUTE, now, done)
+        return done
+
+    # Copies.
+
+    def load(self, thread: Thread, op: Op, now: float) -> float:
+        """Arrives on the load's barrier at once; its bytes land there, and at all peers, later."""
+        machine = self.machine
+        end = self.issue(thread, op, now, machine.load_issue_cycles)
+        start, moved = thread.sm.port.move(end, op.bytes, machine.sm_bytes_per_cycle)
+        landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
+        landing = Done(landed, self.span(thread, op, SpanKind.LOAD, start, landed))
+        if op.barrier is None:
+            return end
+        barriers, peers = self.barriers, op.peers or (op.barrier,)
+        own = barriers.at(thread.copy, op.barrier, op.index)
+        phase = own.arrived // own.needed
+        barriers.arrive(own, Done(end, landing.span), len(peers))
+        for peer in peers:
+            barriers.land(barriers.at(thread.copy, peer, op.index), phase, landing)
+        return end
+
+    def prefetch(self, thread: Thread, op: Op, now: float) -> float:
+        """Moves its bytes as a load does; nothing waits for them."""
+        end = self.issue(thread, op, now, self.machine.load_issue_cycles)
+        start, moved = thread.sm.port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
+        self.span(thread, op, SpanKind.LOAD, start, moved)
+        return end
+
+    def store(self, thread: Thread, op: Op, now: float) -> float:
+        """Has read its SMEM once the bytes moved, and has written GMEM a latency later."""
+        end = self.issue(thread, op, now, self.machine.store_issue_cycles)
+        start, moved = thread.sm.port.move(end, op.bytes, self.machine.store_bytes_per_cycle)
+        written = moved + self.machine.store_latency_cycles
+        span = self.span(thread, op, SpanKind.STORE, start, written)
+        thread.open.append(Group(Done(moved, span), Done(written, span)))
+        return end
+
+    def commit_group(self, thread: Thread, op: Op, now: float) -> float:
+        """Makes a group of the thread's stores until here, the earlier groups' too."""
+        nothing = Group(Done(now, None), Done(now, None))
+        thread.groups.append(Group.of(thread.groups[-1:] + thread.open or [nothing]))
+        thread.open = []
+        return now
+
+    def wait_store(self, thread: Thread, op: Op, now: float) -> float:
+        """Goes on when all groups but the last `pending` have been read, or written."""
+        last = -1 if op.pending is None else len(thread.groups) - op.pending - 1
+        if last < 0:
+            return now
+        group = thread.groups[last]
+        done = group.read if op.read_only else group.written
+        end = max(now, done.time)
+        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its stores", done.span)
+        return end
+
+    # The tensor core.
+
+    def wgmma(self, thread: Thread, op: Op, now: float) -> float:
+        """Starts a product."""
+        end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
+        start, stop = thread.sm.tensor_core.take(end, self.costs.product(op))
+        span = self.span(thread, op, SpanKind.WGMMA, start, stop)
+        thread.products.append(Done(stop, span))
+        return end
+
+    def wgmma_wait(self, thread: Thread, op: Op, now: float) -> float:
+        """Goes on when all products but the last `pending` are done."""
+        last = -1 if op.pending is None else len(thread.products) - op.pending - 1
+        if last < 0:
+            return now
+        done = thread.products[last]
+        end = max(now, done.time + self.machine.wgmma_latency_cycles)
+        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its products", done.span)
+        return end
+
+    # Between threads.
+
+    def arrive(self, thread: Thread, op: Op, now: float) -> float:
+        """Arrives on a barrier and its peers."""
+        end = now + self.machine.arrive_cycles
+        span = self.span(thread, op, SpanKind.ISSUE, now, end)
+        own, index = op.place
+        for peer in self.program.barriers[own].peers or (own,):
+            barrier = self.barriers.at(thread.copy, peer, index)
+            self.barriers.arrive(barrier, Done(end, span), 0)
+        return end
+
+    def wait(self, thread: Thread, op: Op, now: float) -> float | None:
+        """Goes on when a phase is over."""
+        barrier = self.barriers.at(thread.copy, *op.place)
+        phase = barrier.phases[op.phase]
+        if barrier.complete(op.phase):
+            end, cause = self._passed(thread, phase.last), phase.last.span
+            self.span(thread, op, SpanKind.WAIT, thread.since, end, self._on(op), cause)
+            return end
+        phase.waiters.append(thread)
+        return None
+
+    def scope_begin(self, thread: Thread, op: Op, now: float) -> float | None:
+        """Goes on when all threads of the block have begun the scope, if it is shared."""
+        if not op.shared or self.per_block == 1:
+            return now
+        place = thread.copy, thread.block, op.scope_id
+        here = self._meets[place]
+        here.append(thread)
+        if len(here) < self.per_block:
+            return None
+        del self._meets[place]
+        end = now + self.machine.meet_cycles
+        # The last to come waits for nobody: it releases the others.
+        text = "meets the other threads of the block"
+        last = self.span(thread, op, SpanKind.ISSUE, now, end, text)
+        for other in here[:-1]:
+            self._resume(other, end, last, "waits for the other threads of the block")
+        return end
+
+    def _release(self, thread: Thread, done: Done) -> None:
+        """Lets a thread go on that waits for a phase, which is now known to be over."""
+        self._resume(thread, self._passed(thread, done), done.span, self._on(thread.op))
+
+    def _resume(self, thread: Thread, end: float, cause: int | None, text: str) -> None:
+        """Ends a thread's wait."""
+        self.span(thread, thread.op, SpanKind.WAIT, thread.since, end, text, cause)
+        self.events.resume(thread, end)
+
+    def _passed(self, thread: Thread, done: Done) -> float:
+        """When a thread goes on that has waited for a phase since `thread.since`."""
+        machine = self.machine
+        return max(thread.since + machine.wait_cycles, done.time + machine.wake_cycles)
+
+    def _on(self, op: Op) -> str:
+        barrier, index = op.place
+        return f"waits on {self.program.barriers[barrier].name}[{index}], phase {op.phase}"

@@ -1,0 +1,71 @@
+"""Traffic: an SM's share of the card's bandwidth, and the fraction of loads that L2 has.
+
+GMEM's bandwidth. A byte comes from HBM or, with the probability `l2_hits`, from L2; stored bytes
+all go on to HBM. An SM's share is the lower of L2's for all bytes and HBM's for the rest: a mean
+over the kernel, not a cache. The GMEM port (`units.Port`) keeps to it on average. By default each
+byte of GMEM is fetched from HBM once for the whole grid and every further load of it hits: L2 at
+its best. A load lands when the last of its lines of 128 bytes does, each of which L2 has with the
+probability `l2_hits`: its latency is HBM's unless L2 has all of them.
+
+L2 gives more where SMs load the same at about the same time. Measured on an H200, the most that
+132 SMs get depends on who shares: blocks with consecutive numbers do gain by it, those that are far
+apart do not (the probes "shared ring ..."). A program is that of one block, which does not say who
+loads the same, so there are two rates: that of tiles of one's own, and, where every byte is loaded
+by two blocks or more, that of the pattern of a matrix product, in which half of what a block loads
+is its row's and half its column's.
+
+Not covered: which SMs share what they load, and what multicast spares L2; SMs that load all at once
+and then none; that a `prefetch` makes a later load hit.
+"""
+
+import math
+
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Kind, Op, Program
+
+
+def best_l2_hits(program: Program) -> float:
+    """One minus the least fraction of the grid's loaded bytes that must come from HBM."""
+    total = _loaded(program) * max(1, math.prod(program.grid))
+    return max(0.0, 1.0 - _array_bytes(program) / total) if total else 0.0
+
+
+def share_of_sm(program: Program, machine: Machine, copies: int, l2_hits: float) -> float:
+    """The bytes a cycle that an SM with `copies` blocks gets on average while all SMs do the same.
+
+    Grids of fewer blocks than the card has room for leave SMs idle, and the others get more.
+    """
+    blocks = max(1, math.prod(program.grid)) * program.blocks
+    active = min(machine.sms, -(-blocks // copies))
+    return machine.gmem_bytes_per_cycle(
+        active, _hbm_fraction(program, l2_hits), _is_shared(program)
+    )
+
+
+def _hbm_fraction(program: Program, l2_hits: float) -> float:
+    """The fraction of all bytes moved that HBM moves."""
+    stored = sum(op.bytes for ops in program.threads for op in ops if op.kind == Kind.STORE)
+    loaded = _loaded(program)
+    moved = loaded + stored
+    return ((1 - l2_hits) * loaded + stored) / moved if moved else 1 - l2_hits
+
+
+def _is_shared(program: Program) -> bool:
+    """Whether at least two blocks of the grid load each byte, on average."""
+    mine = {op.reads: op.bytes for op in _loads(program)}
+    return sum(mine.values()) * math.prod(program.grid) >= 2 * _array_bytes(program) > 0
+
+
+def _array_bytes(program: Program) -> int:
+    """The bytes of the arrays that are loaded from."""
+    arrays = {region.buffer for op in _loads(program) for region in op.reads}
+    return sum(b.bytes for b in program.buffers if b.id in arrays and b.space == "gmem")
+
+
+def _loaded(program: Program) -> int:
+    """The bytes that the program loads, each as often as it loads it."""
+    return sum(op.bytes for op in _loads(program))
+
+
+def _loads(program: Program) -> list[Op]:
+    return [op for ops in program.threads for op in ops if op.kind == Kind.LOAD]

@@ -1,0 +1,69 @@
+"""Calls of code that the trace does not look into: the device's own, and whole kernels.
+
+Each function takes the compiler and an equation of one kind of primitive, and returns its step.
+"""
+
+from typing import Any
+
+from pipelib.schedule.program import Kind
+from pipelib.schedule.tracing.code import Compiler, Step, is_ref
+from pipelib.schedule.tracing.source import UNKNOWN, line_of_function
+from pipelib.schedule.tracing.state import OPAQUE
+
+
+def opaque(compiler: Compiler, eqn: Any) -> Step:
+    """Code that only the device understands: it may read and write all of each ref it is given."""
+    refs = [compiler.slot(atom) for atom in eqn.invars if is_ref(atom)]
+    name = getattr(eqn.params.get("mgpu_fn"), "__name__", None) or eqn.primitive.name
+    emit = compiler.emitter(Kind.OPAQUE, eqn, function=name)
+    outs = list(map(compiler.slot, eqn.outvars))
+
+    def step(thread, env):
+        found = [env[slot] for slot in refs]
+        regions = tuple(ref.whole for ref in found if ref.space not in ("barrier", "regs"))
+        for ref in found:
+            ref.value = OPAQUE
+        for slot in outs:
+            env[slot] = OPAQUE
+        emit(thread, regions, regions)
+
+    return step
+
+
+def kernel(compiler: Compiler, eqn: Any) -> Step:
+    """A kernel that the host calls: noted with its operands, and traced later."""
+    inputs = list(map(compiler.slot, eqn.invars))
+    list(map(compiler.slot, eqn.outvars))
+
+    def step(thread, env):
+        if thread.cluster is not None:
+            line = compiler.line(eqn) or UNKNOWN
+            raise NotImplementedError(
+                f"{line}: a kernel within a kernel, as plgpu.warp_map makes one, is not traced,"
+                " since a program is that of whole Pallas threads: call it on the host, or write"
+                " its body where it is called."
+            )
+        thread.kernels.append((eqn, [env[slot] for slot in inputs]))
+
+    return step
+
+
+def pallas_call(compiler: Compiler, eqn: Any) -> Step:
+    """Refuses a `pl.pallas_call`, which is for another compiler than Mosaic GPU."""
+    params = eqn.params.get("compiler_params")
+    module = type(params).__module__
+    names = {"mosaic_gpu": "Mosaic GPU", "mosaic": "a TPU", "triton": "Triton"}
+    backend = next((name for part, name in names.items() if part in module), module)
+    said = f"with compiler_params for {backend}"
+    said = said if params is not None else "without compiler_params, which is Triton's on a GPU,"
+    # A call that is traced as it is has no frame of the caller's: its kernel was written somewhere.
+    line = compiler.line(eqn) or line_of_function(eqn.params["jaxpr"].debug_info) or UNKNOWN
+
+    def step(thread, env):
+        raise NotImplementedError(
+            f"{line}: a pl.pallas_call {said} is not traced, since the JAX that is"
+            " installed compiles none by Mosaic GPU: what was expected is a kernel that was made by"
+            " plgpu.kernel."
+        )
+
+    return step

@@ -1,0 +1,45 @@
+"""What the equation of a kernel says: its mesh, its arguments, how Mosaic GPU compiles it."""
+
+from typing import Any
+
+from pipelib.schedule.tracing.code import is_ref
+from pipelib.schedule.tracing.source import argument_names
+from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
+
+
+def mesh_of(params: dict) -> Any:
+    """The mesh of a kernel's blocks and threads; ValueError if Mosaic GPU has no such mesh."""
+    mesh = params["meshes"][0]
+    if len(params["meshes"]) != 1 or not hasattr(mesh, "cluster"):
+        raise ValueError(
+            f"The kernel {params['name']!r} runs on {type(mesh).__name__}s, not on one mesh of"
+            " Mosaic GPU: pass one that was made by plgpu.kernel."
+        )
+    return mesh
+
+
+def infers_tiles(eqn: Any) -> bool:
+    """Whether Mosaic GPU infers where shared memory has its elements, as it does by default."""
+    semantics = getattr(eqn.params.get("compiler_params"), "lowering_semantics", None)
+    return getattr(semantics, "name", "") != "Lane"
+
+
+def kernel_info(jaxpr: Any) -> Any:
+    """What JAX noted of the kernel's function: of the scope that gives it its scratch memory."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
+        if eqn.primitive.name == "run_scoped":
+            return eqn.params["jaxpr"].debug_info
+    return None
+
+
+def arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any) -> list[Ref]:
+    """The kernel's operands and then its results, in GMEM."""
+    given, made = len(values), len(invars) - len(values)
+    roles = ["in/out" if is_ref(atom) else "in" for atom in eqn.invars] + ["out"] * made
+    names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
+    names = argument_names(info, len(invars)) or names
+    values = [value.value if type(value) is Ref else value for value in values]
+    return [
+        cluster.argument(name, var.aval, value, role)
+        for name, var, value, role in zip(names, invars, values + [OPAQUE] * made, roles)
+    ]

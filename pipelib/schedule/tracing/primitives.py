@@ -1,0 +1,137 @@
+"""The primitives by name: which function makes the step of an equation.
+
+The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
+directs the flow. Primitives with a part of their name in `_REFUSED` are refused, and so is each
+other primitive that has effects. What is left has none: `pure`. Code that no thread reaches is not
+refused, since the error comes where a thread runs the step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pipelib.schedule.program import Kind
+from pipelib.schedule.tracing import calls, copies, flow, pure, sync, tensor_core
+from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.code import Compiler, Silent, Step
+from pipelib.schedule.tracing.source import UNKNOWN
+
+Handler = Callable[[Compiler, Any], Step | Silent | Cost | None]
+
+
+def of_kernel(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+    """What to do at an equation of a kernel."""
+    name = eqn.primitive.name.removesuffix("_p")
+    if handler := _handler(eqn, name):
+        return handler(compiler, eqn)
+    return pure.scalars(compiler, eqn, name) or pure.cost(compiler, eqn, name)
+
+
+def of_host(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+    """What to do at an equation around kernels."""
+    name = eqn.primitive.name.removesuffix("_p")
+    if handler := _handler(eqn, name):
+        return handler(compiler, eqn)
+    return pure.scalars(compiler, eqn, name) or pure.integers(compiler, eqn)
+
+
+def _handler(eqn: Any, name: str) -> Handler | None:
+    """The function for a primitive that has effects or runs others; None if it does neither."""
+    if handler := _HANDLERS.get(name):
+        return handler
+    for part, reason in _REFUSED.items():
+        if part in name:
+            return _refusing(reason)
+    return _refusing(_UNKNOWN) if eqn.effects else None
+
+
+def _refusing(reason: str) -> Handler:
+    """A function that makes a step which fails: code that no thread reaches does no harm."""
+
+    def handler(compiler: Compiler, eqn: Any) -> Step:
+        line, name = compiler.line(eqn), eqn.primitive.name
+
+        def step(thread, env):
+            raise NotImplementedError(f"{line or UNKNOWN}: the primitive {name!r} {reason}.")
+
+        return step
+
+    return handler
+
+
+def _load(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+    """A load, if it is one that Hopper has."""
+    if not eqn.params.get("has_barrier", True):
+        return _refusing(_EARLIER)(compiler, eqn)
+    if eqn.params.get("leader_tracked") is not None:
+        return _refusing(f"with leader_tracked {_BLACKWELL}")(compiler, eqn)
+    return copies.load(compiler, eqn)
+
+
+_UNKNOWN = (
+    "has effects that the trace does not know, so ops would be missing: take it out of what is"
+    " traced"
+)
+_EARLIER = (
+    "is for copies without a barrier, as only GPUs before Hopper make them, which are not traced:"
+    " give the copy a barrier and wait for that"
+)
+_BLACKWELL = "is Blackwell's, but only kernels for Hopper are traced: use wgmma and accumulators"
+_OTHERS = (
+    "is how blocks and devices reach each other, but a program is that of one cluster of one"
+    " device: trace a kernel that needs no others"
+)
+# Parts of the names of primitives that are refused, and why.
+_REFUSED = {
+    "semaphore": _OTHERS, "multimem": _OTHERS, "get_global": _OTHERS,
+    "tcgen05": _BLACKWELL, "tmem": _BLACKWELL, "cluster_cancel": _BLACKWELL,
+    "async_load": _BLACKWELL, "wait_gmem_to_smem": _EARLIER,
+}  # fmt: skip
+
+_HANDLERS: dict[str, Handler] = {
+    "get": copies.get,
+    "load": copies.get,
+    "swap": copies.put,
+    "store": copies.put,
+    "mgpu_atomic_store": copies.atomic,
+    "copy_gmem_to_smem": _load,
+    "copy_smem_to_gmem": copies.store,
+    "async_prefetch": copies.prefetch,
+    "async_store_smem": copies.store_to_peer,
+    "commit_group": sync.simple(Kind.COMMIT_GROUP),
+    "wait_smem_to_gmem": sync.simple(Kind.WAIT_STORE, pending="n", read_only="wait_read_only"),
+    "barrier_arrive": sync.barrier(Kind.ARRIVE),
+    "barrier_wait": sync.barrier(Kind.WAIT),
+    "barrier_test": sync.barrier(Kind.TEST),
+    "commit_smem": sync.simple(Kind.FENCE),
+    "set_max_registers": sync.registers,
+    "wgmma_ref": tensor_core.wgmma,
+    "wgmma_wait": sync.simple(Kind.WGMMA_WAIT, pending="n"),
+    "wgmma_accumulator_deref": tensor_core.accumulator_read,
+    "mma": tensor_core.mma,
+    "inline_mgpu": calls.opaque,
+    "print_layout": calls.opaque,
+    "debug_print": calls.opaque,
+    "delay": calls.opaque,
+    "griddepcontrol_wait": calls.opaque,
+    "griddepcontrol_launch_dependents": calls.opaque,
+    "run_scoped": flow.run_scoped,
+    "run_state": flow.run_state,
+    "new_ref": flow.new_ref,
+    "cond": flow.cond,
+    "while": flow.while_loop,
+    "scan": flow.scan,
+    "jit": flow.call("jaxpr"),
+    "pjit": flow.call("jaxpr"),
+    "closed_call": flow.call("call_jaxpr"),
+    "core_call": flow.call("call_jaxpr"),
+    "eval_jaxpr": flow.call("call_jaxpr"),
+    "checkpoint": flow.call("jaxpr"),
+    "custom_jvp_call": flow.call("call_jaxpr"),
+    "custom_vjp_call": flow.call("call_jaxpr"),
+    "custom_vmap_call": flow.call("call"),
+    "axis_index": flow.axis_index,
+    "program_id": flow.program_id,
+    "num_programs": flow.num_programs,
+    "mpmd_map": calls.kernel,
+    "pallas_call": calls.pallas_call,
+}

@@ -1,0 +1,57 @@
+"""Barriers, fences, waits and registers: ops that put others in order and touch no memory.
+
+Each function takes the compiler and an equation of one kind of primitive, and returns its step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from pipelib.schedule.program import Kind
+from pipelib.schedule.tracing.code import Compiler, Step, split
+
+
+def barrier(kind: Kind) -> Callable:
+    """An op of this kind on one barrier."""
+
+    def handler(compiler: Compiler, eqn: Any) -> Step:
+        ref, *rest = eqn.invars
+        tree = eqn.params["transforms_treedef"]
+        leaves, predicate = split(rest, tree)
+        view, emit = compiler.view(eqn, ref, leaves, tree), compiler.emitter(kind, eqn)
+        holds = compiler.predicate(eqn, predicate[0] if predicate else None)
+
+        def step(thread, env):
+            if not holds(env):
+                return
+            place = view.barrier(thread, env)
+            counts = thread.arrivals if kind == Kind.ARRIVE else thread.waits
+            emit(thread, (), (), *place, counts[place])
+            if kind != Kind.TEST:
+                counts[place] += 1
+
+        return step
+
+    return handler
+
+
+def simple(kind: Kind, **params: str) -> Callable:
+    """An op without memory; `params` names the parameters of the equation that fields come from."""
+
+    def handler(compiler: Compiler, eqn: Any) -> Step:
+        fixed = {field: eqn.params[name] for field, name in params.items()}
+        emit = compiler.emitter(kind, eqn, **fixed)
+        return lambda thread, env: emit(thread)
+
+    return handler
+
+
+def registers(compiler: Compiler, eqn: Any) -> Step:
+    """A thread's request for a number of registers a lane."""
+    count, action = eqn.params["n"], str(eqn.params["action"])
+    emit = compiler.emitter(Kind.REGISTERS, eqn, registers=count, action=action)
+
+    def step(thread, env):
+        thread.registers = count
+        emit(thread)
+
+    return step

@@ -21,7 +21,7 @@ import pathlib
 from collections import Counter, defaultdict
 from typing import Any
 
-from pipelib.schedule.timeline import Span, SpanKind, Timeline
+from pipelib.schedule.timeline import Source, Span, SpanKind, Timeline
 
 
 def read_profile(
@@ -71,7 +71,7 @@ def read_profile(
     cycles = max((span.stop for span in spans), default=0.0)
     notes = ("threads are aligned at their first event, by the GPU's timer",)
     return Timeline(
-        name or path.stem, tuple(lanes), tuple(spans), cycles, clock_hz, "measured", machine,
+        name or path.stem, tuple(lanes), tuple(spans), cycles, clock_hz, Source.MEASURED, machine,
         notes=notes,
     )  # fmt: skip
 

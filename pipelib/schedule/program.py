@@ -122,6 +122,53 @@ class Kind(enum.StrEnum):
         )
 
 
+class Space(enum.StrEnum):
+    """The memory that a buffer is in; equal to its name, so `buffer.space == "smem"` holds.
+
+    GMEM is the card's memory, SMEM is a block's, and accumulators (`acc`) are in the registers of
+    a thread.
+    """
+
+    GMEM = "gmem"
+    SMEM = "smem"
+    ACC = "acc"
+
+    __repr__ = str.__repr__
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a space of memory, so neither check nor simulate would know who"
+            f" shares it: give one of {', '.join(cls)}."
+        )
+
+
+class Role(enum.StrEnum):
+    """What a kernel does with a buffer in GMEM; equal to its name.
+
+    It gets an IN buffer initialised, has to fill an OUT buffer, both of an IN_OUT buffer, and has a
+    SCRATCH buffer only while it runs. Other memory has NONE of these.
+    """
+
+    IN = "in"
+    OUT = "out"
+    IN_OUT = "in/out"
+    SCRATCH = "scratch"
+    NONE = ""
+
+    __repr__ = str.__repr__
+
+
+class Action(enum.StrEnum):
+    """Which way a `registers` op changes a thread's registers; other ops have NONE."""
+
+    INCREASE = "increase"
+    DECREASE = "decrease"
+    NONE = ""
+
+    __repr__ = str.__repr__
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Region:
     """A box in a buffer: (start, stop) for each dimension, in elements of its logical shape.
@@ -143,13 +190,15 @@ class Buffer:
 
     `block` is the block of the cluster that has this memory, None for GMEM. `slots` is the number
     of equal parts along the first dimension, if the program only ever takes one of these at a time.
-    `role` says whether a kernel gets its GMEM initialised ("in"), has to fill it ("out"), both
-    ("in/out"), or only has it while it runs ("scratch"); it is empty for other memory.
+    The names of a space and of a role become that `Space` and that `Role`.
+
+    Raises:
+      ValueError: a `space` or a `role` that does not exist.
     """
 
     id: int
     name: str
-    space: str
+    space: Space
     shape: tuple[int, ...]
     dtype: str
     bytes: int
@@ -157,7 +206,13 @@ class Buffer:
     thread: int | None = None
     scope_id: int | None = None
     block: int | None = None
-    role: str = ""
+    role: Role = Role.NONE
+
+    def __post_init__(self) -> None:
+        if type(self.space) is not Space:
+            object.__setattr__(self, "space", Space(self.space))
+        if type(self.role) is not Role:
+            object.__setattr__(self, "role", Role(self.role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +260,12 @@ class Op:
       pending: how many groups or products may be unfinished when a wait returns; None if the op
         waits for nothing.
       read_only: whether a `wait_store` waits until stores have read their SMEM, not written GMEM.
-      registers, action: what a lane has from here on; "increase" or "decrease".
+      registers, action: what a lane has from here on, and whether that is more or less; the name
+        of an action becomes that `Action`.
       function: the name of opaque code.
 
     Raises:
-      ValueError: a `kind` that does not exist.
+      ValueError: a `kind` or an `action` that does not exist.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -244,12 +300,14 @@ class Op:
     pending: int | None = None
     read_only: bool = False
     registers: int | None = None
-    action: str = ""
+    action: Action = Action.NONE
     function: str = ""
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:
             object.__setattr__(self, "kind", Kind(self.kind))
+        if type(self.action) is not Action:
+            object.__setattr__(self, "action", Action(self.action))
 
     @property
     def place(self) -> tuple[int, int]:

@@ -19,6 +19,7 @@ resource             more shared memory or registers than there are
 ===================  ===============================================================================
 """
 
+import enum
 import html
 import linecache
 import math
@@ -27,10 +28,30 @@ from dataclasses import dataclass, replace
 
 from pipelib.schedule.program import Op, Program, step_name
 
-KINDS = (
-    "out-of-bounds", "deadlock", "race", "missing-commit", "barrier-misuse", "uninitialized-read",
-    "lost-store", "resource",
-)  # fmt: skip
+
+class FindingKind(enum.StrEnum):
+    """What is wrong, gravest first; equal to its name, so `finding.kind == "race"` holds."""
+
+    OUT_OF_BOUNDS = "out-of-bounds"
+    DEADLOCK = "deadlock"
+    RACE = "race"
+    MISSING_COMMIT = "missing-commit"
+    BARRIER_MISUSE = "barrier-misuse"
+    UNINITIALIZED_READ = "uninitialized-read"
+    LOST_STORE = "lost-store"
+    RESOURCE = "resource"
+
+    __repr__ = str.__repr__
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a kind of finding, so a report would not know how grave it is: give"
+            f" one of {', '.join(cls)}."
+        )
+
+
+_GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +59,8 @@ class Finding:
     """One fault: `ops` show its first occurrence, `count` says how often it occurs.
 
     The ops have the threads, steps and source lines. `where` names the buffer or the barrier, if
-    the fault is about one, and `slot` the slot of a ring.
+    the fault is about one, and `slot` the slot of a ring. The name of a kind becomes that
+    `FindingKind`; a name that is none raises a ValueError.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
@@ -49,13 +71,17 @@ class Finding:
       Call commit_smem after the ordinary access, before others are let at it.
     """
 
-    kind: str
+    kind: FindingKind
     ops: tuple[Op, ...]
     cause: str
     remedy: str
     where: str = ""
     slot: int | None = None
     count: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.kind) is not FindingKind:
+            object.__setattr__(self, "kind", FindingKind(self.kind))
 
     def __str__(self) -> str:
         """Kind, cause and remedy; a `Report` has the ops in words, too."""
@@ -81,7 +107,7 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        by_kind = sorted(self.findings, key=lambda finding: KINDS.index(finding.kind))
+        by_kind = sorted(self.findings, key=lambda finding: _GRAVITY[finding.kind])
         object.__setattr__(self, "findings", tuple(by_kind))
 
     def __iter__(self) -> Iterator[Finding]:

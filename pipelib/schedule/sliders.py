@@ -21,7 +21,7 @@ from pipelib.schedule.checking.check import check
 from pipelib.schedule.drawing.player import Setting, player
 from pipelib.schedule.machine import FIELDS, H100, Machine
 from pipelib.schedule.simulating.simulate import simulate
-from pipelib.schedule.timeline import Timeline
+from pipelib.schedule.timeline import SpanKind, Timeline
 from pipelib.schedule.tracing.trace import trace
 
 # A figure tells this many of the findings.
@@ -183,7 +183,7 @@ def _bubble(timeline: Timeline) -> str:
     This unit is the tensor core, or the TMA engine if there are no products.
     """
     uses = timeline.uses()
-    for kind in ("wgmma", "load", "store"):
+    for kind in (SpanKind.WGMMA, SpanKind.LOAD, SpanKind.STORE):
         lane = next((span.lane for span in timeline.spans if span.kind == kind), None)
         if lane is not None:
             return f"{uses[lane].lane}: bubble {uses[lane].bubble:.0%}"

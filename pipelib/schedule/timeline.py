@@ -83,6 +83,22 @@ class SpanKind(enum.StrEnum):
         )
 
 
+class Source(enum.StrEnum):
+    """Where a timeline's times are from; equal to its name."""
+
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+
+    __repr__ = str.__repr__
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not where times are from, so scopes could not be told from work: give"
+            f" one of {', '.join(cls)}."
+        )
+
+
 # What TMA and the tensor core do, while the thread that asked for it goes on.
 ENGINES = (SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA)
 
@@ -157,7 +173,8 @@ class Steady:
 class Timeline:
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
-    `source` is "simulated" or "measured", `machine` the name of what it ran on. `truncated` says
+    `source` says where the times are from (its name becomes that `Source`; ValueError if there is
+    none), `machine` is the name of what the kernel ran on. `truncated` says
     that the end is missing, `stuck` that there is none because threads wait for ever. `notes` say
     what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of its
     way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A use
@@ -179,12 +196,16 @@ class Timeline:
     spans: tuple[Span, ...]
     cycles: float
     clock_hz: float
-    source: str
+    source: Source
     machine: str
     truncated: bool = False
     notes: tuple[str, ...] = ()
     stuck: bool = False
     gmem: tuple[tuple[tuple[float, float], ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.source) is not Source:
+            object.__setattr__(self, "source", Source(self.source))
 
     @property
     def microseconds(self) -> float:
@@ -219,7 +240,8 @@ class Timeline:
         for span in self.spans:
             piece = max(span.start, start), min(span.stop, stop)
             # A measured timeline has scopes only; in a simulated one they frame other spans.
-            if piece[0] < piece[1] and (span.kind != SpanKind.SCOPE or self.source == "measured"):
+            counts = self.source == Source.MEASURED or span.kind != SpanKind.SCOPE
+            if counts and piece[0] < piece[1]:
                 (waited if span.kind == SpanKind.WAIT else done)[span.lane].append(piece)
         uses = []
         for lane, busy, waiting in zip(self.lanes, done, waited):
@@ -243,7 +265,7 @@ class Timeline:
         """The steps of each thread's innermost loop that waits, in order."""
         found: defaultdict[int, list[Span]] = defaultdict(list)
         for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
-            drawn_only = span.kind == SpanKind.SCOPE and self.source == "simulated"
+            drawn_only = span.kind == SpanKind.SCOPE and self.source == Source.SIMULATED
             if span.step and span.kind not in ENGINES and not drawn_only:
                 found[span.lane].append(span)
         steps = {}
@@ -266,7 +288,8 @@ class Timeline:
         if stop <= start:
             return "nothing: no time passes"
         uses = self.uses(start, stop)
-        units = [("tensor core:", use.busy) for use in uses if use.lane.endswith("tensor core")]
+        multiplies = {span.lane for span in self.spans if span.kind == SpanKind.WGMMA}
+        units = [("tensor core:", uses[lane].busy) for lane in sorted(multiplies)]
         units += [
             ("memory bandwidth: the GMEM port is", _used(sm, start, stop)) for sm in self.gmem
         ]
@@ -297,7 +320,7 @@ class Timeline:
             inside = min(span.stop, stop) - max(span.start, start)
             if span.kind == SpanKind.WAIT and inside > 0 and span.lane == lane:
                 text, kind = span.text.partition("[")[0], None
-                if self.source == "measured":
+                if self.source == Source.MEASURED:
                     text = f"is in the scope {span.scope}"
                 if span.cause is not None:
                     cause = self.spans[span.cause]

@@ -9,7 +9,7 @@ import pytest
 import pipelib_book as book
 from benchmarks import hazards
 from pipelib.schedule import check
-from pipelib.schedule.report import KINDS
+from pipelib.schedule.report import FindingKind
 from pipelib_book import gallery
 from tests.emitters import contract
 
@@ -29,7 +29,7 @@ INTERPRETERS = [read(f"interpreter/hazards-jax-{version}.json") for version in V
 def test_there_is_a_hazard_of_each_kind():
     assert len(GALLERY) >= 14
     # An index outside of its array is not among them yet: it has to be seen on a GPU first.
-    assert {hazard.kind for hazard in GALLERY.values()} == set(KINDS) - {"out-of-bounds"}
+    assert {hazard.kind for hazard in GALLERY.values()} == set(FindingKind) - {"out-of-bounds"}
     for field in ("title", "summary", "remedy"):
         assert len({getattr(hazard, field) for hazard in GALLERY.values()}) == len(GALLERY)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from pipelib.schedule.checking.cells import Box
 from pipelib.schedule.checking.facts import OutsideBarriers, OutsideBuffer
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Space
 
 
 def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]:
@@ -23,7 +23,7 @@ def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]
         for op in ops:
             for region in dict.fromkeys(op.reads + op.writes):
                 buffer = program.buffers[region.buffer]
-                if op.kind.is_copy and buffer.space == "gmem":
+                if op.kind.is_copy and buffer.space == Space.GMEM:
                     continue
                 if (axis := axis_outside(region.box, buffer)) is not None:
                     yield OutsideBuffer(op, region, axis)
@@ -41,7 +41,7 @@ def axis_outside(box: Box, buffer: Buffer) -> int | None:
 
 def clipped(op: Op, region: Region, buffer: Buffer) -> Box:
     """The part of a region that an op really accesses."""
-    if not op.kind.is_copy or buffer.space != "gmem":
+    if not op.kind.is_copy or buffer.space != Space.GMEM:
         return region.box
     return tuple(
         (min(max(start, 0), size), max(min(stop, size), 0))
@@ -55,7 +55,7 @@ def arriving(op: Op, region: Region, program: Program) -> Box:
     The axes of both sides are matched in order, without axes of one element. If they do not match,
     the part is the whole region.
     """
-    if op.kind != Kind.STORE or program.buffers[region.buffer].space != "smem":
+    if op.kind != Kind.STORE or program.buffers[region.buffer].space != Space.SMEM:
         return region.box
     (target,) = op.writes
     kept = clipped(op, target, program.buffers[target.buffer])

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pipelib.schedule.checking.order import Event
-from pipelib.schedule.program import Op
+from pipelib.schedule.program import Kind, Op
 
 Box = tuple[tuple[int, int], ...]
 
@@ -23,8 +23,8 @@ Box = tuple[tuple[int, int], ...]
 class Access:
     """One op's access of one box, over for clocks that have `value` at `component`.
 
-    `adds` names the way in which the access combines its value with the value in memory: accesses
-    that do so in one way commute. It is empty for an access that overwrites or only reads.
+    `adds` is the kind of an access that combines its value with the value in memory: accesses of
+    one kind that do so commute. It is None for an access that overwrites or only reads.
     """
 
     __slots__ = ("adds", "component", "event", "value", "was_read", "writes")
@@ -32,7 +32,7 @@ class Access:
     def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
         self.event, self.writes, self.was_read = event, writes, False
         self.component, self.value = done
-        self.adds = event.op.kind if event.op.combines else ""
+        self.adds: Kind | None = event.op.kind if event.op.combines else None
 
     @property
     def op(self) -> Op:
@@ -45,7 +45,7 @@ class Access:
         return self.event.op.kind.engine is None
 
     @property
-    def key(self) -> tuple[int, str]:
+    def key(self) -> tuple[int, Kind | None]:
         """What comes after the newest access with this key comes after all of them."""
         return self.component, self.adds
 
@@ -57,8 +57,8 @@ class Cell:
 
     def __init__(self, box: Box):
         self.box, self.is_covered, self.near = box, False, [self]
-        self.writes: dict[tuple[int, str], Access] = {}
-        self.reads: dict[tuple[int, str], Access] = {}
+        self.writes: dict[tuple[int, Kind | None], Access] = {}
+        self.reads: dict[tuple[int, Kind | None], Access] = {}
 
     def contains(self, other: "Cell") -> bool:
         """Whether the other's box lies within this one's."""

@@ -50,7 +50,7 @@ from pipelib.schedule.checking.facts import (
     Unwritten,
 )
 from pipelib.schedule.checking.order import Event
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 
 
 class Memory:
@@ -175,15 +175,15 @@ class Memory:
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 self.tell(Race(second, first, buffer, newer.writes, older.writes))
-        elif older.is_ordinary and not newer.is_ordinary and buffer.space != "acc":
-            if buffer.space == "smem" and now.fenced[first.thread] >= older.value:
+        elif older.is_ordinary and not newer.is_ordinary and buffer.space != Space.ACC:
+            if buffer.space == Space.SMEM and now.fenced[first.thread] >= older.value:
                 return
             if older.writes or self.strict:
                 self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
 
     def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         """Notes ordinary writes that nothing has read when `by`, or the end, makes them void."""
-        if buffer.space != "smem" or axis_outside(cell.box, buffer) is not None:
+        if buffer.space != Space.SMEM or axis_outside(cell.box, buffer) is not None:
             return
         for access in cell.writes.values():
             if access.is_ordinary and not access.was_read:
@@ -197,13 +197,13 @@ class Memory:
     def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
         """Counts copies into SMEM and products that nothing has read when they are void."""
         for access in cell.writes.values():
-            is_wanted = access.was_read or access.is_ordinary or buffer.space == "gmem"
+            is_wanted = access.was_read or access.is_ordinary or buffer.space == Space.GMEM
             if not is_wanted:
                 self.unused[access.op.line, access.op.kind, buffer.name] += 1
 
     def _see_output(self, buffer: Buffer, cells: Cells) -> None:
         """Notes the part of an output that a kernel of one cluster should fill and has not."""
-        if buffer.role == "out" and math.prod(self.program.grid) == 1:
+        if buffer.role == Role.OUT and math.prod(self.program.grid) == 1:
             whole = cells.at(tuple((0, size) for size in buffer.shape))
             bare = None if is_empty(whole.box) else cells.bare(whole)
             if bare is not None:
@@ -212,9 +212,9 @@ class Memory:
 
 def _is_given(buffer: Buffer) -> bool:
     """Whether a buffer holds something from the start."""
-    if buffer.space == "gmem":
-        return buffer.role != "out"
-    return buffer.space == "acc" and buffer.scope_id is not None
+    if buffer.space == Space.GMEM:
+        return buffer.role != Role.OUT
+    return buffer.space == Space.ACC and buffer.scope_id is not None
 
 
 def _site(op: Op, buffer: Buffer) -> tuple:
@@ -225,6 +225,6 @@ def _site(op: Op, buffer: Buffer) -> tuple:
 def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
     """Whether these are products that the tensor core makes one after the other."""
     return (
-        buffer.space == "acc" and first.kind == second.kind == Kind.WGMMA
+        buffer.space == Space.ACC and first.kind == second.kind == Kind.WGMMA
         and first.thread == second.thread
     )  # fmt: skip

@@ -12,7 +12,7 @@ the pool of a block: PTX ISA, `setmaxnreg`.
 from collections.abc import Iterator
 
 from pipelib.schedule.checking.facts import Spill, TooManyRegisters, TooMuchMemory
-from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.program import Kind, Program, Space
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
 _LANES, _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 128, 4, 8, 256
@@ -43,7 +43,7 @@ def _accumulator_registers(program: Program, thread: int) -> int:
     """The most registers a lane that the accumulators of the thread's scopes take at once."""
     sizes: dict[int, int] = {}
     for buffer in program.buffers:
-        if buffer.space == "acc" and buffer.thread == thread and buffer.scope_id is not None:
+        if buffer.space == Space.ACC and buffer.thread == thread and buffer.scope_id is not None:
             size = buffer.bytes // (_LANES * _REGISTER_BYTES)
             sizes[buffer.scope_id] = sizes.get(buffer.scope_id, 0) + size
     now = most = 0

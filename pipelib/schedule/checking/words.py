@@ -35,8 +35,8 @@ from pipelib.schedule.checking.facts import (
     Unused,
     Unwritten,
 )
-from pipelib.schedule.program import Buffer, Kind, Op, Program, step_name
-from pipelib.schedule.report import Finding, count, thread_name, truncation
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Space, step_name
+from pipelib.schedule.report import Finding, FindingKind, count, thread_name, truncation
 
 
 def finding(program: Program, fault: Fault) -> Finding:
@@ -116,7 +116,7 @@ def _race(program: Program, fault: Race) -> Finding:
     verb = "overwritten" if fault.newer_writes else "read"
     doing = "written" if fault.older_writes else "read"
     return Finding(
-        "race", (second, first),
+        FindingKind.RACE, (second, first),
         f"{_place(buffer, first, second)} is {verb} by {_agent(program, second)} while it may"
         f" still be {doing} by {_agent(program, first)}: {_why_unordered(program, first, second)}"
         + _if_rounded(program, buffer, first, second),
@@ -129,10 +129,10 @@ def _missing_commit(program: Program, fault: MissingCommit) -> Finding:
     does = "overwrites" if fault.newer_writes else "reads"
     what = "wrote" if fault.older_writes else "read"
     remedy = "Call commit_smem after the ordinary access, before others are let at it."
-    if buffer.space == "gmem":
+    if buffer.space == Space.GMEM:
         remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
     return Finding(
-        "missing-commit", (second, first),
+        FindingKind.MISSING_COMMIT, (second, first),
         f"{_agent(program, second)} {does} {_place(buffer, first, second)}, which"
         f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no commit_smem"
         " stands between: the two may be seen in another order."
@@ -189,7 +189,7 @@ def _order_them(program: Program, first: Op, second: Op) -> str:
 def _uninitialized(program: Program, fault: Uninitialized) -> Finding:
     op, buffer = fault.op, fault.buffer
     return Finding(
-        "uninitialized-read", (op,),
+        FindingKind.UNINITIALIZED_READ, (op,),
         f"{_agent(program, op)} reads {_place(buffer, op)}, of which at least a part has been"
         " written by nothing before." + _if_rounded(program, buffer, op),
         "Write it first, or let a copy into it land.", buffer.name, _slot(buffer, op),
@@ -206,7 +206,7 @@ def _lost_write(program: Program, fault: LostWrite) -> Finding:
         )
         leave_out = "leave out this write (pl.when)."
     return Finding(
-        "lost-store", (op,),
+        FindingKind.LOST_STORE, (op,),
         f"{_agent(program, op)} writes {_place(buffer, op)}, and nothing reads it before it is"
         f" written over or ceases to exist: the result is lost.{also}"
         + _if_rounded(program, buffer, op),
@@ -218,13 +218,13 @@ def _outliving(program: Program, fault: Outliving) -> Finding:
     late, taker = fault.late, fault.taker
     name = program.buffers[late.reads[0].buffer].name
     if late.kind == Kind.STORE:
-        kind, what, missing = "lost-store", "copy", "wait_smem_to_gmem"
+        kind, what, missing = FindingKind.LOST_STORE, "copy", "wait_smem_to_gmem"
         remedy = (
             "Call wait_smem_to_gmem(0) (after commit_smem_to_gmem_group, if the copy has"
             " commit_group=False) before its memory is given to others, or the kernel ends."
         )
     else:
-        kind, what, missing = "race", "product", "wgmma_wait"
+        kind, what, missing = FindingKind.RACE, "product", "wgmma_wait"
         remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
     ceases = "ceases to exist" if taker is None else "is given to the next scope"
     return Finding(
@@ -245,7 +245,7 @@ def _outside_buffer(program: Program, fault: OutsideBuffer) -> Finding:
     indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
     follows = f"it {'overwrites' if is_write else 'gets'} what is not the array's"
     remedy = f"Keep the indices from 0 to {size - 1}, or give the axis more."
-    if buffer.space == "gmem":
+    if buffer.space == Space.GMEM:
         remedy = (
             f"Leave out what is not from 0 to {size - 1}, or copy through SMEM: a copy's engine"
             " leaves it out in GMEM."
@@ -256,7 +256,7 @@ def _outside_buffer(program: Program, fault: OutsideBuffer) -> Finding:
             " axis more."
         )
     return Finding(
-        "out-of-bounds", (op,),
+        FindingKind.OUT_OF_BOUNDS, (op,),
         f"{_in_step(op)}{_agent(program, op)} {'writes' if is_write else 'reads'} {_named(buffer)}"
         f" at {indices} of axis {axis}, which has {size} ({_range(size)}): {follows}.",
         remedy, buffer.name,
@@ -269,7 +269,7 @@ def _outside_barriers(program: Program, fault: OutsideBarriers) -> Finding:
     barrier = program.barriers[op.barrier]
     does = {Kind.WAIT: "waits", Kind.TEST: "tests"}.get(op.kind, "arrives")
     return Finding(
-        "out-of-bounds", (op,),
+        FindingKind.OUT_OF_BOUNDS, (op,),
         f"{_in_step(op)}{_agent(program, op)} {does} on `{barrier.name}` at index {op.index}, but"
         f" the array has {count(barrier.count, 'barrier')} ({_range(barrier.count)}): it takes for"
         " a barrier what is none, or another's.",
@@ -297,7 +297,7 @@ def _early_arrival(program: Program, fault: EarlyArrival) -> Finding:
     if fault.bytes_missing:
         why = "while the bytes of that phase may still be on their way"
     return Finding(
-        "barrier-misuse", (fault.arrival, fault.before),
+        FindingKind.BARRIER_MISUSE, (fault.arrival, fault.before),
         f"This arrival on {name} is meant for its phase {number}, but nothing makes it come"
         f" after phase {number - 1} is complete: it takes {count(fault.expects, 'arrival')},"
         f" {why}, so this one may count there, and whoever waits is let go too early.",
@@ -311,7 +311,7 @@ def _lapped_wait(program: Program, fault: LappedWait) -> Finding:
     name, number = _barrier(program, fault.barrier, fault.index), fault.number
     who = thread_name(program, fault.wait.thread)
     return Finding(
-        "barrier-misuse", (fault.wait, fault.last_arrival),
+        FindingKind.BARRIER_MISUSE, (fault.wait, fault.last_arrival),
         f"{who} can be lapped: its wait for phase {number - 1} of {name} may come when"
         f" phase {number} is complete too, and since a wait sees the parity of a phase"
         f" only ({number - 1} and {number + 1} look alike), it then waits for a phase"
@@ -324,7 +324,7 @@ def _lapped_wait(program: Program, fault: LappedWait) -> Finding:
 
 def _incomplete_phase(program: Program, fault: IncompletePhase) -> Finding:
     return Finding(
-        "barrier-misuse", fault.arrivals,
+        FindingKind.BARRIER_MISUSE, fault.arrivals,
         f"{_barrier(program, fault.barrier, fault.index)} is left with"
         f" {count(fault.count, 'arrival')} of the {fault.expects} that a phase takes: they complete"
         " none.",
@@ -336,7 +336,7 @@ def _incomplete_phase(program: Program, fault: IncompletePhase) -> Finding:
 def _unawaited_load(program: Program, fault: UnawaitedLoad) -> Finding:
     name = _barrier(program, fault.barrier, fault.index)
     return Finding(
-        "barrier-misuse", (fault.load,),
+        FindingKind.BARRIER_MISUSE, (fault.load,),
         f"Nothing waits for this copy: its bytes may land on {name} and in SMEM when both"
         " have ceased to exist.",
         f"Wait on {name}, or do not make the copy.",
@@ -348,7 +348,7 @@ def _deadlock(program: Program, fault: Deadlock) -> Finding:
     number = len(fault.threads)
     reasons = "; ".join(_why_stuck(program, stuck) for stuck in fault.threads)
     return Finding(
-        "deadlock", tuple(stuck.op for stuck in fault.threads),
+        FindingKind.DEADLOCK, tuple(stuck.op for stuck in fault.threads),
         f"{count(number, 'thread')} {'waits' if number == 1 else 'wait'} for ever: {reasons}.",
         "Each phase that is waited for needs all its arrivals, from threads that can come to"
         " make them: add the missing arrival, or let the barrier expect fewer, or move an"
@@ -378,12 +378,12 @@ def _why_stuck(program: Program, stuck: Stuck) -> str:
 
 
 def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
-    mine = [b for b in program.buffers if b.space == "smem" and not b.block]
+    mine = [b for b in program.buffers if b.space == Space.SMEM and not b.block]
     terms = [f"{b.bytes:,} ({b.name})" for b in mine]
     singles = sum(barrier.count for barrier in program.barriers if not barrier.block)
     terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
     return Finding(
-        "resource", (),
+        FindingKind.RESOURCE, (),
         f"The block allocates {program.smem_bytes:,} bytes of SMEM at once, and a block can have"
         f" {fault.limit:,}: {' + '.join(terms)}, each buffer rounded up to 1,024; it cannot be"
         " launched.",
@@ -394,7 +394,7 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
 def _too_many_registers(fault: TooManyRegisters) -> Finding:
     terms, each = " + ".join(map(str, fault.asked)), len(fault.asked)
     return Finding(
-        "resource", (),
+        FindingKind.RESOURCE, (),
         f"The threads ask for {terms} = {sum(fault.asked)} registers of a lane, and the block"
         f" begins with {each} x {fault.given} = {each * fault.given}: who asks last waits for"
         " ever.",
@@ -404,7 +404,7 @@ def _too_many_registers(fault: TooManyRegisters) -> Finding:
 
 def _spill(program: Program, fault: Spill) -> Finding:
     return Finding(
-        "resource", (),
+        FindingKind.RESOURCE, (),
         f"The accumulators of {thread_name(program, fault.thread)} take {fault.needed} registers a"
         f" lane at once, and it has {fault.limit}: they spill to local memory.",
         "Take a smaller tile, or share it among more compute threads.",

@@ -19,7 +19,7 @@ Level Matrix Multiply-Accumulate Instructions", shapes of wgmma.
 import math
 
 from pipelib.schedule.machine import WAVEFRONT_BYTES, Machine
-from pipelib.schedule.program import Op, Program, Region
+from pipelib.schedule.program import Op, Program, Region, Space
 
 _WGMMA_ROWS = 64  # of a wgmma instruction
 
@@ -29,7 +29,7 @@ class Costs:
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self._machine = machine
-        self._in_smem = [buffer.space == "smem" for buffer in program.buffers]
+        self._in_smem = [buffer.space == Space.SMEM for buffer in program.buffers]
         self._dtypes = [buffer.dtype for buffer in program.buffers]
         self._element_bytes = [_bits(buffer.dtype) / 8 for buffer in program.buffers]
 

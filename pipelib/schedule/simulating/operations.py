@@ -32,7 +32,7 @@ from collections import defaultdict
 from typing import assert_never
 
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program
+from pipelib.schedule.program import Kind, Op, Program, Space
 from pipelib.schedule.simulating.barriers import Barriers
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.events import Events, Handler
@@ -130,7 +130,7 @@ class Operations:
         """An ordinary read or write, of GMEM through the port, of SMEM through its server."""
         machine, buffers = self.machine, self.program.buffers
         is_read = op.kind == Kind.READ
-        if any(buffers[region.buffer].space == "gmem" for region in op.reads + op.writes):
+        if any(buffers[region.buffer].space == Space.GMEM for region in op.reads + op.writes):
             _, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
         else:

@@ -16,7 +16,7 @@ from pipelib.schedule.simulating.recorder import Recorder
 from pipelib.schedule.simulating.threads import Thread
 from pipelib.schedule.simulating.traffic import share_of_sm
 from pipelib.schedule.simulating.units import Sm
-from pipelib.schedule.timeline import SpanKind, Timeline
+from pipelib.schedule.timeline import Source, SpanKind, Timeline
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
             spans=self.recorder.finished(),
             cycles=cycles,
             clock_hz=self.machine.clock_hz,
-            source="simulated",
+            source=Source.SIMULATED,
             machine=self.machine.name,
             truncated=bool(self.program.truncated),
             notes=tuple(self._notes(stuck, cycles)),

@@ -21,7 +21,7 @@ and then none; that a `prefetch` makes a later load hit.
 import math
 
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program
+from pipelib.schedule.program import Kind, Op, Program, Space
 
 
 def best_l2_hits(program: Program) -> float:
@@ -59,7 +59,7 @@ def _is_shared(program: Program) -> bool:
 def _array_bytes(program: Program) -> int:
     """The bytes of the arrays that are loaded from."""
     arrays = {region.buffer for op in _loads(program) for region in op.reads}
-    return sum(b.bytes for b in program.buffers if b.id in arrays and b.space == "gmem")
+    return sum(b.bytes for b in program.buffers if b.id in arrays and b.space == Space.GMEM)
 
 
 def _loaded(program: Program) -> int:

@@ -5,7 +5,7 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 
 from typing import Any
 
-from pipelib.schedule.program import Kind
+from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.code import Compiler, Step, is_ref
 from pipelib.schedule.tracing.source import UNKNOWN, line_of_function
 from pipelib.schedule.tracing.state import OPAQUE
@@ -20,7 +20,7 @@ def opaque(compiler: Compiler, eqn: Any) -> Step:
 
     def step(thread, env):
         found = [env[slot] for slot in refs]
-        regions = tuple(ref.whole for ref in found if ref.space not in ("barrier", "regs"))
+        regions = tuple(ref.whole for ref in found if ref.space in Space)
         for ref in found:
             ref.value = OPAQUE
         for slot in outs:

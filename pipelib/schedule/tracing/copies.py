@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from pipelib.schedule.program import Kind, Region
+from pipelib.schedule.program import Kind, Region, Space
 from pipelib.schedule.tracing.code import Compiler, Step, split
-from pipelib.schedule.tracing.state import OPAQUE
+from pipelib.schedule.tracing.state import OPAQUE, Other
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
 
@@ -31,9 +31,9 @@ def get(compiler: Compiler, eqn: Any) -> Step:
         if value is not OPAQUE and isinstance(value, np.ndarray):
             value = _element(value, view.box(env)) if scalar and view.exact else OPAQUE
         env[out] = value
-        if source.space != "regs":
+        if source.space != Other.REGISTERS:
             regions = view.regions(thread, env)
-            if source.space == "acc":
+            if source.space == Space.ACC:
                 acc(thread, regions, size=view.bytes(regions[0]))
             else:
                 emit(thread, regions, size=view.bytes(regions[0]))
@@ -64,12 +64,12 @@ def put(compiler: Compiler, eqn: Any) -> Step:
         if out is not None:
             env[out] = OPAQUE if isinstance(target.value, np.ndarray) else target.value
         held = env[value]
-        plain = target.space == "regs" and not target.shape
+        plain = target.space == Other.REGISTERS and not target.shape
         target.value = held if plain and not isinstance(held, np.ndarray) else OPAQUE
-        if target.space != "regs":
+        if target.space != Other.REGISTERS:
             regions = view.regions(thread, env)
             reads = regions if is_used else ()
-            write = acc if target.space == "acc" else emit
+            write = acc if target.space == Space.ACC else emit
             write(thread, reads, regions, size=view.bytes(regions[0]))
 
     return step

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelib.schedule.program import Kind
+from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.code import Compiler, Silent, Step, is_tensor, value_of
 from pipelib.schedule.tracing.source import leaf_names
-from pipelib.schedule.tracing.state import OPAQUE, Ref, space_of
+from pipelib.schedule.tracing.state import OPAQUE, Other, Ref, space_of
 from pipelib.schedule.tracing.views import data_dependent
 
 
@@ -157,15 +157,15 @@ def run_state(compiler: Compiler, eqn: Any) -> Step:
             value = env[slot]
             if type(value) is Ref:
                 ref = value
-            elif space_of(aval) == "acc":
+            elif space_of(aval) == Space.ACC:
                 (ref,) = thread.cluster.allocate(thread, (aval,), [f"acc{i}"], [()]).refs
                 size = thread.cluster.buffers[ref.id].bytes
                 emit(thread, (), (ref.whole,), size=size)
             else:
-                ref = Ref(-1, tuple(aval.shape), "regs", OPAQUE if aval.shape else value)
+                ref = Ref(-1, tuple(aval.shape), Other.REGISTERS, OPAQUE if aval.shape else value)
             refs.append(ref)
         code.run(thread, refs)
-        for ref in (ref for ref in refs if ref.space == "acc"):
+        for ref in (ref for ref in refs if ref.space == Space.ACC):
             # The accumulator's value in the end: products in flight are waited for.
             read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes)
         for slot, ref in zip(outs, refs):
@@ -180,7 +180,7 @@ def new_ref(compiler: Compiler, eqn: Any) -> Step:
     shape = tuple(eqn.outvars[0].aval.shape)
 
     def step(thread, env):
-        env[out] = Ref(-1, shape, "regs", env[held])
+        env[out] = Ref(-1, shape, Other.REGISTERS, env[held])
 
     return step
 

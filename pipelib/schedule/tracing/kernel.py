@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
 from pipelib.schedule.tracing.source import argument_names
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
@@ -35,7 +36,7 @@ def kernel_info(jaxpr: Any) -> Any:
 def arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any) -> list[Ref]:
     """The kernel's operands and then its results, in GMEM."""
     given, made = len(values), len(invars) - len(values)
-    roles = ["in/out" if is_ref(atom) else "in" for atom in eqn.invars] + ["out"] * made
+    roles = [Role.IN_OUT if is_ref(atom) else Role.IN for atom in eqn.invars] + [Role.OUT] * made
     names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
     names = argument_names(info, len(invars)) or names
     values = [value.value if type(value) is Ref else value for value in values]

@@ -35,10 +35,11 @@ Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
 accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
 """
 
+import enum
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -49,26 +50,40 @@ _THREAD_LANES, _STRIDED_BYTES = 128, 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
 
 
+class Change(enum.Enum):
+    """What a transform does to an array of addresses."""
+
+    UNTILE = enum.auto()
+    INDEX = enum.auto()
+    TRANSPOSE = enum.auto()
+    RESHAPE = enum.auto()
+
+
 class Place(NamedTuple):
-    """Where a view of SMEM has its elements: memory of a shape in row-major order, swizzled by so
-    many bytes, and what was done to it, from first to last."""
+    """Where a view of SMEM has its elements.
+
+    Memory of a `shape` is in row-major order, its elements of `itemsize` bytes, swizzled by
+    `swizzle` bytes (0 if it is not). `steps` say what was done to it, from first to last: a change,
+    and the tile, the indices, the order or the shape for it.
+    """
 
     shape: tuple[int, ...]
     itemsize: int
     swizzle: int
-    steps: tuple[tuple[str, tuple], ...]
+    steps: tuple[tuple[Change, tuple[Any, ...]], ...]
 
     @property
     def is_tiled(self) -> bool:
         """Whether it is in tiles."""
-        return any(name == "untile" for name, _ in self.steps)
+        return any(change is Change.UNTILE for change, _ in self.steps)
 
     def addresses(self) -> np.ndarray:
-        """Those of the view's elements in bytes from the start of its memory."""
+        """The addresses of the view's elements, int64 of its shape, in bytes from the start of the
+        memory."""
         flat = np.arange(math.prod(self.shape), dtype=np.int64) * self.itemsize
         array = banks.swizzled(flat, self.swizzle).reshape(self.shape)
-        for name, value in self.steps:
-            array = _STEPS[name](array, value)
+        for change, value in self.steps:
+            array = _changed(array, change, value)
         return array
 
     def with_tiles(self) -> "Place | None":
@@ -80,37 +95,45 @@ class Place(NamedTuple):
             if self.shape[-1] % columns == 0:
                 *outer, rows, width = self.shape
                 shape = (*outer, rows // _TILE_ROWS, width // columns, _TILE_ROWS, columns)
-                steps = (("untile", (_TILE_ROWS, columns)), *self.steps)
+                steps = ((Change.UNTILE, (_TILE_ROWS, columns)), *self.steps)
                 return Place(shape, self.itemsize, swizzle, steps)
         return None
 
 
-_STEPS = {
-    "untile": banks.untiled,
-    "index": lambda array, indices: array[tuple(slice(*i) if i else 0 for i in indices)],
-    "transpose": lambda array, order: array.transpose(order),
-    "reshape": lambda array, shape: array.reshape(shape),
-}
+def _changed(array: np.ndarray, change: Change, value: tuple[Any, ...]) -> np.ndarray:
+    """An array of addresses after a change."""
+    match change:
+        case Change.UNTILE:
+            return banks.untiled(array, value)
+        case Change.INDEX:
+            return array[tuple(slice(*index) if index else 0 for index in value)]
+        case Change.TRANSPOSE:
+            return array.transpose(value)
+        case Change.RESHAPE:
+            return array.reshape(value)
+        case _:
+            assert_never(change)
 
 
 def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
     """Where a ref under these transforms has its elements; None if that is not known."""
-    swizzle, steps = 0, []
+    swizzle = 0
+    steps: list[tuple[Change, tuple[Any, ...]]] = []
     for transform in transforms:
         name = type(transform).__name__
         if name == "UnswizzleRef":
             swizzle = transform.swizzle
         elif name == "UntilingTransform":
-            steps.append(("untile", tuple(transform.tiling)))
+            steps.append((Change.UNTILE, tuple(transform.tiling)))
         elif name == "TransposeTransform":
-            steps.append(("transpose", tuple(transform.permutation)))
+            steps.append((Change.TRANSPOSE, tuple(transform.permutation)))
         elif name == "ReshapeTransform":
-            steps.append(("reshape", tuple(transform.shape)))
+            steps.append((Change.RESHAPE, tuple(transform.shape)))
         elif name == "NDIndexer":
             indices = tuple(map(_index, transform.indices))
             if None in indices:
                 return None
-            steps.append(("index", indices))
+            steps.append((Change.INDEX, indices))
         elif name != "ClusterRefTransform":
             return None
     itemsize = getattr(aval.dtype, "itemsize", 0)

@@ -11,6 +11,7 @@ arrays of the blocks that differ from it along one of the array's axes only, and
 """
 
 import dataclasses
+import enum
 import itertools
 import math
 import operator
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from pipelib.schedule.program import Barrier, Buffer, Kind, Op, Program, Region
+from pipelib.schedule.program import Barrier, Buffer, Kind, Op, Program, Region, Role, Space
 
 _SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
 
@@ -32,6 +33,15 @@ class _Opaque:
 
 
 OPAQUE = _Opaque()
+
+
+class Other(enum.StrEnum):
+    """Where refs are that are no buffers of a program; TMEM is Blackwell's, which is refused."""
+
+    BARRIER = "barrier"
+    REGISTERS = "regs"
+    TMEM = "tmem"
+    UNKNOWN = "unknown"
 
 
 class Ended(Exception):
@@ -47,7 +57,7 @@ class Ref:
     __slots__ = ("id", "ids", "shape", "space", "value", "whole")
 
     def __init__(
-        self, id: int, shape: tuple[int, ...], space: str, value: Any = OPAQUE,
+        self, id: int, shape: tuple[int, ...], space: Space | Other, value: Any = OPAQUE,
         ids: tuple[int, ...] = (),
     ):  # fmt: skip
         self.id, self.shape, self.space, self.value = id, shape, space, value
@@ -158,16 +168,16 @@ class Cluster:
             )
         return self.places.index(place)
 
-    def argument(self, name: str, aval: Any, value: Any, role: str) -> Ref:
+    def argument(self, name: str, aval: Any, value: Any, role: Role) -> Ref:
         """A buffer in GMEM that is an operand or a result of the kernel."""
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
 
     def _gmem(self, name, shape, dtype, role, scope, value: Any = OPAQUE) -> Ref:
         number, size = len(self.buffers), math.prod(shape) * dtype.itemsize
         self.buffers.append(
-            Buffer(number, name, "gmem", shape, str(dtype), size, scope_id=scope, role=role)
+            Buffer(number, name, Space.GMEM, shape, str(dtype), size, scope_id=scope, role=role)
         )
-        return Ref(number, shape, "gmem", value, (number,) * len(self.places))
+        return Ref(number, shape, Space.GMEM, value, (number,) * len(self.places))
 
     def allocate(
         self, thread: Thread, avals: tuple, names: Sequence[str], transforms: Sequence[Any],
@@ -205,7 +215,7 @@ class Cluster:
         """A ref of this type in each block."""
         space, shape = space_of(aval), tuple(aval.shape)
         blocks = range(len(self.places))
-        if space == "tmem":
+        if space == Other.TMEM:
             raise NotImplementedError(
                 f"{name!r} is in TMEM, the memory of Blackwell's tensor core, which a Hopper GPU"
                 " lacks: only kernels for Hopper are traced."
@@ -215,27 +225,33 @@ class Cluster:
                 f"{name!r} is a semaphore, by which blocks and devices wait for each other, but a"
                 " program is that of one cluster of one device: trace a kernel that needs none."
             )
-        if space == "gmem":
-            shared = self._gmem(name, shape, aval.dtype, "scratch", first)
+        if space in (Other.REGISTERS, Other.UNKNOWN):
+            raise NotImplementedError(
+                f"{name!r} is {aval}, in memory that no kernel of Mosaic GPU allocates, so no op on"
+                " it could be checked: allocate it in SMEM, GMEM or as an accumulator."
+            )
+        if space == Space.GMEM:
+            shared = self._gmem(name, shape, aval.dtype, Role.SCRATCH, first)
             return [shared for _ in blocks]
-        first_id = len(self.barriers if space == "barrier" else self.buffers)
+        first_id = len(self.barriers if space == Other.BARRIER else self.buffers)
         ids = tuple(first_id + block for block in blocks)
-        if space != "barrier":
+        if space != Other.BARRIER:
             shape, _ = logical(shape, transforms)
         refs = [Ref(id, shape, space, ids=ids) for id in ids]
         for block, ref in zip(blocks, refs):
             label = name if len(blocks) == 1 else f"{name}@{block}"
             thread = None
-            if owner is not None and (self.threads > 1 or space == "acc"):
+            if owner is not None and (self.threads > 1 or space == Space.ACC):
                 thread = block * self.threads + owner
             at = thread, first + block, block
-            if space == "barrier":
+            if space == Other.BARRIER:
                 self.barriers.append(self._barrier(ref, label, aval, *at))
             else:
                 self.buffers.append(self._buffer(ref, label, aval, *at))
         return refs
 
     def _buffer(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Buffer:
+        assert isinstance(ref.space, Space), f"{name} is in {ref.space}, where no buffer is"
         size = math.prod(ref.shape) * aval.dtype.itemsize
         return Buffer(
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
@@ -256,9 +272,9 @@ class Cluster:
         """The bytes of a block's shared memory that refs take, each buffer aligned."""
         total = 0
         for ref in refs:
-            if ref.space == "barrier":
+            if ref.space == Other.BARRIER:
                 total += _BARRIER_BYTES * self.barriers[ref.id].count
-            elif ref.space == "smem":
+            elif ref.space == Space.SMEM:
                 total += -(-self.buffers[ref.id].bytes // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT
         return total
 
@@ -284,7 +300,7 @@ class Cluster:
 
 def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
     """The buffers, with `slots` where ops only ever take SMEM's first dimension one at a time."""
-    rings = {b.id for b in buffers if b.space == "smem" and len(b.shape) > 1}
+    rings = {b.id for b in buffers if b.space == Space.SMEM and len(b.shape) > 1}
     for ops in threads:
         for op in ops:
             for region in op.reads + op.writes:
@@ -297,14 +313,21 @@ def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
     return tuple(dataclasses.replace(b, slots=b.shape[0]) if b.id in rings else b for b in buffers)
 
 
-def space_of(aval: Any) -> str:
-    """gmem, smem, tmem, acc, barrier or regs."""
+def space_of(aval: Any) -> Space | Other:
+    """Where a ref of this type is."""
     if "Barrier" in type(aval.dtype).__name__:
-        return "barrier"
+        return Other.BARRIER
     if "Accumulator" in type(aval).__name__:
-        return "acc"
-    space = str(getattr(aval, "memory_space", None) or "regs").lower()
-    return "gmem" if space in ("any", "hbm") else space
+        return Space.ACC
+    name = str(getattr(aval, "memory_space", None) or Other.REGISTERS).lower()
+    return _SPACES.get(name, Other.UNKNOWN)
+
+
+# What JAX calls a memory space; `any` is where a kernel's arguments are by default.
+_SPACES: dict[str, Space | Other] = {
+    "any": Space.GMEM, "hbm": Space.GMEM, "gmem": Space.GMEM, "smem": Space.SMEM,
+    "acc": Space.ACC, "regs": Other.REGISTERS, "tmem": Other.TMEM,
+}  # fmt: skip
 
 
 def logical(shape: tuple[int, ...], transforms: Sequence[Any]) -> tuple[tuple[int, ...], int]:

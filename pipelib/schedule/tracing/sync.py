@@ -6,7 +6,7 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 from collections.abc import Callable
 from typing import Any
 
-from pipelib.schedule.program import Kind
+from pipelib.schedule.program import Action, Kind
 from pipelib.schedule.tracing.code import Compiler, Step, split
 
 
@@ -47,7 +47,7 @@ def simple(kind: Kind, **params: str) -> Callable:
 
 def registers(compiler: Compiler, eqn: Any) -> Step:
     """A thread's request for a number of registers a lane."""
-    count, action = eqn.params["n"], str(eqn.params["action"])
+    count, action = eqn.params["n"], Action(str(eqn.params["action"]))
     emit = compiler.emitter(Kind.REGISTERS, eqn, registers=count, action=action)
 
     def step(thread, env):

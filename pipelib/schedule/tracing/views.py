@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.core import ShapedArray
 
-from pipelib.schedule.program import Region
+from pipelib.schedule.program import Region, Space
 from pipelib.schedule.tracing.layouts import place
 from pipelib.schedule.tracing.source import UNKNOWN
 from pipelib.schedule.tracing.state import Ref, logical, space_of, untiled
@@ -132,7 +132,7 @@ class View:
         tiles = kinds.get("UntilingTransform")
         self.tiling = () if tiles is None else tuple(tiles.tiling)
         self.is_swizzled = "UnswizzleRef" in kinds
-        self.place = place(aval, transforms) if space_of(aval) == "smem" else None
+        self.place = place(aval, transforms) if space_of(aval) == Space.SMEM else None
         self.peer: list[tuple[Any, Any]] = []
         self.frames = [_Frame(shape, aval.dtype, None)]
         for transform in transforms[done:]:

@@ -9,7 +9,7 @@ import pytest
 from pipelib.schedule import check
 from pipelib.schedule.checking import facts, words
 from pipelib.schedule.program import Region
-from pipelib.schedule.report import KINDS, Finding
+from pipelib.schedule.report import Finding, FindingKind
 from tests.schedule import build
 
 CHECKING = pathlib.Path(words.__file__).parent
@@ -54,7 +54,7 @@ def test_every_fact_is_here():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_every_fault_has_words(fault):
     found = words.finding(PROGRAM, fault)
-    assert isinstance(found, Finding) and found.kind in KINDS and found.count == 1
+    assert isinstance(found, Finding) and found.kind in FindingKind and found.count == 1
     assert found.cause.endswith(".") and found.remedy.endswith(".")
 
 

@@ -18,6 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from benchmarks import probes
 from pipelib.schedule.tracing import banks, layouts
+from pipelib.schedule.tracing.layouts import Change
 from tests.schedule import kernels
 from tests.schedule.kernels import like
 
@@ -138,7 +139,7 @@ def memory(shape, dtype, swizzle=0, *steps):
     if swizzle:
         columns = swizzle // itemsize
         tiles = (shape[0] // 8, shape[1] // columns, 8, columns)
-        place = layouts.Place(tiles, itemsize, swizzle, (("untile", (8, columns)), *steps))
+        place = layouts.Place(tiles, itemsize, swizzle, ((Change.UNTILE, (8, columns)), *steps))
     return place
 
 
@@ -171,11 +172,13 @@ def test_rows_and_columns():
     strided = lambda shape: plgpu.Layout.WG_STRIDED(shape, vec_size=1).to_mgpu()
     place = memory((128, 32), FULL)
     assert layouts.wavefronts(place, strided((128, 32))) == 128
-    column = memory((128, 32), FULL, 0, ("transpose", (1, 0)))
+    column = memory((128, 32), FULL, 0, (Change.TRANSPOSE, (1, 0)))
     assert layouts.wavefronts(column, strided((32, 128))) == 32 * 128
-    padded = memory((128, 33), FULL, 0, ("index", ((0, 128, 1), (0, 32, 1))), ("transpose", (1, 0)))
+    padded = memory(
+        (128, 33), FULL, 0, (Change.INDEX, ((0, 128, 1), (0, 32, 1))), (Change.TRANSPOSE, (1, 0))
+    )
     assert layouts.wavefronts(padded, strided((32, 128))) == 128
-    every_second = memory((256, 32), FULL, 0, ("index", ((0, 256, 2), (0, 32, 1))))
+    every_second = memory((256, 32), FULL, 0, (Change.INDEX, ((0, 256, 2), (0, 32, 1))))
     assert layouts.wavefronts(every_second, strided((128, 32))) == 128
 
 
@@ -199,7 +202,7 @@ def test_without_a_layout_memory_says_which():
 
 
 def test_a_transposed_view_of_tiles():
-    place = memory((128, 64), HALF, 128, ("transpose", (1, 0)))
+    place = memory((128, 64), HALF, 128, (Change.TRANSPOSE, (1, 0)))
     for layout in (WGMMA, TRANSPOSED):
         assert layouts.wavefronts(place, layout.to_mgpu(), False) == MOST
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import jax
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -29,6 +30,10 @@ Bool = bool | jax.Array
 Index = Int | pl.Slice | slice
 #: A pytree. Its leaves are what the place that names it says.
 Tree = Any
+#: What has a shape and a dtype. Checks look at nothing else of an array.
+Shaped = jax.Array | jax.ShapeDtypeStruct
+#: A dtype, as arrays have it.
+Dtype = np.dtype[Any]
 #: What `pl.run_scoped` and `plgpu.kernel` allocate for each ref that they pass on; in pytrees.
 Allocation = pl.MemoryRef | plgpu.Barrier | plgpu.ClusterBarrier
 
@@ -92,7 +97,7 @@ if TYPE_CHECKING:
             ...
 
         @property
-        def dtype(self) -> jax.numpy.dtype[Any]:
+        def dtype(self) -> Dtype:
             """The dtype of the elements."""
             ...
 

@@ -18,24 +18,25 @@ from overwriting a slot that is still read.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import jax
 from jax.experimental import pallas as pl
 
 from pipelib import ring, specs
+from pipelib.refs import Body, Int, Ref, Tree
 
 
 def emit_pipeline(
-    body: Callable[..., Any],
+    body: Body,
     *,
-    grid: Sequence[Any],
-    in_specs: Any = (),
-    out_specs: Any = (),
+    grid: Sequence[Int],
+    in_specs: Tree = (),
+    out_specs: Tree = (),
     max_concurrent_steps: int = 1,
-    init_carry: Any = None,
+    init_carry: Tree = None,
     ordinary_reads: bool = True,
-) -> Callable[..., Any]:
+) -> Callable[..., Tree]:
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
     On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds
@@ -90,13 +91,13 @@ def emit_pipeline(
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
     init = () if init_carry is None else (init_carry,)
     for operand in plan.inputs:
-        if axes := operand.spec.collective_axes:
+        if axes := operand.collective_axes:
             raise NotImplementedError(
                 f"{operand.name}: pl.BlockSpec with collective_axes= is not supported without warp"
                 f" specialization: no barrier tells the blocks along {axes} that a slot is free."
             )
 
-    def pipeline(*gmem_refs: Any) -> Any:
+    def pipeline(*gmem_refs: Tree) -> Tree:
         gmem = plan.flatten_refs(gmem_refs)
         run = functools.partial(_run, plan, body, init, ordinary_reads, gmem)
         return pl.run_scoped(run, **plan.allocations(gmem))
@@ -104,21 +105,37 @@ def emit_pipeline(
     return pipeline
 
 
+class _State(NamedTuple):
+    """What one step hands to the next.
+
+    Attributes:
+      indices: its grid indices.
+      out_slots: the slot of each output.
+      load_indices: for each channel, the grid indices of the step that is loaded when it ends.
+      carry: a tuple of the body's carry, or of nothing.
+    """
+
+    indices: ring.Indices
+    out_slots: ring.Indices
+    load_indices: list[ring.Indices]
+    carry: tuple[Tree, ...]
+
+
 def _run(
     plan: ring.Plan,
-    body: Callable[..., Any],
-    init: tuple[Any, ...],
+    body: Body,
+    init: tuple[Tree, ...],
     ordinary_reads: bool,
-    gmem: list[Any],
-    smem: list[Any],
-    produced: list[Any],
-) -> Any:
+    gmem: list[Ref],
+    smem: list[Ref | None],
+    produced: list[Ref],
+) -> Tree:
     """Runs all steps; returns the last carry."""
     steps = plan.steps
     inputs, outputs, channels = plan.bind(gmem, smem, produced)
     stores = ring.Stores(outputs, steps)
 
-    def one_step(step: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
+    def one_step(step: jax.Array, state: _State) -> _State:
         indices, out_slots, load_indices, carry = state
         slot = steps.slot(step)
         for channel in channels:
@@ -129,25 +146,34 @@ def _run(
         plan.commit(ordinary_reads)
         load_indices = _load_ahead(steps, channels, step, load_indices)
         out_slots = stores.store(step, indices, out_slots)
-        return steps.following(indices), out_slots, load_indices, carry
+        return _State(steps.following(indices), out_slots, load_indices, carry)
 
     # Prologue.
     ring.load_first(steps, channels, steps.prologue)
     # Steady state.
     load_indices = [steps.indices(steps.slots - channel.delay) for channel in channels]
-    state = steps.indices(), stores.first_slots(), load_indices, init
-    *_, carry = steps.loop(0, steps.num_steps, one_step, state)
+    state = _State(steps.indices(), stores.first_slots(), load_indices, init)
+    state = steps.loop(0, steps.num_steps, one_step, state)
     # Drain.
     stores.drain()
-    return carry[0] if carry else None
+    return state.carry[0] if state.carry else None
 
 
 def _load_ahead(
-    steps: ring.Steps, channels: list[ring.Channel], step: jax.Array, load_indices: list[Any]
-) -> list[Any]:
-    """Loads, for each channel, the step that is next in the slot which `step` frees, if any.
+    steps: ring.Steps,
+    channels: list[ring.Channel],
+    step: jax.Array,
+    load_indices: list[ring.Indices],
+) -> list[ring.Indices]:
+    """Loads again, for each channel, the slot that the end of `step` frees.
 
-    `load_indices` are the grid indices of these steps; returns those for the next call.
+    Args:
+      steps, channels: those of the pipeline.
+      step: the step whose body has ended.
+      load_indices: for each channel, the grid indices of the step that is loaded, if there is one.
+
+    Returns:
+      The `load_indices` of the next call.
     """
     for channel, indices in zip(channels, load_indices, strict=True):
         later = step + (steps.slots - channel.delay)

@@ -3,15 +3,16 @@
 The model. A pipeline runs its body once for each *step* of a sequential grid, whose last axis is
 the fastest. Each operand in SMEM has a ring of S *slots*. Step s finds its inputs in slot s mod S.
 That slot has a *produced* barrier, which completes phase s // S when the inputs of step s have
-landed. The pipeline is right because of four rules:
+landed. Where another thread loads, the slot also has a *consumed* barrier, which completes a phase
+when every compute thread has released the slot. The pipeline is right because of four rules:
 
 ==================  ================================================================================
 before              this has happened
 ==================  ================================================================================
 body(s) reads       produced[s mod S] has completed phase s // S
-load(s + S) starts  body(s + delay_release) has ended, and `commit_smem` after it: all lanes have
-                    made their ordinary reads, and the copy's write comes after these (PTX counts
-                    the copy engine as another proxy, so program order alone does not say so)
+load(s + S) starts  body(s + delay_release) has ended, and `commit_smem` after it. So all lanes have
+                    made their ordinary reads, and the copy writes after them. (To PTX the copy
+                    engine is another proxy: program order alone does not order its writes.)
 body(s) writes      all stores but the last S - 1 have read their slots
 store(s) starts     body(s) has ended, and `commit_smem` after it
 ==================  ================================================================================
@@ -19,18 +20,25 @@ store(s) starts     body(s) has ended, and `commit_smem` after it
 A *channel* is all inputs with the same `delay_release`. They are released together, so they share
 one barrier of each kind for each slot. An input is loaded at each step, whether its block has
 changed or not. An output takes its next slot only when its block changes: consecutive steps that
-visit one block build it up in one slot, and the block is stored after the last of them.
+visit one block build it up in one slot, and the last of them stores the block.
 
-Not covered: GPUs before Hopper; what else a body does with its refs; `wgmma` that reads a slot for
-more than `delay_release` steps; a block that is left and visited again, whose two stores may land
-in either order.
+The classes. `Steps` counts steps, and knows each step's slot and grid indices. `Plan` holds the
+checked arguments of a pipeline. `Plan.bind` joins them with what was allocated: a `Buffer` for each
+operand, a `Channel` for each group of inputs, `Stores` for all outputs.
+
+Not covered: GPUs before Hopper; refs that the body copies or keeps by itself; a `wgmma` that reads
+a slot for more than `delay_release` steps; a block that steps leave and visit again, whose two
+stores may land in either order.
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -40,56 +48,73 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
+from pipelib.refs import Body, Bool, Int, Ref, Tree, TreeDef, flatten, structure
 
 #: Grid indices of a step: an int32 scalar for each axis.
-Indices = tuple[Any, ...]
+Indices = tuple[jax.Array, ...]
+#: The allocations of a pipeline by name, for `pl.run_scoped`: lists of refs and of barriers, or one
+#: barrier, or None.
+Allocations = dict[str, Any]
 
 
 class Steps(NamedTuple):
-    """`num_steps` steps over a grid, and their slots; ints, or int32 scalars if dynamic."""
+    """The steps over a grid, and their slots.
 
-    grid: tuple[int | jax.Array, ...]
+    Attributes:
+      grid: the sizes of the axes: ints if all are known, else int32 scalars.
+      slots: the slots of each ring.
+      num_steps: the product of the sizes.
+    """
+
+    grid: tuple[Int, ...]
     slots: int
-    num_steps: int | jax.Array
+    num_steps: Int
 
     @classmethod
-    def of(cls, grid: Sequence[int | jax.Array], slots: int) -> "Steps":
-        """All steps of a grid, with no more slots than steps if their number is known."""
-        grid = grid if isinstance(grid, (tuple, list)) else (grid,)
-        if not all(map(specs.is_integer, grid)):
+    def of(cls, grid: Sequence[Int], slots: int) -> "Steps":
+        """All steps of a grid, with no more slots than steps if their number is known.
+
+        Raises:
+          ValueError: a size is not an integer, or is known and less than 1.
+        """
+        given = grid if isinstance(grid, (tuple, list)) else (grid,)
+        if not all(map(specs.is_integer, given)):
             raise ValueError(
-                f"{grid=} has a size that is not an integer, so it has no number of steps; use //"
-                " instead of /."
+                f"grid={given!r} has a size that is not an integer, so it has no number of steps;"
+                " use // instead of /."
             )
-        grid = tuple(int(size) if isinstance(size, np.integer) else size for size in grid)
-        if any(isinstance(size, int) and size <= 0 for size in grid):
+        sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in given)
+        known = tuple(size for size in sizes if isinstance(size, int))
+        if any(size <= 0 for size in known):
             raise ValueError(
-                f"All elements in the grid must be strictly positive, but got {grid=}: no step"
-                " would run."
+                f"All elements in the grid must be strictly positive, but got grid={sizes!r}: no"
+                " step would run."
             )
-        if all(isinstance(size, int) for size in grid):
-            return cls(grid, min(slots, math.prod(grid)), math.prod(grid))
-        sizes = tuple(jnp.maximum(jnp.asarray(size, jnp.int32), 0) for size in grid)
-        return cls(sizes, slots, math.prod(sizes))
+        if len(known) == len(sizes):
+            count = math.prod(known)
+            return cls(known, min(slots, count), count)
+        dynamic = tuple(jnp.maximum(jnp.asarray(size, jnp.int32), 0) for size in sizes)
+        return cls(dynamic, slots, math.prod(dynamic))
 
     @property
-    def prologue(self) -> int | jax.Array:
-        """How many steps are loaded before the first body runs."""
+    def prologue(self) -> Int:
+        """How many steps are loaded before the first body runs: as many as there are slots."""
         slots, num_steps = self.slots, self.num_steps
         return slots if isinstance(num_steps, int) else lax.min(np.int32(slots), num_steps)
 
     def slot(self, step: jax.Array, delay: int = 0) -> jax.Array:
-        """The slot of `step - delay`, which may be negative."""
+        """The slot of the step `step - delay`, a number that may be negative."""
         return lax.rem(step + (-delay) % self.slots, np.int32(self.slots))
 
     def indices(self, step: int = 0) -> Indices:
-        """The grid indices of an early step."""
+        """The grid indices of one of the first steps."""
         first = (jnp.int32(0),) * len(self.grid)
         return functools.reduce(lambda indices, _: self.following(indices), range(step), first)
 
     def following(self, indices: Indices) -> Indices:
         """The grid indices of the next step; after the last step, those of the first."""
-        result, carry = [], jnp.bool(True)
+        result: list[jax.Array] = []
+        carry = jnp.bool(True)
         for index, size in zip(reversed(indices), reversed(self.grid)):
             index = lax.select(carry, index + 1, index)
             carry = index == size
@@ -97,76 +122,102 @@ class Steps(NamedTuple):
         return tuple(reversed(result))
 
     def loop(
-        self, start: Any, stop: Any, body: Callable[..., Any], init: Any, *, unroll: bool = False
-    ) -> Any:
-        """`fori_loop` with int32 steps whatever the default integer is; unrolls ints only."""
+        self,
+        start: Int,
+        stop: Int,
+        body: Callable[[jax.Array, Any], Any],
+        init: Tree,
+        *,
+        unroll: bool = False,
+    ) -> Tree:
+        """`lax.fori_loop` whose steps are int32, whatever the default integer is.
+
+        `unroll` unrolls the loop if both bounds are ints.
+        """
         unroll &= isinstance(start, int) and isinstance(stop, int)
-        one_step = lambda step, state: body(jnp.int32(step), state)
-        return lax.fori_loop(start, stop, one_step, init, unroll=unroll)
+
+        def one_step(step: Int, state: Tree) -> Tree:
+            return body(jnp.int32(step), state)
+
+        return cast(Tree, lax.fori_loop(start, stop, one_step, init, unroll=unroll))
 
 
 class Buffer(NamedTuple):
     """An operand with its GMEM ref and its slots in SMEM (None if it is pinned to GMEM)."""
 
     operand: specs.Operand
-    gmem: Any
-    smem: Any
+    gmem: Ref
+    smem: Ref | None
 
-    def at(self, slot: Any) -> Any:
+    def at(self, slot: jax.Array) -> Ref:
         """The ref that the body gets: a slot, or the GMEM ref if pinned."""
-        return self.gmem if self.operand.pinned else self.smem.at[slot]
+        return self.gmem if self.smem is None else self.smem.at[slot]
 
-    def load(self, slot: Any, indices: Indices, barrier: Any) -> None:
-        """Starts the copy of a step's block into a slot."""
-        block, spec = self.gmem.at[self.operand.gmem_slices(indices)], self.operand.spec
-        options = dict(collective_axes=spec.collective_axes, oob_mode=spec.oob_fill_mode)
-        plgpu.copy_gmem_to_smem(block, self.smem.at[slot], barrier, **options)
+    def load(self, slot: jax.Array, indices: Indices, barrier: Ref) -> None:
+        """Starts the copy of a step's block into a slot; it arrives at the barrier."""
+        axes, mode = self.operand.collective_axes, self.operand.spec.oob_fill_mode
+        plgpu.copy_gmem_to_smem(
+            self._block(indices), self.at(slot), barrier, collective_axes=axes, oob_mode=mode
+        )
 
-    def store(self, slot: Any, indices: Indices) -> None:
-        """Starts the copy of a slot to a step's block; the caller closes the group."""
-        block = self.gmem.at[self.operand.gmem_slices(indices)]
-        plgpu.copy_smem_to_gmem(self.smem.at[slot], block, commit_group=False)
+    def store(self, slot: jax.Array, indices: Indices) -> None:
+        """Starts the copy of a slot to a step's block; the caller closes the group of copies."""
+        plgpu.copy_smem_to_gmem(self.at(slot), self._block(indices), commit_group=False)
+
+    def _block(self, indices: Indices) -> Ref:
+        """The block of a step, in GMEM."""
+        return self.gmem.at[self.operand.gmem_slices(indices)]
 
 
 class Channel(NamedTuple):
     """Inputs that are released together, and their barriers, one of each kind for each slot.
 
-    `consumed` is None where program order tells when a slot is free.
+    `delay` is the inputs' `delay_release`. `consumed` is None where one thread both loads and
+    computes: there program order tells when a slot is free.
     """
 
     delay: int
     buffers: list[Buffer]
-    produced: Any
-    consumed: Any = None
+    produced: Ref
+    consumed: Ref | None = None
 
-    def load(self, slot: Any, indices: Indices) -> None:
+    def load(self, slot: jax.Array, indices: Indices) -> None:
         """Starts the copies of a step's blocks into a slot."""
         for buffer in self.buffers:
             buffer.load(slot, indices, self.produced.at[slot])
 
-    def wait_until_loaded(self, slot: Any) -> None:
+    def wait_until_loaded(self, slot: jax.Array) -> None:
         """Returns once a step's blocks have landed in a slot."""
         plgpu.barrier_wait(self.produced.at[slot])
 
-    def release(self, slot: Any) -> None:
+    def release(self, slot: jax.Array) -> None:
         """Tells the thread that loads: this compute thread no longer reads a slot."""
-        plgpu.barrier_arrive(self.consumed.at[slot])
+        plgpu.barrier_arrive(self.consumed_at(slot))
 
-    def wait_until_released(self, slot: Any) -> None:
+    def wait_until_released(self, slot: jax.Array) -> None:
         """Returns once all compute threads have released a slot."""
-        plgpu.barrier_wait(self.consumed.at[slot])
+        plgpu.barrier_wait(self.consumed_at(slot))
+
+    def consumed_at(self, slot: jax.Array) -> Ref:
+        """The consumed barrier of a slot."""
+        assert self.consumed is not None, "only a pipeline with a memory thread has these barriers"
+        return self.consumed.at[slot]
 
 
 class Stores(NamedTuple):
-    """The outputs of a pipeline. The `leader` of the threads that write stores for all of them.
+    """The outputs of a pipeline, and who stores them.
 
-    `meet` returns once all these threads have called it.
+    Attributes:
+      outputs: their buffers.
+      steps: the steps of the pipeline.
+      leader: whether this thread stores, for all threads that write.
+      meet: returns once all threads that write have called it.
     """
 
     outputs: tuple[Buffer, ...]
     steps: Steps
-    leader: bool | jax.Array = True
-    meet: Callable[[], Any] = lambda: None
+    leader: Bool = True
+    meet: Callable[[], object] = lambda: None
 
     @property
     def any(self) -> bool:
@@ -184,15 +235,23 @@ class Stores(NamedTuple):
             pl.when(self.leader)(lambda: plgpu.wait_smem_to_gmem(stores, wait_read_only=True))
             self.meet()
 
-    def store(self, step: jax.Array, indices: Indices, slots: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Starts to store the blocks that the next step does not visit; returns its slots.
+    def store(self, step: jax.Array, indices: Indices, slots: Indices) -> Indices:
+        """Starts to store the blocks that the next step does not visit.
 
         All threads must have committed what they wrote.
+
+        Args:
+          step, indices: the step that has ended.
+          slots: the slot of each output at this step.
+
+        Returns:
+          The slot of each output at the next step.
         """
         if not self.any:
             return slots
         self.meet()
-        following, next_slots = self.steps.following(indices), []
+        following = self.steps.following(indices)
+        next_slots: list[jax.Array] = []
         for buffer, slot in zip(self.outputs, slots, strict=True):
             blocks = map(buffer.operand.block_indices, (indices, following))
             changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
@@ -213,20 +272,39 @@ class Stores(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The arguments of a pipeline, checked; `groups` has the positions of each channel's inputs."""
+    """The arguments of a pipeline, checked.
+
+    Attributes:
+      steps: its steps.
+      inputs, outputs: the leaves of the specs.
+      in_tree: the pytree of `in_specs`.
+      tree: the pytree of the refs that a call takes: those of the inputs, then of the outputs.
+      groups: for each channel, the positions of its inputs.
+    """
 
     steps: Steps
     inputs: tuple[specs.Operand, ...]
     outputs: tuple[specs.Operand, ...]
-    in_tree: Any
-    tree: Any
+    in_tree: TreeDef
+    tree: TreeDef
     groups: list[list[int]]
 
     @classmethod
     def of(
-        cls, grid: Sequence[Any], in_specs: Any, out_specs: Any, slots: int, separate: bool = False
+        cls,
+        grid: Sequence[Int],
+        in_specs: Tree,
+        out_specs: Tree,
+        slots: int,
+        separate: bool = False,
     ) -> "Plan":
-        """Groups the inputs by delay_release, or makes each a channel of its own (`separate`)."""
+        """The plan of a pipeline; the arguments are those of the emitters.
+
+        Inputs with one `delay_release` are one channel; if `separate`, each input is a channel.
+
+        Raises:
+          ValueError, TypeError, NotImplementedError: as `specs` and `Steps.of` say.
+        """
         slots = specs.integer("max_concurrent_steps", slots)
         rank = len((steps := Steps.of(grid, slots)).grid)
         inputs, in_tree = specs.flatten(in_specs, "in_specs", rank)
@@ -236,16 +314,16 @@ class Plan(NamedTuple):
         for i, operand in enumerate(inputs):
             if not operand.pinned:
                 groups.setdefault(i if separate else operand.spec.delay_release, []).append(i)
-        tree = jax.tree.structure(in_tree.unflatten(inputs) + out_tree.unflatten(outputs))
+        tree = structure(in_tree.unflatten(inputs) + out_tree.unflatten(outputs))
         return cls(steps, inputs, outputs, in_tree, tree, [groups[key] for key in sorted(groups)])
 
-    def flatten_refs(self, gmem_refs: tuple[Any, ...]) -> list[Any]:
+    def flatten_refs(self, gmem_refs: tuple[Tree, ...]) -> list[Ref]:
         """The refs of inputs and outputs in order.
 
         Raises:
           ValueError, TypeError: if they do not match the specs, or one is not a ref.
         """
-        leaves, tree = jax.tree.flatten(gmem_refs)
+        leaves, tree = flatten(gmem_refs)
         if tree != self.tree:
             raise ValueError(
                 f"{len(self.inputs)} in_specs and then {len(self.outputs)} out_specs need refs of"
@@ -255,43 +333,66 @@ class Plan(NamedTuple):
             specs.check_ref(f"the operand of {operand.name}", leaf)
         return leaves
 
-    def allocations(self, gmem: list[Any], more_barriers: int = 0) -> dict[str, Any]:
-        """SMEM and produced barriers; ValueError if a block does not have as much SMEM."""
+    def allocations(self, gmem: list[Ref], more_barriers: int = 0) -> Allocations:
+        """The SMEM of the operands, and the produced barriers.
+
+        Args:
+          gmem: the refs of the operands.
+          more_barriers: how many other barriers the pipeline has, which take SMEM too.
+
+        Raises:
+          ValueError: a block does not have as much SMEM.
+        """
         slots, operands = self.steps.slots, self.inputs + self.outputs
         counts = [slots] * len(self.inputs) + [slots if o.changes else 1 for o in self.outputs]
         smem = list(map(specs.Operand.allocation, operands, gmem, counts))
         specs.check_smem(operands, smem, slots * len(self.groups) + more_barriers)
-        barrier = lambda group: plgpu.Barrier(num_arrivals=len(group), num_barriers=slots)
-        return dict(smem=smem, produced=list(map(barrier, self.groups)))
+        produced = [
+            plgpu.Barrier(num_arrivals=len(group), num_barriers=slots) for group in self.groups
+        ]
+        return dict(smem=smem, produced=produced)
 
     def bind(
-        self, gmem: list[Any], smem: list[Any], produced: list[Any], consumed: Any = None
+        self,
+        gmem: list[Ref],
+        smem: list[Ref | None],
+        produced: list[Ref],
+        consumed: Sequence[Ref | None] | None = None,
     ) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...], list[Channel]]:
-        """The buffers of inputs and of outputs, and the channels, of what was allocated."""
+        """The buffers of inputs and of outputs, and the channels, of what was allocated.
+
+        `consumed` is None where one thread both loads and computes.
+        """
         buffers = tuple(map(Buffer, self.inputs + self.outputs, gmem, smem))
         inputs, outputs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
         if consumed is None:
             consumed = [None] * len(self.groups)
-        channels = []
+        channels: list[Channel] = []
         for group, full, free in zip(self.groups, produced, consumed, strict=True):
             delay = self.inputs[group[0]].spec.delay_release
             channels.append(Channel(delay, [inputs[i] for i in group], full, free))
         return inputs, outputs, channels
 
-    def refs(self, buffers: tuple[Buffer, ...], slot: Any, out_slots: tuple[Any, ...]) -> Any:
-        """What the body gets of inputs in this slot and outputs in those, in the specs' trees."""
+    def refs(self, buffers: tuple[Buffer, ...], slot: jax.Array, out_slots: Indices) -> Tree:
+        """The refs that the body gets, in the trees of the specs.
+
+        Args:
+          buffers: those of all inputs, then those of all outputs.
+          slot: the slot of the inputs.
+          out_slots: the slot of each output.
+        """
         slots = (slot,) * len(self.inputs) + out_slots
         return self.tree.unflatten(map(Buffer.at, buffers, slots))
 
     def commit(self, ordinary_reads: bool) -> None:
-        """`commit_smem`, if the body has written a slot or read one by ordinary loads."""
+        """Calls `commit_smem` if the body has written a slot, or read one by ordinary loads."""
         operands = self.outputs + (self.inputs if ordinary_reads else ())
         if not all(operand.pinned for operand in operands):
             plgpu.commit_smem()
 
 
-def load_first(steps: Steps, channels: list[Channel], stop: Any) -> Indices:
-    """Loads the steps before `stop` into slots that are free; returns the indices of `stop`."""
+def load_first(steps: Steps, channels: list[Channel], stop: Int) -> Indices:
+    """Loads the first steps, whose slots are free; returns the grid indices of the step `stop`."""
 
     def load(step: jax.Array, indices: Indices) -> Indices:
         slot = steps.slot(step)
@@ -302,16 +403,26 @@ def load_first(steps: Steps, channels: list[Channel], stop: Any) -> Indices:
     return steps.loop(0, stop, load, steps.indices(), unroll=True)
 
 
-def run_body(
-    body: Callable[..., Any], indices: Indices, refs: Any, carry: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    """Calls the body with its carry, a tuple of one or none; returns the next carry."""
+def run_body(body: Body, indices: Indices, refs: Tree, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:
+    """Calls the body of a step.
+
+    Args:
+      body, indices, refs: the body, and what it takes.
+      carry: a tuple of the carry, or of nothing if there is no carry.
+
+    Returns:
+      A tuple of the next carry, or of nothing.
+
+    Raises:
+      ValueError: the body returned another pytree than the carry.
+    """
     result = body(indices, *refs, *carry)
     if not carry:
         return ()
-    if jax.tree.structure(result) != (tree := jax.tree.structure(carry[0])):
+    given, returned = structure(carry[0]), structure(result)
+    if returned != given:
         raise ValueError(
-            f"The body got a carry {tree} but returned {jax.tree.structure(result)}: there is no"
+            f"The body got a carry {given} but returned {returned}: there is no"
             " carry for the next step. It must return one like the one it took."
         )
     return (result,)

@@ -8,12 +8,16 @@ slot; the body gets its GMEM ref.
 Everything that can be known to be wrong before a kernel is traced is refused here.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import math
 import operator
 import reprlib
 from collections.abc import Sequence
-from typing import Any
+from types import EllipsisType
+from typing import Any, SupportsIndex, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +26,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.refs import Index, Int, Ref, Tree, TreeDef, flatten_with_path
+
 #: Bytes of shared memory that a block may use on compute capability 9.0. Source: CUDA C++
 #: Programming Guide, "Technical Specifications".
 SMEM_BYTES = 227 * 1024
@@ -29,6 +35,7 @@ SMEM_BYTES = 227 * 1024
 REGISTERS = 65536 // 128
 #: Barriers in one array, and so slots in a ring: Mosaic GPU keeps the parity of each in 32 bits.
 MAX_SLOTS = 32
+_ARRAYS: tuple[type[Any], ...] = jax.Array, np.ndarray
 _SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, plgpu.GMEM)
 
 
@@ -48,8 +55,18 @@ class Operand:
     changes: bool
     pinned: bool
 
-    def allocation(self, gmem_ref: Any, slots: int) -> Any:
-        """The SMEM for this number of slots; None if pinned."""
+    @property
+    def collective_axes(self) -> tuple[str, ...] | None:
+        """The cluster axis along which loads are multicast, in a tuple; None without one."""
+        # JAX lets an axis have any name, but its copies take strings.
+        return cast("tuple[str, ...] | None", self.spec.collective_axes)
+
+    def allocation(self, gmem_ref: Ref, slots: int) -> pl.MemoryRef | None:
+        """The SMEM for this number of slots of the operand `gmem_ref`; None if pinned.
+
+        Raises:
+          ValueError: the block has more or fewer dimensions than the operand.
+        """
         if self.pinned:
             return None
         block, shape = self.spec.block_shape, tuple(gmem_ref.shape)
@@ -62,18 +79,18 @@ class Operand:
             shape = tuple(size for size in map(_block_size, block) if size is not None)
         return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=self.spec.transforms)
 
-    def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
+    def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Int, ...]:
         """The block that a step visits, by the index map; the first block if there is no map."""
         if self.spec.index_map is None:
             return (0,) * len(self.spec.block_shape or ())
-        result = self.spec.index_map(*indices)
-        return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        result: Sequence[Int] | Int = self.spec.index_map(*indices)
+        return tuple(result) if isinstance(result, (tuple, list)) else (cast(Int, result),)
 
-    def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Any, ...]:
+    def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Index | EllipsisType, ...]:
         """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
         if self.spec.block_shape is None:
             return (...,)
-        slices = []
+        slices: list[Index] = []
         for index, dim in zip(self.block_indices(indices), self.spec.block_shape, strict=True):
             size = _block_size(dim)
             start = index if size is None or isinstance(dim, pl.Element) else index * size
@@ -81,11 +98,20 @@ class Operand:
         return tuple(slices)
 
 
-def flatten(specs: Any, argument: str, rank: int) -> tuple[tuple[Operand, ...], Any]:
-    """The checked operands, and the tree, of `in_specs` or `out_specs` over `rank` grid axes."""
-    specs = tuple(specs) if isinstance(specs, (list, tuple)) else (specs,)
-    leaves, tree = jax.tree_util.tree_flatten_with_path(specs)
-    operands = []
+def flatten(specs: Tree, argument: str, rank: int) -> tuple[tuple[Operand, ...], TreeDef]:
+    """The operands and the pytree of `in_specs` or `out_specs`.
+
+    Args:
+      specs: the value of the argument.
+      argument: its name.
+      rank: the number of grid axes.
+
+    Raises:
+      ValueError, NotImplementedError: for a leaf that is not a BlockSpec, or a wrong one.
+    """
+    specs = tuple(cast(Sequence[Tree], specs)) if isinstance(specs, (list, tuple)) else (specs,)
+    leaves, tree = flatten_with_path(specs)
+    operands: list[Operand] = []
     for path, spec in leaves:
         name = argument + jax.tree_util.keystr(path)
         spec = _gpu_spec(name, spec, is_output=argument == "out_specs")
@@ -111,18 +137,28 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
             )
 
 
-def check_smem(operands: Sequence[Operand], allocations: Sequence[Any], barriers: int) -> int:
-    """The bytes of these allocations (None has none), and 8 for each barrier.
+def check_smem(
+    operands: Sequence[Operand], allocations: Sequence[pl.MemoryRef | None], barriers: int
+) -> int:
+    """The bytes of SMEM that these allocations and barriers take.
+
+    Args:
+      operands: their names are in the error.
+      allocations: the SMEM of each operand; None if it has none.
+      barriers: how many there are, of 8 bytes each.
 
     Raises:
-      ValueError: if that is more than `SMEM_BYTES`; it names each term of the sum.
+      ValueError: the sum is more than `SMEM_BYTES`; the error names each of its terms.
     """
-    terms, total = [], 8 * barriers
+    terms: list[str] = []
+    total = 8 * barriers
     for operand, memory in zip(operands, allocations, strict=True):
         if memory is not None:
-            (slots, *block), dtype = memory.shape, memory.dtype
-            integer = jnp.issubdtype(dtype, jnp.integer)  # int4 has 4 bits, but an itemsize of 1
-            bits = jnp.iinfo(dtype).bits if integer else 8 * jnp.dtype(dtype).itemsize
+            slots, *block = cast(tuple[int, ...], memory.shape)
+            dtype = jnp.dtype(cast(jax.typing.DTypeLike, memory.dtype))
+            # int4 has 4 bits, but an itemsize of 1.
+            is_integer = jnp.issubdtype(dtype, jnp.integer)
+            bits = jnp.iinfo(dtype).bits if is_integer else 8 * dtype.itemsize
             size = math.prod(block) * bits // 8
             total += slots * size
             terms.append(f"{operand.name} {slots} x {size:,} B")
@@ -138,7 +174,11 @@ def check_smem(operands: Sequence[Operand], allocations: Sequence[Any], barriers
 def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:
     """Registers for each lane of a compute thread: an equal share of what the memory thread leaves.
 
-    A number that PTX's `setmaxnreg` accepts.
+    A multiple of 8 up to 256, which PTX's `setmaxnreg` accepts.
+
+    Raises:
+      ValueError: the block would have more than 1,024 lanes, or `setmaxnreg` does not accept
+        `memory_registers`.
     """
     if not 1 <= num_compute_wgs <= 7:
         raise ValueError(
@@ -166,7 +206,14 @@ def begin_registers(threads: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Threads:
-    """The Pallas threads of a block: which one loads, how many compute, and their registers."""
+    """The Pallas threads of a block.
+
+    Attributes:
+      axis: the name of the kernel's thread axis.
+      compute: how many threads compute.
+      memory_thread: the index of the thread that loads.
+      memory_registers, compute_registers: registers for each lane of these threads.
+    """
 
     axis: str
     compute: int
@@ -178,7 +225,11 @@ class Threads:
     def of(
         cls, axis: str, compute: int, memory_thread: int | None, memory_registers: int
     ) -> "Threads":
-        """Checks the arguments; by default the last thread is the memory thread."""
+        """Checks the arguments; by default the last thread is the memory thread.
+
+        Raises:
+          ValueError, TypeError: for numbers that are wrong, or not integers.
+        """
         memory_registers = integer("memory_registers", memory_registers)
         compute = integer("num_compute_wgs", compute)
         registers = compute_registers(memory_registers, compute)
@@ -214,7 +265,7 @@ class Threads:
             )
 
 
-def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
+def _gpu_spec(name: str, spec: object, is_output: bool) -> plgpu.BlockSpec:
     """Checks one BlockSpec; a plain one becomes the GPU kind."""
     if not isinstance(spec, pl.BlockSpec):
         raise ValueError(f"{name}: {spec!r} is not a BlockSpec; use pl.BlockSpec(shape, map).")
@@ -243,7 +294,7 @@ def _gpu_spec(name: str, spec: Any, is_output: bool) -> plgpu.BlockSpec:
     return spec
 
 
-def _block_size(dim: Any, name: str = "block_shape") -> int | None:
+def _block_size(dim: object, name: str = "block_shape") -> int | None:
     """The size of one dimension of a block; None if it is squeezed away."""
     match dim:
         case None | pl.Squeezed():
@@ -257,6 +308,8 @@ def _block_size(dim: Any, name: str = "block_shape") -> int | None:
             )
         case pl.Blocked() | pl.Element():
             return dim.block_size
+        case _:
+            pass
     raise NotImplementedError(
         f"{name}: Unsupported block dimension type {type(dim)}, whose size is not known: use an"
         " int, None, pl.Element or pl.Blocked."
@@ -264,8 +317,13 @@ def _block_size(dim: Any, name: str = "block_shape") -> int | None:
 
 
 def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
-    """Whether the results of an index map depend on its arguments, by its jaxpr."""
-    if spec.index_map is None:
+    """Whether the results of an index map depend on its arguments, by its jaxpr.
+
+    Raises:
+      ValueError: the map cannot be called with `rank` indices, or gives more or fewer indices than
+        the block has dimensions.
+    """
+    if spec.index_map is None or spec.block_shape is None:
         return False
     try:
         index = jax.ShapeDtypeStruct((), jnp.int32)
@@ -287,45 +345,48 @@ def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
 # Types of arguments.
 
 
-def wrong_type(name: str, value: Any, because: str) -> TypeError:
+def wrong_type(name: str, value: object, because: str) -> TypeError:
     """The error for an argument of a wrong type; `because` says what was expected and why."""
     given = f"{name}={reprlib.repr(value)} has type {type(value).__name__}"
     return TypeError(f"{given}, but {because}.")
 
 
-def integer(name: str, value: Any) -> int:
-    """The value as an int, if it is one of Python, NumPy or JAX; else TypeError.
+def integer(name: str, value: object) -> int:
+    """The value as an int, if it is an integer of Python, NumPy or JAX.
 
-    A traced value is known only at run time: also a TypeError.
+    Raises:
+      TypeError: it is not an integer, or is traced and so known only at run time.
     """
     try:
-        return operator.index(value)
+        return operator.index(cast(SupportsIndex, value))
     except TypeError:
         because = "a kernel is compiled for it, so it must be an integer that is known before"
         raise wrong_type(name, value, because) from None
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Whether the value is an integer scalar, known or traced, and not a bool."""
     if isinstance(value, (int, np.integer)):
         return not isinstance(value, bool)
-    is_array = isinstance(value, (np.ndarray, jax.Array))
-    return is_array and value.shape == () and jnp.issubdtype(value.dtype, jnp.integer)
+    if not isinstance(value, _ARRAYS):
+        return False
+    array = cast(jax.Array, value)
+    return array.shape == () and jnp.issubdtype(array.dtype, jnp.integer)
 
 
-def check_function(name: str, value: Any) -> None:
+def check_function(name: str, value: object) -> None:
     """Raises TypeError unless the value can be called."""
     if not callable(value):
         raise wrong_type(name, value, "it is called while a kernel is traced: give a function")
 
 
-def check_array(name: str, value: Any) -> None:
+def check_array(name: str, value: object) -> None:
     """Raises TypeError unless the value has a shape and a dtype, as a list has not."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):
         raise wrong_type(name, value, "a kernel copies arrays: make one, with jnp.asarray")
 
 
-def check_ref(name: str, value: Any) -> None:
+def check_ref(name: str, value: object) -> None:
     """Raises TypeError unless the value is a ref, as an array is not."""
-    if isinstance(value, (jax.Array, np.ndarray)) or not hasattr(value, "at"):
+    if isinstance(value, _ARRAYS) or not hasattr(value, "at"):
         raise wrong_type(name, value, "blocks are copied from and to refs of a kernel: give one")

@@ -30,10 +30,13 @@ ends. Wait for what reads them (`wgmma_wait(0)`) before that memory is used agai
 Source: the function of this name in JAX 0.11.2.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,25 +45,29 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring, specs
+from pipelib.refs import Body, Bool, Int, Ref, Tree
+
+#: What `compute_context` is given. It runs all steps: from the first carry, if any, to the last.
+AllSteps = Callable[..., Tree]
 
 
 def emit_pipeline_warp_specialized(
-    body: Callable[..., Any],
+    body: Body,
     *,
-    grid: Sequence[Any],
+    grid: Sequence[Int],
     memory_registers: int,
-    in_specs: Any = (),
-    out_specs: Any = (),
+    in_specs: Tree = (),
+    out_specs: Tree = (),
     max_concurrent_steps: int = 2,
     wg_axis: str,
     num_compute_wgs: int,
     pipeline_state: jax.Array | plgpu.PipelinePipeline | None = None,
     manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
-    compute_context: Callable[[Callable], None] | None = None,
+    compute_context: Callable[[AllSteps], None] | None = None,
     memory_thread_idx: int | None = None,
     ordinary_reads: bool = True,
-) -> Callable[..., None]:
+) -> "WarpSpecializedPipeline":
     """Makes a pipeline with a memory thread, inside a Pallas kernel.
 
     On Hopper, a drop-in superset of `mosaic_gpu`'s function of this name. It adds outputs of
@@ -121,7 +128,7 @@ def emit_pipeline_warp_specialized(
     _check_types(body, wg_axis, pipeline_state, compute_context)
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)
-    return _Pipeline(
+    return WarpSpecializedPipeline(
         body=body,
         plan=plan,
         threads=specs.Threads.of(wg_axis, num_compute_wgs, memory_thread_idx, memory_registers),
@@ -133,7 +140,9 @@ def emit_pipeline_warp_specialized(
     )
 
 
-def _check_types(body: Any, wg_axis: Any, pipeline_state: Any, compute_context: Any) -> None:
+def _check_types(
+    body: object, wg_axis: object, pipeline_state: object, compute_context: object
+) -> None:
     specs.check_function("body", body)
     if compute_context is not None:
         specs.check_function("compute_context", compute_context)
@@ -145,15 +154,25 @@ def _check_types(body: Any, wg_axis: Any, pipeline_state: Any, compute_context: 
 
 
 class _Chain(NamedTuple):
-    """The place of a pipeline in a chain; the two flags are traced if the state is."""
+    """The place of a pipeline in a chain.
+
+    Attributes:
+      exists: whether there is a chain.
+      is_first: whether nobody has released its slots before; traced if the place is.
+      is_last: whether it waits for the last releases; traced if the place is.
+    """
 
     exists: bool = False
-    is_first: bool | jax.Array = True
-    is_last: bool | jax.Array = True
+    is_first: Bool = True
+    is_last: Bool = True
 
     @classmethod
-    def of(cls, state: Any, steps: ring.Steps) -> "_Chain":
-        """Checks that the next pipeline of the chain would begin in slot 0."""
+    def of(cls, state: jax.Array | plgpu.PipelinePipeline | None, steps: ring.Steps) -> "_Chain":
+        """The place that `pipeline_state` says.
+
+        Raises:
+          NotImplementedError: the next pipeline of the chain would not begin in slot 0.
+        """
         if state is None:
             return cls()
         _, slots, num_steps = steps
@@ -173,19 +192,33 @@ class _Chain(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Pipeline:
-    """What `emit_pipeline_warp_specialized` returns: called by all threads of a block."""
+class WarpSpecializedPipeline:
+    """What `emit_pipeline_warp_specialized` returns. All threads of a block call it.
 
-    body: Callable[..., Any]
+    Attributes:
+      body, compute_context, ordinary_reads: arguments of the emitter.
+      plan: the steps and the operands.
+      threads: the roles of the threads.
+      chain: its place in a chain of pipelines.
+      manual_produced, manual_consumed: whether the body itself waits for, and releases, slots.
+    """
+
+    body: Body
     plan: ring.Plan
     threads: specs.Threads
     chain: _Chain
     manual_produced: bool
     manual_consumed: bool
-    compute_context: Callable[[Callable[..., Any]], None] | None
+    compute_context: Callable[[AllSteps], None] | None
     ordinary_reads: bool
 
-    def __call__(self, *gmem_refs: Any, allocations: Any = None) -> None:
+    def __call__(self, *gmem_refs: Tree, allocations: ring.Allocations | None = None) -> None:
+        """Runs the pipeline on these refs: all threads of a block call it.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs; the kernel has other threads than
+            the pipeline; a chain without allocations.
+        """
         self.threads.check_kernel(exact=allocations is None)
         run = functools.partial(self._run, self.plan.flatten_refs(gmem_refs))
         if allocations is not None:
@@ -198,26 +231,44 @@ class _Pipeline:
         allocations = self.get_allocations(*gmem_refs)
         pl.run_scoped(run, **allocations, collective_axes=self.threads.axis)
 
-    def get_allocations(self, *gmem_refs: Any) -> dict[str, Any]:
-        """What a call with these refs allocates, for `pl.run_scoped`."""
-        plan, arrivals, kind = self.plan, self.threads.compute, plgpu.Barrier
-        is_alone = arrivals == 1 or all(operand.pinned for operand in plan.outputs)
-        written = None if is_alone else plgpu.Barrier(num_arrivals=arrivals)
-        if axes := [a for operand in plan.inputs for a in operand.spec.collective_axes or ()]:
-            axes = tuple(dict.fromkeys(axes))
-            kind = functools.partial(plgpu.ClusterBarrier, collective_axes=axes)
-        slots = plan.steps.slots
-        consumed = [kind(num_arrivals=arrivals, num_barriers=slots) for _ in plan.groups]
+    def get_allocations(self, *gmem_refs: Tree) -> ring.Allocations:
+        """The SMEM and barriers of a call with these refs, for `pl.run_scoped`.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs, or a block has too little SMEM.
+        """
+        plan, threads, slots = self.plan, self.threads.compute, self.plan.steps.slots
+        is_alone = threads == 1 or all(operand.pinned for operand in plan.outputs)
+        written = None if is_alone else plgpu.Barrier(num_arrivals=threads)
+        consumed = [self._consumed_barriers() for _ in plan.groups]
         barriers, gmem = len(consumed) * slots + (not is_alone), plan.flatten_refs(gmem_refs)
         return dict(plan.allocations(gmem, barriers), consumed=consumed, written=written)
 
-    def _run(self, gmem: Any, smem: Any, produced: Any, consumed: Any, written: Any) -> None:
+    def _consumed_barriers(self) -> plgpu.Barrier | plgpu.ClusterBarrier:
+        """The consumed barriers of a channel; if loads are shared, the whole cluster arrives."""
+        threads, slots = self.threads.compute, self.plan.steps.slots
+        axes = [axis for operand in self.plan.inputs for axis in operand.collective_axes or ()]
+        if not axes:
+            return plgpu.Barrier(num_arrivals=threads, num_barriers=slots)
+        shared = tuple(dict.fromkeys(axes))
+        return plgpu.ClusterBarrier(
+            collective_axes=shared, num_arrivals=threads, num_barriers=slots
+        )
+
+    def _run(
+        self,
+        gmem: list[Ref],
+        smem: list[Ref | None],
+        produced: list[Ref],
+        consumed: list[Ref],
+        written: Ref | None,
+    ) -> None:
         """Gives each thread its role."""
         inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
         stores, thread = ring.Stores(outputs, self.plan.steps), lax.axis_index(self.threads.axis)
         if written is not None:
             leader = thread == self.threads.first_compute_thread
-            meet = lambda: (plgpu.barrier_arrive(written), plgpu.barrier_wait(written))
+            meet = functools.partial(_meet, written)
             stores = stores._replace(leader=leader, meet=meet)
         memory_thread = functools.partial(self._memory_thread, channels)
         compute_thread = functools.partial(self._compute_thread, inputs, channels, stores)
@@ -244,17 +295,20 @@ class _Pipeline:
         def wait_for_the_last_releases():
             for channel in channels:
                 first, end = steps.num_steps - steps.prologue, steps.num_steps - channel.delay
-                wait = lambda step, _: channel.wait_until_released(steps.slot(step))
+
+                def wait(step: jax.Array, _: None) -> None:
+                    channel.wait_until_released(steps.slot(step))
+
                 steps.loop(first, end, wait, None, unroll=True)
 
     def _compute_thread(
         self, inputs: tuple[ring.Buffer, ...], channels: list[ring.Channel], stores: ring.Stores
     ) -> None:
-        """Runs the body at each step, within compute_context."""
+        """Runs the body at each step, within `compute_context`."""
         plgpu.set_max_registers(self.threads.compute_registers, action="increase")
         plan, steps = self.plan, self.plan.steps
 
-        def one_step(step: jax.Array, state: tuple[Any, ...]) -> tuple[Any, ...]:
+        def one_step(step: jax.Array, state: _State) -> _State:
             indices, out_slots, carry = state
             slot = steps.slot(step)
             for channel in [] if self.manual_produced else channels:
@@ -267,27 +321,30 @@ class _Pipeline:
             for channel in [] if self.manual_consumed else channels:
                 self._release(channel, step)
             out_slots = stores.store(step, indices, out_slots)
-            return steps.following(indices), out_slots, carry
+            return _State(steps.following(indices), out_slots, carry)
 
-        def all_steps(*init_carry: Any) -> Any:
-            state = steps.indices(), stores.first_slots(), init_carry
-            *_, carry = steps.loop(0, steps.num_steps, one_step, state)
-            return carry[0] if carry else None
+        def all_steps(*init_carry: Tree) -> Tree:
+            state = _State(steps.indices(), stores.first_slots(), init_carry)
+            state = steps.loop(0, steps.num_steps, one_step, state)
+            return state.carry[0] if state.carry else None
 
         _call_once(self.compute_context or (lambda pipeline: pipeline()), all_steps)
         stores.drain()
 
-    def _manual_barriers(self, channels: list[ring.Channel], step: jax.Array) -> tuple[Any, ...]:
+    def _manual_barriers(self, channels: list[ring.Channel], step: jax.Array) -> tuple[Tree, ...]:
         """The barriers that the body itself waits for and arrives at, in the tree of `in_specs`."""
-        slot, kinds, trees = self.plan.steps.slot, [], ()
+        slot, trees = self.plan.steps.slot, ()
         if self.manual_produced:
-            kinds.append([c.produced.at[slot(step)] for c in channels])
+            trees += self._in_tree([c.produced.at[slot(step)] for c in channels])
         if self.manual_consumed:
-            kinds.append([c.consumed.at[slot(step, c.delay)] for c in channels])
-        for barriers in kinds:
-            leaves = [None if operand.pinned else barriers.pop(0) for operand in self.plan.inputs]
-            trees += self.plan.in_tree.unflatten(leaves)
+            trees += self._in_tree([c.consumed_at(slot(step, c.delay)) for c in channels])
         return trees
+
+    def _in_tree(self, barriers: list[Ref]) -> tuple[Tree, ...]:
+        """A barrier of each input that is not pinned, in the tree of `in_specs`; None if pinned."""
+        rest = iter(barriers)
+        leaves = [None if operand.pinned else next(rest) for operand in self.plan.inputs]
+        return self.plan.in_tree.unflatten(leaves)
 
     def _release(self, channel: ring.Channel, step: jax.Array) -> None:
         """Releases the slot of step - d, which a previous pipeline of the chain may have read."""
@@ -296,17 +353,42 @@ class _Pipeline:
         pl.when(used if channel.delay else True)(release)
 
 
-def _call_once(context: Callable[[Callable[..., Any]], None], all_steps: Any) -> None:
-    """Calls compute_context with the pipeline; ValueError unless it calls that exactly once."""
-    calls = []
+class _State(NamedTuple):
+    """What one step of a compute thread hands to the next.
 
-    def pipeline(*init_carry: Any) -> Any:
+    Attributes:
+      indices: its grid indices.
+      out_slots: the slot of each output.
+      carry: a tuple of the body's carry, or of nothing.
+    """
+
+    indices: ring.Indices
+    out_slots: ring.Indices
+    carry: tuple[Tree, ...]
+
+
+def _meet(written: Ref) -> None:
+    """Returns once all compute threads have called it."""
+    plgpu.barrier_arrive(written)
+    plgpu.barrier_wait(written)
+
+
+def _call_once(context: Callable[[AllSteps], None], all_steps: AllSteps) -> None:
+    """Calls `compute_context` with the pipeline.
+
+    Raises:
+      ValueError: it did not call the pipeline exactly once.
+    """
+    calls = 0
+
+    def pipeline(*init_carry: Tree) -> Tree:
+        nonlocal calls
         if calls:
             raise ValueError(
                 "Cannot call pipeline more than once in `compute_context`: each step is loaded"
                 " once, so the second call would wait for ever."
             )
-        calls.append(pipeline)
+        calls += 1
         return all_steps(*init_carry)
 
     context(pipeline)

@@ -140,7 +140,7 @@ def test_importing_pipelib_loads_the_emitters_only():
     )
     before, after = map(set, json.loads(python("-c", program).stdout))
     mine = {name for name in before if name.partition(".")[0] == "pipelib"}
-    modules = "pipeline", "ring", "specs", "warp_specialized"
+    modules = "pipeline", "refs", "ring", "specs", "warp_specialized"
     assert mine == {"pipelib", *(f"pipelib.{module}" for module in modules)}
     # What Pallas has for other devices, and what draws.
     heavy = {
@@ -162,7 +162,7 @@ def test_importing_the_kernels_loads_neither_checker_nor_search_nor_clock():
     )
     before, after = map(set, json.loads(python("-c", program).stdout))
     rooms = {name.split(".")[1] for name in before}
-    assert rooms == {"kernels", "pipeline", "ring", "specs", "warp_specialized"}
+    assert rooms == {"kernels", "pipeline", "refs", "ring", "specs", "warp_specialized"}
     assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= before
     assert {"pipelib.tuning.search", "pipelib.schedule.machine"} <= after
 

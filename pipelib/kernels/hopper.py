@@ -13,18 +13,41 @@ of a piece lie in different banks. A copy writes it so (`tiled`), and can theref
 arrays whose rows are a multiple of 128 bytes and whose number of rows is a multiple of 8.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
 import contextlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.typing import DTypeLike
 
 #: SMs of an H100 or H200 (SXM). Kernels are planned for them where there is no GPU.
 H100_SMS = 132
 #: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
 SWIZZLE, PIECE_ROWS = 128, 8
+
+
+class Device(Protocol):
+    """What kernels read of one of JAX's devices. Only GPUs have a `core_count`."""
+
+    @property
+    def device_kind(self) -> str:
+        """The name, as in "NVIDIA H200"."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """ "gpu" or "cpu"."""
+        ...
+
+    @property
+    def core_count(self) -> int:
+        """The number of SMs."""
+        ...
 
 
 class Gpu(NamedTuple):
@@ -46,7 +69,7 @@ def assume(gpu: Gpu | None) -> None:
 
 
 @contextlib.contextmanager
-def assumed(gpu: Gpu) -> Iterator[None]:
+def assumed(gpu: Gpu) -> Generator[None]:
     """A context in which all threads plan kernels for this GPU, whatever this machine has."""
     before = _assumed
     assume(gpu)
@@ -56,12 +79,14 @@ def assumed(gpu: Gpu) -> Iterator[None]:
         assume(before)
 
 
-def default_device() -> Any:
+def default_device() -> Device:
     """The device that JAX uses by default, or the one that is assumed."""
     if _assumed is not None:
         return _assumed
-    device = jax.config.jax_default_device
-    return jax.devices(device)[0] if device is None or isinstance(device, str) else device
+    device = cast("Device | str | None", jax.config.jax_default_device)
+    if device is None or isinstance(device, str):
+        return cast(Device, jax.devices(device)[0])
+    return device
 
 
 def num_sms() -> int:
@@ -92,7 +117,11 @@ def require_hopper(kernel: str, *, or_newer: bool = False) -> None:
     )
 
 
-def tiled(dtype: Any) -> tuple[Any, ...]:
+def tiled(dtype: DTypeLike) -> tuple[plgpu.Transform, ...]:
     """The transforms of SMEM that `wgmma` reads: see the module."""
-    tiling = plgpu.TilingTransform((PIECE_ROWS, SWIZZLE // jnp.dtype(dtype).itemsize))
-    return tiling, plgpu.SwizzleTransform(SWIZZLE)
+    piece = PIECE_ROWS, SWIZZLE // jnp.dtype(dtype).itemsize
+    # These classes leave out a method of their protocol, which JAX does not call for them.
+    return (
+        plgpu.TilingTransform(piece),  # pyright: ignore[reportAbstractUsage]
+        plgpu.SwizzleTransform(SWIZZLE),  # pyright: ignore[reportAbstractUsage]
+    )

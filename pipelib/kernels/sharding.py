@@ -7,18 +7,26 @@ the same axes. `jax.lax.pcast` then also adds up the gradient of an array over t
 not vary along. Outside of `shard_map` no array varies, and nothing happens here.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
+from typing import cast
+
 import jax
 
 
 def varying_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
     """The arrays, each cast to vary along all axes that any of them varies along."""
-    axes = set().union(*(_varying(array) for array in arrays))
+    axes = set[str]().union(*(_varying(array) for array in arrays))
     missing = [tuple(sorted(axes - _varying(array))) for array in arrays]
-    return tuple(
-        jax.lax.pcast(array, more, to="varying") if more else array
-        for array, more in zip(arrays, missing)
-    )
+    return tuple(_cast(array, more) if more else array for array, more in zip(arrays, missing))
+
+
+def _cast(array: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """The array, cast to vary along these axes too."""
+    return cast(jax.Array, jax.lax.pcast(array, axes, to="varying"))
 
 
 def _varying(array: jax.Array) -> frozenset[str]:
+    """The axes of the mesh along which an array varies."""
     return frozenset(jax.typeof(array).manual_axis_type.varying)

@@ -4,24 +4,29 @@ The model. Each check says the fact and its consequence in a sentence that names
 looks at the numbers in an array, so that they work on tracers, and on `jax.ShapeDtypeStruct`.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pipelib import specs
 from pipelib.kernels.hopper import PIECE_ROWS, SWIZZLE
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.epilogues import check_epilogue
 from pipelib.kernels.matmul.product import Epilogue, Product
+from pipelib.refs import Dtype, Shaped
 
+#: Dtypes of 8 bits, which `wgmma` reads along K only.
 FLOAT8 = (jnp.dtype(jnp.float8_e4m3fn), jnp.dtype(jnp.float8_e5m2))
 _INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), *FLOAT8)
 _OUTPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
 
 
-def check_types(a: Any, b: Any, config: Any, epilogue: Any, operands: Any) -> None:
+def check_types(a: object, b: object, config: object, epilogue: object, operands: object) -> None:
     """Raises TypeError for arguments whose types are not as `matmul` says."""
     specs.check_array("matmul: a", a)
     specs.check_array("matmul: b", b)
@@ -34,24 +39,37 @@ def check_types(a: Any, b: Any, config: Any, epilogue: Any, operands: Any) -> No
         raise specs.wrong_type("matmul: operands", operands, because)
 
 
-def stored_dtype(a: Any, asked: Any) -> Any:
-    """The dtype of the result; `asked` is None for the default."""
+def stored_dtype(a: Shaped, asked: DTypeLike | None) -> Dtype:
+    """The dtype of the result.
+
+    Args:
+      a: the first factor, whose dtype is the default, or bfloat16 for float8.
+      asked: the argument `out_dtype`; None for the default.
+
+    Raises:
+      TypeError: `asked` is not a dtype, or none that can be stored.
+    """
     if asked is None:
         asked = jnp.bfloat16 if a.dtype in FLOAT8 else a.dtype
     try:
-        asked = jnp.dtype(asked)
+        dtype = jnp.dtype(asked)
     except TypeError:
         because = f"{_names(_OUTPUTS)} can be stored"
         raise specs.wrong_type("matmul: out_dtype", asked, because) from None
-    if asked not in _OUTPUTS:
+    if dtype not in _OUTPUTS:
         raise TypeError(
-            f"matmul: out_dtype={asked} is none of {_names(_OUTPUTS)}, which it stores."
+            f"matmul: out_dtype={dtype} is none of {_names(_OUTPUTS)}, which it stores."
         )
-    return asked
+    return dtype
 
 
-def check_dtypes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
-    """Refuses dtypes of factors that `wgmma` does not multiply, or not as they are stored."""
+def check_dtypes(a: Shaped, b: Shaped, transpose_a: bool, transpose_b: bool) -> None:
+    """Refuses factors that `wgmma` does not multiply.
+
+    Raises:
+      TypeError: a dtype that `wgmma` does not multiply here, or two that it does not multiply.
+      ValueError: float8 whose last axis is not K.
+    """
     dtypes = jnp.dtype(a.dtype), jnp.dtype(b.dtype)
     for name, dtype in zip("ab", dtypes):
         if dtype not in _INPUTS:
@@ -70,8 +88,8 @@ def check_dtypes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
         )
 
 
-def check_shapes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
-    """Refuses shapes of factors that cannot be multiplied."""
+def check_shapes(a: Shaped, b: Shaped, transpose_a: bool, transpose_b: bool) -> None:
+    """Raises ValueError for factors that have not two axes, do not share K, or are empty."""
     if a.ndim != 2 or b.ndim != 2:
         raise ValueError(
             f"matmul: a has shape {a.shape} and b {b.shape}, but both must have 2 axes; use"
@@ -87,15 +105,25 @@ def check_shapes(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
         raise ValueError(f"matmul: a {a.shape} or b {b.shape} is empty; M, N, K must be 1 or more.")
 
 
-def operand_matrix(i: int, operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """An operand of the epilogue, with two axes."""
+def operand_matrix(i: int, given: jax.Array | float, shape: tuple[int, int]) -> jax.Array:
+    """An operand of the epilogue, as an array of two axes.
+
+    Args:
+      i: its position, for the error.
+      given: the operand as the caller has it.
+      shape: the shape of the output, [M, N].
+
+    Raises:
+      TypeError, ValueError: for a dtype that the epilogue does not read, or another shape than
+        `matmul` says.
+    """
     m, n = shape
     fits = [(m, n), (1, n), (m, 1), (1, 1), (n,), (1,), ()]
     try:
-        operand = jnp.asarray(operand)
+        operand = jnp.asarray(given)
     except (TypeError, ValueError):
         because = "the epilogue reads arrays and numbers"
-        raise specs.wrong_type(f"matmul: operands[{i}]", operand, because) from None
+        raise specs.wrong_type(f"matmul: operands[{i}]", given, because) from None
     if operand.dtype not in _OUTPUTS:
         raise TypeError(
             f"matmul: operand {i} of the epilogue is {operand.dtype}, but it reads"
@@ -109,25 +137,30 @@ def operand_matrix(i: int, operand: jax.Array, shape: tuple[int, int]) -> jax.Ar
     return operand.reshape((1,) * (2 - operand.ndim) + operand.shape)
 
 
-def matrix_dtypes(operands: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
+def matrix_dtypes(operands: Sequence[Shaped], shape: tuple[int, int]) -> list[Dtype]:
     """The dtypes of the operands that are as large as the output."""
     return [operand.dtype for operand in operands if operand.shape == shape]
 
 
 def check_finish(epilogue: Epilogue | None, operands: Sequence[jax.Array]) -> None:
-    """Refuses an epilogue that cannot be called part by part, and operands without an epilogue."""
+    """Raises ValueError for an epilogue that is not elementwise, or operands without one."""
     if epilogue is not None:
         check_epilogue(epilogue, len(operands))
     elif operands:
         raise ValueError(f"matmul: {len(operands)} operands but no epilogue, which would use them.")
 
 
-def is_addressable(a: Any, b: Any, operands: Sequence[Any], product: Product) -> bool:
+def is_addressable(
+    a: Shaped,
+    b: Shaped,
+    operands: Sequence[Shaped],
+    product: Product[MatmulConfig] | Product[MatmulConfig | None],
+) -> bool:
     """Whether the kernel's copies can address the factors, the output and matrices of its shape."""
-    shape = product.sizes(a, b)[:2]
-    arrays = [(*x.shape, x.dtype) for x in (a, b)]
-    arrays += [(*shape, dtype) for dtype in (product.out_dtype, *matrix_dtypes(operands, shape))]
-    for rows, columns, dtype in arrays:
+    m, n, _ = product.sizes(a, b)
+    outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))
+    arrays = [((*x.shape,), x.dtype) for x in (a, b)] + [((m, n), dtype) for dtype in outputs]
+    for (rows, columns), dtype in arrays:
         if columns * jnp.dtype(dtype).itemsize % SWIZZLE:
             return False
         if rows > PIECE_ROWS and rows % PIECE_ROWS:
@@ -135,5 +168,6 @@ def is_addressable(a: Any, b: Any, operands: Sequence[Any], product: Product) ->
     return True
 
 
-def _names(dtypes: Sequence[Any]) -> str:
+def _names(dtypes: Sequence[Dtype]) -> str:
+    """The names of dtypes, with commas."""
     return ", ".join(dtype.name for dtype in dtypes)

@@ -3,14 +3,18 @@
 The package's docstring says when the kernel is not used, and what gradients cost.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from pipelib import specs
 from pipelib.kernels.hopper import SWIZZLE, num_sms, require_hopper
@@ -19,6 +23,10 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib.kernels.sharding import varying_alike
+from pipelib.refs import Dtype
+
+#: The factors and the epilogue's operands.
+_Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
 
 
 def matmul(
@@ -27,8 +35,8 @@ def matmul(
     *,
     config: MatmulConfig | None = None,
     epilogue: Epilogue | None = None,
-    operands: Sequence[jax.Array] = (),
-    out_dtype: Any = None,
+    operands: Sequence[jax.Array | float] = (),
+    out_dtype: DTypeLike | None = None,
     transpose_a: bool = False,
     transpose_b: bool = False,
     approx_math: bool = False,
@@ -82,24 +90,33 @@ def matmul(
     transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
     arguments.check_dtypes(a, b, transpose_a, transpose_b)
     arguments.check_shapes(a, b, transpose_a, transpose_b)
-    out_dtype = arguments.stored_dtype(a, out_dtype)
-    product = Product(transpose_a, transpose_b, config, epilogue, out_dtype, approx_math)
+    stored = arguments.stored_dtype(a, out_dtype)
+    product = Product(transpose_a, transpose_b, config, epilogue, stored, approx_math)
     m, n, _ = product.sizes(a, b)
-    operands = tuple(arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands))
-    arguments.check_finish(epilogue, operands)
+    matrices = [arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands)]
+    arguments.check_finish(epilogue, matrices)
     if config is not None:
-        config.check(a.dtype, out_dtype, arguments.matrix_dtypes(operands, (m, n)))
-    a, b, *operands = varying_alike(a, b, *operands)
-    return _product(a, b, tuple(operands), product)
+        config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
+    a, b, *matrices = varying_alike(a, b, *matrices)
+    out: jax.Array = _product(a, b, tuple(matrices), product)
+    return out
 
 
 def default_config(
-    m: int, n: int, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()
+    m: int,
+    n: int,
+    dtype: DTypeLike,
+    out_dtype: DTypeLike,
+    operands: Sequence[DTypeLike] = (),
 ) -> MatmulConfig:
     """The largest tiles of which there is one for each SM, with all the slots that fit.
 
-    A rule of thumb: nothing in it was measured. `operands` are the dtypes of the epilogue's
-    matrices.
+    A rule of thumb: nothing in it was measured.
+
+    Args:
+      m, n: the sizes of the output.
+      dtype, out_dtype: the dtypes of the factors and of the result.
+      operands: the dtypes of the epilogue's matrices.
     """
     tiles = ((128, 256, 2), (128, 128, 2), (64, 128, 1))
     counts = [math.ceil(m / tile_m) * math.ceil(n / tile_n) for tile_m, tile_n, _ in tiles]
@@ -107,25 +124,38 @@ def default_config(
     tile_m, tile_n, threads = next(enough, tiles[-1])
     tile_k = SWIZZLE // jnp.dtype(dtype).itemsize
     configs = [MatmulConfig(tile_m, tile_n, tile_k, slots, threads) for slots in range(2, 7)]
-    fits = lambda config: config.smem_bytes(dtype, out_dtype, operands) <= specs.SMEM_BYTES
-    return list(filter(fits, configs))[-1]
+    sizes = [config.smem_bytes(dtype, out_dtype, operands) for config in configs]
+    return [config for config, size in zip(configs, sizes) if size <= specs.SMEM_BYTES][-1]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 @functools.partial(jax.jit, static_argnums=3)
-def _product(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
+def _product(
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    product: Product[MatmulConfig | None],
+) -> jax.Array:
+    """The product by the kernel, or without it; all arguments are checked."""
     if not arguments.is_addressable(a, b, operands, product):
         return _fallback(a, b, operands, product)
     require_hopper("matmul")
-    if product.config is None:
+    config = product.config
+    if config is None:
         m, n, k = product.sizes(a, b)
-        matrices = arguments.matrix_dtypes(operands, (m, n))
-        config = _pick(m, n, k, a.dtype, matrices, product)
-        product = product._replace(config=config)
-    return varying_alike(forms.launch_product(a, b, operands, product, num_sms()), a)[0]
+        config = _pick(m, n, k, a.dtype, arguments.matrix_dtypes(operands, (m, n)), product)
+    out = forms.launch_product(a, b, operands, product.configured(config), num_sms())
+    return varying_alike(out, a)[0]
 
 
-def _pick(m: int, n: int, k: int, dtype: Any, matrices: list, product: Product) -> MatmulConfig:
+def _pick(
+    m: int,
+    n: int,
+    k: int,
+    dtype: Dtype,
+    matrices: list[Dtype],
+    product: Product[MatmulConfig | None],
+) -> MatmulConfig:
     """The tuned configuration of the nearest recorded product, or else the rule of thumb."""
     near = nearest_config(
         m, n, k, dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
@@ -134,14 +164,21 @@ def _pick(m: int, n: int, k: int, dtype: Any, matrices: list, product: Product) 
     return near or default_config(m, n, dtype, product.out_dtype, matrices)
 
 
-def _fallback(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> jax.Array:
+def _fallback(
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    product: Product[MatmulConfig | None],
+) -> jax.Array:
     """The product without the kernel."""
     contracted = (0 if product.transpose_a else 1,), (1 if product.transpose_b else 0,)
     acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=jnp.float32)
     return _finish(acc, operands, product).astype(product.out_dtype)
 
 
-def _finish(acc: jax.Array, operands: tuple, product: Product) -> jax.Array:
+def _finish(
+    acc: jax.Array, operands: tuple[jax.Array, ...], product: Product[MatmulConfig | None]
+) -> jax.Array:
     """The epilogue of the whole product."""
     if product.epilogue is None:
         return acc
@@ -149,24 +186,37 @@ def _finish(acc: jax.Array, operands: tuple, product: Product) -> jax.Array:
     return product.epilogue(acc, *whole)
 
 
-def _forward(a: jax.Array, b: jax.Array, operands: tuple, product: Product) -> tuple:
-    return _product(a, b, operands, product), (a, b, operands)
+def _forward(
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    product: Product[MatmulConfig | None],
+) -> tuple[jax.Array, _Arrays]:
+    """The product, and what `_backward` needs."""
+    out: jax.Array = _product(a, b, operands, product)
+    return out, (a, b, operands)
 
 
-def _backward(product: Product, arrays: tuple, g: jax.Array) -> tuple:
+def _backward(product: Product[MatmulConfig | None], arrays: _Arrays, g: jax.Array) -> _Arrays:
     """dA = G B^T and dB = A^T G, each in the order and the transposition that it is stored in."""
     (a, b, operands), (a_t, b_t) = arrays, product[:2]
-    g, d_operands = g.astype(jnp.float32), ()
+    g = g.astype(jnp.float32)
+    d_operands: tuple[jax.Array, ...] = ()
     if product.epilogue is not None:
         plain = Product(a_t, b_t, None, None, jnp.dtype(jnp.float32))
         finish = functools.partial(_finish, product=product)
+        pull: Callable[[jax.Array], Any]
         _, pull = jax.vjp(finish, _product(a, b, (), plain), operands)
         g, d_operands = pull(g)
     dtypes = a.dtype, b.dtype
     if a.dtype in arguments.FLOAT8:
         a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
     g = g.astype(a.dtype)
-    multiply = lambda x, y, x_t, y_t: _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))
+
+    def multiply(x: jax.Array, y: jax.Array, x_t: bool, y_t: bool) -> jax.Array:
+        out: jax.Array = _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))
+        return out
+
     da = multiply(b, g, b_t, True) if a_t else multiply(g, b, False, not b_t)
     db = multiply(g, a, True, a_t) if b_t else multiply(a, g, not a_t, False)
     return da.astype(dtypes[0]), db.astype(dtypes[1]), d_operands

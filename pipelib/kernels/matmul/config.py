@@ -11,9 +11,10 @@ Source of the hardware's constants: `pipelib.specs`.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pipelib import specs
 from pipelib.kernels.hopper import SWIZZLE
@@ -87,7 +88,8 @@ class MatmulConfig:
         for problem in (text for text, is_so in self._problems().items() if is_so):
             raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
 
-    def _problems(self) -> dict[str, Any]:
+    def _problems(self) -> dict[str, object]:
+        """What can be wrong with the fields, and for each whether it is so."""
         unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
         counts = self.slots, self.width, 1 if self.blocks is None else self.blocks
         is_alone = self.form in ("ring", "specialized")
@@ -157,8 +159,9 @@ class MatmulConfig:
 
     def tiles(self, m: int, n: int) -> tuple[int, int]:
         """Tiles along m and n, rounded up to whole clusters."""
-        whole = lambda size, tile, cluster: math.ceil(size / (tile * cluster)) * cluster
-        return whole(m, self.tile_m, self.cluster_m), whole(n, self.tile_n, self.cluster_n)
+        clusters_m = math.ceil(m / (self.tile_m * self.cluster_m))
+        clusters_n = math.ceil(n / (self.tile_n * self.cluster_n))
+        return clusters_m * self.cluster_m, clusters_n * self.cluster_n
 
     def resident_blocks(self, m: int, n: int, num_sms: int) -> int:
         """How many blocks the kernel has, for an output of m x n."""
@@ -174,7 +177,9 @@ class MatmulConfig:
         """Registers of each lane for a thread's float32 accumulator."""
         return self.rows * self.tile_n // 128
 
-    def smem_bytes(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> int:
+    def smem_bytes(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
+    ) -> int:
         """Bytes of shared memory that a block of the kernel takes, with all slots.
 
         Args:
@@ -184,8 +189,14 @@ class MatmulConfig:
         terms = self._smem_terms(dtype, out_dtype, operands)
         return sum(count * size for _, count, size in terms)
 
-    def check(self, dtype: Any, out_dtype: Any, operands: Sequence[Any] = ()) -> None:
-        """Raises ValueError, with the sum, if an SM has too little for these dtypes."""
+    def check(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
+    ) -> None:
+        """Raises ValueError, with the sum, if an SM has too little for these dtypes.
+
+        Args:
+          dtype, out_dtype, operands: as `smem_bytes` takes them.
+        """
         dtype = jnp.dtype(dtype)
         if self.tile_k * dtype.itemsize % SWIZZLE:
             raise ValueError(
@@ -210,25 +221,26 @@ class MatmulConfig:
                 f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
             )
         if (total := self.smem_bytes(dtype, out_dtype, operands)) > specs.SMEM_BYTES:
-            terms = self._smem_terms(dtype, out_dtype, operands)
-            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in terms)
+            sizes = self._smem_terms(dtype, out_dtype, operands)
+            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in sizes)
             raise ValueError(
                 f"MatmulConfig: {terms} = {total:,} B of shared memory, but a block has"
                 f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
             )
 
     def _smem_terms(
-        self, dtype: Any, out_dtype: Any, operands: Sequence[Any]
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
     ) -> list[tuple[str, int, int]]:
-        size = lambda dtype: jnp.dtype(dtype).itemsize
+        """What lies in SMEM: the name, the count, and the bytes of each."""
         staged = self.compute_threads * STAGED_ROWS * self.epilogue_n
-        step = self.tile_k * size(dtype)
+        step = self.tile_k * jnp.dtype(dtype).itemsize
         terms = [
             ("slots of a", self.slots, self.tile_m * step),
             ("slots of b", self.slots, self.tile_n * step),
-            ("staging", self.staging_slots, staged * size(out_dtype)),
+            ("staging", self.staging_slots, staged * jnp.dtype(out_dtype).itemsize),
         ]
-        terms += [("an operand", self.staging_slots, staged * size(dtype)) for dtype in operands]
+        for operand in operands:
+            terms.append(("an operand", self.staging_slots, staged * jnp.dtype(operand).itemsize))
         barriers = self.slots * (2 if self.threads > 1 else 1)
         barriers += self.compute_threads * self.staging_slots if operands else 0
         return [*terms, ("barriers", barriers, 8)]

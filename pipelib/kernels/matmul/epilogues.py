@@ -12,20 +12,29 @@ covered: epilogues that look at other elements only if these are large (a guard 
 1e6, say).
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
 import concurrent.futures
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-PART = 3, 5  # one that shows a change of shape
+#: The shape of the array that an epilogue is tried on: unequal sizes show a change of shape.
+PART = 3, 5
 
 
 def check_epilogue(epilogue: Callable[..., jax.Array], operands: int) -> None:
     """Refuses an epilogue, of the product and this many operands, that is not elementwise.
+
+    Args:
+      epilogue: the function.
+      operands: how many arrays it takes beside the product.
 
     Raises:
       ValueError: it fails on parts, changes their shape, captures arrays, or mixes elements.
@@ -68,9 +77,11 @@ def _difference(
     """The first element whose value differs in a part and alone: its place, and both values."""
     numbers = np.random.default_rng(0).standard_normal((1 + operands, *PART), np.float32)
     numbers[:, 1, 2] = np.nan
-    both = lambda *parts: (
-        epilogue(*parts), jax.vmap(epilogue)(*(part.reshape(-1, 1, 1) for part in parts))
-    )  # fmt: skip
+
+    def both(*parts: jax.Array) -> tuple[jax.Array, jax.Array]:
+        single = jax.vmap(epilogue)(*(part.reshape(-1, 1, 1) for part in parts))
+        return epilogue(*parts), single
+
     # In another thread no transformation of the caller's is under way: its numbers are numbers.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         together, alone = thread.submit(_evaluated, both, numbers).result()
@@ -80,10 +91,15 @@ def _difference(
     is_same = np.isclose(together, alone, rtol=1e-4, atol=1e-6 * size, equal_nan=True)
     if is_same.all():
         return None
-    place = tuple(map(int, np.argwhere(~is_same)[0]))
+    row, column = map(int, np.argwhere(~is_same)[0])
+    place = row, column
     return place, float(together[place]), float(alone[place])
 
 
-def _evaluated(function: Callable[..., Any], arrays: np.ndarray) -> list[np.ndarray]:
+def _evaluated(
+    function: Callable[..., tuple[jax.Array, ...]], arrays: NDArray[np.float32]
+) -> list[NDArray[np.float32]]:
+    """The results of a function of these arrays, compiled, in float32."""
     with jax.debug_nans(False):
-        return [np.asarray(x, np.float32) for x in jax.jit(function)(*arrays)]
+        results = cast("tuple[jax.Array, ...]", jax.jit(function)(*arrays))
+        return [np.asarray(x, np.float32) for x in results]

@@ -28,10 +28,11 @@ have, do both. A chain goes on in the slot where the last tile stopped, so each 
 multiple of `slots` steps; steps beyond K multiply zeros.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,33 +46,47 @@ from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.product import Product
 from pipelib.kernels.matmul.result import TileResult, this_thread
 from pipelib.pipeline import emit_pipeline
-from pipelib.warp_specialized import emit_pipeline_warp_specialized
+from pipelib.refs import Accumulator, Allocation, Bool, Int, Ref
+from pipelib.warp_specialized import (
+    AllSteps,
+    WarpSpecializedPipeline,
+    emit_pipeline_warp_specialized,
+)
 
 
 def launch_product(
-    a: jax.Array, b: jax.Array, operands: tuple, product: Product, num_sms: int
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
+    product: Product[MatmulConfig],
+    num_sms: int,
 ) -> jax.Array:
-    """Makes the product by the kernel of `product.config`, which must not be None.
+    """Makes the product by the kernel of its configuration.
 
     Args:
       a, b: as `matmul` takes them, of sizes that copies can address.
       operands: those of the epilogue: matrices [M, N], rows [1, N], columns [M, 1], scalars [1, 1].
+      product: which product of them.
       num_sms: the number of SMs of the GPU.
+
+    Returns:
+      [M, N] in `product.out_dtype`.
     """
     (m, n, _), config = product.sizes(a, b), product.config
     tiles = config.tiles(m, n)
-    kinds = tuple(map(_kind, operands, [(m, n)] * len(operands)))
-    operands = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
+    kinds = tuple(_kind(operand, (m, n)) for operand in operands)
+    padded = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
     clusters = config.resident_blocks(m, n, num_sms) // config.cluster_size
     cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
     block = functools.partial(_block, product, kinds, tiles)
     return plgpu.kernel(
         block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype),
-        scratch_types=_scratch(product, kinds, operands), grid=(clusters,),
+        scratch_types=_scratch(product, kinds, padded), grid=(clusters,),
         grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
         compiler_params=plgpu.CompilerParams(approx_math=product.approx_math),
-        **dict(num_threads=config.threads, thread_name="thread") if config.threads > 1 else {},
-    )(a, b, *operands)  # fmt: skip
+        num_threads=config.threads if config.threads > 1 else None,
+        thread_name="thread" if config.threads > 1 else None,
+    )(a, b, *padded)  # fmt: skip
 
 
 def _cluster(config: MatmulConfig) -> dict[str, int]:
@@ -80,25 +95,35 @@ def _cluster(config: MatmulConfig) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if size > 1}
 
 
-def _kind(operand: Any, shape: tuple[int, int]) -> str:
-    """Which axes of the output an operand has."""
+def _kind(operand: jax.Array, shape: tuple[int, int]) -> str:
+    """Which axes of the output an operand has: "mn", "m", "n" or ""."""
     return "".join(axis for axis, size, full in zip("mn", operand.shape, shape) if size == full)
 
 
-def _padded(operand: jax.Array, kind: str, config: MatmulConfig, tiles: tuple) -> jax.Array:
-    """A row, a column or a scalar, flat, padded to the last tile's end: it is read unguarded."""
+def _padded(
+    operand: jax.Array, kind: str, config: MatmulConfig, tiles: tuple[int, int]
+) -> jax.Array:
+    """An operand as the kernel reads it.
+
+    A row, a column or a number becomes flat. It is padded to the end of the last tile, since the
+    kernel reads it without looking where it ends.
+    """
     if kind == "mn":
         return operand
     size = {"m": tiles[0] * config.tile_m, "n": tiles[1] * config.tile_n, "": 1}[kind]
     return jnp.pad(operand.reshape(-1), (0, size - operand.size))
 
 
-def _scratch(product: Product, kinds: tuple[str, ...], operands: list[Any]) -> list[Any]:
+def _scratch(
+    product: Product[MatmulConfig], kinds: tuple[str, ...], operands: list[jax.Array]
+) -> list[Allocation]:
     """Staging slots of the output and of each matrix among the operands, and their barriers."""
     config, dtypes = product.config, [product.out_dtype]
     dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
     shape = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
-    scratch = [plgpu.SMEM(shape, dtype, transforms=tiled(dtype)) for dtype in dtypes]
+    scratch: list[Allocation] = [
+        plgpu.SMEM(shape, dtype, transforms=tiled(dtype)) for dtype in dtypes
+    ]
     if loads := len(dtypes) - 1:
         slots = config.compute_threads * config.staging_slots
         scratch.append(plgpu.Barrier(num_arrivals=loads, num_barriers=slots))
@@ -106,9 +131,14 @@ def _scratch(product: Product, kinds: tuple[str, ...], operands: list[Any]) -> l
 
 
 def _block(
-    product: Product, kinds: tuple[str, ...], tiles: tuple[int, int], a: Any, b: Any, *refs: Any
+    product: Product[MatmulConfig],
+    kinds: tuple[str, ...],
+    tiles: tuple[int, int],
+    a: Ref,
+    b: Ref,
+    *refs: Ref,
 ) -> None:
-    """What each thread of a block does."""
+    """What each thread of a block does; `refs` are the operands, the output, and scratch."""
     config, count = product.config, len(kinds)
     result = TileResult(product, kinds, refs[:count], refs[count], refs[count + 1 :])
     place = functools.partial(place_of_block, config, tiles)
@@ -122,35 +152,48 @@ def _block(
     pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
 
-def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: Any) -> tuple[Any, Any]:
+def place_of_block(
+    config: MatmulConfig, tiles: tuple[int, int], index: jax.Array
+) -> tuple[Int, Int]:
     """The tile of this block, if its cluster is the `index`th in the order."""
     sizes = config.cluster_m, config.cluster_n
-    clusters = tuple(count // size for count, size in zip(tiles, sizes))
+    clusters = tiles[0] // config.cluster_m, tiles[1] // config.cluster_n
     place = plgpu.planar_snake(index, clusters, "mn".index(config.order), config.width)
     mine = [lax.axis_index(f"cluster_{x}") if x in _cluster(config) else 0 for x in "mn"]
-    return tuple(p * size + offset for p, size, offset in zip(place, sizes, mine))
+    m, n = (p * size + offset for p, size, offset in zip(place, sizes, mine))
+    return m, n
 
 
 # Steps.
 
 
-class KSteps(NamedTuple):
-    """The steps over K of one tile: slots, `wgmma`s in flight, count, and what a step loads."""
+@dataclasses.dataclass(frozen=True)
+class KSteps:
+    """The steps over K of one tile.
+
+    Attributes:
+      slots: slots of each ring.
+      delay: `wgmma`s in flight when a step ends.
+      count: how many steps there are.
+      in_specs: what a step loads of a and of b.
+    """
 
     slots: int
     delay: int
     count: int
-    in_specs: list[Any]
+    in_specs: list[plgpu.BlockSpec]
 
     @classmethod
-    def of(cls, a: Any, b: Any, product: Product, place: tuple[Any, Any]) -> "KSteps":
+    def of(cls, a: Ref, b: Ref, product: Product[MatmulConfig], place: tuple[Int, Int]) -> "KSteps":
         """The steps of a tile; in a chain, a multiple of the slots."""
         config, needed = product.config, math.ceil(product.sizes(a, b)[2] / product.config.tile_k)
         slots = min(config.slots, needed)
         count = math.ceil(needed / slots) * slots if config.form == "chained" else needed
         delay, axes = min(config.delay_release, slots - 1), _cluster(config)
 
-        def spec(ref, size, tile, is_k_first, shared_along):
+        def spec(
+            ref: Ref, size: int, tile: Int, is_k_first: bool, shared_along: str
+        ) -> plgpu.BlockSpec:
             block, index = (size, config.tile_k), lambda k: (tile, k)
             if is_k_first:
                 block, index = block[::-1], lambda k: (k, tile)
@@ -166,7 +209,9 @@ class KSteps(NamedTuple):
         ]
         return cls(slots, delay, count, in_specs)
 
-    def multiply(self, product: Product, _, a: Any, b: Any, acc: Any) -> Any:
+    def multiply(
+        self, product: Product[MatmulConfig], _: ring.Indices, a: Ref, b: Ref, acc: Accumulator
+    ) -> Accumulator:
         """Multiplies this thread's rows of a step."""
         rows = product.config.rows
         mine = pl.ds(this_thread(product.config) * rows, rows)
@@ -176,10 +221,12 @@ class KSteps(NamedTuple):
         return acc
 
 
-def _accumulate(product: Product, multiply_all: Callable[[Any], None]) -> jax.Array:
-    """What `multiply_all` adds up in the accumulator of one thread."""
+def _accumulate(
+    product: Product[MatmulConfig], multiply_all: Callable[[Accumulator], None]
+) -> jax.Array:
+    """The sum that `multiply_all` makes in the accumulator of one thread."""
 
-    def scope(acc):
+    def scope(acc: Accumulator) -> jax.Array:
         multiply_all(acc)
         return acc[...]
 
@@ -190,12 +237,12 @@ def _accumulate(product: Product, multiply_all: Callable[[Any], None]) -> jax.Ar
 # The forms.
 
 
-def one_thread(a: Any, b: Any, product: Product, result: TileResult) -> None:
+def one_thread(a: Ref, b: Ref, product: Product[MatmulConfig], result: TileResult) -> None:
     """One thread loads, multiplies and stores a tile."""
     steps = KSteps.of(a, b, product, result.place)
 
-    def multiply_all(acc):
-        def body(indices, a, b):
+    def multiply_all(acc: Accumulator) -> None:
+        def body(indices: ring.Indices, a: Ref, b: Ref) -> None:
             steps.multiply(product, indices, a, b, acc)
 
         emit_pipeline(
@@ -207,7 +254,12 @@ def one_thread(a: Any, b: Any, product: Product, result: TileResult) -> None:
     result.store(_accumulate(product, multiply_all))
 
 
-def two_threads(a: Any, b: Any, product: Product, result: TileResult) -> None:
+#: What one step of `two_threads` hands to the next: its grid indices, and those of the step that is
+#: loaded when it ends.
+_State = tuple[ring.Indices, ring.Indices]
+
+
+def two_threads(a: Ref, b: Ref, product: Product[MatmulConfig], result: TileResult) -> None:
     """Two threads multiply half a tile each. The first one loads, for both.
 
     This is `emit_pipeline` with consumed barriers: program order does not tell the first thread
@@ -217,24 +269,25 @@ def two_threads(a: Any, b: Any, product: Product, result: TileResult) -> None:
     plan = ring.Plan.of((k_steps.count,), k_steps.in_specs, (), k_steps.slots)
     steps = plan.steps
 
-    def scope(smem, produced, consumed):
+    def scope(smem: list[Ref | None], produced: list[Ref], consumed: list[Ref]) -> None:
         inputs, _, [channel] = plan.bind([a, b], smem, produced, consumed)
 
-        def one_step(acc, step, state):
+        def one_step(acc: Accumulator, step: jax.Array, state: _State) -> _State:
             indices, load_indices = state
             slot = steps.slot(step)
             channel.wait_until_loaded(slot)
-            k_steps.multiply(product, indices, *plan.refs(inputs, slot, ()), acc)
+            a_smem, b_smem = plan.refs(inputs, slot, ())
+            k_steps.multiply(product, indices, a_smem, b_smem, acc)
             load_indices = _load_when_released(steps, channel, step, load_indices, is_first)
             return steps.following(indices), load_indices
 
-        def multiply_all(acc):
+        def multiply_all(acc: Accumulator) -> None:
             load_indices = steps.indices(k_steps.slots - k_steps.delay)
             state = steps.indices(), load_indices
             steps.loop(0, k_steps.count, functools.partial(one_step, acc), state)
 
         @pl.when(is_first)
-        def prologue():
+        def prologue() -> None:
             ring.load_first(steps, [channel], steps.prologue)
 
         result.prefetch()
@@ -247,11 +300,22 @@ def two_threads(a: Any, b: Any, product: Product, result: TileResult) -> None:
 
 
 def _load_when_released(
-    steps: ring.Steps, channel: ring.Channel, step: Any, load_indices: Any, is_first: Any
-) -> Any:
+    steps: ring.Steps,
+    channel: ring.Channel,
+    step: jax.Array,
+    load_indices: ring.Indices,
+    is_first: Bool,
+) -> ring.Indices:
     """Releases the slot of step - d; the first thread loads it again once both have released it.
 
-    `load_indices` are the grid indices of the step that is loaded; returns those for the next call.
+    Args:
+      steps, channel: those of the pipeline.
+      step: the step that has ended.
+      load_indices: the grid indices of the step that is loaded.
+      is_first: whether this thread is the first.
+
+    Returns:
+      The `load_indices` of the next call.
     """
     freed = step - channel.delay
     is_needed = (freed >= 0) & (freed + steps.slots < steps.num_steps)
@@ -259,21 +323,30 @@ def _load_when_released(
     pl.when(is_needed)(lambda: channel.release(slot))
 
     @pl.when(is_needed & is_first)
-    def load():
+    def load() -> None:
         channel.wait_until_released(slot)
         channel.load(slot, load_indices)
 
     return steps.following(load_indices)
 
 
-class Specialized(NamedTuple):
-    """The forms with a memory thread; `count` is how many places the blocks go through together."""
+@dataclasses.dataclass(frozen=True)
+class Specialized:
+    """The forms with a memory thread.
 
-    a: Any
-    b: Any
-    product: Product
+    Attributes:
+      a, b: the factors, in GMEM.
+      product: which product of them.
+      result: the end of a tile.
+      place: gives this block's tile at a place in the order.
+      count: how many places the blocks go through together.
+    """
+
+    a: Ref
+    b: Ref
+    product: Product[MatmulConfig]
     result: TileResult
-    place: Callable[[Any], tuple[Any, Any]]
+    place: Callable[[jax.Array], tuple[Int, Int]]
     count: int
 
     def specialized(self) -> None:
@@ -284,15 +357,15 @@ class Specialized(NamedTuple):
         """The block's tiles, with a pipeline each."""
 
         @plgpu.nd_loop((self.count,), collective_axes="block")
-        def _(info):
+        def _(info: plgpu.NDLoopInfo) -> None:
             self._pipeline(self.place(info.index[0]))(self.a, self.b)
 
     def chained(self) -> None:
         """The block's tiles, as one chain."""
 
-        def scope(allocations):
+        def scope(allocations: dict[str, Any]) -> None:
             @plgpu.nd_loop((self.count,), collective_axes="block")
-            def _(info):
+            def _(info: plgpu.NDLoopInfo) -> None:
                 state = plgpu.PipelinePipeline
                 state = jnp.where(info.local_index == 0, state.START, state.STEADY)
                 pipeline = self._pipeline(self.place(info.index[0]), state)
@@ -305,17 +378,20 @@ class Specialized(NamedTuple):
         allocations = self._pipeline((zero, zero), zero).get_allocations(self.a, self.b)
         pl.run_scoped(scope, allocations, collective_axes="thread")
 
-    def _last_releases(self, consumed: Any, **_: Any) -> None:
+    def _last_releases(self, consumed: list[Ref], **_: object) -> None:
+        """Waits until the compute threads have released all slots of the chain's last steps."""
         # A STOP would do it, but the only tile of a block would have to be a START too.
         steps = KSteps.of(self.a, self.b, self.product, (0, 0))
         for slot in range(steps.slots - steps.delay):
             plgpu.barrier_wait(consumed[0].at[slot])
 
-    def _pipeline(self, place: tuple[Any, Any], state: Any = None) -> Any:
-        """The pipeline that makes and stores one tile."""
+    def _pipeline(
+        self, place: tuple[Int, Int], state: jax.Array | None = None
+    ) -> WarpSpecializedPipeline:
+        """The pipeline that makes and stores one tile; `state` is its place in a chain."""
         steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(*place)
 
-        def compute_thread(pipeline):
+        def compute_thread(pipeline: AllSteps) -> None:
             result.prefetch()
             result.store(_accumulate(self.product, pipeline))
 

@@ -15,7 +15,7 @@ the first parts before the tile is multiplied, each later part when its slot has
 a column is read from GMEM directly.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,24 +25,35 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.product import Product
+from pipelib.refs import Index, Int, Ref
 
 
-def this_thread(config: MatmulConfig) -> Any:
+def this_thread(config: MatmulConfig) -> jax.Array:
     """The index of the Pallas thread that asks."""
     return lax.axis_index("thread") if config.threads > 1 else jnp.int32(0)
 
 
 class TileResult(NamedTuple):
-    """The end of a tile: the epilogue with its operands, the output, scratch, the tile's place."""
+    """The end of a tile.
 
-    product: Product
+    Attributes:
+      product: which product the kernel makes.
+      kinds: for each operand of the epilogue, the axes of the output that it has: "mn" for a
+        matrix, "m" for a column, "n" for a row, "" for a number.
+      operands: the operands, in GMEM.
+      out: the output, in GMEM.
+      scratch: the staging slots of the output and of each matrix, and the matrices' barriers.
+      place: the tile's place along m and n, in tiles.
+    """
+
+    product: Product[MatmulConfig]
     kinds: tuple[str, ...]
-    operands: tuple[Any, ...]
-    out: Any
-    scratch: tuple[Any, ...]
-    place: tuple[Any, Any] = (0, 0)
+    operands: tuple[Ref, ...]
+    out: Ref
+    scratch: tuple[Ref, ...]
+    place: tuple[Int, Int] = (0, 0)
 
-    def of(self, m: Any, n: Any) -> "TileResult":
+    def of(self, m: Int, n: Int) -> "TileResult":
         """The same for another tile."""
         return self._replace(place=(m, n))
 
@@ -51,22 +62,23 @@ class TileResult(NamedTuple):
         row, column = divmod(part * self.product.config.epilogue_n, self.product.config.tile_n)
         return row * STAGED_ROWS, column
 
-    def _here(self, part: int) -> tuple[Any, Any]:
+    def _here(self, part: int) -> tuple[Index, Index]:
         """The rows and columns of a part, in the output."""
-        config, (row, column) = self.product.config, self._first(part)
-        row += self.place[0] * config.tile_m + this_thread(config) * config.rows
-        column += self.place[1] * config.tile_n
+        config, (first_row, first_column) = self.product.config, self._first(part)
+        mine = self.place[0] * config.tile_m + this_thread(config) * config.rows
+        row, column = first_row + mine, first_column + self.place[1] * config.tile_n
         return pl.ds(row, STAGED_ROWS), pl.ds(column, config.epilogue_n)
 
-    def _slot(self, part: int) -> tuple[Any, Any]:
+    def _slot(self, part: int) -> tuple[jax.Array, int]:
         """This thread's staging slot for a part."""
         return this_thread(self.product.config), part % self.product.config.staging_slots
 
-    def _barrier(self, part: int) -> Any:
+    def _barrier(self, part: int) -> Ref:
+        """The barrier at which the matrices of a part arrive."""
         thread, slot = self._slot(part)
         return self.scratch[-1].at[thread * self.product.config.staging_slots + slot]
 
-    def _matrices(self) -> list[tuple[Any, Any]]:
+    def _matrices(self) -> list[tuple[Ref, Ref]]:
         """The operands that are matrices, each with its staging slots."""
         found = [x for x, kind in zip(self.operands, self.kinds) if kind == "mn"]
         return list(zip(found, self.scratch[1:]))
@@ -77,6 +89,7 @@ class TileResult(NamedTuple):
             self._load(part)
 
     def _load(self, part: int) -> None:
+        """Starts the loads of the matrices for a part."""
         for operand, staging in self._matrices():
             here, slot = operand.at[self._here(part)], staging.at[self._slot(part)]
             plgpu.copy_gmem_to_smem(here, slot, self._barrier(part))

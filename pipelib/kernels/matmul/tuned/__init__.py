@@ -21,16 +21,29 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul.config import MatmulConfig
 
+#: Where the tables are.
 FOLDER = pathlib.Path(__file__).parent
+#: The most doublings between a product and an entry that counts for it.
 FARTHEST = 3.0
 
 
 class Entry(NamedTuple):
-    """A product that was searched for, and the configuration that won."""
+    """A product that was searched for, and the configuration that won.
+
+    Attributes:
+      m, n, k: the product [m, k] x [k, n].
+      dtype, out_dtype: of the factors and of the result, by name.
+      transpose_a, transpose_b: as `matmul`'s.
+      config: the configuration.
+      microseconds: its median time.
+      measured: how many configurations the search measured.
+      run: where, and by which code, it was found.
+    """
 
     m: int
     n: int
@@ -46,8 +59,13 @@ class Entry(NamedTuple):
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "Entry":
-        """An entry of a table; TypeError if its configuration is of another version."""
-        return cls(**fields | dict(config=MatmulConfig(**fields["config"])))
+        """An entry of a table.
+
+        Raises:
+          TypeError: its fields, or those of its configuration, are of another version.
+        """
+        values: dict[str, Any] = {**fields, "config": MatmulConfig(**fields["config"])}
+        return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
@@ -62,15 +80,15 @@ def nearest_config(
     m: int,
     n: int,
     k: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-    out_dtype: Any = None,
-    operands: Sequence[Any] = (),
+    out_dtype: DTypeLike | None = None,
+    operands: Sequence[DTypeLike] = (),
     gpu: str | None = None,
 ) -> MatmulConfig | None:
-    """The configuration of the nearest recorded product by the rule above; None if there is none.
+    """The configuration of the nearest recorded product by the rule above; None if none is near.
 
     Args:
       m, n, k: the product [m, k] x [k, n].
@@ -81,7 +99,7 @@ def nearest_config(
       gpu: as JAX names it ("NVIDIA H200"); by default the device that JAX uses by default.
     """
     size = jnp.dtype(dtype).itemsize
-    out_dtype = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
+    stored = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
     for entries in _tables(gpu or default_device().device_kind):
         near = [
             (distance, index, entry.config)
@@ -89,14 +107,17 @@ def nearest_config(
             if jnp.dtype(entry.dtype).itemsize == size
             and (entry.transpose_a, entry.transpose_b) == (transpose_a, transpose_b)
             and (distance := entry.distance(m, n, k)) <= FARTHEST
-            and _fits(entry.config, dtype, out_dtype, operands)
+            and _fits(entry.config, dtype, stored, operands)
         ]
         if near:
             return min(near, key=lambda found: found[:2])[2]
     return None
 
 
-def _fits(config: MatmulConfig, dtype: Any, out_dtype: Any, operands: Sequence[Any]) -> bool:
+def _fits(
+    config: MatmulConfig, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
+) -> bool:
+    """Whether an SM has enough for a configuration with these dtypes."""
     try:
         config.check(dtype, out_dtype, operands)
     except ValueError:

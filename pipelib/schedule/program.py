@@ -58,7 +58,7 @@ import json
 import pathlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 FORMAT = 4
 
@@ -406,14 +406,14 @@ class Program:
     def from_json(cls, text: str) -> "Program":
         """The program that `to_json` wrote; ValueError if the text is anything else."""
         try:
-            fields = json.loads(text)
+            fields: Json = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(
                 f"This text is not JSON ({error}), so there is no Program in it: give what to_json"
                 " returned or save wrote."
             ) from error
         found = fields.pop("format", None) if isinstance(fields, dict) else None
-        if found != FORMAT:
+        if not isinstance(fields, dict) or found != FORMAT:
             raise ValueError(
                 f"This JSON has format {found}, but a Program is read from format {FORMAT}: trace"
                 " the kernel again and save that."
@@ -477,16 +477,18 @@ def _remark(op: Op) -> str:
 
 # JSON.
 
-_FIELDS = {
+# What json.loads gives.
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
+_FIELDS: dict[type, list[tuple[str, Any]]] = {
     cls: [(field.name, field.default) for field in dataclasses.fields(cls)]
     for cls in (Program, Op, Region, Buffer, Barrier)
 }
 
 
-def _saved(value: Any) -> Any:
+def _saved(value: object) -> Any:
     """A value of this module as JSON has it: fields by name, but for those at their defaults."""
     if isinstance(value, tuple):
-        return [_saved(part) for part in value]
+        return [_saved(part) for part in cast(tuple[object, ...], value)]
     if (fields := _FIELDS.get(type(value))) is None:
         return value
     pairs = ((name, getattr(value, name), default) for name, default in fields)
@@ -517,7 +519,7 @@ def _op(fields: dict[str, Any]) -> Op:
     return Op(**_tuples(fields) | regions)
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Json) -> Any:
     """A value of JSON with tuples for lists."""
     if isinstance(value, dict):
         return {name: _tuples(part) for name, part in value.items()}

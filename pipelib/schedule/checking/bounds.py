@@ -61,13 +61,16 @@ def arriving(op: Op, region: Region, program: Program) -> Box:
     kept = clipped(op, target, program.buffers[target.buffer])
     if any(start >= stop for start, stop in kept):
         return tuple((start, start) for start, _ in region.box)
-    size = lambda interval: interval[1] - interval[0]
-    there = [(whole, part) for whole, part in zip(target.box, kept) if size(whole) != 1]
-    here = [axis for axis, interval in enumerate(region.box) if size(interval) != 1]
-    if [size(region.box[axis]) for axis in here] != [size(whole) for whole, _ in there]:
+    there = [(whole, part) for whole, part in zip(target.box, kept) if _size(whole) != 1]
+    here = [axis for axis, interval in enumerate(region.box) if _size(interval) != 1]
+    if [_size(region.box[axis]) for axis in here] != [_size(whole) for whole, _ in there]:
         return region.box
     box = list(region.box)
     for axis, (whole, part) in zip(here, there):
         first = box[axis][0] - whole[0]
         box[axis] = part[0] + first, part[1] + first
     return tuple(box)
+
+
+def _size(interval: tuple[int, int]) -> int:
+    return interval[1] - interval[0]

@@ -52,6 +52,9 @@ from pipelib.schedule.checking.facts import (
 from pipelib.schedule.checking.order import Event
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 
+# Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
+_Site = tuple[Kind, int, str | None, int]
+
 
 class Memory:
     """Sees all events in turn, and calls `tell` with each fault; `finish` when all are seen.
@@ -64,9 +67,9 @@ class Memory:
     def __init__(self, program: Program, tell: Callable[[Fault], None], strict: bool):
         self.program, self.tell, self.strict = program, tell, strict
         self.cells = [Cells(_is_given(buffer)) for buffer in program.buffers]
-        self.raced: set[tuple] = set()
-        self.latest: dict[tuple, int] = {}
-        self.useful: set[tuple] = set()  # the sites of writes that are read at some step
+        self.raced: set[_Site] = set()
+        self.latest: dict[_Site, int] = {}
+        self.useful: set[_Site] = set()  # the sites of writes that are read at some step
         self.suspects: list[tuple[Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
         self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
@@ -217,7 +220,7 @@ def _is_given(buffer: Buffer) -> bool:
     return buffer.space == Space.ACC and buffer.scope_id is not None
 
 
-def _site(op: Op, buffer: Buffer) -> tuple:
+def _site(op: Op, buffer: Buffer) -> _Site:
     """Where in the source which thread accesses which buffer, and how."""
     return op.kind, op.thread, op.line, buffer.id
 

@@ -428,7 +428,7 @@ def _named(buffer: Buffer) -> str:
 def _slot(buffer: Buffer, *ops: Op) -> int | None:
     """The slot of the buffer's ring that all these ops are in, if they are in one."""
     boxes = [r.box for op in ops for r in op.reads + op.writes if r.buffer == buffer.id]
-    slots = {box[0][0] for box in boxes} if buffer.slots else set()
+    slots = {box[0][0] for box in boxes} if buffer.slots else set[int]()
     return slots.pop() if len(slots) == 1 else None
 
 

@@ -303,10 +303,9 @@ def _rows(
 
 def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
     """For each span by its index, the first row on which it overlaps none before it."""
-    order = lambda span: (span.start, span.stop > span.start, -span.stop)
     free: list[float] = []
-    found = {}
-    for index, span in sorted(spans, key=lambda pair: order(pair[1])):
+    found: dict[int, int] = {}
+    for index, span in sorted(spans, key=lambda pair: _order(pair[1])):
         rows = (i for i, until in enumerate(free) if until <= span.start + _CYCLES_OF_NO_MATTER)
         row = next(rows, len(free))
         free[row : row + 1] = [span.stop]
@@ -314,11 +313,16 @@ def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
     return found
 
 
+def _order(span: Span) -> tuple[float, bool, float]:
+    """Spans by their start; of equal ones those of no length first, then the longest first."""
+    return span.start, span.stop > span.start, -span.stop
+
+
 def _boxes(
     seen: list[tuple[int, Span]], row_of: dict[int, int], low: float, high: float
 ) -> tuple[Box, ...]:
     least = (high - low) * _LEAST_WIDTH
-    boxes = []
+    boxes: list[Box] = []
     for index, span in sorted(seen, key=lambda pair: (pair[1].start, row_of[pair[0]])):
         start = min(max(span.start, low), high - least)
         stop = max(min(span.stop, high), start + least)

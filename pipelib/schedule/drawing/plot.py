@@ -29,7 +29,7 @@ _INK = "#010101"
 _WIDTH, _ABOVE, _LEGEND_ROW, _BELOW, _RIGHT = 760, 45, 17, 74, 12
 _HATCH = "#77777766"
 _POINTS = 0.75  # in a CSS pixel
-_TEXT = {"fontsize": 9, "color": _INK}
+_TEXT: Any = {"fontsize": 9, "color": _INK}
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "pipelib", "hatch.linewidth": 0.5}
 
 
@@ -129,7 +129,7 @@ def _draw_axes(ax: Axes, drawn: Picture) -> None:
     ax.set_axisbelow(True)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set(color=_INK, linewidth=0.6)
-    below = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
+    below: Any = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
     for at, _, us in ticks:
         ax.annotate(us, (at, 0), (0, -17), ha="center", **below, **_TEXT)
     for y, unit in ((-6, "cycles"), (-17, "µs")):

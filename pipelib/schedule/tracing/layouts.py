@@ -45,6 +45,7 @@ import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.schedule.tracing import banks
+from pipelib.schedule.tracing.jaxprs import Eqn
 
 _THREAD_LANES, _STRIDED_BYTES = 128, 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
@@ -140,7 +141,7 @@ def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
     return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps)) if itemsize else None
 
 
-def _index(index: Any) -> tuple | None:
+def _index(index: Any) -> tuple[Any, ...] | None:
     """A slice as (start, stop, stride), one element as (); None if its size is not known."""
     if not hasattr(index, "stride"):
         return ()
@@ -235,12 +236,12 @@ def _holders(axes: Sequence[Any]) -> int:
     return math.prod(getattr(axis, "times", 1) for axis in axes)
 
 
-def reduces(eqn: Any) -> bool:
+def reduces(eqn: Eqn) -> bool:
     """Whether an equation makes fewer elements of an array's, along some axes."""
     return eqn.primitive.name.startswith("reduce_") and "axes" in eqn.params
 
 
-def of_results(eqn: Any, known: dict) -> list:
+def of_results(eqn: Eqn, known: dict[Any, Any]) -> list[Any]:
     """The layouts of what an equation makes, of those `known` by variable; None if nothing says.
 
     What is computed, or carried through a loop, has the layout of the operands of its shape, what

@@ -174,12 +174,12 @@ class Steady:
 class Timeline:
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
-    `source` says where the times are from (its name becomes that `Source`; ValueError if there is
-    none), `machine` is the name of what the kernel ran on. `truncated` says
-    that the end is missing, `stuck` that there is none because threads wait for ever. `notes` say
-    what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of its
-    way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A use
-    stops when its bytes have moved, and is as long as they take at the SM's share of the card's
+    `source` says where the times are from; the name of a source becomes that `Source`, and any
+    other text raises a ValueError. `machine` is the name of what the kernel ran on. `truncated`
+    says that the end is missing, `stuck` that there is none because threads wait for ever. `notes`
+    say what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of
+    its way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A
+    use stops when its bytes have moved, and is as long as they take at the SM's share of the card's
     bandwidth. Uses overlap where an SM catches up on bandwidth that it did not use before. `gmem`
     is empty where this is not known, as in a measured timeline.
 

@@ -178,15 +178,15 @@ class Memory:
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 self.tell(Race(second, first, buffer, newer.writes, older.writes))
-        elif older.is_ordinary and not newer.is_ordinary and buffer.space != Space.ACC:
-            if buffer.space == Space.SMEM and now.fenced[first.thread] >= older.value:
+        elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
+            if buffer.space is Space.SMEM and now.fenced[first.thread] >= older.value:
                 return
             if older.writes or self.strict:
                 self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
 
     def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         """Notes ordinary writes that nothing has read when `by`, or the end, makes them void."""
-        if buffer.space != Space.SMEM or axis_outside(cell.box, buffer) is not None:
+        if buffer.space is not Space.SMEM or axis_outside(cell.box, buffer) is not None:
             return
         for access in cell.writes.values():
             if access.is_ordinary and not access.was_read:
@@ -200,13 +200,13 @@ class Memory:
     def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
         """Counts copies into SMEM and products that nothing has read when they are void."""
         for access in cell.writes.values():
-            is_wanted = access.was_read or access.is_ordinary or buffer.space == Space.GMEM
+            is_wanted = access.was_read or access.is_ordinary or buffer.space is Space.GMEM
             if not is_wanted:
                 self.unused[access.op.line, access.op.kind, buffer.name] += 1
 
     def _see_output(self, buffer: Buffer, cells: Cells) -> None:
         """Notes the part of an output that a kernel of one cluster should fill and has not."""
-        if buffer.role == Role.OUT and math.prod(self.program.grid) == 1:
+        if buffer.role is Role.OUT and math.prod(self.program.grid) == 1:
             whole = cells.at(tuple((0, size) for size in buffer.shape))
             bare = None if is_empty(whole.box) else cells.bare(whole)
             if bare is not None:
@@ -215,9 +215,9 @@ class Memory:
 
 def _is_given(buffer: Buffer) -> bool:
     """Whether a buffer holds something from the start."""
-    if buffer.space == Space.GMEM:
-        return buffer.role != Role.OUT
-    return buffer.space == Space.ACC and buffer.scope_id is not None
+    if buffer.space is Space.GMEM:
+        return buffer.role is not Role.OUT
+    return buffer.space is Space.ACC and buffer.scope_id is not None
 
 
 def _site(op: Op, buffer: Buffer) -> _Site:
@@ -226,8 +226,8 @@ def _site(op: Op, buffer: Buffer) -> _Site:
 
 
 def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
-    """Whether these are products that the tensor core makes one after the other."""
+    """Whether these are products of one thread, which the tensor core makes in order."""
     return (
-        buffer.space == Space.ACC and first.kind == second.kind == Kind.WGMMA
+        buffer.space is Space.ACC and first.kind == second.kind == Kind.WGMMA
         and first.thread == second.thread
     )  # fmt: skip

@@ -5,7 +5,7 @@ in words. Python draws every setting (`svg`) and writes every span's sentence; t
 `player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
 setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
 deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
-bar of its length among the others' (none if it stops for ever); a button gives them all one time
+bar of its length among the others' (no bar if it stops for ever); a button gives them all one time
 scale. What stands between backticks in details and notes is shown as code, and source lines are
 named as a reader elsewhere has them (`paths`).
 
@@ -15,8 +15,8 @@ outcome and the operation that is chosen; neither the clock nor what a slider sa
 
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
-within it, styles below `.pipelib-player`, ids there are none: a page may have many. In JupyterLab
-its keys are kept from the notebook.
+within it, styles stay below `.pipelib-player`, and it has no ids: a page may have many players. In
+JupyterLab its keys are kept from the notebook.
 
 Not covered: browsers without `DecompressionStream` (before 2023), which show the first setting
 only. Source: this project's own.
@@ -115,7 +115,7 @@ def player(
       settings: one for each combination of the sliders' values, in the sliders' order; the first
         is shown first. A name that has one value only has no slider.
       start, stop: the window's ends in cycles; by default all of each timeline.
-      steps: the window is that of the spans with one of these steps, in each timeline.
+      steps: draws, in each timeline, the window of all spans at one of these steps.
 
     Raises:
       TypeError: `settings` are not a list of Settings, or as in `plot`.

@@ -3,8 +3,8 @@
 The model. `picture` says what is where; here it becomes patches of one axes, in cycles across and
 pixels down. In a notebook the figure shows itself as SVG within the page, with its lines and text
 in the page's own text colour (`currentColor`), so that it reads in any theme; `savefig` writes it
-black on matplotlib's own background. It is not one of pyplot's figures: no window opens, and none
-needs to be closed. Covered: one timeline in one axes. Not covered: stepping through it, see
+black on matplotlib's own background. It is not one of pyplot's figures: no window opens, and no
+figure needs to be closed. Covered: one timeline in one axes. Not covered: stepping through it, see
 `player`. Source: this project's own.
 """
 
@@ -68,7 +68,7 @@ def plot(
     Args:
       timeline: what to draw.
       start, stop: the window's ends in cycles; by default all of it.
-      steps: the window is that of the spans with one of these steps of their innermost loop.
+      steps: draws the window of all spans whose innermost loop is at one of these steps.
       ax: axes of the caller's to draw into; by default a figure of its own.
 
     Returns:

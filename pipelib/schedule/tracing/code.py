@@ -1,11 +1,11 @@
 """Compiles a jaxpr, once, to closures that are run for each thread.
 
-The algorithm. Each variable gets a slot in a list of values. For each equation the trace's handler
-returns one of four things: a function of the thread and the values, which does what the equation
-does and may append ops; a `Silent` function, which appends none; a `Cost`, if the equation is only
-arithmetic on tensors; or None, if it does nothing. The costs of equations that follow one another
-in one named scope add up to one op `compute`, placed before the next function that is not `Silent`.
-So a run of the code does not touch an equation again.
+The algorithm. Each variable gets a slot in a list of values. For each equation the handler of its
+primitive returns one of four things: a `Step`, a function of the thread and the values, which does
+what the equation does and may append ops; a `Silent` step, which appends no op; a `Cost`, if the
+equation is only arithmetic on tensors; or None, if it does nothing. The costs of equations that
+follow one another in one named scope add up to one op `compute`, placed before the next function
+that is not `Silent`. So a run of the code does not touch an equation again.
 """
 
 import dataclasses
@@ -317,7 +317,7 @@ def is_ref(atom: Any) -> bool:
 
 
 def is_tensor(atom: Any) -> bool:
-    """Whether a variable is an array of values, of any number of axes but none."""
+    """Whether a variable is an array of values of one axis or more."""
     return bool(getattr(atom.aval, "shape", ())) and not is_ref(atom)
 
 

@@ -2,8 +2,8 @@
 
 The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
 directs the flow. Primitives with a part of their name in `_REFUSED` are refused, and so is each
-other primitive that has effects. What is left has none: `pure`. Code that no thread reaches is not
-refused, since the error comes where a thread runs the step.
+other primitive that has effects. All others are pure, and `pure` has them. Code that no thread
+reaches is not refused: the error comes where a thread runs the step.
 """
 
 from pipelib.schedule.program import Kind

@@ -4,13 +4,7 @@ The model. A scalar is a Python number. What the device computes of scalars is c
 Python for integers and booleans, by JAX for all else; of a value that is OPAQUE the result is, too.
 On the host, around kernels, integers in arrays are computed as well, by JAX.
 
-What arithmetic costs. Each primitive on tensors is one operation for each element of its result; a
-reduction is one for each element of its operand. Transcendental functions are counted apart
-(`_TRANSCENDENTAL`). Primitives that move or rename elements are free: broadcasts, reshapes,
-transposes, slices, layout casts (though on the device a cast may go through SMEM). Scalars are
-free. This counts the jaxpr's operations, not the instructions that the compiler makes of them. The
-lanes of a reduction also exchange words, whose number depends on the layout of registers: `layouts`
-counts them.
+`trace` says what arithmetic on tensors costs; here are the tables of names that decide it.
 
 Not covered: arrays on the host of more than 65,536 integers, and floating-point arrays; both are
 OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.

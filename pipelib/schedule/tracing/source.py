@@ -50,7 +50,7 @@ def _line(path: str, number: int | str) -> str:
 def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     """The names of a kernel's first `count` arguments; None if they cannot be told.
 
-    `debug_info` is that of the scope which gives the kernel its scratch memory: it has the names of
+    `debug_info` belongs to the scope that gives the kernel its scratch memory: it has the names of
     what comes after those arguments, and the place of the function.
     """
     place = _place(debug_info)

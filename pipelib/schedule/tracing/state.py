@@ -1,10 +1,10 @@
 """What a trace knows as it goes: values, refs, a thread's ops, the memory of a cluster.
 
 The model. Threads are traced one after the other: the threads of the cluster's first block, then
-those of the next, in row-major order of the cluster's axes. When a thread allocates memory, every
-block gets the same memory at once, with consecutive numbers. So a block knows its peers' memory
-before they run. The n-th allocation of one block is the n-th of each block, if the types agree;
-where blocks go different ways, each has some memory that it never uses.
+the threads of the next, in row-major order of the cluster's axes. When a thread allocates memory,
+every block gets the same memory at once, with consecutive numbers. So a block knows its peers'
+memory before they run. The n-th allocation of one block is the n-th of each block, if the types
+agree; where blocks go different ways, each has some memory that it never uses.
 
 All blocks share GMEM. A cluster's array of barriers exists in each block. A block arrives on the
 arrays of the blocks that differ from it along one of the array's axes only, and they on its own.

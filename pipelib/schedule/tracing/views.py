@@ -120,9 +120,9 @@ class _Frame:
 class View:
     """A ref under transforms: `region(env)` in the coordinates of its buffer.
 
-    `shape` is what the view looks like, `exact` is False if its regions are larger than it.
-    `tiling` is that of the buffer in memory, or (), `is_swizzled` whether its tiles are. `place` is
-    where SMEM has its elements, None if that is not known.
+    `shape` is the view's own; `exact` is False if its regions are larger than the view. `tiling` is
+    the shape of the buffer's tiles in memory, () if it has none, and `is_swizzled` says whether
+    they are swizzled. `place` is where SMEM has its elements, None if that is not known.
     """
 
     def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
@@ -307,7 +307,7 @@ def _around(
 
 
 def _tiled(box: Box, tiling: tuple[int, ...]) -> Box:
-    """A box of an array in the one that is cut into tiles."""
+    """A box of an array, in the coordinates of the array that is cut into tiles."""
     rank = len(tiling)
     tiles, inner = [], []
     for (start, stop), size in zip(box[-rank:], tiling):

@@ -122,7 +122,14 @@ class Kind(enum.StrEnum):
         )
 
 
-class Space(enum.StrEnum):
+class _Name(enum.StrEnum):
+    """A name that stands for itself: a reader sees 'gmem', as in JSON."""
+
+    def __repr__(self) -> str:
+        return str.__repr__(self)
+
+
+class Space(_Name):
     """The memory that a buffer is in; equal to its name, so `buffer.space == "smem"` holds.
 
     GMEM is the card's memory, SMEM is a block's, and accumulators (`acc`) are in the registers of
@@ -133,8 +140,6 @@ class Space(enum.StrEnum):
     SMEM = "smem"
     ACC = "acc"
 
-    __repr__ = str.__repr__
-
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise ValueError(
@@ -143,11 +148,11 @@ class Space(enum.StrEnum):
         )
 
 
-class Role(enum.StrEnum):
+class Role(_Name):
     """What a kernel does with a buffer in GMEM; equal to its name.
 
-    It gets an IN buffer initialised, has to fill an OUT buffer, both of an IN_OUT buffer, and has a
-    SCRATCH buffer only while it runs. Other memory has NONE of these.
+    The kernel gets an IN buffer initialised and has to fill an OUT buffer. It does both with an
+    IN_OUT buffer, and has a SCRATCH buffer only while it runs. Other memory has the role NONE.
     """
 
     IN = "in"
@@ -156,17 +161,27 @@ class Role(enum.StrEnum):
     SCRATCH = "scratch"
     NONE = ""
 
-    __repr__ = str.__repr__
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a role of a buffer, so nothing would know what it means: give one of"
+            f" {', '.join(map(repr, cls))}."
+        )
 
 
-class Action(enum.StrEnum):
+class Action(_Name):
     """Which way a `registers` op changes a thread's registers; other ops have NONE."""
 
     INCREASE = "increase"
     DECREASE = "decrease"
     NONE = ""
 
-    __repr__ = str.__repr__
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not an action of an op, so nothing would know what it means: give one of"
+            f" {', '.join(map(repr, cls))}."
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)

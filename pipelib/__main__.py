@@ -145,9 +145,9 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
         function = _function(options.function)
 
     def traced(block: tuple[int, ...] | None) -> Program:
-        picked = dict(block=block, max_steps=options.max_steps, call=options.call)
+        steps, call = options.max_steps, options.call
         with _callers(options.function):
-            return pipelib.trace(function, *args, **picked)
+            return pipelib.trace(function, *args, block=block, max_steps=steps, call=call)
 
     if options.block != _ALL:
         yield traced(options.block)
@@ -203,6 +203,7 @@ def _module(name: str) -> Any:
     if folder not in sys.path:  # as for `python file`, whose imports are found beside it
         sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None, "files that end with .py have a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)

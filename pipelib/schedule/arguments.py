@@ -5,8 +5,6 @@ Numbers are numbers by the standard library's `numbers`, so NumPy's are numbers 
 values of the right type that are out of range; each function refuses these itself.
 """
 
-from typing import Any
-
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Program
 from pipelib.schedule.timeline import Timeline
@@ -17,13 +15,13 @@ MACHINE = Machine, "a Machine", "give pipelib.H100, pipelib.H200 or one that you
 TIMELINE = Timeline, "a Timeline", "make one with pipelib.simulate(program, machine)"
 
 
-def expect(function: str, value: Any, kind: type, noun: str, remedy: str) -> None:
+def expect(function: str, value: object, kind: type, noun: str, remedy: str) -> None:
     """Raises a TypeError unless the value is of this type, which `noun` names."""
     if not isinstance(value, kind):
         raise wrong_type(function, value, noun, remedy)
 
 
-def wrong_type(function: str, value: Any, noun: str, remedy: str) -> TypeError:
+def wrong_type(function: str, value: object, noun: str, remedy: str) -> TypeError:
     """The error itself, for a caller who tests the value in another way."""
     given = type(value).__name__
     return TypeError(f"{function} takes {noun}, not a value of type {given}: {remedy}.")

@@ -9,16 +9,19 @@ run, so callers give values that it would accept.
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 
 def maker[**Fields, Value](cls: Callable[Fields, Value]) -> Callable[Fields, Value]:
     """A function that makes values of a frozen, slotted dataclass from positional arguments."""
     assert isinstance(cls, type)
-    fields = [(f.name, object, _with_default(f)) for f in dataclasses.fields(cls)]
-    twin = dataclasses.make_dataclass(cls.__name__, fields, slots=True, eq=False)
+    found: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(cast(Any, cls))
+    fields = [(field.name, object, _with_default(field)) for field in found]
+    twin: Callable[..., Any] = dataclasses.make_dataclass(
+        cls.__name__, fields, slots=True, eq=False
+    )
 
-    def make(*values):
+    def make(*values: object) -> object:
         made = twin(*values)
         made.__class__ = cls
         return made
@@ -26,7 +29,7 @@ def maker[**Fields, Value](cls: Callable[Fields, Value]) -> Callable[Fields, Val
     return cast(Callable[Fields, Value], make)
 
 
-def _with_default(field: dataclasses.Field) -> dataclasses.Field:
+def _with_default(field: dataclasses.Field[Any]) -> dataclasses.Field[Any]:
     """A new field with the default of this one; a `Field` belongs to one class only."""
     if field.default is dataclasses.MISSING:
         return dataclasses.field()

@@ -2,8 +2,8 @@
 
 Source of all numbers: a machine's file in `machines/` here, which `benchmarks/machine.py` derives
 from the record of its measurements, `benchmarks/results/<gpu>/machine.json`; a test holds the two
-together. Probes named below are that record's; what has none is not measured, and says where it is
-from. Nothing is fitted to a whole kernel.
+together. The probes named below are in that record. A number without a probe is not measured, and
+says where it is from. Nothing is fitted to a whole kernel.
 
 Under load a GPU lowers its clock (the record has it for each kernel: 1.5 to 1.8 GHz where the
 tensor core is busy), and GMEM then gives more bytes in a cycle. `machine.changed(clock_hz=...)`

@@ -52,7 +52,7 @@ def read_profile(
     """
     path = pathlib.Path(path)
     events = _events(path)
-    by_tid: defaultdict[int, list[dict]] = defaultdict(list)
+    by_tid: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     for event in events:
         by_tid[event["tid"]].append(event)
     numbers = sorted(by_tid)
@@ -62,7 +62,8 @@ def read_profile(
             found = sorted({(tid - 1) // threads for tid in by_tid})
             raise ValueError(f"{path.name} has no event of {block=}, only of the blocks {found}.")
     first = min((by_tid[tid][0]["ts"] for tid in numbers), default=0.0)
-    spans, lanes = [], []
+    spans: list[Span] = []
+    lanes: list[str] = []
     for lane, tid in enumerate(numbers):
         origin = by_tid[tid][0]["ts"]
         offset = (origin - first) * 1e3 * clock_hz * 1e-9  # the timer's nanoseconds
@@ -92,11 +93,13 @@ def _lane(tid: int, threads: int, many: bool) -> str:
     return f"block {block} thread {thread}" if many else f"thread {thread}"
 
 
-def _spans(path, lane: int, events: list[dict], origin: float, offset: float) -> list[Span]:
+def _spans(
+    path: pathlib.Path, lane: int, events: list[dict[str, Any]], origin: float, offset: float
+) -> list[Span]:
     """One thread's spans, outer ones before those within."""
     spans: list[Span | None] = []
     opened: list[tuple[int, str, float]] = []
-    seen: Counter = Counter()
+    seen: Counter[str] = Counter()
     for event in events:
         cycle = offset + round((event["ts"] - origin) * 1e3)
         if event["ph"] == "B":

@@ -58,7 +58,7 @@ import json
 import pathlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 FORMAT = 4
 
@@ -122,7 +122,14 @@ class Kind(enum.StrEnum):
         )
 
 
-class Space(enum.StrEnum):
+class _Name(enum.StrEnum):
+    """A name that stands for itself: a reader sees 'gmem', as in JSON."""
+
+    def __repr__(self) -> str:
+        return str.__repr__(self)
+
+
+class Space(_Name):
     """The memory that a buffer is in; equal to its name, so `buffer.space == "smem"` holds.
 
     GMEM is the card's memory, SMEM is a block's, and accumulators (`acc`) are in the registers of
@@ -133,8 +140,6 @@ class Space(enum.StrEnum):
     SMEM = "smem"
     ACC = "acc"
 
-    __repr__ = str.__repr__
-
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise ValueError(
@@ -143,11 +148,11 @@ class Space(enum.StrEnum):
         )
 
 
-class Role(enum.StrEnum):
+class Role(_Name):
     """What a kernel does with a buffer in GMEM; equal to its name.
 
-    It gets an IN buffer initialised, has to fill an OUT buffer, both of an IN_OUT buffer, and has a
-    SCRATCH buffer only while it runs. Other memory has NONE of these.
+    The kernel gets an IN buffer initialised and has to fill an OUT buffer. It does both with an
+    IN_OUT buffer, and has a SCRATCH buffer only while it runs. Other memory has the role NONE.
     """
 
     IN = "in"
@@ -156,17 +161,27 @@ class Role(enum.StrEnum):
     SCRATCH = "scratch"
     NONE = ""
 
-    __repr__ = str.__repr__
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not a role of a buffer, so nothing would know what it means: give one of"
+            f" {', '.join(map(repr, cls))}."
+        )
 
 
-class Action(enum.StrEnum):
+class Action(_Name):
     """Which way a `registers` op changes a thread's registers; other ops have NONE."""
 
     INCREASE = "increase"
     DECREASE = "decrease"
     NONE = ""
 
-    __repr__ = str.__repr__
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(
+            f"{value!r} is not an action of an op, so nothing would know what it means: give one of"
+            f" {', '.join(map(repr, cls))}."
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -406,14 +421,14 @@ class Program:
     def from_json(cls, text: str) -> "Program":
         """The program that `to_json` wrote; ValueError if the text is anything else."""
         try:
-            fields = json.loads(text)
+            fields: Json = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(
                 f"This text is not JSON ({error}), so there is no Program in it: give what to_json"
                 " returned or save wrote."
             ) from error
         found = fields.pop("format", None) if isinstance(fields, dict) else None
-        if found != FORMAT:
+        if not isinstance(fields, dict) or found != FORMAT:
             raise ValueError(
                 f"This JSON has format {found}, but a Program is read from format {FORMAT}: trace"
                 " the kernel again and save that."
@@ -477,16 +492,18 @@ def _remark(op: Op) -> str:
 
 # JSON.
 
-_FIELDS = {
+# What json.loads gives.
+type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
+_FIELDS: dict[type, list[tuple[str, Any]]] = {
     cls: [(field.name, field.default) for field in dataclasses.fields(cls)]
     for cls in (Program, Op, Region, Buffer, Barrier)
 }
 
 
-def _saved(value: Any) -> Any:
+def _saved(value: object) -> Any:
     """A value of this module as JSON has it: fields by name, but for those at their defaults."""
     if isinstance(value, tuple):
-        return [_saved(part) for part in value]
+        return [_saved(part) for part in cast(tuple[object, ...], value)]
     if (fields := _FIELDS.get(type(value))) is None:
         return value
     pairs = ((name, getattr(value, name), default) for name, default in fields)
@@ -517,7 +534,7 @@ def _op(fields: dict[str, Any]) -> Op:
     return Op(**_tuples(fields) | regions)
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value: Json) -> Any:
     """A value of JSON with tuples for lists."""
     if isinstance(value, dict):
         return {name: _tuples(part) for name, part in value.items()}

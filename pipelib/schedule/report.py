@@ -169,7 +169,7 @@ class Report:
         return f"<div>{''.join(parts)}<p>{html.escape(self.verdict)}</p></div>"
 
     def _html(self, finding: Finding) -> str:
-        rows = []
+        rows: list[str] = []
         for op in finding.ops:
             where, what, source = map(html.escape, self._parts(op))
             code = f"<br><code>{source}</code>" if source else ""

@@ -11,10 +11,11 @@ shows the same figure.
 Not covered: anything of a kernel that `trace` refuses. Source: this project's own.
 """
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from pipelib.schedule.arguments import MACHINE, expect, wrong_type
 from pipelib.schedule.checking.check import check
@@ -100,13 +101,13 @@ def explore(
     """
     positions = _values("explore", kernel_factory, machine, ranges)
     try:
-        import ipywidgets
+        ipywidgets = importlib.import_module("ipywidgets")
     except ImportError as error:
         raise ImportError(
             "explore() needs ipywidgets, which is not installed: `pip install ipywidgets`, or use"
             " player(sweep(...)), which needs nothing."
         ) from error
-    sliders = {
+    sliders: dict[str, Any] = {
         name: ipywidgets.SelectionSlider(
             options=[(str(value), value) for value in values],
             description=name.replace("_", " "),
@@ -114,7 +115,7 @@ def explore(
         )
         for name, values in positions.items()
     }
-    figure = ipywidgets.Output()
+    figure: Any = ipywidgets.Output()
 
     def redraw(_: Any = None) -> None:
         values = {name: slider.value for name, slider in sliders.items()}
@@ -136,7 +137,7 @@ def _values(
         remedy = "give one that returns (kernel, args)"
         raise wrong_type(who, kernel_factory, "a function", remedy)
     expect(who, machine, *MACHINE)
-    values = {}
+    values: dict[str, list[Any]] = {}
     for name, found in ranges.items():
         expect(who, found, Iterable, f"a list of values for {name}=", "a slider goes through them")
         values[name] = [*found]
@@ -167,10 +168,12 @@ def _setting(
     return Setting(values, timeline, outcome, False, details)
 
 
-def _made(made: Any) -> tuple[Callable[..., Any], Iterable[Any]]:
-    """What a kernel factory returned, if it is what it should be."""
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], (tuple, list)):
-        return made
+def _made(made: object) -> tuple[Callable[..., Any], Iterable[Any]]:
+    """What a kernel factory returned; TypeError if it is anything but a function and arguments."""
+    if isinstance(made, tuple):
+        parts = cast(tuple[Any, ...], made)
+        if len(parts) == 2 and isinstance(parts[1], (tuple, list)):
+            return parts[0], cast(Iterable[Any], parts[1])
     raise TypeError(
         f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the function"
         " and a tuple of its arguments."

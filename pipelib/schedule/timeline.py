@@ -53,9 +53,10 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    import matplotlib.axes
     from matplotlib.figure import Figure
 
     from pipelib.schedule.drawing.player import Player
@@ -173,12 +174,12 @@ class Steady:
 class Timeline:
     """Spans on lanes; `cycles` is the whole's length at `clock_hz`.
 
-    `source` says where the times are from (its name becomes that `Source`; ValueError if there is
-    none), `machine` is the name of what the kernel ran on. `truncated` says
-    that the end is missing, `stuck` that there is none because threads wait for ever. `notes` say
-    what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of its
-    way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A use
-    stops when its bytes have moved, and is as long as they take at the SM's share of the card's
+    `source` says where the times are from; the name of a source becomes that `Source`, and any
+    other text raises a ValueError. `machine` is the name of what the kernel ran on. `truncated`
+    says that the end is missing, `stuck` that there is none because threads wait for ever. `notes`
+    say what else the reader of a figure must know. `gmem` has, for each simulated SM, the uses of
+    its way to GMEM by all its blocks: (start, stop) in cycles of each copy or ordinary access. A
+    use stops when its bytes have moved, and is as long as they take at the SM's share of the card's
     bandwidth. Uses overlap where an SM catches up on bandwidth that it did not use before. `gmem`
     is empty where this is not known, as in a measured timeline.
 
@@ -235,15 +236,15 @@ class Timeline:
         """Each lane's fractions of a window in cycles, by default of the whole."""
         stop = self.cycles if stop is None else stop
         length = max(stop - start, 0.0)
-        done: list[list] = [[] for _ in self.lanes]
-        waited: list[list] = [[] for _ in self.lanes]
+        done: list[list[tuple[float, float]]] = [[] for _ in self.lanes]
+        waited: list[list[tuple[float, float]]] = [[] for _ in self.lanes]
         for span in self.spans:
             piece = max(span.start, start), min(span.stop, stop)
             # A measured timeline has scopes only; in a simulated one they frame other spans.
             counts = self.source == Source.MEASURED or span.kind != SpanKind.SCOPE
             if counts and piece[0] < piece[1]:
                 (waited if span.kind == SpanKind.WAIT else done)[span.lane].append(piece)
-        uses = []
+        uses: list[LaneUse] = []
         for lane, busy, waiting in zip(self.lanes, done, waited):
             wait = _covered(waiting) / length if length else 0.0
             work = _covered(busy + waiting) / length - wait if length else 0.0
@@ -252,7 +253,8 @@ class Timeline:
 
     def steady(self) -> Steady | None:
         """The steady state, or None where no thread does three steps."""
-        lane, steps = max(self._steps().items(), key=lambda item: len(item[1]), default=(0, []))
+        nothing: tuple[int, list[_Step]] = 0, []
+        lane, steps = max(self._steps().items(), key=lambda item: len(item[1]), default=nothing)
         if len(steps) < 3:
             return None
         slots = 1 + max((s.slot for s in self.spans if s.slot is not None), default=0)
@@ -268,7 +270,7 @@ class Timeline:
             drawn_only = span.kind == SpanKind.SCOPE and self.source == Source.SIMULATED
             if span.step and span.kind not in ENGINES and not drawn_only:
                 found[span.lane].append(span)
-        steps = {}
+        steps: dict[int, list[_Step]] = {}
         for lane, spans in found.items():
             waits = [span for span in spans if span.kind == SpanKind.WAIT]
             depth = max(len(span.step) for span in waits or spans)
@@ -335,17 +337,30 @@ class Timeline:
         loads = [s for s in self.spans if s.kind == SpanKind.LOAD and start <= s.start < stop]
         return 2 * sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads) > len(loads)
 
-    def plot(self, **options: Any) -> "Figure":
-        """This timeline as a matplotlib figure; the options are those of `plot.plot`."""
+    def plot(
+        self,
+        *,
+        start: float | None = None,
+        stop: float | None = None,
+        steps: Iterable[int] | None = None,
+        ax: "matplotlib.axes.Axes | None" = None,
+    ) -> "Figure":
+        """This timeline as a matplotlib figure; `drawing.plot.plot` says what the options are."""
         from pipelib.schedule.drawing.plot import plot
 
-        return plot(self, **options)
+        return plot(self, start=start, stop=stop, steps=steps, ax=ax)
 
-    def player(self, **options: Any) -> "Player":
-        """This timeline as an HTML figure to step through; the options are `player.player`'s."""
+    def player(
+        self,
+        *,
+        start: float | None = None,
+        stop: float | None = None,
+        steps: Iterable[int] | None = None,
+    ) -> "Player":
+        """This timeline as an HTML figure to step through; the options are `pipelib.player`'s."""
         from pipelib.schedule.drawing.player import Setting, player
 
-        return player([Setting({}, self)], **options)
+        return player([Setting({}, self)], start=start, stop=stop, steps=steps)
 
     def to_perfetto(self, path: str | pathlib.Path) -> None:
         """Writes this timeline as a trace that ui.perfetto.dev and chrome://tracing open."""
@@ -397,7 +412,7 @@ def _cycles_per_step(steps: list[_Step], slots: int) -> float | None:
     counts = Counter(key for run in starts for step in run for key in step)
     most = max(counts.values())
     usual = [key for key, count in counts.items() if count == most]
-    slopes = []
+    slopes: list[float] = []
     for run, key in itertools.product(starts, usual):
         times = [step[key] for step in run if key in step]
         turn = slots if len(times) > slots else 1
@@ -407,9 +422,14 @@ def _cycles_per_step(steps: list[_Step], slots: int) -> float | None:
     return statistics.median(slopes) if slopes else None
 
 
-def _starts(step: list[Span]) -> dict[tuple, float]:
-    """When each thing that a step does starts, by its kind, line, scope and number among equals."""
-    starts, seen = {}, Counter()
+# What a step does: the span's kind, line and scope, and its number among equals of the step.
+_Thing = tuple[SpanKind, str | None, str, int]
+
+
+def _starts(step: list[Span]) -> dict[_Thing, float]:
+    """When each thing that a step does starts."""
+    starts: dict[_Thing, float] = {}
+    seen: Counter[tuple[SpanKind, str | None, str]] = Counter()
     for span in step:
         key = span.kind, span.line, span.scope
         starts[*key, seen[key]] = span.start

@@ -8,9 +8,20 @@ import pytest
 from pipelib.schedule import H200, check, program, simulate
 from pipelib.schedule.checking import order
 from pipelib.schedule.drawing import picture
-from pipelib.schedule.program import Engine, Kind, Op, Program, Region
+from pipelib.schedule.program import (
+    Action,
+    Buffer,
+    Engine,
+    Kind,
+    Op,
+    Program,
+    Region,
+    Role,
+    Space,
+)
+from pipelib.schedule.report import Finding, FindingKind
 from pipelib.schedule.simulating import operations
-from pipelib.schedule.timeline import ENGINES, Span, SpanKind
+from pipelib.schedule.timeline import ENGINES, Source, Span, SpanKind, Timeline
 from tests.schedule import build
 
 
@@ -24,6 +35,37 @@ def test_a_kind_that_does_not_exist_is_refused_where_it_is_written():
     told = "'nap' is not a kind of span, so there is no colour for it: give one of load, store,"
     with pytest.raises(ValueError, match=re.escape(told)):
         Span(0, 0, 1, "nap")
+
+
+def test_a_name_that_does_not_exist_is_refused_where_it_is_written():
+    told = (
+        "'vmem' is not a space of memory, so neither check nor simulate would know who shares it:"
+    )
+    with pytest.raises(ValueError, match=f"{told} give one of gmem, smem, acc"):
+        Buffer(0, "x", "vmem", (8,), "float16", 16)
+    told = "so nothing would know what it means: give one of 'in', 'out', 'in/out', 'scratch', ''"
+    with pytest.raises(ValueError, match=f"'inn' is not a role of a buffer, {told}"):
+        Buffer(0, "x", "gmem", (8,), "float16", 16, role="inn")
+    told = "so nothing would know what it means: give one of 'increase', 'decrease', ''"
+    with pytest.raises(ValueError, match=f"'up' is not an action of an op, {told}"):
+        Op("registers", 0, action="up")
+    told = (
+        "'rase' is not a kind of finding, so a report would not know how grave it is: give one of"
+    )
+    with pytest.raises(ValueError, match=f"{told} out-of-bounds, deadlock, race"):
+        Finding("rase", (), "", "")
+    told = "'guessed' is not where times are from, so scopes could not be told from work: give one"
+    with pytest.raises(ValueError, match=f"{told} of simulated, measured"):
+        Timeline("x", (), (), 0.0, 1e9, "guessed", "none")
+
+
+def test_a_name_is_shown_as_its_text():
+    buffer = Buffer(0, "x", "gmem", (8,), "float16", 16, role="in")
+    assert buffer.space is Space.GMEM and buffer.role is Role.IN
+    assert (repr(buffer.space), f"{buffer.role}") == ("'gmem'", "in")
+    assert Op("registers", 0, action="decrease").action is Action.DECREASE
+    assert Finding("race", (), "", "").kind is FindingKind.RACE
+    assert Timeline("x", (), (), 0.0, 1e9, "measured", "none").source is Source.MEASURED
 
 
 def test_a_kind_is_as_good_as_its_name():

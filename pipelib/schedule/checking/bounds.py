@@ -21,9 +21,10 @@ def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]
     """The accesses outside of a buffer, or of an array of barriers."""
     for ops in program.threads:
         for op in ops:
-            for region in dict.fromkeys(op.reads + op.writes):
+            regions = op.reads + op.writes
+            for region in regions if len(regions) < 2 else dict.fromkeys(regions):
                 buffer = program.buffers[region.buffer]
-                if op.kind.is_copy and buffer.space == Space.GMEM:
+                if op.kind.is_copy and buffer.space is Space.GMEM:
                     continue
                 if (axis := axis_outside(region.box, buffer)) is not None:
                     yield OutsideBuffer(op, region, axis)
@@ -41,7 +42,7 @@ def axis_outside(box: Box, buffer: Buffer) -> int | None:
 
 def clipped(op: Op, region: Region, buffer: Buffer) -> Box:
     """The part of a region that an op really accesses."""
-    if not op.kind.is_copy or buffer.space != Space.GMEM:
+    if not op.kind.is_copy or buffer.space is not Space.GMEM:
         return region.box
     return tuple(
         (min(max(start, 0), size), max(min(stop, size), 0))
@@ -55,19 +56,22 @@ def arriving(op: Op, region: Region, program: Program) -> Box:
     The axes of both sides are matched in order, without axes of one element. If they do not match,
     the part is the whole region.
     """
-    if op.kind != Kind.STORE or program.buffers[region.buffer].space != Space.SMEM:
+    if op.kind != Kind.STORE or program.buffers[region.buffer].space is not Space.SMEM:
         return region.box
     (target,) = op.writes
     kept = clipped(op, target, program.buffers[target.buffer])
     if any(start >= stop for start, stop in kept):
         return tuple((start, start) for start, _ in region.box)
-    size = lambda interval: interval[1] - interval[0]
-    there = [(whole, part) for whole, part in zip(target.box, kept) if size(whole) != 1]
-    here = [axis for axis, interval in enumerate(region.box) if size(interval) != 1]
-    if [size(region.box[axis]) for axis in here] != [size(whole) for whole, _ in there]:
+    there = [(whole, part) for whole, part in zip(target.box, kept) if _size(whole) != 1]
+    here = [axis for axis, interval in enumerate(region.box) if _size(interval) != 1]
+    if [_size(region.box[axis]) for axis in here] != [_size(whole) for whole, _ in there]:
         return region.box
     box = list(region.box)
     for axis, (whole, part) in zip(here, there):
         first = box[axis][0] - whole[0]
         box[axis] = part[0] + first, part[1] + first
     return tuple(box)
+
+
+def _size(interval: tuple[int, int]) -> int:
+    return interval[1] - interval[0]

@@ -136,7 +136,7 @@ def _overlap(first: Box, second: Box) -> bool:
 
 
 def _uncovered(box: Box, written: Iterable[Box]) -> Iterator[Box]:
-    """The parts of a box that lie in none of the others: cut it along the first that it meets."""
+    """The parts of a box outside of all others: cuts the box along each that it overlaps."""
     others, parts = sorted(written), [(box, 0)]  # sorted, so that a part soon meets its next
     while parts:
         part, first = parts.pop()

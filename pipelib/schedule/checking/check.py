@@ -113,7 +113,7 @@ class _Findings:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._found: dict[tuple, Finding] = {}
+        self._found: dict[tuple[object, ...], Finding] = {}
 
     def add(self, fault: Fault) -> None:
         """One more fault."""

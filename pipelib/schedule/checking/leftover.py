@@ -25,7 +25,7 @@ class Readers:
         self.order = order
         self.pending: dict[int, list[Event]] = defaultdict(list)
         self.ended: dict[int, set[int | None]] = defaultdict(set)
-        self.takers = {b.scope_id for b in order.program.buffers if b.space == Space.SMEM}
+        self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
 
     def see(self, event: Event) -> Iterator[Outliving]:
         """One event: a copy or a product begins to read, or a scope ends, or one takes memory."""
@@ -53,7 +53,7 @@ class Readers:
 
     def _scopes(self, event: Event) -> set[int | None]:
         buffers = (self.order.program.buffers[region.buffer] for region in event.op.reads)
-        return {buffer.scope_id for buffer in buffers if buffer.space == Space.SMEM}
+        return {buffer.scope_id for buffer in buffers if buffer.space is Space.SMEM}
 
 
 def left_over(place: Place) -> Iterator[IncompletePhase | UnawaitedLoad]:

@@ -52,6 +52,9 @@ from pipelib.schedule.checking.facts import (
 from pipelib.schedule.checking.order import Event
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 
+# Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
+_Site = tuple[Kind, int, str | None, int]
+
 
 class Memory:
     """Sees all events in turn, and calls `tell` with each fault; `finish` when all are seen.
@@ -64,9 +67,9 @@ class Memory:
     def __init__(self, program: Program, tell: Callable[[Fault], None], strict: bool):
         self.program, self.tell, self.strict = program, tell, strict
         self.cells = [Cells(_is_given(buffer)) for buffer in program.buffers]
-        self.raced: set[tuple] = set()
-        self.latest: dict[tuple, int] = {}
-        self.useful: set[tuple] = set()  # the sites of writes that are read at some step
+        self.raced: set[_Site] = set()
+        self.latest: dict[_Site, int] = {}
+        self.useful: set[_Site] = set()  # the sites of writes that are read at some step
         self.suspects: list[tuple[Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
         self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
@@ -175,15 +178,15 @@ class Memory:
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 self.tell(Race(second, first, buffer, newer.writes, older.writes))
-        elif older.is_ordinary and not newer.is_ordinary and buffer.space != Space.ACC:
-            if buffer.space == Space.SMEM and now.fenced[first.thread] >= older.value:
+        elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
+            if buffer.space is Space.SMEM and now.fenced[first.thread] >= older.value:
                 return
             if older.writes or self.strict:
                 self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
 
     def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         """Notes ordinary writes that nothing has read when `by`, or the end, makes them void."""
-        if buffer.space != Space.SMEM or axis_outside(cell.box, buffer) is not None:
+        if buffer.space is not Space.SMEM or axis_outside(cell.box, buffer) is not None:
             return
         for access in cell.writes.values():
             if access.is_ordinary and not access.was_read:
@@ -197,13 +200,13 @@ class Memory:
     def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
         """Counts copies into SMEM and products that nothing has read when they are void."""
         for access in cell.writes.values():
-            is_wanted = access.was_read or access.is_ordinary or buffer.space == Space.GMEM
+            is_wanted = access.was_read or access.is_ordinary or buffer.space is Space.GMEM
             if not is_wanted:
                 self.unused[access.op.line, access.op.kind, buffer.name] += 1
 
     def _see_output(self, buffer: Buffer, cells: Cells) -> None:
         """Notes the part of an output that a kernel of one cluster should fill and has not."""
-        if buffer.role == Role.OUT and math.prod(self.program.grid) == 1:
+        if buffer.role is Role.OUT and math.prod(self.program.grid) == 1:
             whole = cells.at(tuple((0, size) for size in buffer.shape))
             bare = None if is_empty(whole.box) else cells.bare(whole)
             if bare is not None:
@@ -212,19 +215,19 @@ class Memory:
 
 def _is_given(buffer: Buffer) -> bool:
     """Whether a buffer holds something from the start."""
-    if buffer.space == Space.GMEM:
-        return buffer.role != Role.OUT
-    return buffer.space == Space.ACC and buffer.scope_id is not None
+    if buffer.space is Space.GMEM:
+        return buffer.role is not Role.OUT
+    return buffer.space is Space.ACC and buffer.scope_id is not None
 
 
-def _site(op: Op, buffer: Buffer) -> tuple:
+def _site(op: Op, buffer: Buffer) -> _Site:
     """Where in the source which thread accesses which buffer, and how."""
     return op.kind, op.thread, op.line, buffer.id
 
 
 def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
-    """Whether these are products that the tensor core makes one after the other."""
+    """Whether these are products of one thread, which the tensor core makes in order."""
     return (
-        buffer.space == Space.ACC and first.kind == second.kind == Kind.WGMMA
+        buffer.space is Space.ACC and first.kind == second.kind == Kind.WGMMA
         and first.thread == second.thread
     )  # fmt: skip

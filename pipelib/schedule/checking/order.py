@@ -42,7 +42,7 @@ Clock = tuple[int, ...]
 
 
 def join(first: Clock, second: Clock) -> Clock:
-    """The clock of what is over by one clock or by the other."""
+    """The clock of what is over by either of two clocks."""
     return tuple(map(max, first, second))
 
 
@@ -271,7 +271,7 @@ class Order:
         self._fenced[thread] = join(self._fenced[thread], clock[: self._size])
 
     def _begin(self, thread: int, index: int, op: Op) -> Outcome:
-        """Where all threads of a block meet, none goes on before all have come."""
+        """All threads of a block meet here: each goes on when all have come."""
         if op.shared:
             each = self._size // self.program.blocks
             meeting = self._meetings[thread // each, self._met[thread]]

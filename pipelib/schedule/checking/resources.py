@@ -43,7 +43,7 @@ def _accumulator_registers(program: Program, thread: int) -> int:
     """The most registers a lane that the accumulators of the thread's scopes take at once."""
     sizes: dict[int, int] = {}
     for buffer in program.buffers:
-        if buffer.space == Space.ACC and buffer.thread == thread and buffer.scope_id is not None:
+        if buffer.space is Space.ACC and buffer.thread == thread and buffer.scope_id is not None:
             size = buffer.bytes // (_LANES * _REGISTER_BYTES)
             sizes[buffer.scope_id] = sizes.get(buffer.scope_id, 0) + size
     now = most = 0

@@ -129,7 +129,7 @@ def _missing_commit(program: Program, fault: MissingCommit) -> Finding:
     does = "overwrites" if fault.newer_writes else "reads"
     what = "wrote" if fault.older_writes else "read"
     remedy = "Call commit_smem after the ordinary access, before others are let at it."
-    if buffer.space == Space.GMEM:
+    if buffer.space is Space.GMEM:
         remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
     return Finding(
         FindingKind.MISSING_COMMIT, (second, first),
@@ -245,7 +245,7 @@ def _outside_buffer(program: Program, fault: OutsideBuffer) -> Finding:
     indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
     follows = f"it {'overwrites' if is_write else 'gets'} what is not the array's"
     remedy = f"Keep the indices from 0 to {size - 1}, or give the axis more."
-    if buffer.space == Space.GMEM:
+    if buffer.space is Space.GMEM:
         remedy = (
             f"Leave out what is not from 0 to {size - 1}, or copy through SMEM: a copy's engine"
             " leaves it out in GMEM."
@@ -378,7 +378,7 @@ def _why_stuck(program: Program, stuck: Stuck) -> str:
 
 
 def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
-    mine = [b for b in program.buffers if b.space == Space.SMEM and not b.block]
+    mine = [b for b in program.buffers if b.space is Space.SMEM and not b.block]
     terms = [f"{b.bytes:,} ({b.name})" for b in mine]
     singles = sum(barrier.count for barrier in program.barriers if not barrier.block)
     terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
@@ -428,7 +428,7 @@ def _named(buffer: Buffer) -> str:
 def _slot(buffer: Buffer, *ops: Op) -> int | None:
     """The slot of the buffer's ring that all these ops are in, if they are in one."""
     boxes = [r.box for op in ops for r in op.reads + op.writes if r.buffer == buffer.id]
-    slots = {box[0][0] for box in boxes} if buffer.slots else set()
+    slots = {box[0][0] for box in boxes} if buffer.slots else set[int]()
     return slots.pop() if len(slots) == 1 else None
 
 

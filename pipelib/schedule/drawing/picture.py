@@ -8,12 +8,11 @@ room. Accesses and arithmetic that follow each other at once, each too short to 
 one box, with the colour of the kind that took longest. Heights are in CSS pixels, times in cycles;
 `plot` and `svg` only turn them into ink.
 
-Colours. One palette for light and dark pages: that of M. Okabe and K. Ito, "Color Universal Design"
-(jfly.uni-koeln.de/color, 2008), chosen by them so that colour-blind readers can tell it apart. Its
-lighter colours are faint on white and its darker ones on black, so each box has an `EDGE` that
-stands out from both, and a label in the one of black and white that is read better on it. What has
-no colour here (waits, scopes, text, axes) is in the page's own text colour, whatever that is. Not
-covered: lanes of other meaning than `timeline` lists.
+Colours. Light and dark pages have one palette, by M. Okabe and K. Ito, "Color Universal Design"
+(jfly.uni-koeln.de/color, 2008), whose colours colour-blind readers can tell apart. Its lighter
+colours are faint on white and its darker ones on black. So each box has an `EDGE` that stands out
+from both, and a label in black or white, whichever reads better on it. Waits, scopes, text and axes
+have the page's own text colour. Not covered: lanes of other meaning than `timeline` lists.
 """
 
 import math
@@ -120,7 +119,7 @@ class Picture(NamedTuple):
                 yield name, rows[0].top, rows[-1].top + rows[-1].height
 
     def ends(self, arrow: Arrow) -> tuple[float, float, float, float]:
-        """Where an arrow begins and ends: cycles and pixels of the one, then of the other."""
+        """Where an arrow begins and ends: cycles and pixels of its begin, then of its end."""
         cause, wait = self.boxes[arrow.cause], self.boxes[arrow.wait]
         above, below = self.rows[cause.row], self.rows[wait.row]
         if above.top < below.top:
@@ -159,7 +158,7 @@ def picture(
     Args:
       timeline: what to draw.
       start, stop: the window's ends in cycles; by default the timeline's.
-      steps: the window is that of the spans with one of these steps of their innermost loop.
+      steps: draws the window of all spans whose innermost loop is at one of these steps.
 
     Raises:
       TypeError: `timeline` is not a Timeline, `start` or `stop` is not a number, or `steps` are not
@@ -302,11 +301,10 @@ def _rows(
 
 
 def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
-    """For each span by its index, the first row on which it overlaps none before it."""
-    order = lambda span: (span.start, span.stop > span.start, -span.stop)
+    """For each span by its index, the first row on which it overlaps no earlier span."""
     free: list[float] = []
-    found = {}
-    for index, span in sorted(spans, key=lambda pair: order(pair[1])):
+    found: dict[int, int] = {}
+    for index, span in sorted(spans, key=lambda pair: _order(pair[1])):
         rows = (i for i, until in enumerate(free) if until <= span.start + _CYCLES_OF_NO_MATTER)
         row = next(rows, len(free))
         free[row : row + 1] = [span.stop]
@@ -314,11 +312,16 @@ def pack(spans: list[tuple[int, Span]]) -> dict[int, int]:
     return found
 
 
+def _order(span: Span) -> tuple[float, bool, float]:
+    """What spans are sorted by: their start; among equals, no length first, then the longest."""
+    return span.start, span.stop > span.start, -span.stop
+
+
 def _boxes(
     seen: list[tuple[int, Span]], row_of: dict[int, int], low: float, high: float
 ) -> tuple[Box, ...]:
     least = (high - low) * _LEAST_WIDTH
-    boxes = []
+    boxes: list[Box] = []
     for index, span in sorted(seen, key=lambda pair: (pair[1].start, row_of[pair[0]])):
         start = min(max(span.start, low), high - least)
         stop = max(min(span.stop, high), start + least)

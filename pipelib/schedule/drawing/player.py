@@ -5,7 +5,7 @@ in words. Python draws every setting (`svg`) and writes every span's sentence; t
 `player.js` only turns the pages: it shows a setting, marks a span, moves the playhead. The first
 setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
 deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
-bar of its length among the others' (none if it stops for ever); a button gives them all one time
+bar of its length among the others' (no bar if it stops for ever); a button gives them all one time
 scale. What stands between backticks in details and notes is shown as code, and source lines are
 named as a reader elsewhere has them (`paths`).
 
@@ -15,8 +15,8 @@ outcome and the operation that is chosen; neither the clock nor what a slider sa
 
 The figure needs nothing else: no kernel, no network, no library. Text and lines have the page's
 text colour, the boxes `picture`'s palette, so that it follows any theme. Names of the script stay
-within it, styles below `.pipelib-player`, ids there are none: a page may have many. In JupyterLab
-its keys are kept from the notebook.
+within it, styles stay below `.pipelib-player`, and it has no ids: a page may have many players. In
+JupyterLab its keys are kept from the notebook.
 
 Not covered: browsers without `DecompressionStream` (before 2023), which show the first setting
 only. Source: this project's own.
@@ -33,7 +33,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.drawing import svg
@@ -43,6 +43,8 @@ from pipelib.schedule.program import step_name
 from pipelib.schedule.timeline import Span, Timeline, duration
 
 MAX_BYTES = 200_000
+# A setting as the script reads it, by the names that the script uses.
+_Frame = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def player(
       settings: one for each combination of the sliders' values, in the sliders' order; the first
         is shown first. A name that has one value only has no slider.
       start, stop: the window's ends in cycles; by default all of each timeline.
-      steps: the window is that of the spans with one of these steps, in each timeline.
+      steps: draws, in each timeline, the window of all spans at one of these steps.
 
     Raises:
       TypeError: `settings` are not a list of Settings, or as in `plot`.
@@ -152,14 +154,16 @@ def player(
     return Player(figure, _title(settings))
 
 
-def _listed(settings: Any) -> list[Setting]:
+def _listed(settings: object) -> list[Setting]:
     """The settings as a list; TypeError if they are anything else."""
-    is_list = isinstance(settings, Iterable)
-    found = list(settings) if is_list else []
-    wrong = [each for each in found if not isinstance(each, Setting)] if is_list else [settings]
-    if wrong:
-        remedy = "make them with pipelib.sweep(...); a timeline alone has timeline.player()"
-        raise wrong_type("player", wrong[0], "a list of Settings", remedy)
+    remedy = "make them with pipelib.sweep(...); a timeline alone has timeline.player()"
+    if not isinstance(settings, Iterable):
+        raise wrong_type("player", settings, "a list of Settings", remedy)
+    found: list[Setting] = []
+    for each in cast(Iterable[object], settings):
+        if not isinstance(each, Setting):
+            raise wrong_type("player", each, "a list of Settings", remedy)
+        found.append(each)
     return found
 
 
@@ -199,9 +203,9 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 def _frame(
     setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], title: str,
     longest: float,
-) -> dict:  # fmt: skip
+) -> _Frame:  # fmt: skip
     """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
-    frame: dict[str, Any] = {
+    frame: _Frame = {
         "at": [sliders[name].index(setting.values[name]) for name in sliders],
         "title": title,
         "outcome": setting.outcome,
@@ -252,11 +256,14 @@ def _heading(timeline: Timeline, span: Span) -> str:
     return " · ".join(words)
 
 
-def _interned(frames: list[dict], sliders: dict[str, list[Any]]) -> dict:
+def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, Any]:
     """The frames, each text once and by its number; the first's SVG stands in the page already."""
     texts: dict[str, int] = {}
-    number = lambda text: texts.setdefault(text, len(texts))
-    packed = []
+
+    def number(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    packed: list[_Frame] = []
     for i, frame in enumerate(frames):
         spans = [[*s[:2], *map(number, s[2:5]), *s[5:]] for s in frame["spans"]]
         packed.append(frame | {"spans": spans} | ({} if i else {"svg": ""}))
@@ -272,7 +279,7 @@ def _json(value: Any) -> bytes:
 
 
 def _figure(
-    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[dict], data: str
+    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[_Frame], data: str
 ) -> str:
     first, escape = frames[0], html.escape
     kinds = {s.kind for setting in settings if setting.timeline for s in setting.timeline.spans}
@@ -282,7 +289,7 @@ def _figure(
         for kind in LOOKS
         if kind in kinds
     )
-    parts = {
+    parts: dict[str, str] = {
         "title": escape(first["title"]),
         "source": escape(first["source"]),
         "setting": _setting(frames, sliders),
@@ -307,7 +314,7 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _setting(frames: list[dict], sliders: dict[str, list[Any]]) -> str:
+def _setting(frames: list[_Frame], sliders: dict[str, list[Any]]) -> str:
     """The sliders, and what came of the first setting; nothing for a timeline alone."""
     first = frames[0]
     if not sliders and not first["outcome"]:

@@ -3,8 +3,8 @@
 The model. `picture` says what is where; here it becomes patches of one axes, in cycles across and
 pixels down. In a notebook the figure shows itself as SVG within the page, with its lines and text
 in the page's own text colour (`currentColor`), so that it reads in any theme; `savefig` writes it
-black on matplotlib's own background. It is not one of pyplot's figures: no window opens, and none
-needs to be closed. Covered: one timeline in one axes. Not covered: stepping through it, see
+black on matplotlib's own background. It is not one of pyplot's figures: no window opens, and no
+figure needs to be closed. Covered: one timeline in one axes. Not covered: stepping through it, see
 `player`. Source: this project's own.
 """
 
@@ -29,7 +29,7 @@ _INK = "#010101"
 _WIDTH, _ABOVE, _LEGEND_ROW, _BELOW, _RIGHT = 760, 45, 17, 74, 12
 _HATCH = "#77777766"
 _POINTS = 0.75  # in a CSS pixel
-_TEXT = {"fontsize": 9, "color": _INK}
+_TEXT: Any = {"fontsize": 9, "color": _INK}
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "pipelib", "hatch.linewidth": 0.5}
 
 
@@ -68,7 +68,7 @@ def plot(
     Args:
       timeline: what to draw.
       start, stop: the window's ends in cycles; by default all of it.
-      steps: the window is that of the spans with one of these steps of their innermost loop.
+      steps: draws the window of all spans whose innermost loop is at one of these steps.
       ax: axes of the caller's to draw into; by default a figure of its own.
 
     Returns:
@@ -129,7 +129,7 @@ def _draw_axes(ax: Axes, drawn: Picture) -> None:
     ax.set_axisbelow(True)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set(color=_INK, linewidth=0.6)
-    below = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
+    below: Any = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
     for at, _, us in ticks:
         ax.annotate(us, (at, 0), (0, -17), ha="center", **below, **_TEXT)
     for y, unit in ((-6, "cycles"), (-17, "µs")):

@@ -30,7 +30,7 @@ class Phase:
 
 
 class Barrier:
-    """One barrier of an array; each phase takes `needed` of the arrivals, of which it `arrived`."""
+    """One barrier of an array: `arrived` counts its arrivals, each phase takes `needed` of them."""
 
     __slots__ = ("arrived", "needed", "phases")
 

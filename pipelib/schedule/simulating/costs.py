@@ -29,7 +29,7 @@ class Costs:
 
     def __init__(self, program: Program, machine: Machine) -> None:
         self._machine = machine
-        self._in_smem = [buffer.space == Space.SMEM for buffer in program.buffers]
+        self._in_smem = [buffer.space is Space.SMEM for buffer in program.buffers]
         self._dtypes = [buffer.dtype for buffer in program.buffers]
         self._element_bytes = [_bits(buffer.dtype) / 8 for buffer in program.buffers]
 

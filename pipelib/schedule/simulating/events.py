@@ -1,10 +1,10 @@
 """Events: which thread goes next.
 
 The algorithm. A heap has each thread that can go on, with the time at which it does. The earliest
-goes first, of equal ones the one with the lowest number, so a program has one timeline. A thread
-does its ops one after another for as long as no other thread is earlier. A thread that waits for
-others is not in the heap until one of them resumes it. Source: the event-scheduling method of
-discrete-event simulation.
+thread goes first, among equals the lowest number, so a program has one timeline. A thread does its
+ops one after another for as long as no other thread is earlier. A thread that waits for others is
+not in the heap until one of them resumes it. Source: the event-scheduling method of discrete-event
+simulation.
 """
 
 import heapq

@@ -130,7 +130,7 @@ class Operations:
         """An ordinary read or write, of GMEM through the port, of SMEM through its server."""
         machine, buffers = self.machine, self.program.buffers
         is_read = op.kind == Kind.READ
-        if any(buffers[region.buffer].space == Space.GMEM for region in op.reads + op.writes):
+        if any(buffers[region.buffer].space is Space.GMEM for region in op.reads + op.writes):
             _, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
         else:

@@ -88,7 +88,7 @@ class Recorder:
         return max((span.stop for span in self.spans), default=0.0)
 
     def finished(self) -> tuple[Span, ...]:
-        """All spans, those of named scopes last."""
+        """All spans, the named scopes' last."""
         return *self.spans, *_scopes(self.spans)
 
 

@@ -2,7 +2,7 @@
 
 The model. A thread does its ops in order. What it starts asynchronously (stores, products) goes on
 without it; the thread keeps the end of each, so that a later wait finds it. Stores are in groups: a
-group is over when all stores until its `commit_group` are, those of earlier groups too, since waits
+group is over when all stores until its `commit_group` are, earlier groups' stores too, since waits
 count groups from the last. With several blocks on an SM each thread of the program is there once
 for each **copy** of the block.
 """
@@ -46,7 +46,7 @@ class Thread:
       number: among all threads of all copies; `index` is the thread's number in the program.
       copy: which of the resident copies, from 0; `block` is the block of the cluster.
       sm: the multiprocessor that it is on.
-      ops: the thread's ops; `at` is the place of the one that it is at.
+      ops: the thread's ops; `at` is the index of the next one, or of the one that it waits at.
       since: when it came to this op, in cycles.
       products: the end of each product on the tensor core.
       open: the stores that are in no group yet.

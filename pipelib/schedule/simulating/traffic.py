@@ -4,15 +4,15 @@ GMEM's bandwidth. A byte comes from HBM or, with the probability `l2_hits`, from
 all go on to HBM. An SM's share is the lower of L2's for all bytes and HBM's for the rest: a mean
 over the kernel, not a cache. The GMEM port (`units.Port`) keeps to it on average. By default each
 byte of GMEM is fetched from HBM once for the whole grid and every further load of it hits: L2 at
-its best. A load lands when the last of its lines of 128 bytes does, each of which L2 has with the
-probability `l2_hits`: its latency is HBM's unless L2 has all of them.
+its best. A load lands when the last of its lines of 128 bytes does. L2 has each line with the
+probability `l2_hits`, so the load's latency is HBM's unless L2 has all of them.
 
-L2 gives more where SMs load the same at about the same time. Measured on an H200, the most that
-132 SMs get depends on who shares: blocks with consecutive numbers do gain by it, those that are far
-apart do not (the probes "shared ring ..."). A program is that of one block, which does not say who
-loads the same, so there are two rates: that of tiles of one's own, and, where every byte is loaded
-by two blocks or more, that of the pattern of a matrix product, in which half of what a block loads
-is its row's and half its column's.
+L2 gives more where SMs load the same bytes at about the same time. Measured on an H200, the most
+that 132 SMs get depends on who shares: blocks with consecutive numbers gain by it, blocks that are
+far apart do not (the probes "shared ring ..."). A program is one block's and does not say who else
+loads its bytes. So there are two rates: one for blocks that each load tiles of their own; and, if
+two blocks or more load every byte, one for the pattern of a matrix product, in which a block shares
+half of what it loads with its row and half with its column.
 
 Not covered: which SMs share what they load, and what multicast spares L2; SMs that load all at once
 and then none; that a `prefetch` makes a later load hit.
@@ -59,7 +59,7 @@ def _is_shared(program: Program) -> bool:
 def _array_bytes(program: Program) -> int:
     """The bytes of the arrays that are loaded from."""
     arrays = {region.buffer for op in _loads(program) for region in op.reads}
-    return sum(b.bytes for b in program.buffers if b.id in arrays and b.space == Space.GMEM)
+    return sum(b.bytes for b in program.buffers if b.id in arrays and b.space is Space.GMEM)
 
 
 def _loaded(program: Program) -> int:

@@ -5,7 +5,7 @@ Source: XLA's semantics of division and of overflow.
 
 import operator
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,13 @@ class Cost(NamedTuple):
         return Cost(*map(operator.add, self, other))
 
 
-def wrapping(function: Callable, dtype: np.dtype) -> Callable:
+def wrapping(function: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
     """The function, with results that overflow as the dtype's do."""
     if dtype.kind == "b":
         return function
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
-    def wrapped(*values):
+    def wrapped(*values: int) -> Any:
         result = function(*values)
         return result if low <= result <= high else (result - low) % (high - low + 1) + low
 

@@ -1,13 +1,14 @@
 """How long an access occupies shared memory, from the addresses that its lanes want.
 
-The model. Shared memory has 32 banks, of which each gives or takes one word of 4 bytes at a time: a
-*wavefront*, of 128 bytes at most. The 32 lanes of a warp are served together where each moves up to
-4 bytes at once, by halves of the warp where it moves 8, by quarters where it moves 16. Lanes that
-want the same word share it; different words of one bank take one wavefront each: a bank conflict.
-So a group of lanes takes as many wavefronts as the most words that it wants of one bank.
+The model. Shared memory has 32 banks. Each gives or takes one word of 4 bytes at a time, all
+together one **wavefront** of 128 bytes at most. The memory serves the 32 lanes of a warp together
+if each lane moves up to 4 bytes at once, by halves of the warp if each moves 8, by quarters if each
+moves 16. Lanes that want the same word share it. Different words of one bank take one wavefront
+each: a **bank conflict**. So a group of lanes takes as many wavefronts as it wants different words
+of the bank that it wants most of.
 
-Where memory is swizzled by 32, 64 or 128 bytes, the number of a 16-byte chunk in its line of 128
-bytes is combined, by exclusive or, with that of the line: with its lowest 1, 2 or 3 bits.
+A swizzle of 32, 64 or 128 bytes moves chunks of 16 bytes within their line of 128 bytes: the
+chunk's number becomes its exclusive or with the lowest 1, 2 or 3 bits of the line's number.
 
 Not covered: an access that begins where it is not a multiple of what a lane moves at once.
 Source: NVIDIA, "CUDA C++ Programming Guide", shared memory of compute capability 5.x to 9.0 (banks,
@@ -32,7 +33,8 @@ def wavefronts(addresses: np.ndarray, itemsize: int) -> int:
     """What accesses take one after another.
 
     Args:
-      addresses: those of elements in bytes, int of shape (accesses, 32 lanes, elements of a lane).
+      addresses: the elements' addresses in bytes, int of shape (accesses, 32 lanes, elements of a
+        lane).
       itemsize: bytes of an element.
     """
     elements = addresses.shape[2]
@@ -47,7 +49,7 @@ def wavefronts(addresses: np.ndarray, itemsize: int) -> int:
 
 
 def _most_of_a_bank(words: np.ndarray) -> np.ndarray:
-    """For each row, how many different words it has of the bank of which it has most."""
+    """For each row of words, the most different words that it has of one bank."""
     words = np.sort(words, axis=1)
     new = np.ones(words.shape, bool)
     new[:, 1:] = words[:, 1:] != words[:, :-1]
@@ -58,12 +60,12 @@ def _most_of_a_bank(words: np.ndarray) -> np.ndarray:
 
 
 def fewest(accesses: int, elements: int, itemsize: int) -> int:
-    """What so many accesses of a warp take without conflicts."""
+    """The wavefronts that accesses of a warp take without conflicts."""
     return accesses * max(1, elements * itemsize // WORD_BYTES)
 
 
 def swizzled(addresses: np.ndarray, swizzle: int) -> np.ndarray:
-    """Where memory that is swizzled by so many bytes, or 0, has what is at these addresses."""
+    """Where memory with a swizzle in bytes, 0 for none, has what is at these addresses."""
     if not swizzle:
         return addresses
     line = addresses // WAVEFRONT_BYTES % (swizzle // _CHUNK_BYTES)
@@ -104,8 +106,18 @@ def strided_lanes(addresses: np.ndarray, elements: int) -> np.ndarray:
 def tiled_lanes(
     addresses: np.ndarray, tiles: Sequence[Sequence[int]], lanes: Sequence[int], vector: int
 ) -> np.ndarray:
-    """What each lane has of an array in tiles: `lanes` are the axes of `tiled`, negative, along
-    which lanes differ (or how many have the same, if positive), `vector` that of their elements."""
+    """The addresses that each lane has of an array in tiles.
+
+    Args:
+      addresses: of the array's elements, in bytes.
+      tiles: what the array is cut into, one after the other, as for `tiled`.
+      lanes: for each axis of lanes, the axis of the tiled array along which they differ, a negative
+        number; or, as a positive number, how many lanes have the same.
+      vector: the axis of a lane's elements, a negative number.
+
+    Returns:
+      int of shape (accesses, 32 lanes, elements of a lane).
+    """
     array = tiled(addresses, tiles)
     own = [axis for axis in lanes if axis < 0]
     array = np.moveaxis(array, [*own, vector], range(-1 - len(own), 0))

@@ -3,22 +3,21 @@
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
-from typing import Any
-
 from pipelib.schedule.program import Kind, Space
-from pipelib.schedule.tracing.code import Compiler, Step, is_ref
+from pipelib.schedule.tracing.code import Compiler, Env, Step, is_ref
+from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import UNKNOWN, line_of_function
-from pipelib.schedule.tracing.state import OPAQUE
+from pipelib.schedule.tracing.state import OPAQUE, Thread
 
 
-def opaque(compiler: Compiler, eqn: Any) -> Step:
+def opaque(compiler: Compiler, eqn: Eqn) -> Step:
     """Code that only the device understands: it may read and write all of each ref it is given."""
     refs = [compiler.slot(atom) for atom in eqn.invars if is_ref(atom)]
     name = getattr(eqn.params.get("mgpu_fn"), "__name__", None) or eqn.primitive.name
     emit = compiler.emitter(Kind.OPAQUE, eqn, function=name)
     outs = list(map(compiler.slot, eqn.outvars))
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         found = [env[slot] for slot in refs]
         regions = tuple(ref.whole for ref in found if ref.space in Space)
         for ref in found:
@@ -30,12 +29,12 @@ def opaque(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def kernel(compiler: Compiler, eqn: Any) -> Step:
+def kernel(compiler: Compiler, eqn: Eqn) -> Step:
     """A kernel that the host calls: noted with its operands, and traced later."""
     inputs = list(map(compiler.slot, eqn.invars))
     list(map(compiler.slot, eqn.outvars))
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if thread.cluster is not None:
             line = compiler.line(eqn) or UNKNOWN
             raise NotImplementedError(
@@ -48,7 +47,7 @@ def kernel(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def pallas_call(compiler: Compiler, eqn: Any) -> Step:
+def pallas_call(compiler: Compiler, eqn: Eqn) -> Step:
     """Refuses a `pl.pallas_call`, which is for another compiler than Mosaic GPU."""
     params = eqn.params.get("compiler_params")
     module = type(params).__module__
@@ -59,7 +58,7 @@ def pallas_call(compiler: Compiler, eqn: Any) -> Step:
     # A call that is traced as it is has no frame of the caller's: its kernel was written somewhere.
     line = compiler.line(eqn) or line_of_function(eqn.params["jaxpr"].debug_info) or UNKNOWN
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         raise NotImplementedError(
             f"{line}: a pl.pallas_call {said} is not traced, since the JAX that is"
             " installed compiles none by Mosaic GPU: what was expected is a kernel that was made by"

@@ -1,31 +1,33 @@
 """Compiles a jaxpr, once, to closures that are run for each thread.
 
-The algorithm. Each variable gets a slot in a list of values. For each equation the trace's handler
-returns one of four things: a function of the thread and the values, which does what the equation
-does and may append ops; a `Silent` function, which appends none; a `Cost`, if the equation is only
-arithmetic on tensors; or None, if it does nothing. The costs of equations that follow one another
-in one named scope add up to one op `compute`, placed before the next function that is not `Silent`.
-So a run of the code does not touch an equation again.
+The algorithm. Each variable gets a slot in a list of values. For each equation the handler of its
+primitive returns one of four things: a `Step`, a function of the thread and the values, which does
+what the equation does and may append ops; a `Silent` step, which appends no op; a `Cost`, if the
+equation is only arithmetic on tensors; or None, if it does nothing. The costs of equations that
+follow one another in one named scope add up to one op `compute`, placed before the next function
+that is not `Silent`. So a run of the code does not touch an equation again.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
 from jax.extend.core import Literal
 
 from pipelib.schedule.frozen import maker
-from pipelib.schedule.program import Kind, Op
+from pipelib.schedule.program import Kind, Op, Region
 from pipelib.schedule.tracing import layouts
 from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import line_of
 from pipelib.schedule.tracing.state import OPAQUE, Thread
 from pipelib.schedule.tracing.views import At, View, data_dependent
 
-Step = Callable[[Thread, list], None]
+Env = list[Any]  # the values of a jaxpr's variables, by their slots
+Step = Callable[[Thread, Env], None]
 _make_op = maker(Op)
 # The fields from `flops` on, which an equation decides alone, and their defaults.
 _FIXED = [
@@ -48,16 +50,16 @@ class Code(NamedTuple):
     where unknown.
     """
 
-    invars: list
-    template: list
+    invars: list[Any]
+    template: list[Any]
     first: int
     outputs: list[int]
     steps: list[Step]
     cost: Cost | None
     jaxpr: Any  # kept alive: the cache knows it by its id
-    layouts: list
+    layouts: list[Any]
 
-    def run(self, thread: Thread, values: list) -> list:
+    def run(self, thread: Thread, values: list[Any]) -> list[Any]:
         """The results for these values."""
         env = self.template.copy()
         env[self.first : self.first + len(values)] = values
@@ -72,12 +74,16 @@ class Codes:
     `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without.
     """
 
-    def __init__(self, handle: "Handle", infers: bool = True):
+    def __init__(self, handle: "Handler", infers: bool = True):
         self.handle, self.infers = handle, infers
         self._codes: dict[Any, Code] = {}
 
     def compile(
-        self, jaxpr: Any, is_open: bool = False, line: str | None = None, known: tuple = ()
+        self,
+        jaxpr: Any,
+        is_open: bool = False,
+        line: str | None = None,
+        known: tuple[Any, ...] = (),
     ) -> Code:
         """The code of a jaxpr; if it is open, its constants are its first inputs.
 
@@ -90,7 +96,7 @@ class Codes:
         return self._codes[key]
 
 
-Handle = Callable[["Compiler", Any], Step | Silent | Cost | None]
+Handler = Callable[["Compiler", Eqn], Step | Silent | Cost | None]
 
 
 class Compiler:
@@ -99,7 +105,7 @@ class Compiler:
     def __init__(self, jaxpr: Any, codes: Codes, outer: str | None):
         self.outer = outer
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
-        self.template: list = []
+        self.template: list[Any] = []
         self.slots: dict[Any, int] = {}
         self.layouts: dict[Any, Any] = {}  # of values in registers, where something says it
 
@@ -115,7 +121,7 @@ class Compiler:
         self.template.append(value)
         return len(self.template) - 1
 
-    def code(self, is_open: bool, known: tuple) -> Code:
+    def code(self, is_open: bool, known: tuple[Any, ...]) -> Code:
         """Compiles it all."""
         jaxpr = self.jaxpr
         invars = _inputs(jaxpr, is_open)
@@ -160,7 +166,7 @@ class Compiler:
         waiting.clear()
         emit = self.emitter(Kind.COMPUTE, eqn, **cost._asdict())
 
-        def compute(thread, env):
+        def compute(thread: Thread, env: Env) -> None:
             before = thread.ops[-1] if thread.ops else None
             emit(thread)
             if before is not None and before.kind == Kind.COMPUTE:
@@ -168,25 +174,24 @@ class Compiler:
 
         return [compute]
 
-    def sub(self, eqn: Any, jaxpr: Any, is_open: bool = False) -> Code:
+    def sub(self, eqn: Eqn, jaxpr: Any, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
         code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._given(eqn, jaxpr, is_open))
         if len(code.layouts) == len(eqn.outvars):
             self._learn(eqn.outvars, code.layouts)
         return code
 
-    def _given(self, eqn: Any, jaxpr: Any, is_open: bool) -> tuple:
+    def _given(self, eqn: Eqn, jaxpr: Any, is_open: bool) -> tuple[Any, ...]:
         """The layouts of a jaxpr's inputs: the equation's last, or its first if it is open."""
         inputs, outer = _inputs(getattr(jaxpr, "jaxpr", jaxpr), is_open), list(eqn.invars)
         outer = outer[: len(inputs)] if is_open else outer[len(outer) - len(inputs) :]
-        shape = lambda atom: getattr(atom.aval, "shape", None)
         found = [
-            self._layout(atom) if shape(atom) == shape(var) else None
+            self._layout(atom) if _shape(atom) == _shape(var) else None
             for var, atom in zip(inputs, outer)
         ]
         return tuple(found) if any(found) else ()
 
-    def _learn(self, variables: list, found: Any) -> None:
+    def _learn(self, variables: Iterable[Any], found: Iterable[Any]) -> None:
         """Notes layouts, where they are known."""
         for var, layout in zip(variables, found):
             if layout is not None:
@@ -206,18 +211,18 @@ class Compiler:
             (layout,) = [None] if cast is None else layouts.of_results(cast, {})
         return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
 
-    def exchanges(self, eqn: Any) -> int:
+    def exchanges(self, eqn: Eqn) -> int:
         """How many words lanes pass each other, if the equation is a reduction."""
         if not layouts.reduces(eqn):
             return 0
         (value,) = eqn.invars
         return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
 
-    def line(self, eqn: Any) -> str | None:
+    def line(self, eqn: Eqn) -> str | None:
         """The line of the equation, or else of the equation around it."""
         return line_of(eqn) or self.outer
 
-    def emitter(self, kind: Kind, eqn: Any, **fixed: Any) -> Callable[..., None]:
+    def emitter(self, kind: Kind, eqn: Eqn, **fixed: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation.
 
         `fixed` are fields that the equation alone decides; the function takes those that a run
@@ -228,9 +233,17 @@ class Compiler:
         assert not fixed, f"{[*fixed]} are not among the last fields of an Op"
 
         def emit(
-            thread, reads=(), writes=(), barrier=None, index=0, phase=0, size=0, peers=(),
-            scope_id=None, shared=False,
-        ) -> None:  # fmt: skip
+            thread: Thread,
+            reads: tuple[Region, ...] = (),
+            writes: tuple[Region, ...] = (),
+            barrier: int | None = None,
+            index: int = 0,
+            phase: int = 0,
+            size: int = 0,
+            peers: tuple[int, ...] = (),
+            scope_id: int | None = None,
+            shared: bool = False,
+        ) -> None:
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
@@ -242,20 +255,20 @@ class Compiler:
 
         return emit
 
-    def view(self, eqn: Any, ref: Any, leaves: list, tree: Any) -> View:
+    def view(self, eqn: Eqn, ref: Any, leaves: list[Any], tree: Any) -> View:
         """A ref under the transforms whose leaves these atoms are."""
-        transforms = () if tree is None else tree.unflatten(map(At, map(self.slot, leaves)))
-        if not isinstance(transforms, (tuple, list)):
+        transforms: Any = () if tree is None else tree.unflatten(map(At, map(self.slot, leaves)))
+        if not isinstance(cast(object, transforms), (tuple, list)):
             transforms = (transforms,)
         return View(self.slot(ref), ref.aval, transforms, self.line(eqn))
 
-    def predicate(self, eqn: Any, atom: Any) -> Callable[[list], bool]:
+    def predicate(self, eqn: Eqn, atom: Any) -> Callable[[list[Any]], bool]:
         """A function of the values that says whether the equation is to be run."""
         if atom is None:
             return lambda env: True
         slot, line = self.slot(atom), self.line(eqn)
 
-        def holds(env):
+        def holds(env: Env) -> bool:
             if env[slot] is OPAQUE:
                 raise data_dependent("The predicate of a copy or an arrival", line)
             return bool(env[slot])
@@ -263,12 +276,16 @@ class Compiler:
         return holds
 
 
-def _inputs(jaxpr: Any, is_open: bool) -> list:
+def _inputs(jaxpr: Any, is_open: bool) -> list[Any]:
     """The variables that get a jaxpr's inputs: its constants too, if it is open."""
     return [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
 
 
-def _label(eqn: Any) -> str:
+def _shape(atom: Any) -> tuple[int, ...] | None:
+    return getattr(atom.aval, "shape", None)
+
+
+def _label(eqn: Eqn) -> str:
     return str(eqn.source_info.name_stack)
 
 
@@ -287,7 +304,7 @@ def value_of(x: Any) -> Any:
             return kind(x)
     if isinstance(x, jax.ShapeDtypeStruct) or not hasattr(x, "dtype"):
         return OPAQUE
-    if not isinstance(x.dtype, np.dtype) or x.dtype.kind not in "biuf":
+    if not isinstance(cast(object, x.dtype), np.dtype) or x.dtype.kind not in "biuf":
         return OPAQUE
     if x.ndim == 0:
         return np.asarray(x).item()
@@ -300,13 +317,14 @@ def is_ref(atom: Any) -> bool:
 
 
 def is_tensor(atom: Any) -> bool:
-    """Whether a variable is an array of values, of any number of axes but none."""
+    """Whether a variable is an array of values of one axis or more."""
     return bool(getattr(atom.aval, "shape", ())) and not is_ref(atom)
 
 
-def split(atoms: Any, *trees: Any) -> list[list]:
+def split(atoms: Any, *trees: Any) -> list[list[Any]]:
     """The leaves of each tree, and what is left over."""
-    parts, atoms = [], list(atoms)
+    parts: list[list[Any]] = []
+    atoms = list(atoms)
     for tree in trees:
         count = getattr(tree, "num_leaves", 0)
         parts.append(atoms[:count])

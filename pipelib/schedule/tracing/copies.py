@@ -4,19 +4,20 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from pipelib.schedule.program import Kind, Region, Space
-from pipelib.schedule.tracing.code import Compiler, Step, split
-from pipelib.schedule.tracing.state import OPAQUE, Other
+from pipelib.schedule.tracing.code import Compiler, Env, Step, split
+from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import OPAQUE, Other, Thread
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
 
-def get(compiler: Compiler, eqn: Any) -> Step:
+def get(compiler: Compiler, eqn: Eqn) -> Step:
     """A read. The value is known if it is a scalar of a concrete argument or of the registers."""
     ref, *leaves = eqn.invars
     view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
@@ -25,7 +26,7 @@ def get(compiler: Compiler, eqn: Any) -> Step:
     acc = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         source = view.ref(env)
         value = source.value
         if value is not OPAQUE and isinstance(value, np.ndarray):
@@ -48,7 +49,7 @@ def _element(array: np.ndarray, box: Any) -> Any:
     return array[index].item() if inside else OPAQUE
 
 
-def put(compiler: Compiler, eqn: Any) -> Step:
+def put(compiler: Compiler, eqn: Eqn) -> Step:
     """A write, and also a read if the kernel uses the old value."""
     ref, held, *leaves = eqn.invars
     view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(held)
@@ -59,7 +60,7 @@ def put(compiler: Compiler, eqn: Any) -> Step:
     out = None if old is None else compiler.slot(old)
     is_used = _is_used(compiler.jaxpr, old)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         target = view.ref(env)
         if out is not None:
             env[out] = OPAQUE if isinstance(target.value, np.ndarray) else target.value
@@ -84,7 +85,7 @@ def _is_used(jaxpr: Any, var: Any) -> bool:
     )
 
 
-def atomic(compiler: Compiler, eqn: Any) -> Step:
+def atomic(compiler: Compiler, eqn: Eqn) -> Step:
     """An atomic operation: a write that also reads, harmless beside other atomic ones."""
     tree = eqn.params["args_tree"]
     at = jax.tree.unflatten(tree, eqn.invars)
@@ -93,7 +94,7 @@ def atomic(compiler: Compiler, eqn: Any) -> Step:
     view, how = compiler.view(eqn, ref, leaves, structure), eqn.params["atomic_type"]
     emit = compiler.emitter(Kind.WRITE, eqn, combines=str(getattr(how, "value", how)))
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         view.ref(env).value = OPAQUE
         regions = view.regions(thread, env)
         emit(thread, regions, regions, size=view.bytes(regions[0]))
@@ -101,7 +102,7 @@ def atomic(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Callable]:
+def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Callable[..., Any]]:
     """The refs of an asynchronous copy, and its predicate."""
     refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
     trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]
@@ -110,25 +111,25 @@ def _copied(compiler: Compiler, eqn: Any, *names: str) -> tuple[list[View], Call
     return views, compiler.predicate(eqn, predicate[0] if predicate else None)
 
 
-def _axes(params: dict) -> tuple[str, ...]:
+def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The cluster's axes along which blocks share a copy."""
     axes = params.get("collective_axes") or ()
     return (axes,) if isinstance(axes, str) else tuple(map(str, axes))
 
 
-def load(compiler: Compiler, eqn: Any) -> Step:
+def load(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy into SMEM, or a block's share of a copy into the SMEM of several blocks."""
     (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
     axes = _axes(eqn.params)
     emit = compiler.emitter(Kind.LOAD, eqn, collective=axes)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if not holds(env):
             return
         place = on.barrier(thread, env)
         phase = thread.arrivals[place]
         thread.arrivals[place] += 1
-        blocks = thread.cluster.peers(thread.block, axes) if axes else ()
+        blocks = thread.home.peers(thread.block, axes) if axes else ()
         if len(blocks) < 2:
             region = target.region(thread, env)
             reads = (source.region(thread, env),)
@@ -145,14 +146,14 @@ def load(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def store(compiler: Compiler, eqn: Any) -> Step:
+def store(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy out of SMEM."""
     (source, target), holds = _copied(compiler, eqn, "src", "dst")
     grouped, reduction = eqn.params["commit_group"], eqn.params.get("reduction_op")
     emit = compiler.emitter(Kind.STORE, eqn, combines=str(reduction or ""))
     commit = compiler.emitter(Kind.COMMIT_GROUP, eqn)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if holds(env):
             region, to = source.region(thread, env), target.region(thread, env)
             target.ref(env).value = OPAQUE
@@ -163,12 +164,12 @@ def store(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def prefetch(compiler: Compiler, eqn: Any) -> Step:
+def prefetch(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy into the L2 cache."""
     (view,), holds = _copied(compiler, eqn, "ref")
     emit = compiler.emitter(Kind.PREFETCH, eqn, collective=_axes(eqn.params))
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if holds(env):
             region = view.region(thread, env)
             emit(thread, (region,), size=view.bytes(region))
@@ -176,7 +177,7 @@ def prefetch(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def store_to_peer(compiler: Compiler, eqn: Any) -> Step:
+def store_to_peer(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy of registers to a peer's SMEM. Like a load, it arrives and its bytes land there."""
     params, (_, ref, barrier, index, *rest) = eqn.params, eqn.invars
     trees = params["ref_transforms_treedef"], params["barrier_transforms_treedef"]
@@ -187,10 +188,10 @@ def store_to_peer(compiler: Compiler, eqn: Any) -> Step:
     how = str(params.get("atomic") or "")
     emit = compiler.emitter(Kind.LOAD, eqn, from_registers=True, combines=how)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if env[index] is OPAQUE:
             raise data_dependent("The block that is stored to", line)
-        peer = thread.cluster.block_at(thread.block, {axis: int(env[index])})
+        peer = thread.home.block_at(thread.block, {axis: int(env[index])})
         mine, (_, flat) = target.region(thread, env), on.barrier(thread, env)
         there = Region(target.ref(env).ids[peer], mine.box)
         place = on.ref(env).ids[peer], flat

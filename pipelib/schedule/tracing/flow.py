@@ -3,26 +3,24 @@
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.arithmetic import Cost
-from pipelib.schedule.tracing.code import Compiler, Silent, Step, is_tensor, value_of
+from pipelib.schedule.tracing.code import Compiler, Env, Handler, Silent, Step, is_tensor, value_of
+from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import leaf_names
-from pipelib.schedule.tracing.state import OPAQUE, Other, Ref, space_of
+from pipelib.schedule.tracing.state import OPAQUE, Other, Ref, Thread, space_of
 from pipelib.schedule.tracing.views import data_dependent
 
 
-def _labelled(eqn: Any, step: Step) -> Step:
+def _labelled(eqn: Eqn, step: Step) -> Step:
     """The step, run within the named scopes of its equation."""
     label = str(eqn.source_info.name_stack)
     if not label:
         return step
 
-    def inside(thread, env):
+    def inside(thread: Thread, env: Env) -> None:
         outer = thread.scope
         thread.scope = f"{outer}/{label}" if outer else label
         step(thread, env)
@@ -31,16 +29,16 @@ def _labelled(eqn: Any, step: Step) -> Step:
     return inside
 
 
-def call(name: str) -> Callable:
+def call(name: str) -> Handler:
     """Runs the jaxpr in this parameter on the operands; its cost, if it is arithmetic only."""
 
-    def handler(compiler: Compiler, eqn: Any) -> Step | Cost:
+    def handler(compiler: Compiler, eqn: Eqn) -> Step | Cost:
         code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
         outs = list(map(compiler.slot, eqn.outvars))
         if code.cost is not None and not eqn.effects and all(map(is_tensor, eqn.outvars)):
             return code.cost
 
-        def step(thread, env):
+        def step(thread: Thread, env: Env) -> None:
             results = code.run(thread, [env[slot] for slot in inputs])
             for slot, value in zip(outs, results, strict=True):
                 env[slot] = value
@@ -50,13 +48,13 @@ def call(name: str) -> Callable:
     return handler
 
 
-def cond(compiler: Compiler, eqn: Any) -> Step:
+def cond(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the branch that is taken."""
     codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
     which, *inputs = map(compiler.slot, eqn.invars)
     outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         if env[which] is OPAQUE:
             raise data_dependent("The branch that is taken", line)
         code = codes[min(max(int(env[which]), 0), last)]
@@ -66,7 +64,7 @@ def cond(compiler: Compiler, eqn: Any) -> Step:
     return _labelled(eqn, step)
 
 
-def while_loop(compiler: Compiler, eqn: Any) -> Step:
+def while_loop(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the body while the condition holds; each time is a step."""
     params = eqn.params
     test, body = (compiler.sub(eqn, params[f"{name}_jaxpr"]) for name in ("cond", "body"))
@@ -74,7 +72,7 @@ def while_loop(compiler: Compiler, eqn: Any) -> Step:
     first, line = params["cond_nconsts"], compiler.line(eqn)
     second = first + params["body_nconsts"]
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         values = [env[slot] for slot in inputs]
         test_consts, consts, carry = values[:first], values[first:second], values[second:]
         outer, index = thread.step, 0
@@ -90,7 +88,7 @@ def while_loop(compiler: Compiler, eqn: Any) -> Step:
     return _labelled(eqn, step)
 
 
-def scan(compiler: Compiler, eqn: Any) -> Step:
+def scan(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the body once for each row, or as often as the count says; each time is a step."""
     length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
     stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
@@ -101,7 +99,7 @@ def scan(compiler: Compiler, eqn: Any) -> Step:
     first, second = len(inputs) - xs - carried, len(inputs) - xs
     order = range(length - 1, -1, -1) if eqn.params["reverse"] else range(length)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         values = [env[slot] for slot in inputs]
         consts, carry, rows = values[:first], values[first:second], values[second:]
         outer = thread.step
@@ -116,7 +114,7 @@ def scan(compiler: Compiler, eqn: Any) -> Step:
     return _labelled(eqn, step)
 
 
-def run_scoped(compiler: Compiler, eqn: Any) -> Step:
+def run_scoped(compiler: Compiler, eqn: Eqn) -> Step:
     """A scope of memory; where all threads of a block share it, they meet at its beginning."""
     jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
     code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
@@ -127,8 +125,8 @@ def run_scoped(compiler: Compiler, eqn: Any) -> Step:
     axes = axes if isinstance(axes, tuple) else (axes,)
     begin, end = (compiler.emitter(k, eqn) for k in (Kind.SCOPE_BEGIN, Kind.SCOPE_END))
 
-    def step(thread, env):
-        cluster = thread.cluster
+    def step(thread: Thread, env: Env) -> None:
+        cluster = thread.home
         shared = cluster.threads > 1 and cluster.thread_name in axes
         number, refs, size = cluster.allocate(thread, avals, names, transforms, shared)
         thread.smem_bytes += size
@@ -143,7 +141,7 @@ def run_scoped(compiler: Compiler, eqn: Any) -> Step:
     return _labelled(eqn, step)
 
 
-def run_state(compiler: Compiler, eqn: Any) -> Step:
+def run_state(compiler: Compiler, eqn: Eqn) -> Step:
     """Refs to the operands: a new accumulator that begins as its operand, or a scalar."""
     code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
     outs = list(map(compiler.slot, eqn.outvars))
@@ -151,15 +149,15 @@ def run_state(compiler: Compiler, eqn: Any) -> Step:
     read = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     avals = [var.aval for var in code.invars]
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         refs = []
         for i, (aval, slot) in enumerate(zip(avals, inputs, strict=True)):
             value = env[slot]
             if type(value) is Ref:
                 ref = value
             elif space_of(aval) == Space.ACC:
-                (ref,) = thread.cluster.allocate(thread, (aval,), [f"acc{i}"], [()]).refs
-                size = thread.cluster.buffers[ref.id].bytes
+                (ref,) = thread.home.allocate(thread, (aval,), [f"acc{i}"], [()]).refs
+                size = thread.home.buffers[ref.id].bytes
                 emit(thread, (), (ref.whole,), size=size)
             else:
                 ref = Ref(-1, tuple(aval.shape), Other.REGISTERS, OPAQUE if aval.shape else value)
@@ -167,53 +165,53 @@ def run_state(compiler: Compiler, eqn: Any) -> Step:
         code.run(thread, refs)
         for ref in (ref for ref in refs if ref.space == Space.ACC):
             # The accumulator's value in the end: products in flight are waited for.
-            read(thread, (ref.whole,), size=thread.cluster.buffers[ref.id].bytes)
+            read(thread, (ref.whole,), size=thread.home.buffers[ref.id].bytes)
         for slot, ref in zip(outs, refs):
             env[slot] = ref.value
 
     return _labelled(eqn, step)
 
 
-def new_ref(compiler: Compiler, eqn: Any) -> Step:
+def new_ref(compiler: Compiler, eqn: Eqn) -> Step:
     """An array that the host may change; a kernel that gets it reads and writes it."""
     held, out = compiler.slot(eqn.invars[0]), compiler.slot(eqn.outvars[0])
     shape = tuple(eqn.outvars[0].aval.shape)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         env[out] = Ref(-1, shape, Other.REGISTERS, env[held])
 
     return step
 
 
-def axis_index(compiler: Compiler, eqn: Any) -> Silent:
+def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
     """Where the thread is on axes of the grid, of the cluster and of the block's threads."""
     (out,), names = map(compiler.slot, eqn.outvars), eqn.params["axis_name"]
     names = names if isinstance(names, tuple) else (names,)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         flat = 0
         for name in names:
-            flat = flat * thread.cluster.sizes[name] + thread.axes[name]
+            flat = flat * thread.home.sizes[name] + thread.axes[name]
         env[out] = flat
 
     return Silent(step)
 
 
-def program_id(compiler: Compiler, eqn: Any) -> Silent:
+def program_id(compiler: Compiler, eqn: Eqn) -> Silent:
     """The block's index on an axis of the grid."""
     (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
 
-    def step(thread, env):
-        env[out] = thread.cluster.block[axis]
+    def step(thread: Thread, env: Env) -> None:
+        env[out] = thread.home.block[axis]
 
     return Silent(step)
 
 
-def num_programs(compiler: Compiler, eqn: Any) -> Silent:
+def num_programs(compiler: Compiler, eqn: Eqn) -> Silent:
     """The grid's size on an axis."""
     (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
 
-    def step(thread, env):
-        env[out] = thread.cluster.grid[axis]
+    def step(thread: Thread, env: Env) -> None:
+        env[out] = thread.home.grid[axis]
 
     return Silent(step)

@@ -1,14 +1,16 @@
 """What the equation of a kernel says: its mesh, its arguments, how Mosaic GPU compiles it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
+from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import argument_names
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
 
 
-def mesh_of(params: dict) -> Any:
+def mesh_of(params: Mapping[str, Any]) -> Any:
     """The mesh of a kernel's blocks and threads; ValueError if Mosaic GPU has no such mesh."""
     mesh = params["meshes"][0]
     if len(params["meshes"]) != 1 or not hasattr(mesh, "cluster"):
@@ -19,7 +21,7 @@ def mesh_of(params: dict) -> Any:
     return mesh
 
 
-def infers_tiles(eqn: Any) -> bool:
+def infers_tiles(eqn: Eqn) -> bool:
     """Whether Mosaic GPU infers where shared memory has its elements, as it does by default."""
     semantics = getattr(eqn.params.get("compiler_params"), "lowering_semantics", None)
     return getattr(semantics, "name", "") != "Lane"
@@ -33,7 +35,9 @@ def kernel_info(jaxpr: Any) -> Any:
     return None
 
 
-def arguments(cluster: Cluster, eqn: Any, invars: list, values: list, info: Any) -> list[Ref]:
+def arguments(
+    cluster: Cluster, eqn: Eqn, invars: list[Any], values: list[Any], info: Any
+) -> list[Ref]:
     """The kernel's operands and then its results, in GMEM."""
     given, made = len(values), len(invars) - len(values)
     roles = [Role.IN_OUT if is_ref(atom) else Role.IN for atom in eqn.invars] + [Role.OUT] * made

@@ -4,32 +4,33 @@ The model. An access of SMEM is charged by its wavefronts (`banks`), which follo
 where memory has each element and from which elements a lane moves at once.
 
 *Memory.* A ref's transforms say where its elements are: tiles, a swizzle, indices, transposes and
-reshapes. Of an index that only the run of a thread knows, 0 is taken: it moves all addresses by a
+reshapes. An index that only the run of a thread knows counts as 0: it moves all addresses by a
 multiple of a tile. Without tiles and swizzle, elements are in row-major order.
 
-*Registers.* A layout is known where the kernel says it (`layout_cast`, `load(layout=...)`), of what
-accumulators hold (WGMMA), and of what is computed from such values element by element, reduced or
-carried through loops. Elsewhere Mosaic GPU chooses: WGMMA for memory in tiles, and else 8 bytes
-side by side for each lane in turn (WG_STRIDED).
+*Registers.* The layout of a value is known in three cases: the kernel says it (`layout_cast`,
+`load(layout=...)`); the value is an accumulator's (WGMMA); it is computed from such values element
+by element, by a reduction or through a loop. Elsewhere Mosaic GPU chooses: WGMMA for memory in
+tiles, and else 8 bytes side by side for each lane in turn (WG_STRIDED).
 
-*What Mosaic GPU makes of both.* Of values in a tiled layout (WGMMA and its kin), the compiler
-proves that no banks conflict, letting half of the lanes go to another tile first if need be, or
-refuses. By default, under warpgroup semantics, it also gives memory that is declared without tiles
-some where such a value meets it: 8 rows of 128, 64 or 32 bytes, swizzled. So banks conflict if
-a kernel asks for it (`optimized=False`) and, in JAX 0.11, if a value is written to memory without
-tiles: by lane semantics, or because none fit its shape. Rows side by side are not checked by the
-compiler; here their conflicts are counted too, as those of a transposed view.
+*What Mosaic GPU makes of both.* For values in a tiled layout (WGMMA and its kin) the compiler
+proves that no banks conflict, or refuses. If need be, it lets half of the lanes go to another tile
+first. By default, under warpgroup semantics, it also gives tiles to memory that is declared without
+them, if such a value meets it: 8 rows of 128, 64 or 32 bytes, swizzled. So banks conflict if a
+kernel asks for it (`optimized=False`) and, in JAX 0.11, if a value is written to memory without
+tiles: under lane semantics, or because no tiles fit the shape. The compiler does not check rows
+side by side, as in a transposed view; here their conflicts count too.
 
 *Reductions.* Each lane reduces what it has. Lanes of a warp that have parts of one result then
-pass them to each other by shuffles, half of what is left to combine in each round: the 4 lanes of a
-row of WGMMA in two, for each row that they hold. Parts of several warps go through SMEM: each lane
-writes one and reads those of all these warps. To one number, all 128 lanes reduce so. To several,
-Mosaic GPU needs a tiled layout, WGMMA where nothing says another.
+pass these to each other by shuffles, and each round halves what is left to combine: the 4 lanes of
+a row of WGMMA take two rounds, for each row that they hold. Parts of several warps go through SMEM:
+each lane writes its part and reads the parts of all these warps. All 128 lanes reduce an array to
+one number in this way. To reduce it to several, Mosaic GPU needs a tiled layout: WGMMA, unless the
+kernel says another.
 
-Not covered, and then None: bitcasts, unions of refs, slices of sizes that depend on the run, and
-layouts that do not fit the shape. Not covered either: memory that two accesses of one ref would
-have swizzled differently; layouts that only a later use of a value says; that two values of 16 bits
-side by side are passed as one word.
+Not covered, and then None: bitcasts, unions of refs, slices whose sizes depend on the run, and
+layouts that do not fit the shape. Not covered either: memory to which two accesses of one ref would
+give different swizzles; layouts that only a later use of a value says; two values of 16 bits side
+by side that lanes pass as one word.
 Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
 `jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
 accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
@@ -45,6 +46,7 @@ import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.schedule.tracing import banks
+from pipelib.schedule.tracing.jaxprs import Eqn
 
 _THREAD_LANES, _STRIDED_BYTES = 128, 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
@@ -116,7 +118,7 @@ def _changed(array: np.ndarray, change: Change, value: tuple[Any, ...]) -> np.nd
 
 
 def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
-    """Where a ref under these transforms has its elements; None if that is not known."""
+    """Where a ref under these transforms has its elements; None if they do not tell."""
     swizzle = 0
     steps: list[tuple[Change, tuple[Any, ...]]] = []
     for transform in transforms:
@@ -140,7 +142,7 @@ def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
     return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps)) if itemsize else None
 
 
-def _index(index: Any) -> tuple | None:
+def _index(index: Any) -> tuple[Any, ...] | None:
     """A slice as (start, stop, stride), one element as (); None if its size is not known."""
     if not hasattr(index, "stride"):
         return ()
@@ -226,25 +228,25 @@ def _reduced(layout: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Any:
 
 
 def _rounds(lanes: int, warps: int) -> int:
-    """The words that each lane passes for a result of so many lanes of so many warps."""
+    """The words that each lane passes for a result that `lanes` of each of `warps` share."""
     return lanes.bit_length() - 1 + (1 + warps if warps > 1 else 0)
 
 
 def _holders(axes: Sequence[Any]) -> int:
-    """How many lanes, or warps, of these axes of a layout have the same."""
+    """How many lanes, or warps, have the same elements, by these axes of a layout."""
     return math.prod(getattr(axis, "times", 1) for axis in axes)
 
 
-def reduces(eqn: Any) -> bool:
-    """Whether an equation makes fewer elements of an array's, along some axes."""
+def reduces(eqn: Eqn) -> bool:
+    """Whether an equation reduces an array along some axes."""
     return eqn.primitive.name.startswith("reduce_") and "axes" in eqn.params
 
 
-def of_results(eqn: Any, known: dict) -> list:
-    """The layouts of what an equation makes, of those `known` by variable; None if nothing says.
+def of_results(eqn: Eqn, known: dict[Any, Any]) -> list[Any]:
+    """The layout of each result of an equation, None where nothing says it.
 
-    What is computed, or carried through a loop, has the layout of the operands of its shape, what
-    is reduced that of the rest.
+    `known` has the layouts of variables so far. A result has the layout of the operands of its
+    shape; a reduction's result has what the reduction leaves of its operand's layout.
     """
     name = eqn.primitive.name.removesuffix("_p")
     if name == "layout_cast":

@@ -2,23 +2,20 @@
 
 The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
 directs the flow. Primitives with a part of their name in `_REFUSED` are refused, and so is each
-other primitive that has effects. What is left has none: `pure`. Code that no thread reaches is not
-refused, since the error comes where a thread runs the step.
+other primitive that has effects. All others are pure, and `pure` has them. Code that no thread
+reaches is not refused: the error comes where a thread runs the step.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import calls, copies, flow, pure, sync, tensor_core
 from pipelib.schedule.tracing.arithmetic import Cost
-from pipelib.schedule.tracing.code import Compiler, Silent, Step
+from pipelib.schedule.tracing.code import Compiler, Env, Handler, Silent, Step
+from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import UNKNOWN
+from pipelib.schedule.tracing.state import Thread
 
-Handler = Callable[[Compiler, Any], Step | Silent | Cost | None]
 
-
-def of_kernel(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     """What to do at an equation of a kernel."""
     name = eqn.primitive.name.removesuffix("_p")
     if handler := _handler(eqn, name):
@@ -26,7 +23,7 @@ def of_kernel(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
     return pure.scalars(compiler, eqn, name) or pure.cost(compiler, eqn, name)
 
 
-def of_host(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+def of_host(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     """What to do at an equation around kernels."""
     name = eqn.primitive.name.removesuffix("_p")
     if handler := _handler(eqn, name):
@@ -34,7 +31,7 @@ def of_host(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
     return pure.scalars(compiler, eqn, name) or pure.integers(compiler, eqn)
 
 
-def _handler(eqn: Any, name: str) -> Handler | None:
+def _handler(eqn: Eqn, name: str) -> Handler | None:
     """The function for a primitive that has effects or runs others; None if it does neither."""
     if handler := _HANDLERS.get(name):
         return handler
@@ -47,10 +44,10 @@ def _handler(eqn: Any, name: str) -> Handler | None:
 def _refusing(reason: str) -> Handler:
     """A function that makes a step which fails: code that no thread reaches does no harm."""
 
-    def handler(compiler: Compiler, eqn: Any) -> Step:
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
         line, name = compiler.line(eqn), eqn.primitive.name
 
-        def step(thread, env):
+        def step(thread: Thread, env: Env) -> None:
             raise NotImplementedError(f"{line or UNKNOWN}: the primitive {name!r} {reason}.")
 
         return step
@@ -58,7 +55,7 @@ def _refusing(reason: str) -> Handler:
     return handler
 
 
-def _load(compiler: Compiler, eqn: Any) -> Step | Silent | Cost | None:
+def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     """A load, if it is one that Hopper has."""
     if not eqn.params.get("has_barrier", True):
         return _refusing(_EARLIER)(compiler, eqn)

@@ -4,13 +4,7 @@ The model. A scalar is a Python number. What the device computes of scalars is c
 Python for integers and booleans, by JAX for all else; of a value that is OPAQUE the result is, too.
 On the host, around kernels, integers in arrays are computed as well, by JAX.
 
-What arithmetic costs. Each primitive on tensors is one operation for each element of its result; a
-reduction is one for each element of its operand. Transcendental functions are counted apart
-(`_TRANSCENDENTAL`). Primitives that move or rename elements are free: broadcasts, reshapes,
-transposes, slices, layout casts (though on the device a cast may go through SMEM). Scalars are
-free. This counts the jaxpr's operations, not the instructions that the compiler makes of them. The
-lanes of a reduction also exchange words, whose number depends on the layout of registers: `layouts`
-counts them.
+`trace` says what arithmetic on tensors costs; here are the tables of names that decide it.
 
 Not covered: arrays on the host of more than 65,536 integers, and floating-point arrays; both are
 OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.
@@ -24,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
-from pipelib.schedule.tracing.code import Compiler, Silent, Step, is_ref, value_of
-from pipelib.schedule.tracing.state import OPAQUE
+from pipelib.schedule.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
+from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import OPAQUE, Thread
 
 _INDEXES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint32", "uint64")))
 _MOST_INTEGERS = 2**16
 
 
-def scalars(compiler: Compiler, eqn: Any, name: str) -> Silent | None:
+def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
     """A step that computes a scalar of scalars; None if the equation is about tensors."""
     outs = list(map(compiler.slot, eqn.outvars))
     if not (len(outs) == 1 and all(map(_is_scalar, (*eqn.outvars, *eqn.invars)))):
@@ -40,7 +35,7 @@ def scalars(compiler: Compiler, eqn: Any, name: str) -> Silent | None:
     if name == "select_n":
         which, *cases = inputs
 
-        def select(thread, env):
+        def select(thread: Thread, env: Env) -> None:
             chosen = env[which]
             env[out] = OPAQUE if chosen is OPAQUE else env[cases[int(chosen)]]
 
@@ -49,29 +44,28 @@ def scalars(compiler: Compiler, eqn: Any, name: str) -> Silent | None:
     if len(inputs) == 2:
         first, second = inputs
 
-        def binary(thread, env):
+        def binary(thread: Thread, env: Env) -> None:
             x, y = env[first], env[second]
             env[out] = OPAQUE if x is OPAQUE or y is OPAQUE else function(x, y)
 
         return Silent(binary)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         values = [env[slot] for slot in inputs]
         env[out] = OPAQUE if OPAQUE in values else function(*values)
 
     return Silent(step)
 
 
-def integers(compiler: Compiler, eqn: Any) -> Step | None:
+def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
     """Arrays of integers that the host makes of concrete ones are concrete too."""
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
-    known = lambda a: getattr(a, "dtype", None) in _INDEXES and a.size <= _MOST_INTEGERS
-    if not all(map(known, avals)):
+    if not all(map(_is_known, avals)):
         return None
     inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
     dtypes = [atom.aval.dtype for atom in eqn.invars]
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         values = [env[slot] for slot in inputs]
         if any(value is OPAQUE for value in values):
             return
@@ -82,20 +76,25 @@ def integers(compiler: Compiler, eqn: Any) -> Step | None:
     return step
 
 
-def _bind(eqn: Any, values: Any, dtypes: list) -> list:
+def _is_known(aval: Any) -> bool:
+    """Whether the host knows arrays of this type."""
+    return getattr(aval, "dtype", None) in _INDEXES and aval.size <= _MOST_INTEGERS
+
+
+def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:
     """The results of a primitive as JAX computes them."""
     operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
     results = eqn.primitive.bind(*operands, **eqn.params)
     return results if eqn.primitive.multiple_results else [results]
 
 
-def cost(compiler: Compiler, eqn: Any, name: str) -> Cost:
+def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
     """The cost of an equation on tensors."""
-    size = lambda atoms: sum(math.prod(getattr(atom.aval, "shape", ())) for atom in atoms)
     if name in _FREE:
         return Cost()
     reduces = name.startswith(_REDUCTIONS)
-    flops = size(eqn.invars if reduces else eqn.outvars[:1])
+    counted = eqn.invars if reduces else eqn.outvars[:1]
+    flops = sum(math.prod(getattr(atom.aval, "shape", ())) for atom in counted)
     return Cost(flops, flops if name in _TRANSCENDENTAL else 0, compiler.exchanges(eqn))
 
 
@@ -109,7 +108,7 @@ def _is_scalar(atom: Any) -> bool:
     )
 
 
-def _scalar_function(eqn: Any, name: str) -> Callable:
+def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
     """Python's arithmetic for integers and booleans; JAX's for all else."""
     dtypes = [atom.aval.dtype for atom in (*eqn.invars, *eqn.outvars)]
     integers = all(dtype.kind in "biu" for dtype in dtypes)
@@ -127,7 +126,7 @@ def _scalar_function(eqn: Any, name: str) -> Callable:
 
 
 # Functions of Python integers; whether a result can leave the dtype.
-_INTEGERS: dict[str, tuple[Callable, bool]] = {
+_INTEGERS: dict[str, tuple[Callable[..., Any], bool]] = {
     "add": (operator.add, True), "sub": (operator.sub, True), "mul": (operator.mul, True),
     "neg": (operator.neg, True), "abs": (operator.abs, True),
     "div": (divide, True), "rem": (remainder, False), "max": (max, False), "min": (min, False),

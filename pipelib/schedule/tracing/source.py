@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from pipelib.schedule.tracing.jaxprs import Eqn
+
 _HIDDEN = (
     os.path.join(os.path.dirname(jax.__file__), "_src", ""),
     os.path.join(os.path.dirname(os.__file__), ""),
@@ -27,7 +29,7 @@ _EMITTERS = {
 }
 
 
-def line_of(eqn: Any) -> str | None:
+def line_of(eqn: Eqn) -> str | None:
     """ "file:line" of the innermost frame that is neither JAX's nor an emitter's."""
     traceback = eqn.source_info.traceback
     for frame in traceback.frames if traceback else ():
@@ -48,7 +50,7 @@ def _line(path: str, number: int | str) -> str:
 def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     """The names of a kernel's first `count` arguments; None if they cannot be told.
 
-    `debug_info` is that of the scope which gives the kernel its scratch memory: it has the names of
+    `debug_info` belongs to the scope that gives the kernel its scratch memory: it has the names of
     what comes after those arguments, and the place of the function.
     """
     place = _place(debug_info)
@@ -75,7 +77,7 @@ def line_of_function(debug_info: Any) -> str | None:
     return place and _line(place.group(2), place.group(3))
 
 
-def _place(debug_info: Any) -> re.Match | None:
+def _place(debug_info: Any) -> re.Match[str] | None:
     """The function, the file and the line of what was traced."""
     return re.fullmatch(r"(\S+) at (.+):(\d+)", getattr(debug_info, "func_src_info", None) or "")
 

@@ -1,10 +1,10 @@
 """What a trace knows as it goes: values, refs, a thread's ops, the memory of a cluster.
 
 The model. Threads are traced one after the other: the threads of the cluster's first block, then
-those of the next, in row-major order of the cluster's axes. When a thread allocates memory, every
-block gets the same memory at once, with consecutive numbers. So a block knows its peers' memory
-before they run. The n-th allocation of one block is the n-th of each block, if the types agree;
-where blocks go different ways, each has some memory that it never uses.
+the threads of the next, in row-major order of the cluster's axes. When a thread allocates memory,
+every block gets the same memory at once, with consecutive numbers. So a block knows its peers'
+memory before they run. The n-th allocation of one block is the n-th of each block, if the types
+agree; where blocks go different ways, each has some memory that it never uses.
 
 All blocks share GMEM. A cluster's array of barriers exists in each block. A block arrives on the
 arrays of the blocks that differ from it along one of the array's axes only, and they on its own.
@@ -18,7 +18,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pipelib.schedule.program import Barrier, Buffer, Kind, Op, Program, Region, Role, Space
 
@@ -73,13 +73,19 @@ class Thread:
         self.ops: list[Op] = []
         self.step: tuple[int, ...] = ()
         self.scope = ""
-        self.waits: Counter = Counter()
-        self.arrivals: Counter = Counter()
-        self.allocations: Counter = Counter()
+        self.waits: Counter[tuple[int, int]] = Counter()
+        self.arrivals: Counter[tuple[int, int]] = Counter()
+        self.allocations: Counter[bool] = Counter()
         self.smem_bytes = self.peak_bytes = 0
         self.registers: int | None = None
         self.axes: dict[Any, int] = {}
-        self.kernels: list[tuple[Any, list]] = []
+        self.kernels: list[tuple[Any, list[Any]]] = []
+
+    @property
+    def home(self) -> "Cluster":
+        """The cluster that a kernel's thread is of."""
+        assert self.cluster is not None, "the host's thread is of no cluster"
+        return self.cluster
 
     def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
         """Enters a step of a loop within the steps `outer`; raises Ended if it is one too many."""
@@ -116,9 +122,9 @@ class Cluster:
         self.barriers: list[Barrier] = []
         self.num_scopes = 0
         self._made: dict[Any, list[Allocation]] = {}
-        self._entered: dict[tuple[int, int], tuple] = {}
+        self._entered: dict[tuple[int, int], tuple[Any, ...]] = {}
 
-    def _checked(self, block, names) -> tuple[int, ...]:
+    def _checked(self, block: int | Sequence[int] | None, names: Sequence[Any]) -> tuple[int, ...]:
         """The index of the cluster's first block on all axes."""
         sizes = self.grid + (1,) * len(self.shape)
         if block is None:
@@ -155,8 +161,11 @@ class Cluster:
         """The blocks that differ from this one along these axes only, this one among them."""
         free = [name in axes for name in self.names]
         mine = self.places[block]
-        alike = lambda place: all(map(operator.or_, free, map(operator.eq, place, mine)))
-        return tuple(number for number, place in enumerate(self.places) if alike(place))
+        return tuple(
+            number
+            for number, place in enumerate(self.places)
+            if all(is_free or at == own for is_free, at, own in zip(free, place, mine))
+        )
 
     def block_at(self, block: int, indices: dict[Any, int]) -> int:
         """The block at this one's place, but with these indices."""
@@ -172,7 +181,15 @@ class Cluster:
         """A buffer in GMEM that is an operand or a result of the kernel."""
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
 
-    def _gmem(self, name, shape, dtype, role, scope, value: Any = OPAQUE) -> Ref:
+    def _gmem(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        role: Role,
+        scope: int | None,
+        value: Any = OPAQUE,
+    ) -> Ref:
         number, size = len(self.buffers), math.prod(shape) * dtype.itemsize
         self.buffers.append(
             Buffer(number, name, Space.GMEM, shape, str(dtype), size, scope_id=scope, role=role)
@@ -180,9 +197,13 @@ class Cluster:
         return Ref(number, shape, Space.GMEM, value, (number,) * len(self.places))
 
     def allocate(
-        self, thread: Thread, avals: tuple, names: Sequence[str], transforms: Sequence[Any],
+        self,
+        thread: Thread,
+        avals: tuple[Any, ...],
+        names: Sequence[str],
+        transforms: Sequence[Any],
         shared: bool = False,
-    ) -> Allocation:  # fmt: skip
+    ) -> Allocation:
         """Memory and barriers of these types, for the thread alone or for all of its block."""
         owner = None if shared else thread.index % self.threads
         place = thread.allocations[shared]
@@ -200,7 +221,13 @@ class Cluster:
             self._made[key] = self._make(owner, avals, names, transforms)
         return self._made[key][thread.block]
 
-    def _make(self, owner, avals, names, transforms) -> list[Allocation]:
+    def _make(
+        self,
+        owner: int | None,
+        avals: tuple[Any, ...],
+        names: Sequence[str],
+        transforms: Sequence[Any],
+    ) -> list[Allocation]:
         """One allocation for each block."""
         blocks = range(len(self.places))
         first, self.num_scopes = self.num_scopes, self.num_scopes + len(blocks)
@@ -211,7 +238,9 @@ class Cluster:
         rows = [[column[block] for column in columns] for block in blocks]
         return [Allocation(first + b, row, self._smem_bytes(row)) for b, row in zip(blocks, rows)]
 
-    def _refs(self, name, aval, transforms, owner, first) -> list[Ref]:
+    def _refs(
+        self, name: str, aval: Any, transforms: Sequence[Any], owner: int | None, first: int
+    ) -> list[Ref]:
         """A ref of this type in each block."""
         space, shape = space_of(aval), tuple(aval.shape)
         blocks = range(len(self.places))
@@ -250,21 +279,25 @@ class Cluster:
                 self.buffers.append(self._buffer(ref, label, aval, *at))
         return refs
 
-    def _buffer(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Buffer:
+    def _buffer(
+        self, ref: Ref, name: str, aval: Any, thread: int | None, scope: int, block: int
+    ) -> Buffer:
         assert isinstance(ref.space, Space), f"{name} is in {ref.space}, where no buffer is"
         size = math.prod(ref.shape) * aval.dtype.itemsize
         return Buffer(
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
         )
 
-    def _barrier(self, ref: Ref, name: str, aval: Any, thread, scope, block) -> Barrier:
+    def _barrier(
+        self, ref: Ref, name: str, aval: Any, thread: int | None, scope: int, block: int
+    ) -> Barrier:
         """An array of barriers; a cluster's also takes arrivals from other blocks, on each axis."""
-        axes = tuple(getattr(aval.dtype, "collective_axes", ()))
-        groups = [self.peers(block, axis if isinstance(axis, tuple) else (axis,)) for axis in axes]
-        blocks = sorted(set().union(*groups))
+        axes: tuple[Any, ...] = tuple(getattr(aval.dtype, "collective_axes", ()))
+        groups = [self.peers(block, _several(axis)) for axis in axes]
+        blocks = sorted(set[int]().union(*groups))
         peers = tuple(ref.ids[peer] for peer in blocks) if len(blocks) > 1 else ()
         arrivals = aval.dtype.num_arrivals * (1 + sum(len(group) - 1 for group in groups))
-        names = tuple("+".join(axis) if isinstance(axis, tuple) else str(axis) for axis in axes)
+        names = tuple("+".join(map(str, _several(axis))) for axis in axes)
         count = math.prod(ref.shape)
         return Barrier(ref.id, name, arrivals, count, names, thread, scope, block, peers)
 
@@ -280,7 +313,8 @@ class Cluster:
 
     def program(self, code: Any, arguments: list[Ref], max_steps: int | None) -> Program:
         """Runs the kernel's code for all threads of all blocks."""
-        threads, ended = [], []
+        threads: list[Thread] = []
+        ended: list[int] = []
         for block, place in enumerate(self.places):
             for local in range(self.threads):
                 thread = Thread(len(threads), block, self, max_steps)
@@ -298,7 +332,12 @@ class Cluster:
         )  # fmt: skip
 
 
-def _with_slots(buffers, threads) -> tuple[Buffer, ...]:
+def _several(axis: object) -> tuple[object, ...]:
+    """The names in what is one axis of a cluster or several together."""
+    return cast(tuple[object, ...], axis) if isinstance(axis, tuple) else (axis,)
+
+
+def _with_slots(buffers: Sequence[Buffer], threads: Sequence[Sequence[Op]]) -> tuple[Buffer, ...]:
     """The buffers, with `slots` where ops only ever take SMEM's first dimension one at a time."""
     rings = {b.id for b in buffers if b.space == Space.SMEM and len(b.shape) > 1}
     for ops in threads:

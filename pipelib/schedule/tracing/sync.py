@@ -3,24 +3,23 @@
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 from pipelib.schedule.program import Action, Kind
-from pipelib.schedule.tracing.code import Compiler, Step, split
+from pipelib.schedule.tracing.code import Compiler, Env, Handler, Step, split
+from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import Thread
 
 
-def barrier(kind: Kind) -> Callable:
+def barrier(kind: Kind) -> Handler:
     """An op of this kind on one barrier."""
 
-    def handler(compiler: Compiler, eqn: Any) -> Step:
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
         ref, *rest = eqn.invars
         tree = eqn.params["transforms_treedef"]
         leaves, predicate = split(rest, tree)
         view, emit = compiler.view(eqn, ref, leaves, tree), compiler.emitter(kind, eqn)
         holds = compiler.predicate(eqn, predicate[0] if predicate else None)
 
-        def step(thread, env):
+        def step(thread: Thread, env: Env) -> None:
             if not holds(env):
                 return
             place = view.barrier(thread, env)
@@ -34,10 +33,10 @@ def barrier(kind: Kind) -> Callable:
     return handler
 
 
-def simple(kind: Kind, **params: str) -> Callable:
+def simple(kind: Kind, **params: str) -> Handler:
     """An op without memory; `params` names the parameters of the equation that fields come from."""
 
-    def handler(compiler: Compiler, eqn: Any) -> Step:
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
         fixed = {field: eqn.params[name] for field, name in params.items()}
         emit = compiler.emitter(kind, eqn, **fixed)
         return lambda thread, env: emit(thread)
@@ -45,12 +44,12 @@ def simple(kind: Kind, **params: str) -> Callable:
     return handler
 
 
-def registers(compiler: Compiler, eqn: Any) -> Step:
+def registers(compiler: Compiler, eqn: Eqn) -> Step:
     """A thread's request for a number of registers a lane."""
     count, action = eqn.params["n"], Action(str(eqn.params["action"]))
     emit = compiler.emitter(Kind.REGISTERS, eqn, registers=count, action=action)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         thread.registers = count
         emit(thread)
 

@@ -4,13 +4,14 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 import math
-from typing import Any
 
 from pipelib.schedule.program import Kind
-from pipelib.schedule.tracing.code import Compiler, Step, is_ref, split
+from pipelib.schedule.tracing.code import Compiler, Env, Step, is_ref, split
+from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import Thread
 
 
-def wgmma(compiler: Compiler, eqn: Any) -> Step:
+def wgmma(compiler: Compiler, eqn: Eqn) -> Step:
     """The start of a product; a multiplication and an addition are two operations."""
     params, (acc, a, b, *rest) = eqn.params, eqn.invars
     trees = [params[f"{name}_transforms_tree"] for name in ("acc", "a", "b")]
@@ -22,7 +23,7 @@ def wgmma(compiler: Compiler, eqn: Any) -> Step:
     flops = 2 * (out.elements or math.prod(acc.aval.shape)) * inner
     emit = compiler.emitter(Kind.WGMMA, eqn, flops=flops)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         target = out.region(thread, env)
         reads = [view.region(thread, env) for view in (*left, right)]
         emit(thread, (*reads, target), (target,))
@@ -30,7 +31,7 @@ def wgmma(compiler: Compiler, eqn: Any) -> Step:
     return step
 
 
-def mma(compiler: Compiler, eqn: Any) -> Step:
+def mma(compiler: Compiler, eqn: Eqn) -> Step:
     """A product of values in registers, which is done when the instruction returns."""
     acc, a, _ = eqn.invars
     flops = 2 * math.prod(acc.aval.shape) * a.aval.shape[1]
@@ -39,13 +40,13 @@ def mma(compiler: Compiler, eqn: Any) -> Step:
     return lambda thread, env: emit(thread)
 
 
-def accumulator_read(compiler: Compiler, eqn: Any) -> Step:
+def accumulator_read(compiler: Compiler, eqn: Eqn) -> Step:
     """A read of an accumulator, once at most `wait_n` products are unfinished."""
     (ref,), pending = eqn.invars, eqn.params.get("wait_n", 0)
     emit = compiler.emitter(Kind.ACC_READ, eqn, pending=pending)
     view = compiler.view(eqn, ref, [], None)
 
-    def step(thread, env):
+    def step(thread: Thread, env: Env) -> None:
         region = view.region(thread, env)
         emit(thread, (region,), size=view.bytes(region))
 

@@ -42,7 +42,7 @@ import gc
 import inspect
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -119,13 +119,13 @@ def trace(
             gc.enable()
 
 
-def _kernels(function: Callable[..., Any], args: tuple) -> list[tuple[Any, list]]:
+def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[Any, list[Any]]]:
     """The equations of the kernels that the function calls, and their operands."""
     remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
     if not callable(function):
         raise wrong_type("trace", function, "a function", remedy)
     try:
-        closed = jax.make_jaxpr(function)(*args)
+        closed = cast(Any, jax.make_jaxpr)(function)(*args)
     except TypeError as error:
         if args or "argument" not in str(error):
             raise
@@ -143,7 +143,7 @@ def _kernels(function: Callable[..., Any], args: tuple) -> list[tuple[Any, list]
     return host.kernels
 
 
-def _called(kernels: list[tuple[Any, list]], call: int | None) -> tuple[Any, list]:
+def _called(kernels: list[tuple[Any, list[Any]]], call: int | None) -> tuple[Any, list[Any]]:
     """The kernel that the caller means."""
     if len(kernels) == 1 if call is None else 0 <= call < len(kernels):
         return kernels[call or 0]

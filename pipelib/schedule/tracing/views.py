@@ -59,7 +59,7 @@ class _Dim(NamedTuple):
             return _Dim(self.start, terms, size, self.stride * stride)
         return _Dim(self.start + start * self.stride, self.terms, size, self.stride * stride)
 
-    def interval(self, env: list, inner: tuple[int, int] | None, line: str | None):
+    def interval(self, env: list[Any], inner: tuple[int, int] | None, line: str | None):
         """(start, stop) of all of it, or of an interval in it."""
         start, terms, size, stride = self
         for slot, factor in terms:
@@ -109,7 +109,7 @@ class _Frame:
         slots = [slot for dim in self.dims for slot, _ in dim.terms]
         return slots + [dim.size.slot for dim in self.dims if isinstance(dim.size, At)]
 
-    def box(self, env: list, inner: Box | None, line: str | None) -> Box:
+    def box(self, env: list[Any], inner: Box | None, line: str | None) -> Box:
         """The box in the array, perhaps beyond it, of a box `inner` in the selection."""
         if inner is None:
             return tuple([dim.interval(env, None, line) for dim in self.dims])
@@ -120,9 +120,9 @@ class _Frame:
 class View:
     """A ref under transforms: `region(env)` in the coordinates of its buffer.
 
-    `shape` is what the view looks like, `exact` is False if its regions are larger than it.
-    `tiling` is that of the buffer in memory, or (), `is_swizzled` whether its tiles are. `place` is
-    where SMEM has its elements, None if that is not known.
+    `shape` is the view's own; `exact` is False if its regions are larger than the view. `tiling` is
+    the shape of the buffer's tiles in memory, () if it has none, and `is_swizzled` says whether
+    they are swizzled. `place` is where SMEM has its elements, None if that is not known.
     """
 
     def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
@@ -182,7 +182,7 @@ class View:
         else:
             self.frames.append(_Frame(tuple(shape), dtype, below))
 
-    def ref(self, env: list) -> Ref:
+    def ref(self, env: list[Any]) -> Ref:
         """The buffer or the barriers."""
         ref = env[self.slot]
         if type(ref) is not Ref:
@@ -192,7 +192,7 @@ class View:
             )
         return ref
 
-    def box(self, env: list, inner: Box | None = None) -> Box:
+    def box(self, env: list[Any], inner: Box | None = None) -> Box:
         """The box in the buffer, perhaps beyond it, of a box `inner` in the view."""
         box: Box = ()
         for frame in reversed(self.frames):
@@ -202,7 +202,7 @@ class View:
             inner = box
         return box
 
-    def region(self, thread: Any, env: list) -> Region:
+    def region(self, thread: Any, env: list[Any]) -> Region:
         """The region in the buffer; equal regions are one object."""
         key = self._key(env)
         try:
@@ -211,7 +211,7 @@ class View:
             self._regions[key] = region = self.part(thread, env, None)
             return region
 
-    def regions(self, thread: Any, env: list) -> tuple[Region, ...]:
+    def regions(self, thread: Any, env: list[Any]) -> tuple[Region, ...]:
         """The region; if it is not a box, the exact regions that make it up, if there are few."""
         region = self.region(thread, env)
         if region.is_exact or not self.exact or self.elements is None:
@@ -221,7 +221,7 @@ class View:
             self._parts[key] = self._cut(thread, env) or (region,)
         return self._parts[key]
 
-    def _cut(self, thread: Any, env: list) -> tuple[Region, ...]:
+    def _cut(self, thread: Any, env: list[Any]) -> tuple[Region, ...]:
         """The exact parts; none if there are too many, or if a part cannot be exact."""
         boxes, parts = [tuple((0, size) for size in self.shape)], []
         while boxes:
@@ -236,7 +236,7 @@ class View:
             boxes += [(*box[:axis], (at, at + 1), *box[axis + 1 :]) for at in range(*box[axis])]
         return tuple(sorted(parts))
 
-    def part(self, thread: Any, env: list, inner: Box | None) -> Region:
+    def part(self, thread: Any, env: list[Any], inner: Box | None) -> Region:
         """The region of a box in the view."""
         ref = self.ref(env)
         if ref.shape != self.base:
@@ -253,7 +253,7 @@ class View:
         width = getattr(self.frames[0].dtype, "itemsize", 0)
         return self.exact and count(box) * width == elements * self.itemsize
 
-    def _id(self, thread: Any, ref: Ref, env: list) -> int:
+    def _id(self, thread: Any, ref: Ref, env: list[Any]) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
         if not self.peer:
             return ref.id
@@ -268,7 +268,7 @@ class View:
             return self.elements * self.itemsize
         return math.prod(stop - start for start, stop in region.box) * self.itemsize
 
-    def barrier(self, thread: Any, env: list) -> tuple[int, int]:
+    def barrier(self, thread: Any, env: list[Any]) -> tuple[int, int]:
         """The id and the flat index, if this is a barrier."""
         key = self._key(env)
         try:
@@ -307,7 +307,7 @@ def _around(
 
 
 def _tiled(box: Box, tiling: tuple[int, ...]) -> Box:
-    """A box of an array in the one that is cut into tiles."""
+    """A box of an array, in the coordinates of the array that is cut into tiles."""
     rank = len(tiling)
     tiles, inner = [], []
     for (start, stop), size in zip(box[-rank:], tiling):

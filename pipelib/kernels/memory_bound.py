@@ -44,9 +44,13 @@ a multiple of 16 bytes; arrays without elements; a weight with a `jax.vmap` axis
 plain JAX.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +61,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib import specs
 from pipelib.kernels.hopper import num_sms, require_hopper
 from pipelib.pipeline import emit_pipeline
+from pipelib.refs import Int, Ref
+from pipelib.ring import Indices
 
 #: Bytes that a step loads: of several whole rows together, and of a chunk.
 ROWS_BYTES, CHUNK_BYTES = 4096, 16 * 1024
@@ -73,34 +79,80 @@ LANES, BOX, TMA_UNIT = 128, 256, 16
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 
 
+#: Float32 scalars that say of a row what its result needs.
+Statistics = tuple[jax.Array, ...]
+
+
+class Operation(Protocol):
+    """What a kernel makes of rows."""
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel in errors."""
+        ...
+
+    @property
+    def fill(self) -> float:
+        """An element that changes no statistics."""
+        ...
+
+    @property
+    def start(self) -> tuple[float, ...]:
+        """The statistics of no elements."""
+        ...
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the GPU's less exact instructions are exact enough."""
+        ...
+
+    def of(self, x: jax.Array) -> Statistics:
+        """The statistics of a chunk."""
+        ...
+
+    def merge(self, one: Statistics, other: Statistics) -> Statistics:
+        """The statistics of two chunks together."""
+        ...
+
+    def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
+        """The result for a chunk of a row with these statistics."""
+        ...
+
+    def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
+        """The same of whole rows in plain JAX."""
+        ...
+
+
 class RmsNorm(NamedTuple):
-    """Statistics: the sum of squares."""
+    """`rms_norm` of rows of `length` elements. Statistics: the sum of squares."""
 
     length: int
     eps: float
 
-    name, fill, start, approximate = "rms_norm", 0.0, (0.0,), False
+    name = "rms_norm"
+    fill, start = 0.0, (0.0,)
+    approximate = False
 
-    def of(self, x: jax.Array) -> tuple:
+    def of(self, x: jax.Array) -> Statistics:
         """The statistics of a chunk."""
         return (jnp.sum(x * x),)
 
-    def merge(self, one: tuple, other: tuple) -> tuple:
+    def merge(self, one: Statistics, other: Statistics) -> Statistics:
         """The statistics of two chunks together."""
         return (one[0] + other[0],)
 
-    def apply(self, x: jax.Array, statistics: tuple, weight: jax.Array | None) -> jax.Array:
+    def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
         """The result for a chunk of a row with these statistics."""
         y = x * lax.rsqrt(statistics[0] * (1.0 / self.length) + self.eps)
         return y if weight is None else y * weight
 
-    def reference(self, x: jax.Array, weight: jax.Array | None = None) -> jax.Array:
+    def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
         """The same in plain JAX."""
-        return rms_norm_reference(x, weight, eps=self.eps)
+        return rms_norm_reference(x, *weight, eps=self.eps)
 
 
 class Softmax(NamedTuple):
-    """Statistics: the maximum, and the sum of the exponentials less it.
+    """`softmax`. Statistics: the maximum, and the sum of the exponentials below it.
 
     An `approximate` exponential has a relative error of 2^-21, plus what the rounding of its
     argument to float32 adds: far less than a rounding to 16 bits. Below 2^-126 it is 0.
@@ -108,26 +160,29 @@ class Softmax(NamedTuple):
 
     approximate: bool
 
-    name, fill, start = "softmax", -math.inf, (-math.inf, 0.0)
+    name = "softmax"
+    fill, start = -math.inf, (-math.inf, 0.0)
 
-    def of(self, x: jax.Array) -> tuple:
+    def of(self, x: jax.Array) -> Statistics:
         """The statistics of a chunk."""
         maximum = jnp.max(x)
         return maximum, jnp.sum(jnp.exp(x - _finite(maximum)))
 
-    def merge(self, one: tuple, other: tuple) -> tuple:
+    def merge(self, one: Statistics, other: Statistics) -> Statistics:
         """The statistics of two chunks together."""
         maximum = jnp.maximum(one[0], other[0])
         scaled = (total * jnp.exp(top - _finite(maximum)) for top, total in (one, other))
-        return maximum, sum(scaled, start=0.0)
+        return maximum, 0.0 + next(scaled) + next(scaled)
 
-    def apply(self, x: jax.Array, statistics: tuple, weight: None) -> jax.Array:
+    def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
         """The result for a chunk of a row with these statistics."""
+        del weight  # a softmax has none
         maximum, total = statistics
         return jnp.exp(x - _finite(maximum)) * (1.0 / total)  # 0 * inf is NaN if all are -inf
 
-    def reference(self, x: jax.Array) -> jax.Array:
+    def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
         """The same in plain JAX."""
+        del weight
         return softmax_reference(x)
 
 
@@ -137,7 +192,16 @@ def _finite(maximum: jax.Array) -> jax.Array:
 
 
 class RowPlan(NamedTuple):
-    """How rows go through the slots: a step is `rows` x `block` pieces of `piece` elements."""
+    """How rows go through the slots: a step is `rows` x `block` pieces of `piece` elements.
+
+    Attributes:
+      piece: elements of a piece.
+      pieces: pieces of a row.
+      block: pieces of a chunk: at least `pieces` if a step has whole rows.
+      rows: rows of a step.
+      slots: slots of each ring.
+      blocks: blocks of the grid.
+    """
 
     piece: int
     pieces: int
@@ -166,46 +230,80 @@ class RowPlan(NamedTuple):
         slots: int | None,
         rows: int | None,
     ) -> "RowPlan | None":
-        """The plan for elements of `size` bytes; None if rows have no pieces."""
-        padded = lambda piece: pl.cdiv(length, math.lcm(piece, LANES)) * math.lcm(piece, LANES)
+        """The plan for some rows; None if they do not divide into pieces.
+
+        Args:
+          num_rows, length: how many rows there are, and how many elements each has.
+          size, weight_size: bytes of an element, and of an element of the weight (0 if none).
+          slots, rows: the arguments of this name; None for the defaults.
+
+        Raises:
+          ValueError: `rows` is 1, but the row is padded.
+        """
         fitting = [p for p in range(1, min(length, BOX) + 1) if _is_piece(p, length, size)]
         if not fitting:
             return None
-        piece = min(fitting, key=lambda piece: (padded(piece), -piece))
-        pieces, unit = length // piece, LANES // math.gcd(piece, LANES)
-
-        def finish(block: int) -> RowPlan | None:
-            """The plan with this many pieces in a block; None if a whole row is too long for it."""
-            step, padded = block * piece * size, pieces % block != 0
-            is_whole, least = block >= pieces, 2 if padded else 1
-            fitting = min(MAX_ROWS, ROWS_BYTES // step) if is_whole else min(2, CHUNK_BYTES // step)
-            chosen = rows or max(least, min(fitting, num_rows))
-            if chosen < least:
-                raise ValueError(
-                    f"rows={rows}, but rows of {length:,} elements are padded to"
-                    f" {pl.cdiv(pieces, block) * block * piece:,}, so the copy of one alone would"
-                    " overwrite the next; it takes at least 2 in a block."
-                )
-            steps = pl.cdiv(num_rows, chosen)
-            if not is_whole:
-                return cls(piece, pieces, block, chosen, slots or 2, steps)
-            one_pass = cls(piece, pieces, block, chosen, slots or 1, steps)
-            smem = one_pass.slots * (chosen * step + block * piece * weight_size) + SCRATCH_BYTES
-            resident = SM_BYTES // (smem + RESERVED_BYTES)
-            if resident < (1 if slots else 2):  # one slot, with no other block beside it
-                return None
-            if one_pass.slots == 1:
-                return one_pass
-            return one_pass._replace(blocks=min(steps, resident * num_sms()))
-
+        piece = min(fitting, key=lambda piece: (_padded(length, piece), -piece))
+        unit = LANES // math.gcd(piece, LANES)
+        cut = _Cut(num_rows, length // piece, piece, size, weight_size, slots, rows)
+        pieces = cut.pieces
         block = pieces if length % LANES == 0 else pl.cdiv(pieces, unit) * unit
         is_box = block == pieces or block <= BOX  # a contiguous run of bytes may be longer
-        if is_box and block * piece <= MAX_ELEMENTS and (plan := finish(block)):
+        if is_box and block * piece <= MAX_ELEMENTS and (plan := cut.one_pass(block)):
             return plan
         most = min(BOX, CHUNK_BYTES // (piece * size)) // unit * unit
         whole = [b for b in range(unit, most + 1, unit) if pieces % b == 0 and 2 * b >= most]
         even = pl.cdiv(pl.cdiv(pieces, pl.cdiv(pieces, most)), unit) * unit
-        return finish(whole[-1] if whole else even)
+        return cut.two_passes(whole[-1] if whole else even)
+
+
+class _Cut(NamedTuple):
+    """Rows cut into pieces, but not yet into blocks; the names are those of `RowPlan.of`."""
+
+    num_rows: int
+    pieces: int
+    piece: int
+    size: int
+    weight_size: int
+    slots: int | None
+    rows: int | None
+
+    def one_pass(self, block: int) -> RowPlan | None:
+        """The plan for whole rows, padded to `block` pieces; None if an SM has too little SMEM."""
+        step = block * self.piece * self.size
+        rows, slots = self._rows(block, min(MAX_ROWS, ROWS_BYTES // step)), self.slots or 1
+        steps = pl.cdiv(self.num_rows, rows)
+        smem = slots * (rows * step + block * self.piece * self.weight_size) + SCRATCH_BYTES
+        resident = SM_BYTES // (smem + RESERVED_BYTES)
+        if resident < (1 if self.slots else 2):  # one slot, with no other block beside it
+            return None
+        blocks = steps if slots == 1 else min(steps, resident * num_sms())
+        return RowPlan(self.piece, self.pieces, block, rows, slots, blocks)
+
+    def two_passes(self, block: int) -> RowPlan:
+        """The plan for chunks of `block` pieces."""
+        step = block * self.piece * self.size
+        rows = self._rows(block, min(2, CHUNK_BYTES // step))
+        steps = pl.cdiv(self.num_rows, rows)
+        return RowPlan(self.piece, self.pieces, block, rows, self.slots or 2, steps)
+
+    def _rows(self, block: int, fitting: int) -> int:
+        """The rows of a step, of which `fitting` are enough; at least two if they are padded."""
+        least = 2 if self.pieces % block else 1
+        rows = self.rows or max(least, min(fitting, self.num_rows))
+        if rows < least:
+            raise ValueError(
+                f"rows={self.rows}, but rows of {self.pieces * self.piece:,} elements are padded to"
+                f" {pl.cdiv(self.pieces, block) * block * self.piece:,}, so the copy of one alone"
+                " would overwrite the next; it takes at least 2 in a block."
+            )
+        return rows
+
+
+def _padded(length: int, piece: int) -> int:
+    """Elements of a row of whole pieces that 128 lanes share evenly."""
+    unit = math.lcm(piece, LANES)
+    return pl.cdiv(length, unit) * unit
 
 
 def _is_piece(piece: int, length: int, size: int) -> bool:
@@ -215,7 +313,7 @@ def _is_piece(piece: int, length: int, size: int) -> bool:
     return is_copied and is_shared and piece * size >= MIN_PIECE_BYTES
 
 
-def _row(operation: Any, plan: RowPlan, x: Any, chunk: Any) -> jax.Array:
+def _row(operation: Operation, plan: RowPlan, x: Ref, chunk: Int) -> jax.Array:
     """A row of a block, or its chunk, in float32; elements beyond the row are neutral."""
     values = x[...].astype(jnp.float32)
     if not plan.padded:
@@ -224,17 +322,21 @@ def _row(operation: Any, plan: RowPlan, x: Any, chunk: Any) -> jax.Array:
     return jnp.where(piece < plan.pieces - chunk * plan.block, values, operation.fill)
 
 
-def _one_pass(operation: Any, plan: RowPlan, num_rows: int, x: Any, *refs: Any) -> None:
-    """The kernel in which a step is a block of whole rows."""
+def _one_pass(operation: Operation, plan: RowPlan, num_rows: int, x: Ref, *refs: Ref) -> None:
+    """The kernel in which a step is a block of whole rows; `refs` are a weight, if any, and o."""
     *weight, o = refs
     first, steps = lax.axis_index("block"), pl.cdiv(num_rows, plan.rows)
     shape, delay = (plan.rows, plan.block, plan.piece), min(1, plan.slots - 1)
     start = first * 0  # traced: JAX 0.12 takes an int for a promise that the block is in bounds
-    step = lambda i: first + i * plan.blocks
+
+    def step(i: jax.Array) -> jax.Array:
+        """The block of rows that is this block's step i."""
+        return first + i * plan.blocks
+
     spec = plgpu.BlockSpec(shape, lambda i: (step(i), start, 0), delay_release=delay)
     weight_specs = [plgpu.BlockSpec(shape[1:], lambda i: (0, 0), delay_release=delay)] * len(weight)
 
-    def body(indices, x_smem, *weight_smem):
+    def body(indices: Indices, x_smem: Ref, *weight_smem: Ref) -> None:
         for r in range(plan.rows):
             row = _row(operation, plan, x_smem.at[r], 0)
             scale = weight_smem[0][...].astype(jnp.float32) if weight_smem else None
@@ -254,19 +356,19 @@ def _one_pass(operation: Any, plan: RowPlan, num_rows: int, x: Any, *refs: Any) 
     plgpu.wait_smem_to_gmem(0)
 
 
-def _two_passes(operation: Any, plan: RowPlan, x: Any, *refs: Any) -> None:
-    """The kernel in which a step is a chunk of rows."""
+def _two_passes(operation: Operation, plan: RowPlan, x: Ref, *refs: Ref) -> None:
+    """The kernel in which a step is a chunk of rows; `refs` are a weight, if any, and o."""
     *weight, o = refs
-    first = lax.axis_index("block")
-    options = dict(grid=(plan.chunks,), max_concurrent_steps=min(plan.slots, plan.chunks))
-    spec = plgpu.BlockSpec((plan.rows, plan.block, plan.piece), lambda chunk: (first, chunk, 0))
-    weight_specs = [plgpu.BlockSpec(spec.block_shape[1:], lambda chunk: (chunk, 0))] * len(weight)
+    first, shape = lax.axis_index("block"), (plan.rows, plan.block, plan.piece)
+    grid, slots = (plan.chunks,), min(plan.slots, plan.chunks)
+    spec = plgpu.BlockSpec(shape, lambda chunk: (first, chunk, 0))
+    weight_specs = [plgpu.BlockSpec(shape[1:], lambda chunk: (chunk, 0))] * len(weight)
 
-    def gather(indices, x_smem, carry):
+    def gather(indices: Indices, x_smem: Ref, carry: list[Statistics]) -> list[Statistics]:
         rows = (_row(operation, plan, x_smem.at[r], indices[0]) for r in range(plan.rows))
         return [operation.merge(old, operation.of(row)) for old, row in zip(carry, rows)]
 
-    def write(indices, x_smem, *refs):
+    def write(indices: Indices, x_smem: Ref, *refs: Ref) -> None:
         *weight_smem, o_smem = refs
         for r in range(plan.rows):
             scale = weight_smem[0][...].astype(jnp.float32) if weight_smem else None
@@ -274,16 +376,33 @@ def _two_passes(operation: Any, plan: RowPlan, x: Any, *refs: Any) -> None:
             o_smem[r] = operation.apply(row, statistics[r], scale).astype(o.dtype)
 
     start = [tuple(map(jnp.float32, operation.start)) for _ in range(plan.rows)]
-    statistics = emit_pipeline(gather, in_specs=[spec], init_carry=start, **options)(x)
-    emit_pipeline(write, in_specs=[spec, *weight_specs], out_specs=[spec], **options)(x, *weight, o)
+    statistics = emit_pipeline(
+        gather, grid=grid, in_specs=[spec], max_concurrent_steps=slots, init_carry=start
+    )(x)
+    emit_pipeline(
+        write,
+        grid=grid,
+        in_specs=[spec, *weight_specs],
+        out_specs=[spec],
+        max_concurrent_steps=slots,
+    )(x, *weight, o)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def launch_rows(operation: Any, plan: RowPlan, x: jax.Array, *weight: jax.Array) -> jax.Array:
-    """The kernel of an operation on rows, (num_rows, length), and a weight if there is one."""
+def launch_rows(operation: Operation, plan: RowPlan, x: jax.Array, *weight: jax.Array) -> jax.Array:
+    """Runs the kernel of an operation on rows.
+
+    Args:
+      operation, plan: what to make of the rows, and how.
+      x: [num_rows, length].
+      weight: nothing, or one array of [length].
+
+    Returns:
+      An array of x's shape and dtype.
+    """
     gmem = x.reshape(len(x), plan.pieces, plan.piece)
     padding = plan.chunks * plan.block - plan.pieces
-    weight = [jnp.pad(w.reshape(gmem.shape[1:]), ((0, padding), (0, 0))) for w in weight]
+    weights = [jnp.pad(w.reshape(gmem.shape[1:]), ((0, padding), (0, 0))) for w in weight]
     kernel = functools.partial(_two_passes, operation, plan)
     if plan.chunks == 1:
         kernel = functools.partial(_one_pass, operation, plan, len(x))
@@ -291,26 +410,28 @@ def launch_rows(operation: Any, plan: RowPlan, x: jax.Array, *weight: jax.Array)
         kernel, out_type=jax.ShapeDtypeStruct(gmem.shape, x.dtype), grid=(plan.blocks,),
         grid_names=("block",),
         compiler_params=plgpu.CompilerParams(approx_math=operation.approximate),
-    )(gmem, *weight).reshape(x.shape)  # fmt: skip
+    )(gmem, *weights).reshape(x.shape)  # fmt: skip
 
 
 def _forward(
-    operation: Any, slots: int | None, rows: int | None, *operands: jax.Array
+    operation: Operation, slots: int | None, rows: int | None, *operands: jax.Array
 ) -> jax.Array:
     """Runs the kernel on arrays with any leading axes; `jax.vmap` adds one."""
 
     @jax.custom_batching.custom_vmap
-    def call(x, *weight):
+    def call(x: jax.Array, *weight: jax.Array) -> jax.Array:
         length, size = x.shape[-1], x.dtype.itemsize
         weight_size = weight[0].dtype.itemsize if weight else 0
-        plan = x.size and RowPlan.of(x.size // length, length, size, weight_size, slots, rows)
-        if not plan:
+        plan = None
+        if x.size:
+            plan = RowPlan.of(x.size // length, length, size, weight_size, slots, rows)
+        if plan is None:
             return operation.reference(x, *weight)
         require_hopper(operation.name, or_newer=True)
         return launch_rows(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
 
     @call.def_vmap
-    def _(axis_size, batched, *operands):
+    def _(axis_size: int, batched: list[bool], *operands: jax.Array) -> tuple[jax.Array, bool]:
         del axis_size
         if any(batched[1:]):
             axes = [0 if is_batched else None for is_batched in batched]
@@ -416,28 +537,36 @@ def softmax_reference(x: jax.Array) -> jax.Array:
     return jax.nn.softmax(x.astype(jnp.float32)).astype(x.dtype)
 
 
-def _checked(name: str, x: Any, slots: Any, rows: Any) -> tuple[int | None, int | None]:
-    """The slots and the rows; ValueError or TypeError for arguments that no kernel takes."""
+def _checked(
+    name: str, x: jax.Array, slots: int | None, rows: int | None
+) -> tuple[int | None, int | None]:
+    """The slots and the rows, as ints.
+
+    Raises:
+      ValueError, TypeError: for arguments that no kernel takes.
+    """
     specs.check_array(f"{name}: x", x)
     if x.ndim == 0 or x.dtype not in _DTYPES:
         raise ValueError(
             f"{name}: x of shape {x.shape} and {x.dtype} has no rows that the kernel takes: it"
             f" needs at least one axis, and {_names()}."
         )
-    found = []
-    for argument, value, most in (("slots", slots, specs.MAX_SLOTS), ("rows", rows, BOX)):
-        if value is not None:
-            value = specs.integer(f"{name}: {argument}", value)
-            if not 1 <= value <= most:
-                raise ValueError(
-                    f"{name}: {argument}={value} is not 1 to {most}, the most that"
-                    f" {'one array of barriers has' if argument == 'slots' else 'one copy takes'}."
-                )
-        found.append(value)
-    return tuple(found)
+    slots = _in_range(f"{name}: slots", slots, specs.MAX_SLOTS, "one array of barriers has")
+    return slots, _in_range(f"{name}: rows", rows, BOX, "one copy takes")
+
+
+def _in_range(name: str, value: int | None, most: int, because: str) -> int | None:
+    """The argument as an int from 1 to `most`, or None."""
+    if value is None:
+        return None
+    number = specs.integer(name, value)
+    if not 1 <= number <= most:
+        raise ValueError(f"{name}={number} is not 1 to {most}, the most that {because}.")
+    return number
 
 
 def _names() -> str:
+    """The names of the dtypes that the kernels take."""
     return "float32, bfloat16 or float16"
 
 
@@ -449,15 +578,19 @@ def _rms_norm(
     return _forward(RmsNorm(x.shape[-1], eps), slots, rows, *operands)
 
 
+#: What the backward pass of `rms_norm` needs: x and the weight.
+_Residuals = tuple[jax.Array, jax.Array | None]
+
+
 def _rms_norm_forward(
     x: jax.Array, weight: jax.Array | None, eps: float, slots: int | None, rows: int | None
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, _Residuals]:
     return _rms_norm(x, weight, eps, slots, rows), (x, weight)
 
 
 def _rms_norm_backward(
-    eps: float, slots: int | None, rows: int | None, residuals: Any, cotangent: jax.Array
-) -> Any:
+    eps: float, slots: int | None, rows: int | None, residuals: _Residuals, cotangent: jax.Array
+) -> tuple[jax.Array, jax.Array | None]:
     del slots, rows
     _, gradient = jax.vjp(functools.partial(rms_norm_reference, eps=eps), *residuals)
     return gradient(cotangent)
@@ -479,7 +612,7 @@ def _softmax_forward(
 
 def _softmax_backward(
     slots: int | None, rows: int | None, x: jax.Array, cotangent: jax.Array
-) -> Any:
+) -> tuple[jax.Array]:
     del slots, rows
     return jax.vjp(softmax_reference, x)[1](cotangent)
 

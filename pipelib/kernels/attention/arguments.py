@@ -6,7 +6,7 @@ the argument. None looks at numbers, so that they work on tracers, and on `jax.S
 
 import math
 import operator
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,23 @@ from pipelib import specs
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS, AttentionConfig
 from pipelib.kernels.hopper import PIECE_ROWS
+from pipelib.refs import Shaped
+
+#: The argument `window` of `attention`.
+Window = int | tuple[int | None, int | None] | None
+#: The argument `segment_ids` of `attention`.
+SegmentIds = jax.Array | tuple[jax.Array, jax.Array] | None
 
 _DTYPES = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
 
 
-def check_arrays(q: Any, k: Any, v: Any) -> None:
-    """Refuses arrays that are not as `attention` says."""
+def check_arrays(q: Shaped, k: Shaped, v: Shaped) -> None:
+    """Refuses arrays that are not as `attention` says.
+
+    Raises:
+      TypeError: one is not an array, or of a dtype that the kernel does not take.
+      ValueError: shapes that do not go together.
+    """
     for name, array in zip("qkv", (q, k, v)):
         specs.check_array(f"attention: {name}", array)
         if array.dtype not in _DTYPES:
@@ -49,20 +60,30 @@ def check_arrays(q: Any, k: Any, v: Any) -> None:
         )
 
 
-def options_of(q: Any, causal: Any, window: Any, scale: Any, config: Any = None) -> Options:
-    """The options, checked."""
+def options_of(
+    q: Shaped,
+    causal: bool,
+    window: Window,
+    scale: float | None,
+    config: AttentionConfig | None = None,
+) -> Options[AttentionConfig | None]:
+    """The options, checked; the arguments are those of `attention`.
+
+    Raises:
+      TypeError, ValueError: for types and values that are not as `attention` says.
+    """
     left, right = _sides(window)
-    if config is not None and not isinstance(config, AttentionConfig):
+    if not isinstance(cast(object, config), AttentionConfig | None):
         because = "an AttentionConfig says how it is divided"
         raise specs.wrong_type("attention: config", config, because)
     return Options(left, 0 if flag("causal", causal) else right, _scale(q, scale), config)
 
 
-def _sides(window: Any) -> tuple[int | None, int | None]:
+def _sides(window: Window) -> tuple[int | None, int | None]:
     """How many keys a query sees before its own, and after it; None for all."""
-    sides = window if isinstance(window, tuple) else (window, window)
+    given = window if isinstance(window, tuple) else (window, window)
     try:
-        sides = tuple(None if side is None else operator.index(side) for side in sides)
+        sides = [None if side is None else operator.index(side) for side in given]
     except TypeError:
         because = (
             "a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
@@ -78,25 +99,31 @@ def _sides(window: Any) -> tuple[int | None, int | None]:
         raise ValueError(
             f"attention: {window=} has a negative side, so a query would not see its own key."
         )
-    return sides
+    left, right = sides
+    return left, right
 
 
-def _scale(q: Any, scale: Any) -> float:
+def _scale(q: Shaped, scale: float | None) -> float:
+    """The factor of the scores."""
     try:
-        scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+        factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     except (TypeError, ValueError):
         because = "a kernel is compiled for it, so it must be a number that is known before"
         raise specs.wrong_type("attention: scale", scale, because) from None
-    if not 0.0 < scale < math.inf:
+    if not 0.0 < factor < math.inf:
         raise ValueError(
-            f"attention: {scale=} is not positive and finite, so the largest score would not have"
-            " the largest exponential."
+            f"attention: scale={factor!r} is not positive and finite, so the largest score would"
+            " not have the largest exponential."
         )
-    return scale
+    return factor
 
 
-def flag(name: str, value: Any) -> bool:
-    """The value as a bool, if it is one of Python, NumPy or JAX; else, or if traced, TypeError."""
+def flag(name: str, value: object) -> bool:
+    """The value as a bool, if it is one of Python, NumPy or JAX.
+
+    Raises:
+      TypeError: it is not a bool, or is traced and so known only at run time.
+    """
     try:
         is_flag = value in (False, True)
     except (TypeError, ValueError):  # traced; an array of several
@@ -107,8 +134,12 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def segments_of(q: Any, k: Any, segment_ids: Any) -> tuple[jax.Array, ...]:
-    """None, or the int32 segments of q and of k."""
+def segments_of(q: Shaped, k: Shaped, segment_ids: SegmentIds) -> tuple[jax.Array, ...]:
+    """The segments of q and of k, int32 [batch, seq]; an empty tuple if there are none.
+
+    Raises:
+      TypeError, ValueError: for ids that are not as `attention` says.
+    """
     if segment_ids is None:
         return ()
     pair = segment_ids if isinstance(segment_ids, tuple) else (segment_ids,) * 2
@@ -126,7 +157,7 @@ def segments_of(q: Any, k: Any, segment_ids: Any) -> tuple[jax.Array, ...]:
     return tuple(ids.astype(jnp.int32) for ids in pair)
 
 
-def is_addressable(q: Any, k: Any) -> bool:
+def is_addressable(q: Shaped, k: Shaped) -> bool:
     """Whether the kernel has this head_dim, and its copies can address the sequences."""
     lengths = q.shape[1], k.shape[1]
     return q.shape[-1] in HEAD_DIMS and not any(length % PIECE_ROWS for length in lengths)

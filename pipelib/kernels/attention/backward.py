@@ -51,7 +51,6 @@ Not covered: the kernel of all three with a head dimension of 256.
 
 import functools
 import itertools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,22 +58,32 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, padded
-from pipelib.kernels.attention.config import ALL, DQ, GradientConfig, Gradients
-from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays
+from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
+from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
+from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays, Scratch
 from pipelib.kernels.attention.order import AXES, Order
 from pipelib.kernels.hopper import tiled
+from pipelib.refs import Allocation, Dtype, Ref
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 
-def launch_backward(arrays: tuple, lse: jax.Array, delta: jax.Array, options: Options) -> tuple:
-    """Makes dQ, dK and dV, by the kernels of `options.config` (not None).
+def launch_backward(
+    arrays: tuple[jax.Array, jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...]],
+    lse: jax.Array,
+    delta: jax.Array,
+    options: Options[AttentionConfig],
+) -> tuple[jax.Array, ...]:
+    """Makes dQ, dK and dV by the kernels.
 
     Args:
-      arrays: q, k, v, the cotangent of the result in their dtype, and segments as `attention`'s
-        forward kernel takes them.
-      lse, delta: the numbers of each query, [batch, heads, seq], float32.
-      options: with a configuration.
+      arrays: q, k, v, the cotangent of the result in their dtype, and segments, as the forward
+        kernel takes them.
+      lse: the log-sum-exp, float32 [batch, heads, q_seq].
+      delta: the row sum of dO O minus the cotangent of the log-sum-exp, as lse.
+      options: what queries see, the scale, and the configuration.
+
+    Returns:
+      Three arrays of the shapes and dtypes of q, k and v.
     """
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * LOG2_E)
@@ -88,16 +97,20 @@ def launch_backward(arrays: tuple, lse: jax.Array, delta: jax.Array, options: Op
 
 
 def _launch(
-    made: Gradients, config: GradientConfig, arrays: Arrays, options: Options, sizes: Sizes
-) -> tuple:
-    """Runs a kernel on blocks of the rows of each head."""
+    made: Gradients,
+    config: GradientConfig,
+    arrays: Arrays[jax.Array],
+    options: Options[AttentionConfig],
+    sizes: Sizes,
+) -> tuple[jax.Array, ...]:
+    """Runs a kernel on blocks of the rows of each head; returns `made.results`."""
     ends = [1, 1]
     ends[made.rows] = block = config.rows * config.compute_threads
     ends[made.columns] = config.block
     rows, columns = ((arrays.q, arrays.k)[axis] for axis in (made.rows, made.columns))
     arrays = arrays._replace(
         numbers=padded(arrays.numbers, ends[0]),
-        segments=tuple(map(padded, arrays.segments, ends)),
+        segments=tuple(padded(ids, end) for ids, end in zip(arrays.segments, ends)),
     )
     sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
     # Of each column two operands, and its part of dQ if that is added up.
@@ -106,8 +119,8 @@ def _launch(
         sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(made, options),
         columns.size * read // (sizes.batch * rows.shape[2]),
     )  # fmt: skip
-    body = functools.partial(_block, made, config, options, sizes, order)
-    body.__name__ = f"attention_{made.name}"  # as a profiler shows it
+    block_body = functools.partial(_block, made, config, options, sizes, order)
+    body = named(f"attention_{made.name}", block_body)
     results = plgpu.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(made.results) - len(sums)),
@@ -141,20 +154,27 @@ def _batched_zeros_like(
 
 
 def _scratch(
-    made: Gradients, config: GradientConfig, options: Options, sizes: Sizes, dtype: Any
-) -> dict[str, Any]:
-    """SMEM and barriers: for the rows' operands, for what only some kernels have, for factors."""
+    made: Gradients,
+    config: GradientConfig,
+    options: Options[AttentionConfig],
+    sizes: Sizes,
+    dtype: Dtype,
+) -> dict[str, Allocation | list[Allocation]]:
+    """The fields of `Scratch` that a kernel has."""
     threads, rows, block = config.compute_threads, config.rows, config.block
     in_place = options.config.in_place
-    shared = lambda *shape: plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
-    scratch = dict(
+
+    def shared(*shape: int) -> Allocation:
+        return plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
+
+    scratch: dict[str, Allocation | list[Allocation]] = dict(
         operands=[shared(threads, rows, sizes.head_dim)] * made.operands,
         loaded=plgpu.Barrier(num_arrivals=made.operands + (made == DQ), num_barriers=threads),
     )
     if made == DQ:
         scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
     if made == ALL:
-        part = threads, *config.d_q_part(sizes.head_dim)
+        part = threads, *config.my_d_q_part(sizes.head_dim)
         scratch.update(
             d_s=shared(2, threads, rows, block),
             d_q=plgpu.SMEM(part, jnp.float32, transforms=tiled(jnp.float32)),
@@ -167,39 +187,40 @@ def _scratch(
     return scratch
 
 
-def _sides(made: Gradients, options: Options) -> tuple[int | None, int | None]:
+def _sides(made: Gradients, options: Options[AttentionConfig]) -> tuple[int | None, int | None]:
     """How many columns a row sees before its own, and after it; None for all."""
-    sides = options.left, options.right
-    return sides[::-1] if made.rows else sides
+    return (options.right, options.left) if made.rows else (options.left, options.right)
 
 
 def _block(
     made: Gradients,
     config: GradientConfig,
-    options: Options,
+    options: Options[AttentionConfig],
     sizes: Sizes,
     order: Order,
-    q: Any,
-    k: Any,
-    v: Any,
-    d_out: Any,
-    numbers: Any,
-    *refs: Any,
-    scratch: dict[str, Any],
+    q: Ref,
+    k: Ref,
+    v: Ref,
+    d_out: Ref,
+    numbers: Ref,
+    *refs: Ref,
+    scratch: Scratch,
 ) -> None:
-    """What each thread of a block does."""
+    """What each thread of a block does; `refs` are segments, if any, and the results."""
     count, axes = len(refs) - len(made.results), (made.rows, made.columns)
     place = order.place(*map(lax.axis_index, AXES))
-    lengths = [(sizes.queries, sizes.keys)[axis] for axis in axes]
+    rows, columns = ((sizes.queries, sizes.keys)[axis] for axis in axes)
     row = place[2] * (config.rows * config.compute_threads)
-    band = Band.of(*_sides(made, options), *lengths, config.tiles, row)
+    behind, ahead = _sides(made, options)
+    band = Band.of(behind, ahead, rows, columns, config.tiles, row)
     index = lax.axis_index("thread")
     if made == ALL:  # beyond the end K is 0, but dS could be infinite
         band = band._replace(ends=sizes.keys)
     if "queries" in scratch:
         band = band._replace(numbers=scratch["queries"].at[index])
     segments = tuple(refs[:count][axis].at[place[0]] for axis in axes if count)
-    arrays = Arrays(*(ref.at[place[0]] for ref in (q, k, v, d_out, numbers)), segments)
+    q, k, v, d_out, numbers = (ref.at[place[0]] for ref in (q, k, v, d_out, numbers))
+    arrays = Arrays(q, k, v, d_out, numbers, segments)
     outs = tuple(ref.at[place[0]] for ref in refs[count:])
     thread = THREADS[made](
         options=options,
@@ -212,12 +233,12 @@ def _block(
         outs=outs,
         scratch=scratch,
     )
-    refs, in_specs, grid = thread.steps(arrays)
+    loads = thread.steps(arrays)
     emit_pipeline_warp_specialized(
-        functools.partial(thread.step, segments), grid=grid, in_specs=in_specs,
+        functools.partial(thread.step, segments), grid=loads.grid, in_specs=loads.in_specs,
         max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
         wg_axis="thread", num_compute_wgs=config.compute_threads,
         # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
         manual_consumed_barriers=made == DQ, ordinary_reads=made not in (DQ, ALL),
         compute_context=functools.partial(thread.compute, arrays),
-    )(*refs)  # fmt: skip
+    )(*loads.refs)  # fmt: skip

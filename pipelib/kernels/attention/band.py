@@ -20,7 +20,7 @@ lane has. A kernel with no register to spare reads them from SMEM instead (`numb
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,23 +29,49 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.config import AttentionConfig, Tiles
+from pipelib.refs import Accumulator, Bool, Int, Ref, Shaped, Tree
+
+#: Some arrays, in registers.
+Arrays = tuple[jax.Array, ...]
+#: Gives the scores of a step as they are seen: masked, or as they are.
+Mask = Callable[[jax.Array], jax.Array]
 
 
-class Options(NamedTuple):
-    """What `attention` is told beside its arrays; hashable, so that JAX compiles each one once."""
+class Options[C: AttentionConfig | None](NamedTuple):
+    """What `attention` is told beside its arrays; hashable, so that JAX compiles each one once.
+
+    A kernel takes `Options[AttentionConfig]`. Before a configuration is picked, it may be None.
+
+    Attributes:
+      left, right: how many keys a query sees before its own, and after it; None for all.
+      scale: the factor of the scores.
+      config: how the kernels divide the work.
+    """
 
     left: int | None
     right: int | None
     scale: float
-    config: AttentionConfig | None
+    config: C
 
     def counts(self, columns: int, block: int) -> bool:
-        """Whether masks compare the numbers of columns, of this many columns in such blocks."""
+        """Whether masks compare the numbers of columns: `columns` in all, `block` in a step."""
         return self.left is not None or self.right is not None or columns % block > 0
+
+    def configured(self, config: AttentionConfig) -> "Options[AttentionConfig]":
+        """The same options with this configuration."""
+        return Options(self.left, self.right, self.scale, config)
 
 
 class Sizes(NamedTuple):
-    """The sizes of a problem; `group` query heads share one head of K and V."""
+    """The sizes of a problem.
+
+    Attributes:
+      batch: how many sequences there are of each kind.
+      queries, keys: tokens of a sequence.
+      heads: heads of the queries.
+      group: how many consecutive heads of the queries share one head of K and V.
+      head_dim: the size of a head.
+    """
 
     batch: int
     queries: int
@@ -55,7 +81,7 @@ class Sizes(NamedTuple):
     head_dim: int
 
     @classmethod
-    def of(cls, q: Any, k: Any) -> "Sizes":
+    def of(cls, q: Shaped | Ref, k: Shaped | Ref) -> "Sizes":
         """The sizes of q and k, which are [batch, seq, heads, head_dim]."""
         batch, queries, heads, head_dim = q.shape
         return cls(batch, queries, k.shape[1], heads, heads // k.shape[2], head_dim)
@@ -77,21 +103,33 @@ class Band(NamedTuple):
     ahead: int | None
     columns: int
     tiles: Tiles
-    first: Any
-    steps: Any
+    first: Int
+    steps: Int
     ends: int | None = None
-    numbers: Any = None
+    numbers: Ref | None = None
 
     @classmethod
     def of(
-        cls, behind: int | None, ahead: int | None, rows: int, columns: int, tiles: Tiles, row: Any
+        cls,
+        behind: int | None,
+        ahead: int | None,
+        rows: int,
+        columns: int,
+        tiles: Tiles,
+        row: Int,
     ) -> "Band":
         """The band of the block whose first row is `row`, of `rows` rows in all.
 
         It has at least one step, which may be masked as a whole.
+
+        Args:
+          behind, ahead, columns, tiles: as the attributes.
+          rows: how many rows there are in all.
+          row: the first row of the block.
         """
         blocks = pl.cdiv(columns, tiles.block)
-        first, end = 0, blocks
+        first: Int = 0
+        end: Int = blocks
         if ahead is not None:
             last = jnp.minimum(row + tiles.threads * tiles.rows, rows) - 1 + ahead
             end = jnp.clip(lax.div(last, jnp.int32(tiles.block)) + 1, 1, blocks)
@@ -101,20 +139,21 @@ class Band(NamedTuple):
             end = jnp.maximum(end - first, 1)
         return cls(behind, ahead, columns, tiles, first, end)
 
-    def column(self, step: Any) -> Any:
+    def column(self, step: Int) -> Int:
         """The first column of a step."""
         return (self.first + step) * self.tiles.block
 
-    def is_edge(self, step: Any, row: Any) -> Any:
+    def is_edge(self, step: Int, row: Int) -> Bool:
         """Whether a thread's rows, from `row`, do not see all columns of a step."""
-        column, size, edges = self.column(step), self.tiles.block, []
+        column, size = self.column(step), self.tiles.block
+        edges: list[Bool] = []
         if self.behind is not None:
             edges.append(column < row + self.tiles.rows - 1 - self.behind)
         if self.ahead is not None:
             edges.append(column + size - 1 > row + self.ahead)
         if self.columns % size:
             edges.append(column + size > self.columns)
-        if self._has_rows_beyond:
+        if self.ends is not None and self._has_rows_beyond:
             edges.append(row + self.tiles.rows > self.ends)
         return functools.reduce(lax.bitwise_or, edges) if edges else False
 
@@ -123,63 +162,85 @@ class Band(NamedTuple):
         """Whether the last block has rows past the end that are masked."""
         return self.ends is not None and self.ends % (self.tiles.rows * self.tiles.threads) > 0
 
-    def mask(self, scores: jax.Array, step: Any, row: Any, segments: tuple) -> jax.Array:
+    def mask(self, scores: jax.Array, step: Int, row: Int, segments: tuple[Ref, ...]) -> jax.Array:
         """The scores of a step, -inf where they are not seen.
 
         Args:
-          scores: a thread's rows x the columns of the step, in the layout of an accumulator.
+          scores: [a thread's rows, the columns of the step], float32, in the layout of an
+            accumulator.
           step: the number of the step.
           row: the first row.
           segments: none, or the segments of all rows and of all columns, in GMEM.
         """
-        column, seen = self.column(step), []
-        iota = lambda axis: plgpu.broadcasted_iota(
-            jnp.int32, scores.shape, axis, layout=plgpu.Layout.WGMMA
-        )
+        column, shape = self.column(step), scores.shape
+        seen: list[jax.Array] = []
         if self.numbers is None:
-            columns = iota(1)
+            columns = _numbers(shape, 1)
         else:
-            columns = plgpu.load(self.numbers, layout=plgpu.Layout.WGMMA.reduce(0))
-            columns = spread(columns, scores.shape, 1)
-        after = columns - (iota(0) + (row - column))  # by how much a column is after its row
+            vector = plgpu.load(self.numbers, layout=plgpu.Layout.WGMMA.reduce(0))
+            columns = spread(vector, shape, 1)
+        after = columns - (_numbers(shape, 0) + (row - column))  # how far a column is after its row
         if self.behind is not None:
             seen.append(after >= -self.behind)
         if self.ahead is not None:
             seen.append(after <= self.ahead)
         if self.columns % self.tiles.block:
             seen.append(columns < self.columns - column)
-        if self._has_rows_beyond:
-            seen.append(iota(0) < self.ends - row)
+        if self.ends is not None and self._has_rows_beyond:
+            seen.append(_numbers(shape, 0) < self.ends - row)
         if segments:
-            places = (row, self.tiles.rows, 1), (column, self.tiles.block, 0)
-            own, others = (
-                plgpu.load(
-                    ids.at[pl.ds(start, size)], layout=plgpu.Layout.WGMMA.reduce(axis),
-                    optimized=False,
-                )
-                for ids, (start, size, axis) in zip(segments, places)
-            )  # fmt: skip
-            seen.append(spread(own, scores.shape, 0) == spread(others, scores.shape, 1))
+            own = _segments(segments[0], row, self.tiles.rows, 0)
+            others = _segments(segments[1], column, self.tiles.block, 1)
+            seen.append(spread(own, shape, 0) == spread(others, shape, 1))
         return jnp.where(functools.reduce(lax.bitwise_and, seen), scores, -jnp.inf)
 
-    def choose(self, step: Any, row: Any, segments: tuple, function: Callable, *args: Any) -> Any:
-        """`function(mask, *args)`, where `mask(scores)` does nothing if all columns are seen.
+    def choose(
+        self,
+        step: Int,
+        row: Int,
+        segments: tuple[Ref, ...],
+        function: Callable[..., Tree],
+        *args: Tree,
+    ) -> Tree:
+        """Returns `function(mask, *args)`, where `mask` masks the scores of a step if it must.
 
         The function is compiled twice, with and without a mask. If a branch stands between products
         and the arithmetic that runs beside them, ptxas may wait for the products there. So the
         function must queue such products itself.
+
+        Args:
+          step, row, segments: as `mask` takes them.
+          function: takes a `Mask`, and then `args`.
         """
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)
-        whole = functools.partial(function, lambda scores: scores)
+        whole = functools.partial(function, _as_they_are)
         is_edge = True if segments else self.is_edge(step, row)
         if isinstance(is_edge, bool):
             return (masked if is_edge else whole)(*args)
         return lax.cond(is_edge, masked, whole, *args)
 
-    def masked(self, scores: jax.Array, step: Any, row: Any, segments: tuple) -> jax.Array:
+    def masked(
+        self, scores: jax.Array, step: Int, row: Int, segments: tuple[Ref, ...]
+    ) -> jax.Array:
         """The scores of a step, masked if they must be; the product that makes them is done."""
         return self.choose(step, row, segments, lambda mask, scores: mask(scores), scores)
+
+
+def _as_they_are(scores: jax.Array) -> jax.Array:
+    """The mask of a step whose columns all rows see."""
+    return scores
+
+
+def _numbers(shape: tuple[int, ...], axis: int) -> jax.Array:
+    """The number of each score's row (axis 0) or column (axis 1), within the step."""
+    return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA)
+
+
+def _segments(ids: Ref, start: Int, size: int, axis: int) -> jax.Array:
+    """The segments of `size` rows (axis 0) or columns (axis 1) from `start`, in registers."""
+    layout = plgpu.Layout.WGMMA.reduce(1 - axis)
+    return plgpu.load(ids.at[pl.ds(start, size)], layout=layout, optimized=False)
 
 
 def spread(vector: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
@@ -187,34 +248,58 @@ def spread(vector: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
     return lax.broadcast_in_dim(vector, shape, (axis,))
 
 
+def named[F: Callable[..., None]](name: str, body: F) -> F:
+    """The body of a kernel with this name, as a profiler shows it."""
+    setattr(body, "__name__", name)  # noqa: B010, since `functools.partial` declares no name
+    return body
+
+
 def padded(array: jax.Array, multiple: int) -> jax.Array:
     """The array with zeros at the end of its last axis, up to a multiple.
 
-    Numbers of rows need it, because their copies are not cut off at the end.
+    Arrays of one number for each row need it, because copies do not cut them off at the end.
     """
     missing = -array.shape[-1] % multiple
     return jnp.pad(array, ((0, 0),) * (array.ndim - 1) + ((0, missing),)) if missing else array
 
 
-def accumulate(in_place: bool, results: tuple, like: tuple, add: Callable) -> tuple:
-    """The results after `add(*accumulators)` has added to each; also what it returns, as `like`.
+def accumulate(
+    in_place: bool, results: Arrays, like: Arrays, add: Callable[..., Arrays]
+) -> tuple[Arrays, Arrays]:
+    """Adds products to results.
 
-    If not in place, it adds to zeros: JAX's interpreter has no other accumulators.
+    Args:
+      in_place: whether `wgmma` adds to the results themselves. If not, it adds to zeros, since
+        JAX's interpreter has no other accumulators.
+      results: float32 [rows, columns] each.
+      like: arrays of the shapes and dtypes of the arrays that `add` returns.
+      add: takes an accumulator for each result, adds to it, and returns arrays.
+
+    Returns:
+      The results after that, and what `add` returned.
     """
+    if in_place:
+        return _accumulate_in_place(results, like, add)
+
+    def add_to_zeros(*accs: Accumulator) -> tuple[Arrays, Arrays]:
+        values = add(*accs)
+        return tuple(acc[...] for acc in accs), values
+
+    shapes = (result.shape for result in results)
+    types = [plgpu.ACC((rows, columns), jnp.float32) for rows, columns in shapes]
+    products, values = pl.run_scoped(add_to_zeros, *types)
+    return tuple(result + x for result, x in zip(results, products)), values
+
+
+def _accumulate_in_place(
+    results: Arrays, like: Arrays, add: Callable[..., Arrays]
+) -> tuple[Arrays, Arrays]:
+    """`accumulate` where accumulators start at the results."""
     count = len(results)
-    if not in_place:
 
-        def add_to_zeros(*accs):
-            values = add(*accs)
-            return tuple(acc[...] for acc in accs), values
-
-        types = [plgpu.ACC(result.shape, jnp.float32) for result in results]
-        products, values = pl.run_scoped(add_to_zeros, *types)
-        return tuple(result + x for result, x in zip(results, products)), values
-
-    def add_in_place(refs):
+    def add_in_place(refs: list[Ref]) -> None:
         for out, value in zip(refs[count:], add(*refs[:count]), strict=True):
             out[...] = value
 
-    found = pl.run_state(add_in_place)((*map(plgpu.ACC.init, results), *like))
+    found = cast(Arrays, pl.run_state(add_in_place)((*map(plgpu.ACC.init, results), *like)))
     return tuple(found[:count]), tuple(found[count:])

@@ -3,8 +3,11 @@
 The package's docstring says when plain JAX computes instead of the kernel.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import functools
-from typing import Any
+from typing import Literal, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,8 @@ from jax import lax
 
 from pipelib.kernels.attention import backward, forward, reference
 from pipelib.kernels.attention.arguments import (
+    SegmentIds,
+    Window,
     check_arrays,
     flag,
     is_addressable,
@@ -22,20 +27,50 @@ from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.hopper import PIECE_ROWS, default_device, require_hopper
 from pipelib.kernels.sharding import varying_alike
+from pipelib.refs import Shaped
+
+#: The result and the log-sum-exp.
+Residuals = tuple[jax.Array, jax.Array]
 
 
+@overload
 def attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     *,
     causal: bool = False,
-    window: int | tuple[int, int] | None = None,
+    window: Window = None,
     scale: float | None = None,
-    segment_ids: jax.Array | tuple[jax.Array, jax.Array] | None = None,
+    segment_ids: SegmentIds = None,
+    config: AttentionConfig | None = None,
+    return_residuals: Literal[False] = False,
+) -> jax.Array: ...
+@overload
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: Window = None,
+    scale: float | None = None,
+    segment_ids: SegmentIds = None,
+    config: AttentionConfig | None = None,
+    return_residuals: Literal[True],
+) -> Residuals: ...
+def attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: Window = None,
+    scale: float | None = None,
+    segment_ids: SegmentIds = None,
     config: AttentionConfig | None = None,
     return_residuals: bool = False,
-) -> Any:
+) -> jax.Array | Residuals:
     """`softmax(scale * q @ k.T) @ v` for each head on a Hopper GPU, with a float32 softmax.
 
     Works under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.shard_map`. A query that sees no key
@@ -77,8 +112,8 @@ def attention(
     return_residuals = flag("return_residuals", return_residuals)
     if config is not None:
         config.check(q.shape[-1])
-    q, k, v, *segments = varying_alike(q, k, v, *segments)
-    out, lse = _attention(q, k, v, tuple(segments), options)
+    q, k, v, *ids = varying_alike(q, k, v, *segments)
+    out, lse = _differentiable(q, k, v, tuple(ids), options)
     return (out, lse) if return_residuals else out
 
 
@@ -88,10 +123,10 @@ def attention_kernel(
     v: jax.Array,
     *,
     causal: bool = False,
-    window: int | tuple[int, int] | None = None,
+    window: Window = None,
     scale: float | None = None,
     config: AttentionConfig | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> Residuals:
     """The forward kernel and nothing else, as `plgpu.as_torch_kernel` needs it.
 
     From PyTorch: `plgpu.as_torch_kernel(functools.partial(attention_kernel, causal=True))(q, k, v)`
@@ -120,17 +155,41 @@ def attention_kernel(
     return forward.launch_forward(q, k, v, (), options)
 
 
+@overload
 def attention_reference(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     *,
     causal: bool = False,
-    window: int | tuple[int, int] | None = None,
+    window: Window = None,
     scale: float | None = None,
-    segment_ids: jax.Array | tuple[jax.Array, jax.Array] | None = None,
+    segment_ids: SegmentIds = None,
+    return_residuals: Literal[False] = False,
+) -> jax.Array: ...
+@overload
+def attention_reference(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: Window = None,
+    scale: float | None = None,
+    segment_ids: SegmentIds = None,
+    return_residuals: Literal[True],
+) -> Residuals: ...
+def attention_reference(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    causal: bool = False,
+    window: Window = None,
+    scale: float | None = None,
+    segment_ids: SegmentIds = None,
     return_residuals: bool = False,
-) -> Any:
+) -> jax.Array | Residuals:
     """`attention` in plain JAX, in float32; the arguments are those of `attention`."""
     check_arrays(q, k, v)
     options, segments = options_of(q, causal, window, scale), segments_of(q, k, segment_ids)
@@ -140,9 +199,11 @@ def attention_reference(
 
 
 def default_config(head_dim: int) -> AttentionConfig:
-    """As many keys in a step, and threads, as registers and SMEM hold; no number was measured.
+    """The configuration of `attention` for heads of this size: 64, 128 or 256.
 
-    If JAX's default device is not a GPU, it is what JAX's interpreter runs fastest.
+    A step has as many keys, and a block as many threads, as registers and SMEM hold. None of these
+    numbers was measured. If JAX's default device is not a GPU, the configuration is the one that
+    JAX's interpreter runs fastest.
     """
     if default_device().platform != "gpu":
         return AttentionConfig(
@@ -155,31 +216,46 @@ def default_config(head_dim: int) -> AttentionConfig:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 @functools.partial(jax.jit, static_argnums=4)
 def _attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
-) -> tuple[jax.Array, jax.Array]:
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig | None],
+) -> Residuals:
+    """The result and the log-sum-exp, by the kernel or without it; all arguments are checked."""
     if not is_addressable(q, k):
         return reference.forward(q, k, v, segments, options)
     require_hopper("attention")
     out, lse = forward.launch_forward(q, k, v, segments, _configured(options, q))
-    return varying_alike(out, lse, q)[:2]
+    out, lse, _ = varying_alike(out, lse, q)
+    return out, lse
 
 
-def _configured(options: Options, q: Any) -> Options:
-    if options.config is None:
-        options = options._replace(config=default_config(q.shape[-1]))
-    return options
+def _configured(options: Options[AttentionConfig | None], q: Shaped) -> Options[AttentionConfig]:
+    """The options with a configuration: by default, one for the size of q's heads."""
+    return options.configured(options.config or default_config(q.shape[-1]))
+
+
+#: What the backward pass needs: q, k, v, segments, the result and the log-sum-exp.
+_Kept = tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...], jax.Array, jax.Array]
 
 
 def _forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
-) -> tuple[Any, Any]:
-    out, lse = _attention(q, k, v, segments, options)
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig | None],
+) -> tuple[Residuals, _Kept]:
+    """The result and the log-sum-exp, and what `_backward` needs."""
+    out, lse = _differentiable(q, k, v, segments, options)
     return (out, lse), (q, k, v, segments, out, lse)
 
 
 def _backward(
-    options: Options, arrays: tuple[Any, ...], cotangents: tuple[Any, Any]
-) -> tuple[Any, ...]:
+    options: Options[AttentionConfig | None], arrays: _Kept, cotangents: Residuals
+) -> tuple[jax.Array, jax.Array, jax.Array, tuple[None, ...]]:
+    """dQ, dK and dV; segments have no gradients."""
     q, k, v, segments, out, lse = arrays
     d_out, d_lse = cotangents
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
@@ -187,12 +263,24 @@ def _backward(
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
     if is_addressable(q, k):
         require_hopper("attention")  # the forward pass may have run on another device
-        options = _configured(options, q)
-        grads = backward.launch_backward((q, k, v, d_out, segments), lse, delta, options)
-        found = varying_alike(*grads, q)[:3]
+        grads = backward.launch_backward(
+            (q, k, v, d_out, segments), lse, delta, _configured(options, q)
+        )
+        d_q, d_k, d_v, _ = varying_alike(*grads, q)
     else:
-        found = reference.backward(q, k, v, d_out, segments, lse, delta, options)
-    return *found, (None,) * len(segments)
+        d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
+    return d_q, d_k, d_v, (None,) * len(segments)
 
 
 _attention.defvjp(_forward, _backward)
+
+
+def _differentiable(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig | None],
+) -> Residuals:
+    """`_attention` with its type, which `jax.custom_vjp` hides."""
+    return cast(Residuals, _attention(q, k, v, segments, options))

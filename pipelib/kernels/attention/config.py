@@ -14,25 +14,35 @@ Source of the hardware's constants: `pipelib.specs`.
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from pipelib import specs
 
+#: The values of `AttentionConfig.schedule`, and of `AttentionConfig.probabilities`.
 SCHEDULES = ("plain", "overlap", "pingpong", "both")
 PROBABILITIES = ("registers", "shared", "interpreted")
+#: The sizes of a head that the kernels have.
 HEAD_DIMS = (64, 128, 256)
 #: Mosaic GPU begins each array at a multiple of these bytes, the pattern of a 128 B swizzle.
 _ALIGNMENT = 1024
+#: Bytes of an element of the operands, and of a sum.
 _ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
 #: Columns of K, or queries of dS, that lie side by side in SMEM: threads divide dQ at multiples.
 _SIDE = 64
+_BOOLS: tuple[type, ...] = bool, np.bool_
 
 
 class Tiles(NamedTuple):
-    """How a kernel divides the scores: rows of a thread, threads of a block, columns of a step."""
+    """How a kernel divides the scores.
+
+    Attributes:
+      rows: rows of each compute thread.
+      threads: compute threads of a block.
+      block: columns of a step.
+    """
 
     rows: int
     threads: int
@@ -118,8 +128,18 @@ class GradientConfig:
             return self.block // threads, head_dim
         return None
 
+    def my_d_q_part(self, head_dim: int) -> tuple[int, int]:
+        """`d_q_part` of a configuration that `check` has passed."""
+        part = self.d_q_part(head_dim)
+        assert part is not None, "check refuses this configuration"
+        return part
+
     def smem_bytes(self, made: Gradients, head_dim: int, interpreted: bool = False) -> int:
-        """Bytes of shared memory that a block takes; the arguments are those of `check`."""
+        """Bytes of shared memory that a block takes.
+
+        Args:
+          made, head_dim, interpreted: as `check` takes them.
+        """
         return _total(self._smem_terms(made, head_dim, interpreted))
 
     def check(self, made: Gradients, head_dim: int, interpreted: bool = False) -> None:
@@ -151,6 +171,7 @@ class GradientConfig:
     def _smem_terms(
         self, made: Gradients, head_dim: int, interpreted: bool
     ) -> list[tuple[str, int, int]]:
+        """What lies in SMEM: the name, the count, and the bytes of each."""
         threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
         pairs, size = (threads, self.rows) if made == DQ else (slots, self.block)
         terms = [
@@ -218,11 +239,12 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         _take_integers(self)
-        if not isinstance(self.persistent, bool | np.bool_):
+        if not isinstance(self.persistent, _BOOLS):
             because = "either a block goes on to other queries or it does not"
             raise specs.wrong_type("AttentionConfig: persistent", self.persistent, because)
         for name in ("dq", "dkv", "fused"):
-            if (kernel := getattr(self, name)) is True and name == "fused":
+            kernel: object = getattr(self, name)
+            if kernel is True and name == "fused":
                 continue
             if not isinstance(kernel, GradientConfig | None):
                 because = "a GradientConfig says how a kernel of the backward pass is divided"
@@ -308,6 +330,7 @@ class AttentionConfig:
         return {made: given[made] or default for made, default in defaults.items()}
 
     def _smem_terms(self, head_dim: int, persistent: bool = False) -> list[tuple[str, int, int]]:
+        """What lies in SMEM: the name, the count, and the bytes of each."""
         threads = self.compute_threads
         terms = [
             ("queries", threads * (1 + persistent), self.rows * head_dim * _ITEM),
@@ -320,8 +343,8 @@ class AttentionConfig:
         return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
 
 
-def _take_integers(config: Any) -> None:
-    """Makes ints of the fields that must be ints; TypeError for other values."""
+def _take_integers(config: GradientConfig | AttentionConfig) -> None:
+    """Makes ints of the fields that must be ints; raises TypeError for other values."""
     for field in dataclasses.fields(config):
         if field.type is int:
             name = f"{type(config).__name__}: {field.name}"
@@ -329,8 +352,13 @@ def _take_integers(config: Any) -> None:
             object.__setattr__(config, field.name, value)
 
 
-def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:
-    """What is wrong with the fields that all configurations have, and whether it is so."""
+def _problems(
+    rows: int, block: int, name: str, config: GradientConfig | AttentionConfig
+) -> dict[str, object]:
+    """What can be wrong with the fields that all configurations have, and whether it is so.
+
+    `name` is the name of the field `block`.
+    """
     return {
         f"{rows=} is not a multiple of 64, the rows of a wgmma": rows < 1 or rows % 64,
         f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma":
@@ -342,7 +370,8 @@ def _problems(rows: int, block: int, name: str, config: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _refuse(name: str, problems: dict[str, Any]) -> None:
+def _refuse(name: str, problems: dict[str, object]) -> None:
+    """Raises ValueError for the first problem that is so; `name` is the name of the class."""
     for problem in (text for text, is_so in problems.items() if is_so):
         raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")
 
@@ -350,28 +379,38 @@ def _refuse(name: str, problems: dict[str, Any]) -> None:
 def _check_registers(
     name: str, terms: list[tuple[str, int]], compute_threads: int, memory_registers: int
 ) -> None:
+    """Raises ValueError, with the sum, if a lane has too few registers for these arrays.
+
+    Args:
+      name: the name of the class; the error begins with it.
+      terms: the name, and the registers of a lane, of each array.
+      compute_threads, memory_registers: as the configuration has them.
+    """
     share = min(255, specs.compute_registers(memory_registers, compute_threads))
     if (total := sum(size for _, size in terms)) >= share:
-        terms = " + ".join(f"{term} {size}" for term, size in terms)
+        added = " + ".join(f"{term} {size}" for term, size in terms)
         raise ValueError(
-            f"{name}: {terms} = {total} registers of a lane, but each of {compute_threads} compute"
+            f"{name}: {added} = {total} registers of a lane, but each of {compute_threads} compute"
             f" threads has {share}, and needs some for the rest."
         )
 
 
 def _aligned(size: int) -> int:
+    """The bytes of an array, rounded up to where the next one begins."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _total(terms: list[tuple[str, int, int]]) -> int:
+    """The bytes of all terms."""
     return sum(count * size for _, count, size in terms)
 
 
 def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
+    """Raises ValueError, with the sum, if a block has too little shared memory."""
     if (total := _total(terms)) > specs.SMEM_BYTES:
-        terms = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
+        added = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
         raise ValueError(
-            f"{name}: {terms} = {total:,} B of shared memory, but a block has"
+            f"{name}: {added} = {total:,} B of shared memory, but a block has"
             f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
         )
 

@@ -21,7 +21,6 @@ that sees nothing has l = 0: its result is 0, and its log-sum-exp is -inf.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,36 +28,49 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, padded
+from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import AXES, Order, Visits
+from pipelib.kernels.attention.queries import Scratch
 from pipelib.kernels.attention.schedules import SCHEDULES
 from pipelib.kernels.hopper import num_sms, tiled
-from pipelib.warp_specialized import emit_pipeline_warp_specialized
+from pipelib.refs import Allocation, Body, Dtype, Int, Ref
+from pipelib.ring import Allocations
+from pipelib.warp_specialized import (
+    AllSteps,
+    WarpSpecializedPipeline,
+    emit_pipeline_warp_specialized,
+)
 
 
 def launch_forward(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: tuple[jax.Array, ...], options: Options
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig],
 ) -> tuple[jax.Array, jax.Array]:
-    """Makes the result and the log-sum-exp, by the kernel of `options.config` (not None).
+    """Makes the result and the log-sum-exp by the kernel.
 
     Args:
       q, k, v: as `attention` takes them, of sizes that copies can address.
-      segments: none, or int32 of the queries [batch, seq] and of the keys.
-      options: with a configuration.
+      segments: none, or int32 [batch, seq] of the queries and of the keys.
+      options: what queries see, the scale, and the configuration.
+
+    Returns:
+      [batch, q_seq, heads, head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
     config, sizes = options.config, Sizes.of(q, k)
     blocks = pl.cdiv(sizes.queries, config.block_q)
     rows = blocks * config.block_q
     if segments:
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
-    lse = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
+    lse_type = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
     order = _order(options, sizes, blocks, k.dtype.itemsize, bool(segments))
-    body = functools.partial(_block, options, sizes, order, bool(segments))
-    body.__name__ = "attention"  # as a profiler shows it
+    body = named("attention", functools.partial(_block, options, sizes, order, bool(segments)))
     out, lse = plgpu.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse],
+        out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse_type],
         scratch_types=dict(scratch=_scratch(config, sizes, order, q.dtype)),
         grid=order.grid,
         grid_names=AXES,
@@ -69,7 +81,9 @@ def launch_forward(
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
 
-def _order(options: Options, sizes: Sizes, blocks: int, itemsize: int, segmented: bool) -> Order:
+def _order(
+    options: Options[AttentionConfig], sizes: Sizes, blocks: int, itemsize: int, segmented: bool
+) -> Order:
     """The order of the blocks; persistent if all take equally long, and SMEM has room."""
     config, sides = options.config, (options.left, options.right)
     bytes_per_head = 2 * sizes.keys * sizes.head_dim * itemsize // sizes.group
@@ -79,10 +93,16 @@ def _order(options: Options, sizes: Sizes, blocks: int, itemsize: int, segmented
     return order
 
 
-def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Any) -> dict[str, Any]:
+def _scratch(
+    config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype
+) -> dict[str, Allocation]:
+    """The fields of `Scratch` that the kernel has."""
     threads, rows = config.compute_threads, config.rows
-    shared = lambda *shape: plgpu.SMEM((threads, rows, *shape), dtype, transforms=tiled(dtype))
-    scratch = dict(
+
+    def shared(columns: int) -> Allocation:
+        return plgpu.SMEM((threads, rows, columns), dtype, transforms=tiled(dtype))
+
+    scratch: dict[str, Allocation] = dict(
         q=shared(sizes.head_dim),
         lse=plgpu.SMEM((threads, rows), jnp.float32),
         loaded=plgpu.Barrier(num_barriers=threads),
@@ -97,17 +117,17 @@ def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Any) ->
 
 
 def _block(
-    options: Options,
+    options: Options[AttentionConfig],
     sizes: Sizes,
     order: Order,
     segmented: bool,
-    q: Any,
-    k: Any,
-    v: Any,
-    *refs: Any,
-    scratch: dict[str, Any],
+    q: Ref,
+    k: Ref,
+    v: Ref,
+    *refs: Ref,
+    scratch: Scratch,
 ) -> None:
-    """What each thread of a block does."""
+    """What each thread of a block does; `refs` are segments, if any, the result, and its lse."""
     config, segments, (out, lse) = options.config, refs[: 2 * segmented], refs[2 * segmented :]
     visits = order.visits(*map(lax.axis_index, AXES))
     _, _, block = visits.place(jnp.int32(0))  # if there are many visits, each sees the same
@@ -120,7 +140,7 @@ def _block(
 
     pipeline = functools.partial(_pipeline, config, sizes, band, visits, slots, k.dtype)
 
-    def run(allocations: dict[str, Any]) -> None:
+    def run(allocations: Allocations) -> None:
         thread = SCHEDULES[config.schedule](
             options=options,
             sizes=sizes,
@@ -144,13 +164,13 @@ def _pipeline(
     band: Band,
     visits: Visits,
     slots: int,
-    dtype: Any,
-    step: Callable[..., Any],
-    compute: Callable[..., None] | None,
-) -> Any:
+    dtype: Dtype,
+    step: Body,
+    compute: Callable[[AllSteps], None] | None,
+) -> WarpSpecializedPipeline:
     """The pipeline over the blocks of K and V of all visits."""
 
-    def block(*indices: Any) -> tuple[Any, ...]:
+    def block(*indices: jax.Array) -> tuple[Int, ...]:
         visit, step = visits.split(indices)
         batch, head, _ = visits.place(visit)
         return batch, band.first + step, lax.div(head, jnp.int32(sizes.group)), 0

@@ -1,13 +1,24 @@
 """The compute threads of the kernels of `attention`'s gradients: a class for each kernel.
 
-The model is in `backward`.
+The model is in `backward`. The classes::
+
+    GradientThread            its rows' operands in SMEM, dS, the store of results
+      GradientOfQ             rows are queries, a step's columns are keys
+      GradientOverQueries     rows are keys, a step's columns are queries of one head
+        GradientOfK, GradientOfV
+        GradientOfKV
+          GradientOfAll       and dQ, one step late
+
+`steps` says what the pipeline loads. `compute` is all that a thread does: it loads its rows, calls
+the pipeline, and stores the results. `step` is the body of the pipeline. Every thread has all its
+results in registers, in float32, and gives them from step to step as the pipeline's carry.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -15,27 +26,71 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, accumulate, spread
-from pipelib.kernels.attention.config import ALL, DK, DKV, DQ, DV, GradientConfig
+from pipelib.kernels.attention import band as bands
+from pipelib.kernels.attention.band import Band, Mask, Options, Sizes, spread
+from pipelib.kernels.attention.config import (
+    ALL,
+    DK,
+    DKV,
+    DQ,
+    DV,
+    AttentionConfig,
+    GradientConfig,
+)
 from pipelib.kernels.hopper import tiled
+from pipelib.refs import Accumulator, Int, Ref, Tree
+from pipelib.ring import Indices
+from pipelib.warp_specialized import AllSteps
 
 #: The kernels work with powers of 2, so logarithms and scales are multiplied by it.
 LOG2_E = math.log2(math.e)
 
 
-class Arrays(NamedTuple):
-    """The arrays that the kernels read.
+class Arrays[A: (jax.Array, Ref)](NamedTuple):
+    """The arrays that the kernels read: whole, or, within a kernel, those of one batch in GMEM.
 
-    q, k, v and d_out are as `attention` has them. `numbers` are two for each query, the log-sum-exp
-    times log2 e, and -delta: [batch, heads, 2, seq].
+    Attributes:
+      q, k, v: as `attention` takes them, [batch, seq, heads, head_dim].
+      d_out: the cotangent of the result, of q's shape and dtype.
+      numbers: two for each query, the log-sum-exp times log2 e, and -delta: float32
+        [batch, heads, 2, q_seq].
+      segments: none, or int32 [batch, seq] of the queries and of the keys; within a kernel, of the
+        rows and of the columns.
     """
 
-    q: jax.Array
-    k: jax.Array
-    v: jax.Array
-    d_out: jax.Array
-    numbers: jax.Array
-    segments: tuple[jax.Array, ...]
+    q: A
+    k: A
+    v: A
+    d_out: A
+    numbers: A
+    segments: tuple[A, ...]
+
+
+class Scratch(TypedDict):
+    """SMEM and barriers of a block of a kernel. The first axis is the compute threads, if not said.
+
+    Only `operands` and `loaded` are there in every kernel.
+
+    Attributes:
+      operands: the rows' operands that products read, [threads, rows, head_dim] each: Q and dO, or
+        K and V. Results are stored through them.
+      loaded: a barrier for each thread, at which its operands arrive.
+      numbers: dQ's kernel: the rows' numbers, float32 [threads, 2, rows].
+      d_s: the kernel of all three: two slots of dS, [2, threads, rows, block].
+      d_q: the same: each thread's part of a step's dQ, float32.
+      exchanged: the same: the barrier at which threads meet.
+      queries: the same: numbers of queries for masks, int32 [threads, block].
+      factors: P and dS, if `wgmma` reads them from SMEM, [threads, rows, block] each.
+    """
+
+    operands: list[Ref]
+    loaded: Ref
+    numbers: Ref
+    d_s: Ref
+    d_q: Ref
+    exchanged: Ref
+    queries: Ref
+    factors: list[Ref]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,29 +107,41 @@ class GradientThread:
       scratch: SMEM and barriers of the block.
     """
 
-    options: Options
+    options: Options[AttentionConfig]
     sizes: Sizes
     config: GradientConfig
     band: Band
-    head: Any
-    block_row: Any
-    index: Any
-    outs: tuple[Any, ...]
-    scratch: dict[str, Any]
+    head: Int
+    block_row: Int
+    index: jax.Array
+    outs: tuple[Ref, ...]
+    scratch: Scratch
+
+    def steps(self, arrays: Arrays[Ref]) -> "Loads":
+        """What the pipeline loads."""
+        raise NotImplementedError
+
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """All that it does, as the pipeline's `compute_context`."""
+        raise NotImplementedError
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Int:
         """Its first row."""
         return self.block_row + self.index * self.config.rows
 
-    def mine(self, name: str) -> Any:
-        """Its part of some scratch; if that is a list, of each entry."""
-        return jax.tree.map(lambda ref: ref.at[self.index], self.scratch[name])
+    def mine(self, name: Literal["loaded", "numbers", "d_q"]) -> Ref:
+        """Its part of some scratch."""
+        return self.scratch[name].at[self.index]
 
-    def load(self, *operands: Any, numbers: tuple = ()) -> None:
+    def my_parts(self, name: Literal["operands", "factors"]) -> list[Ref]:
+        """Its part of each of some scratch."""
+        return [ref.at[self.index] for ref in self.scratch[name]]
+
+    def load(self, *operands: Ref, numbers: tuple[Ref, ...] = ()) -> None:
         """Loads its rows of the operands [seq, heads, head_dim], and its numbers."""
         here, loaded = self.here, self.mine("loaded")
-        for operand, ref in zip(operands, self.mine("operands"), strict=True):
+        for operand, ref in zip(operands, self.my_parts("operands"), strict=True):
             plgpu.copy_gmem_to_smem(operand.at[here], ref, loaded)
         for ref in numbers:
             some = ref.at[self.head, :, pl.ds(self.row, self.config.rows)]
@@ -82,17 +149,17 @@ class GradientThread:
         plgpu.barrier_wait(loaded)
 
     @property
-    def here(self) -> tuple[Any, Any]:
+    def here(self) -> tuple[pl.Slice, Int]:
         """Its rows, of an array [seq, heads, head_dim]."""
         return pl.ds(self.row, self.config.rows), self.head
 
     def zeros(self) -> jax.Array:
-        """A result before the first step."""
+        """A result before the first step: float32 [rows, head_dim]."""
         return jnp.zeros((self.config.rows, self.sizes.head_dim), jnp.float32)
 
     def store(self, *results: jax.Array) -> None:
         """Stores the last results, staged in the SMEM of the operands, which no product reads."""
-        staging = self.mine("operands")[: len(results)]
+        staging = self.my_parts("operands")[: len(results)]
         for result, ref in zip(results, staging, strict=True):
             ref[...] = result.astype(ref.dtype)
         plgpu.commit_smem()
@@ -100,53 +167,59 @@ class GradientThread:
             plgpu.copy_smem_to_gmem(ref, out.at[self.here])
         plgpu.wait_smem_to_gmem(0)
 
-    def blocks(self, index_map: Callable, *refs: Any) -> list[Any]:
-        """The specs of the blocks that a step loads from arrays [seq, heads, head_dim]."""
+    def blocks(
+        self, index_map: Callable[..., tuple[Int, Int, int]], *refs: Ref
+    ) -> list[plgpu.BlockSpec]:
+        """The specs of the blocks that a step loads from arrays [seq, heads, head_dim].
+
+        `index_map` gives the block, the head, and 0, for the grid indices of a step.
+        """
         shape = self.config.block, None, self.sizes.head_dim
         return [
             plgpu.BlockSpec(shape, index_map, transforms=tiled(ref.dtype)) for ref in refs
         ]  # fmt: skip
 
-    def products(self, function: Callable, count: int) -> Any:
-        """Calls the function with this many accumulators of scores, which start at zero."""
+    def products(self, function: Callable[..., Tree], count: int) -> Tree:
+        """Calls the function with this many accumulators [rows, block], which start at zero."""
         acc = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)
         return pl.run_scoped(function, *[acc] * count)
 
     def probabilities(self, scores: jax.Array, lse: jax.Array, axis: int) -> jax.Array:
-        """The probabilities of scores, with the log-sum-exps along one of their axes."""
+        """The probabilities of scores. `lse` are the log-sum-exps along this axis of the scores."""
         scale = self.options.scale * LOG2_E
         return jnp.exp2(scores * scale - spread(lse, scores.shape, axis))
 
-    def factor(self, index: int, values: jax.Array) -> Any:
-        """Values in 16 bits, where `wgmma` reads them."""
+    def factor(self, index: int, values: jax.Array) -> jax.Array | Ref:
+        """Values in 16 bits, where `wgmma` reads them: in registers, or in the factor `index`."""
         values = values.astype(self.scratch["operands"][0].dtype)
         if self.options.config.in_place:
             return values
-        staging = self.mine("factors")[index]
+        staging = self.my_parts("factors")[index]
         staging[...] = values
         plgpu.commit_smem()
         return staging
 
     def d_scores(
         self,
-        columns: tuple,
-        masked: Callable,
-        number: Callable,
+        columns: tuple[Ref, Ref],
+        masked: Mask,
+        number: Callable[[int], jax.Array],
         axis: int,
         multiplied: Callable[[], None] = lambda: None,
-    ) -> Any:
+    ) -> jax.Array | Ref:
         """dS of a step, where `wgmma` reads it, from both products of the rows' operands.
 
         Args:
-          columns: the step's operands, which the rows' operands are multiplied by.
+          columns: the step's operands. The first product is the rows' first operand times the
+            step's first operand, transposed; the second product is that of the second operands.
           masked: masks the scores.
           number: gives the log-sum-exps (0) and -delta (1) of the queries.
-          axis: the axis of the scores that is the queries'.
+          axis: the axis of the scores that queries lie along.
           multiplied: called when both products are done.
         """
 
-        def multiply(*accs):
-            for acc, ours, others in zip(accs, self.mine("operands"), columns, strict=True):
+        def multiply(*accs: Accumulator) -> tuple[jax.Array, ...]:
+            for acc, ours, others in zip(accs, self.my_parts("operands"), columns, strict=True):
                 plgpu.wgmma(acc, ours, others.transpose((1, 0)))
             return tuple(acc[...] for acc in accs)
 
@@ -155,24 +228,37 @@ class GradientThread:
         p = self.probabilities(masked(scores), number(0), axis)
         return self.factor(0, p * (d_p + spread(number(1), p.shape, axis)))
 
-    def add(self, results: tuple, function: Callable) -> tuple:
-        """The results after the function has added to their accumulators."""
-        in_place = self.options.config.in_place
-        return accumulate(in_place, results, (), lambda *accs: function(*accs) or ())[0]
+    def add(self, result: jax.Array, a: jax.Array | Ref, b: Ref) -> jax.Array:
+        """The result plus the product of a and b."""
+
+        def multiply(acc: Accumulator) -> tuple[()]:
+            plgpu.wgmma(acc, a, b)
+            return ()
+
+        (result,), _ = bands.accumulate(self.options.config.in_place, (result,), (), multiply)
+        return result
+
+
+class Loads(NamedTuple):
+    """What a pipeline loads: arrays in GMEM, their specs, and the grid of its steps."""
+
+    refs: Sequence[Ref]
+    in_specs: list[plgpu.BlockSpec]
+    grid: tuple[Int, ...]
 
 
 class GradientOfQ(GradientThread):
     """A compute thread of the kernel of dQ."""
 
-    def steps(self, arrays: Arrays) -> tuple:
-        """The operands that steps load, their specs, and the grid of the steps."""
+    def steps(self, arrays: Arrays[Ref]) -> Loads:
+        """Blocks of K and V."""
         kv_head = lax.div(self.head, jnp.int32(self.sizes.group))
         index_map = lambda s: (self.band.first + s, kv_head, 0)
         refs = arrays.k, arrays.v
-        return refs, self.blocks(index_map, *refs), (self.band.steps,)
+        return Loads(refs, self.blocks(index_map, *refs), (self.band.steps,))
 
-    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
-        """All that it does."""
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the keys with its queries' numbers in registers."""
         self.load(arrays.q, arrays.d_out, numbers=(arrays.numbers,))
         layout = plgpu.Layout.WGMMA.reduce(1)
         numbers = tuple(plgpu.load(self.mine("numbers").at[i], layout=layout) for i in (0, 1))
@@ -181,29 +267,29 @@ class GradientOfQ(GradientThread):
 
     def step(
         self,
-        segments: tuple[Any, ...],
-        indices: tuple[Any, ...],
-        k: Any,
-        v: Any,
-        k_out: Any,
-        v_out: Any,
-        carry: tuple[Any, Any],
-    ) -> tuple[Any, Any]:
-        """The body of the pipeline."""
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        k: Ref,
+        v: Ref,
+        k_out: Ref,
+        v_out: Ref,
+        carry: tuple[jax.Array, tuple[jax.Array, jax.Array]],
+    ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+        """The body of the pipeline, with manual consumed barriers."""
         d_q, numbers = carry
         masked = lambda scores: self.band.masked(scores, indices[0], self.row, segments)
         release = lambda: plgpu.barrier_arrive(v_out)
         d_s = self.d_scores((k, v), masked, numbers.__getitem__, 0, release)
-        (d_q,) = self.add((d_q,), lambda acc: plgpu.wgmma(acc, d_s, k))
+        d_q = self.add(d_q, d_s, k)
         plgpu.barrier_arrive(k_out)
         return d_q, numbers
 
 
-class GradientOfKV(GradientThread):
-    """A compute thread of the kernel of dK and dV."""
+class GradientOverQueries(GradientThread):
+    """What the compute threads have in common whose steps go through queries."""
 
-    def steps(self, arrays: Arrays) -> tuple:
-        """The operands that steps load, their specs, and the grid: heads of queries, blocks."""
+    def steps(self, arrays: Arrays[Ref]) -> Loads:
+        """Blocks of Q, dO and their numbers; the grid is the heads of queries, and blocks."""
         head = lambda g: self.head * self.sizes.group + g
         index_map = lambda g, s: (self.band.first + s, head(g), 0)
         refs = arrays.q, arrays.d_out
@@ -211,122 +297,128 @@ class GradientOfKV(GradientThread):
             (None, 2, self.config.block), lambda g, s: (head(g), 0, self.band.first + s)
         )
         specs = [*self.blocks(index_map, *refs), numbers]
-        return (*refs, arrays.numbers), specs, (self.sizes.group, self.band.steps)
+        return Loads((*refs, arrays.numbers), specs, (self.sizes.group, self.band.steps))
 
-    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
-        """All that it does."""
+    def seen(
+        self,
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        q: Ref,
+        function: Callable[[jax.Array], jax.Array],
+    ) -> jax.Array:
+        """The function of a step's masked scores."""
+
+        def multiply(scores: Accumulator) -> jax.Array:
+            self.multiply_queries(scores, q)
+            return scores[...]
+
+        return function(self.masked(self.products(multiply, 1), segments, indices))
+
+    def masked(self, scores: jax.Array, segments: tuple[Ref, ...], indices: Indices) -> jax.Array:
+        """The scores of a step, masked if they must be."""
+        return self.band.masked(scores, indices[1], self.row, segments)
+
+    def number(self, numbers: Ref, index: int) -> jax.Array:
+        """The log-sum-exps (0) of a step's queries, or -delta (1)."""
+        return plgpu.load(numbers.at[index], layout=plgpu.Layout.WGMMA.reduce(0))
+
+    def multiply_queries(self, scores: Accumulator, q: Ref) -> None:
+        """Queues K Q^T of a step."""
+        plgpu.wgmma(scores, self.my_parts("operands")[0], q.transpose((1, 0)))
+
+
+class GradientOfK(GradientOverQueries):
+    """A compute thread of the kernel of dK."""
+
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the queries with its keys' K and V in SMEM."""
+        self.load(arrays.k, arrays.v)
+        self.store(pipeline(self.zeros()) * self.options.scale)
+
+    def step(
+        self,
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        q: Ref,
+        d_out: Ref,
+        numbers: Ref,
+        d_k: jax.Array,
+    ) -> jax.Array:
+        """The body of the pipeline."""
+        masked = lambda scores: self.masked(scores, segments, indices)
+        number = functools.partial(self.number, numbers)
+        return self.add(d_k, self.d_scores((q, d_out), masked, number, 1), q)
+
+
+class GradientOfV(GradientOverQueries):
+    """A compute thread of the kernel of dV."""
+
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the queries with its keys' K in SMEM."""
+        self.load(arrays.k)
+        self.store(pipeline(self.zeros()))
+
+    def step(
+        self,
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        q: Ref,
+        d_out: Ref,
+        numbers: Ref,
+        d_v: jax.Array,
+    ) -> jax.Array:
+        """The body of the pipeline."""
+        made = lambda scores: self.probabilities(scores, self.number(numbers, 0), 1)
+        p = self.factor(0, self.seen(segments, indices, q, made))
+        return self.add(d_v, p, d_out)
+
+
+class GradientOfKV(GradientOverQueries):
+    """A compute thread of the kernel of dK and dV."""
+
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the queries with its keys' K and V in SMEM."""
         self.load(arrays.k, arrays.v)
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
         self.store(d_k * self.options.scale, d_v)
 
     def step(
         self,
-        segments: tuple[Any, ...],
-        indices: tuple[Any, ...],
-        q: Any,
-        d_out: Any,
-        numbers: Any,
-        carry: tuple[Any, Any],
-    ) -> tuple[Any, Any]:
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        q: Ref,
+        d_out: Ref,
+        numbers: Ref,
+        carry: tuple[jax.Array, jax.Array],
+    ) -> tuple[jax.Array, jax.Array]:
         """The body of the pipeline."""
-        _, v = self.mine("operands")
+        _, v = self.my_parts("operands")
         number = functools.partial(self.number, numbers)
         p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
         p_factor = self.factor(0, p)
 
-        def add(d_v, d_p):
+        def multiply_both(d_v: Accumulator, d_p: Accumulator) -> tuple[()]:
             plgpu.wgmma(d_v, p_factor, d_out)
             plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
+            return ()
 
         d_k, d_v = carry
-        d_v, d_p = self.add((d_v, spread(number(1), p.shape, 1)), add)
+        sums = d_v, spread(number(1), p.shape, 1)  # dP starts at -delta
+        (d_v, d_p), _ = bands.accumulate(self.options.config.in_place, sums, (), multiply_both)
         d_s = self.given(indices, p * d_p)
-        (d_k,) = self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))
-        return d_k, d_v
+        return self.add(d_k, d_s, q), d_v
 
-    def seen(
-        self, segments: tuple[Any, ...], indices: tuple[Any, ...], q: Any, function: Callable
-    ) -> jax.Array:
-        """The function of a step's masked scores."""
-
-        def multiply(scores):
-            self.multiply_queries(scores, q)
-            return scores[...]
-
-        return function(self.masked(self.products(multiply, 1), segments, indices))
-
-    def masked(
-        self, scores: jax.Array, segments: tuple[Any, ...], indices: tuple[Any, ...]
-    ) -> jax.Array:
-        """The scores of a step, masked if they must be."""
-        return self.band.masked(scores, indices[1], self.row, segments)
-
-    def number(self, numbers: Any, index: int) -> jax.Array:
-        """The log-sum-exps (0) of a step's queries, or -delta (1)."""
-        return plgpu.load(numbers.at[index], layout=plgpu.Layout.WGMMA.reduce(0))
-
-    def multiply_queries(self, scores: Any, q: Any) -> None:
-        """Queues K Q^T of a step."""
-        plgpu.wgmma(scores, self.mine("operands")[0], q.transpose((1, 0)))
-
-    def given(self, indices: tuple[Any, ...], d_s: jax.Array) -> Any:
+    def given(self, indices: Indices, d_s: jax.Array) -> jax.Array | Ref:
         """dS of a step, where `wgmma` reads it."""
         del indices
         return self.factor(1, d_s)
 
 
-class GradientOfK(GradientOfKV):
-    """A compute thread of the kernel of dK."""
-
-    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
-        """All that it does."""
-        self.load(arrays.k, arrays.v)
-        self.store(pipeline(self.zeros()) * self.options.scale)
-
-    def step(
-        self,
-        segments: tuple[Any, ...],
-        indices: tuple[Any, ...],
-        q: Any,
-        d_out: Any,
-        numbers: Any,
-        d_k: jax.Array,
-    ) -> jax.Array:
-        """The body of the pipeline."""
-        masked = lambda scores: self.masked(scores, segments, indices)
-        number = functools.partial(self.number, numbers)
-        d_s = self.d_scores((q, d_out), masked, number, 1)
-        return self.add((d_k,), lambda acc: plgpu.wgmma(acc, d_s, q))[0]
-
-
-class GradientOfV(GradientOfKV):
-    """A compute thread of the kernel of dV."""
-
-    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
-        """All that it does."""
-        self.load(arrays.k)
-        self.store(pipeline(self.zeros()))
-
-    def step(
-        self,
-        segments: tuple[Any, ...],
-        indices: tuple[Any, ...],
-        q: Any,
-        d_out: Any,
-        numbers: Any,
-        d_v: jax.Array,
-    ) -> jax.Array:
-        """The body of the pipeline."""
-        made = lambda scores: self.probabilities(scores, self.number(numbers, 0), 1)
-        p = self.factor(0, self.seen(segments, indices, q, made))
-        return self.add((d_v,), lambda acc: plgpu.wgmma(acc, p, d_out))[0]
-
-
 class GradientOfAll(GradientOfKV):
     """A compute thread of the kernel of all three."""
 
-    def compute(self, arrays: Arrays, pipeline: Callable) -> None:
-        """All that it does."""
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the queries; afterwards it makes its part of the last step's dQ."""
         self.load(arrays.k, arrays.v)
         if (numbers := self.band.numbers) is not None:
             layout = plgpu.Layout.WGMMA.reduce(0)
@@ -337,7 +429,7 @@ class GradientOfAll(GradientOfKV):
         # No int: where queries are ragged, JAX would refuse a last block that ends beyond them.
         last = self.sizes.group - 1, jnp.int32(self.band.steps - 1)
 
-        def multiply(d_q):
+        def multiply(d_q: Accumulator) -> jax.Array:
             self._multiply_keys(d_q, self._number(last))
             return d_q[...]
 
@@ -348,17 +440,24 @@ class GradientOfAll(GradientOfKV):
         self.store(d_k * self.options.scale, d_v)
 
     def seen(
-        self, segments: tuple[Any, ...], indices: tuple[Any, ...], q: Any, function: Callable
+        self,
+        segments: tuple[Ref, ...],
+        indices: Indices,
+        q: Ref,
+        function: Callable[[jax.Array], jax.Array],
     ) -> jax.Array:
         """The function of a step's masked scores, beside dQ of the previous step."""
         before, where = self._number(indices) - 1, self._before(indices)
 
-        def multiply(scores, d_q):
+        def multiply(scores: Accumulator, d_q: Accumulator) -> tuple[jax.Array, jax.Array]:
             self.multiply_queries(scores, q)
             plgpu.barrier_wait(self.scratch["exchanged"])
             self._multiply_keys(d_q, before)
             loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
-            made = lambda mask: function(mask(loaded))
+
+            def made(mask: Mask) -> jax.Array:
+                return function(mask(loaded))
+
             choose = lambda: self.band.choose(indices[1], self.row, segments, made)
             return self._beside(loaded, choose), d_q[...]
 
@@ -367,7 +466,7 @@ class GradientOfAll(GradientOfKV):
         self._add_to_sums(d_q, where)
         return p
 
-    def _beside(self, scores: jax.Array, function: Callable) -> jax.Array:
+    def _beside(self, scores: jax.Array, function: Callable[[], jax.Array]) -> jax.Array:
         """Calls the function, so that its arithmetic runs beside the product that is queued.
 
         Without a branch that separates them, ptxas would wait for the product first. The other side
@@ -379,17 +478,17 @@ class GradientOfAll(GradientOfKV):
             return function()
         return lax.cond(self.row < self.sizes.keys, function, lambda: scores)
 
-    def given(self, indices: tuple[Any, ...], d_s: jax.Array) -> Any:
+    def given(self, indices: Indices, d_s: jax.Array) -> jax.Array | Ref:
         """dS of a step, where `wgmma` reads it; the other threads get it too."""
         d_s = d_s.astype(self.scratch["d_s"].dtype)
         staging = self._give(self._number(indices), d_s)
         return d_s if self.options.config.in_place else staging
 
-    def _number(self, indices: tuple[Any, ...]) -> Any:
+    def _number(self, indices: tuple[Int, ...]) -> Int:
         """The number of a step, over all heads of queries."""
         return indices[0] * self.band.steps + indices[1]
 
-    def _give(self, number: Any, d_s: jax.Array) -> Any:
+    def _give(self, number: Int, d_s: jax.Array) -> Ref:
         """Gives all threads the dS of a step; returns its slot."""
         staging = self.scratch["d_s"].at[number & 1, self.index]
         staging[...] = d_s
@@ -400,20 +499,23 @@ class GradientOfAll(GradientOfKV):
     # Its part of dQ.
 
     @property
-    def _part(self) -> Any:
-        return plgpu.ACC(self.config.d_q_part(self.sizes.head_dim), jnp.float32)
+    def _part(self) -> plgpu.ACC:
+        """The accumulator of its part of a step's dQ."""
+        return plgpu.ACC(self.config.my_d_q_part(self.sizes.head_dim), jnp.float32)
 
     @property
-    def _share(self) -> tuple[Any, Any]:
+    def _share(self) -> tuple[pl.Slice, pl.Slice]:
         """The queries of a step, and the columns, whose dQ it makes."""
-        mine = lambda size: pl.ds(pl.multiple_of(self.index * size, size), size)
-        whole = self.config.block, self.sizes.head_dim
-        return tuple(
-            pl.ds(0, size) if size == every else mine(size)
-            for size, every in zip(self._part.shape, whole)
-        )
+        queries, columns = self._part.shape
+        return self._slice(queries, self.config.block), self._slice(columns, self.sizes.head_dim)
 
-    def _multiply_keys(self, d_q: Any, number: Any) -> None:
+    def _slice(self, size: int, every: int) -> pl.Slice:
+        """Its part of an axis of `every` elements, if each thread has `size` or all of them."""
+        if size == every:
+            return pl.ds(0, size)
+        return pl.ds(pl.multiple_of(self.index * size, size), size)
+
+    def _multiply_keys(self, d_q: Accumulator, number: Int) -> None:
         """Queues dS K of a step, for the keys of each thread."""
         queries, columns = self._share
         for thread in range(self.config.compute_threads):
@@ -421,13 +523,13 @@ class GradientOfAll(GradientOfKV):
             k = self.scratch["operands"][0].at[thread, :, columns]
             plgpu.wgmma(d_q, d_s.transpose((1, 0)), k)
 
-    def _before(self, indices: tuple[Any, ...]) -> tuple:
+    def _before(self, indices: Indices) -> Indices:
         """The indices of the previous step; for the first step, its own, where zeros are added."""
         (group, step), number = indices, self._number(indices)
         before = jnp.where(step > 0, step - 1, jnp.where(number > 0, self.band.steps - 1, 0))
         return jnp.where((step > 0) | (number == 0), group, group - 1), before
 
-    def _add_to_sums(self, d_q: jax.Array, indices: tuple[Any, ...]) -> None:
+    def _add_to_sums(self, d_q: jax.Array, indices: tuple[Int, ...]) -> None:
         """Starts to add its part of a step's dQ to the sums in GMEM."""
         (group, step), (queries, columns) = indices, self._share
         row = (self.band.first + step) * self.config.block + queries.start
@@ -440,4 +542,5 @@ class GradientOfAll(GradientOfKV):
         plgpu.copy_smem_to_gmem(staging, sums, reduction_op="add")
 
 
+#: The class of each kernel.
 THREADS = {DQ: GradientOfQ, DKV: GradientOfKV, DK: GradientOfK, DV: GradientOfV, ALL: GradientOfAll}

@@ -21,13 +21,17 @@ of B *visits* the places b, b + B, b + 2B, ... and loads for the next place whil
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pipelib.kernels.hopper import H100_SMS
+from pipelib.refs import Int
 
+#: A batch, a head, and a block of its rows: each an int32 scalar.
+Place = tuple[Int, Int, Int]
 #: The most bytes of columns of the heads that are taken together: two thirds of the L2 of an H100
 #: or H200, 50 MB.
 L2_BYTES = 32 * 2**20
@@ -36,23 +40,29 @@ AXES = ("slowest", "slower", "fastest")
 
 
 class Visits(NamedTuple):
-    """The places that a block goes through: `count` (the int 1, or traced), and `place(visit)`."""
+    """The places that a block goes through.
 
-    count: Any
-    place: Callable[[Any], tuple[Any, Any, Any]]
+    Attributes:
+      count: how many there are: the int 1, or a traced number.
+      place: gives the place of a visit, by the visit's number.
+    """
+
+    count: Int  # pyright: ignore[reportIncompatibleMethodOverride]
+    place: Callable[[Int], Place]
 
     @property
     def are_many(self) -> bool:
         """Whether there can be more than one."""
         return not isinstance(self.count, int)
 
-    def grid(self, steps: Any) -> tuple[Any, ...]:
+    def grid(self, steps: Int) -> tuple[Int, ...]:
         """The grid of a pipeline with this many steps in each visit."""
         return (self.count, steps) if self.are_many else (steps,)
 
-    def split(self, indices: tuple) -> tuple[Any, Any]:
+    def split(self, indices: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
         """The visit and the step in it, at an index of that grid."""
-        return indices if self.are_many else (jnp.int32(0), *indices)
+        visit, step = indices if self.are_many else (jnp.int32(0), *indices)
+        return visit, step
 
 
 class Order(NamedTuple):
@@ -74,8 +84,21 @@ class Order(NamedTuple):
     persistent: int | None = None
 
     @classmethod
-    def of(cls, batch: int, heads: int, blocks: int, sides: tuple, bytes_per_head: int) -> "Order":
-        """The order for rows that see the columns of these sides, (behind, ahead): see `band`."""
+    def of(
+        cls,
+        batch: int,
+        heads: int,
+        blocks: int,
+        sides: tuple[int | None, int | None],
+        bytes_per_head: int,
+    ) -> "Order":
+        """The order of blocks that run once each.
+
+        Args:
+          batch, heads, blocks: as the attributes.
+          sides: how many columns a row sees, (behind, ahead): see `band`.
+          bytes_per_head: bytes of the columns of a head.
+        """
         behind, ahead = sides
         together, every = 1, batch * heads
         if sides != (None, None) and every * blocks > H100_SMS:  # else all run at once
@@ -99,8 +122,8 @@ class Order(NamedTuple):
             return self.batch, self.heads, self.blocks
         return self.batch * self.heads // self.together, self.blocks, self.together
 
-    def place(self, slowest: Any, slower: Any, fastest: Any) -> tuple[Any, Any, Any]:
-        """The batch, the head and the block at an index of the grid."""
+    def place(self, slowest: jax.Array, slower: jax.Array, fastest: jax.Array) -> Place:
+        """The place of a block, by its index in the grid."""
         batch, head, block = slowest, slower, fastest
         if self.together > 1:
             block, head = slower, slowest * self.together + fastest
@@ -109,15 +132,20 @@ class Order(NamedTuple):
                 batch, head = lax.div(head, heads), lax.rem(head, heads)
         return batch, head, self.blocks - 1 - block if self.last_is_longest else block
 
-    def visits(self, slowest: Any, slower: Any, fastest: Any) -> Visits:
+    def visits(self, slowest: jax.Array, slower: jax.Array, fastest: jax.Array) -> Visits:
         """The visits of the block at an index of the grid."""
         if self.persistent is None:
             here = self.place(slowest, slower, fastest)
-            return Visits(1, lambda _: here)
+
+            def only_place(visit: Int) -> Place:
+                del visit
+                return here
+
+            return Visits(1, only_place)
         heads, blocks, every = map(jnp.int32, (self.heads, self.blocks, self.persistent))
         count = self.batch * self.heads * self.blocks
 
-        def place(visit):
+        def place(visit: Int) -> Place:
             number = fastest + visit * every
             head = lax.div(number, blocks)
             return lax.div(head, heads), lax.rem(head, heads), lax.rem(number, blocks)

@@ -19,7 +19,7 @@ arrival is waited for.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -27,18 +27,51 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, accumulate, spread
+from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Visits
+from pipelib.refs import Accumulator, Int, Ref, Tree
+from pipelib.ring import Allocations
 
 
 class State(NamedTuple):
-    """A thread's rows: the result so far, maxima, sums, and the last step's probabilities."""
+    """What a step hands to the next, for a thread's `rows` of queries.
 
-    result: Any
-    maximum: Any
-    total: Any
-    p: Any
+    Attributes:
+      result: the result so far, not yet divided by `total`: float32 [rows, head_dim]. `()` if it is
+        elsewhere, in an accumulator.
+      maximum: the largest scaled score of each row so far, times log2 e: float32 [rows].
+      total: the sum of exponentials of each row so far: float32 [rows].
+      p: the last step's probabilities, not yet divided: 16 bits, [rows, block_kv]. `()` if no later
+        step needs them.
+    """
+
+    result: Tree
+    maximum: jax.Array
+    total: jax.Array
+    p: Tree
+
+
+class Scratch(TypedDict):
+    """SMEM and barriers of a block of the forward kernel. The first axis is the compute threads.
+
+    Some configurations lack `next_q`, `p` or `turns`.
+
+    Attributes:
+      q: the queries, through which the result is stored too: [threads, rows, head_dim].
+      lse: the log-sum-exp to be stored: float32 [threads, rows].
+      loaded: a barrier for each thread, at which its queries arrive.
+      next_q: the queries of the next visit, of a persistent kernel.
+      p: probabilities, if `wgmma` reads them from SMEM: [threads, rows, block_kv].
+      turns: a schedule barrier for each thread, if they take turns.
+    """
+
+    q: Ref
+    lse: Ref
+    loaded: Ref
+    next_q: Ref
+    p: Ref
+    turns: Ref
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,15 +89,15 @@ class QueryThread:
       index: which compute thread of the block it is.
     """
 
-    options: Options
+    options: Options[AttentionConfig]
     sizes: Sizes
     band: Band
     visits: Visits
-    arrays: tuple[Any, Any, Any]
-    segments: tuple[Any, ...]
-    scratch: dict[str, Any]
-    allocations: dict[str, Any]
-    index: Any
+    arrays: tuple[Ref, Ref, Ref]
+    segments: tuple[Ref, ...]
+    scratch: Scratch
+    allocations: Allocations
+    index: jax.Array
 
     @property
     def config(self) -> AttentionConfig:
@@ -92,36 +125,44 @@ class QueryThread:
 
     def step(
         self,
-        indices: tuple[Any, ...],
-        k: Any,
-        v: Any,
-        k_in: Any,
-        v_in: Any,
-        k_out: Any,
-        v_out: Any,
+        indices: tuple[jax.Array, ...],
+        k: Ref,
+        v: Ref,
+        k_in: Ref,
+        v_in: Ref,
+        k_out: Ref,
+        v_out: Ref,
         state: State,
     ) -> State:
-        """The body of the pipeline, with manual barriers."""
+        """The body of the pipeline, with manual barriers.
+
+        Args:
+          indices: of the step in the grid of `visits`.
+          k, v: the blocks of K and V, [block_kv, head_dim], in SMEM.
+          k_in, v_in: their produced barriers.
+          k_out, v_out: their consumed barriers.
+          state: that of the step before.
+        """
         raise NotImplementedError
 
     # Its queries and their result.
 
-    def rows(self, visit: Any) -> tuple[Any, Any, Any]:
+    def rows(self, visit: Int) -> tuple[Int, pl.Slice, Int]:
         """Its queries: the batch, which of the sequence, the head."""
         batch, head, block = self.visits.place(visit)
         row = block * self.config.block_q + self.index * self.config.rows
         return batch, pl.ds(row, self.config.rows), head
 
-    def mine(self, name: str) -> Any:
+    def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p"]) -> Ref:
         """Its part of some scratch."""
         return self.scratch[name].at[self.index]
 
-    def load(self, visit: Any, name: str) -> None:
+    def load(self, visit: jax.Array, name: Literal["q", "next_q"]) -> None:
         """Starts to load the queries of a visit into some scratch."""
         rows = self.arrays[0].at[self.rows(visit)]
         plgpu.copy_gmem_to_smem(rows, self.mine(name), self.mine("loaded"))
 
-    def load_next(self, visit: Any) -> None:
+    def load_next(self, visit: jax.Array) -> None:
         """Loads the queries of a visit that is to come, if there is one."""
         if self.visits.are_many:
             pl.when(visit < self.visits.count)(lambda: self.load(visit, "next_q"))
@@ -132,19 +173,20 @@ class QueryThread:
         self.mine("q")[...] = self.mine("next_q")[...]
         plgpu.commit_smem()
 
-    def load_behind_store(self, visit: Any) -> None:
+    def load_behind_store(self, visit: jax.Array) -> None:
         """Loads the queries after the next ones, to where the result of `visit` is stored from."""
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         self.load_next(visit + 2)
 
     def start(self) -> State:
         """The state before any key."""
-        rows, full = self.config.rows, lambda x, *shape: jnp.full(shape, x, jnp.float32)
+        rows = self.config.rows
         p = jnp.zeros((rows, self.config.block_kv), self.scratch["q"].dtype)
-        result, maximum = full(0.0, rows, self.sizes.head_dim), full(-jnp.inf, rows)
-        return State(result, maximum, full(0.0, rows), p)
+        result = jnp.full((rows, self.sizes.head_dim), 0.0, jnp.float32)
+        maximum = jnp.full((rows,), -jnp.inf, jnp.float32)
+        return State(result, maximum, jnp.full((rows,), 0.0, jnp.float32), p)
 
-    def store(self, state: State, visit: Any) -> None:
+    def store(self, state: State, visit: Int) -> None:
         """Starts to store the result of a visit."""
         (_, out, lse), here = self.arrays, self.rows(visit)
         staging = self.mine("next_q" if self.visits.are_many else "q")  # no product reads it
@@ -174,18 +216,18 @@ class QueryThread:
 
     # The parts of a step.
 
-    def scores_type(self) -> Any:
+    def scores_type(self) -> plgpu.ACC:
         """The accumulator of a step's scores."""
         return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
 
-    def multiply_keys(self, acc: Any, k: Any) -> None:
+    def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
         plgpu.wgmma(acc, self.mine("q"), k.transpose((1, 0)))
 
-    def scores(self, k: Any, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
+    def scores(self, k: Ref, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
         """Q K^T of a step. The turn passes when it is queued; then comes `meanwhile`."""
 
-        def multiply(acc: Any) -> jax.Array:
+        def multiply(acc: Accumulator) -> jax.Array:
             self.multiply_keys(acc, k)
             self.pass_turn()
             meanwhile()
@@ -193,11 +235,11 @@ class QueryThread:
 
         return pl.run_scoped(multiply, self.scores_type())
 
-    def masked(self, scores: jax.Array, step: Any) -> jax.Array:
+    def masked(self, scores: jax.Array, step: Int) -> jax.Array:
         """The scores of a step, masked if they must be."""
         return self.band.masked(scores, step, *self.seen_from())
 
-    def seen_from(self) -> tuple[Any, tuple[Any, ...]]:
+    def seen_from(self) -> tuple[Int, tuple[Ref, ...]]:
         """What a mask depends on: the first of its queries, and segments."""
         batch, rows, _ = self.rows(jnp.int32(0))
         return rows.start, tuple(ids.at[batch] for ids in self.segments)
@@ -217,7 +259,7 @@ class QueryThread:
         total = state.total * shrink + p.sum(axis=1)
         return State(result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
 
-    def operand(self, p: jax.Array) -> Any:
+    def operand(self, p: jax.Array) -> jax.Array | Ref:
         """The probabilities, where `wgmma` reads them."""
         if not self.config.through_smem:
             return p
@@ -227,9 +269,12 @@ class QueryThread:
         return staging
 
     def accumulate(
-        self, result: jax.Array, like: tuple[Any, ...], multiply: Callable[[Any], Any]
-    ) -> tuple[jax.Array, tuple[Any, ...]]:
-        """The result plus what `multiply(accumulator)` adds, and what it returns (as `like`)."""
+        self, result: jax.Array, like: Arrays, multiply: Callable[[Accumulator], Arrays]
+    ) -> tuple[jax.Array, Arrays]:
+        """The result after `multiply` has added to it, and the arrays that `multiply` returned.
+
+        `like` are arrays of the shapes and dtypes of these.
+        """
         (result,), values = accumulate(self.config.in_place, (result,), like, multiply)
         return result, values
 

@@ -24,7 +24,7 @@ fences these registers, and ptxas waits there for products that began before (it
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.queries import QueryThread, State, scaled
+from pipelib.refs import Accumulator, Ref, Tree
 
 
 class Plain(QueryThread):
@@ -44,13 +46,13 @@ class Plain(QueryThread):
 
     def step(
         self,
-        indices: tuple[Any, ...],
-        k: Any,
-        v: Any,
-        k_in: Any,
-        v_in: Any,
-        k_out: Any,
-        v_out: Any,
+        indices: tuple[jax.Array, ...],
+        k: Ref,
+        v: Ref,
+        k_in: Ref,
+        v_in: Ref,
+        k_out: Ref,
+        v_out: Ref,
         state: State,
     ) -> State:
         """Scores, softmax, result."""
@@ -61,7 +63,12 @@ class Plain(QueryThread):
         state, _ = self.softmax(self.masked(scores, step), state)
         p = self.operand(state.p)
         plgpu.barrier_wait(v_in)
-        result, _ = self.accumulate(state.result, (), lambda acc: plgpu.wgmma(acc, p, v) or ())
+
+        def multiply(acc: Accumulator) -> tuple[()]:
+            plgpu.wgmma(acc, p, v)
+            return ()
+
+        result, _ = self.accumulate(state.result, (), multiply)
         plgpu.barrier_arrive(v_out)
         return state._replace(result=result, p=())
 
@@ -69,18 +76,22 @@ class Plain(QueryThread):
 class Now(NamedTuple):
     """What a step ahead works on: the probabilities and V of its own step, and K of the next.
 
-    `number` is the number of the next step over all visits; `v_out` and `k_out` are the consumed
-    barriers.
+    Attributes:
+      visit, step: its own step.
+      number: the number of the next step, over all visits.
+      p: the probabilities of its own step.
+      v, v_out: V of its own step, and the consumed barrier.
+      k, k_out: K of the next step, and the consumed barrier.
     """
 
-    visit: Any
-    step: Any
-    number: Any
-    p: Any
-    v: Any
-    v_out: Any
-    k: Any
-    k_out: Any
+    visit: jax.Array
+    step: jax.Array
+    number: jax.Array
+    p: Tree
+    v: Ref
+    v_out: Ref
+    k: Ref
+    k_out: Ref
 
 
 class Ahead(QueryThread):
@@ -98,13 +109,13 @@ class Ahead(QueryThread):
 
     def step(
         self,
-        indices: tuple[Any, ...],
-        k: Any,
-        v: Any,
-        k_in: Any,
-        v_in: Any,
-        k_out: Any,
-        v_out: Any,
+        indices: tuple[jax.Array, ...],
+        k: Ref,
+        v: Ref,
+        k_in: Ref,
+        v_in: Ref,
+        k_out: Ref,
+        v_out: Ref,
         state: State,
     ) -> State:
         """P V of this step, and the probabilities of the next, of this visit or of the next one."""
@@ -139,7 +150,7 @@ class Ahead(QueryThread):
         """The last step of all: P V, and nothing after it."""
         p = self.begin(now)
 
-        def multiply(result: Any) -> tuple[()]:
+        def multiply(result: Accumulator) -> tuple[()]:
             plgpu.wgmma(result, p, now.v)
             self.pass_turn()
             return ()
@@ -148,20 +159,20 @@ class Ahead(QueryThread):
         plgpu.barrier_arrive(now.v_out)
         return state._replace(result=result)
 
-    def begin(self, now: Now) -> Any:
+    def begin(self, now: Now) -> jax.Array | Ref:
         """Takes the turn; returns the probabilities, where `wgmma` reads them."""
         p = self.operand(now.p)
         self.take_turn()
         return p
 
-    def slot(self, of: str, number: Any) -> tuple[Any, Any, Any]:
-        """K ("k") or V ("v") of a step, in its ring; the produced and consumed barriers."""
+    def slot(self, of: Literal["k", "v"], number: jax.Array) -> tuple[Ref, Ref, Ref]:
+        """K or V of a step, by its number over all visits; its produced and consumed barriers."""
         rings = (self.allocations[name] for name in ("smem", "produced", "consumed"))
         smem, produced, consumed = (ring["kv".index(of)] for ring in rings)
         slot = lax.rem(number, jnp.int32(smem.shape[0]))
         return smem.at[slot], produced.at[slot], consumed.at[slot]
 
-    def wait_for_inputs(self, number: Any) -> None:
+    def wait_for_inputs(self, number: jax.Array) -> None:
         """Waits for what a step multiplies: its V, and K of the next step, if there is one.
 
         Called while the products of the previous step run, so that the wait takes no time.
@@ -169,7 +180,7 @@ class Ahead(QueryThread):
         plgpu.barrier_wait(self.slot("v", number)[1])
 
         @pl.when(number + 1 < self.band.steps * self.visits.count)
-        def wait_for_keys():
+        def wait_for_keys() -> None:
             plgpu.barrier_wait(self.slot("k", number + 1)[1])
 
 
@@ -194,8 +205,8 @@ class Pingpong(Ahead):
         """The state with P V added, and the next scores."""
         p = self.begin(now)
 
-        def multiply_both(result: Any) -> tuple[jax.Array]:
-            def multiply(scores: Any) -> jax.Array:
+        def multiply_both(result: Accumulator) -> tuple[jax.Array]:
+            def multiply(scores: Accumulator) -> jax.Array:
                 plgpu.wgmma(result, p, now.v)
                 self.multiply_keys(scores, now.k)
                 self.pass_turn()
@@ -220,7 +231,7 @@ class Overlap(Ahead):
     def same_visit(self, now: Now, state: State) -> State:
         """The next softmax beside P V; then the result gets the factor of this softmax."""
 
-        def one_step(mask: Callable[[jax.Array], jax.Array], state: State) -> State:
+        def one_step(mask: Mask, state: State) -> State:
             result, ahead, shrink = self.products(now, mask, lambda: state, state)
             return ahead._replace(result=scaled(result, shrink))
 
@@ -229,7 +240,7 @@ class Overlap(Ahead):
     def next_visit(self, now: Now, state: State) -> State:
         """The softmax of the next queries beside P V of the last ones; then the store."""
 
-        def one_step(mask: Callable[[jax.Array], jax.Array], state: State) -> State:
+        def one_step(mask: Mask, state: State) -> State:
             result, ahead, _ = self.products(now, mask, self.start, state)
             self.store(state._replace(result=result), now.visit)
             self.load_behind_store(now.visit)
@@ -242,19 +253,26 @@ class Overlap(Ahead):
     def products(
         self,
         now: Now,
-        mask: Callable[[jax.Array], jax.Array],
+        mask: Mask,
         before: Callable[[], State],
         state: State,
     ) -> tuple[jax.Array, State, jax.Array]:
-        """The result with P V added; the state after the next scores; the factor of their softmax.
+        """Both products, and the softmax of the next scores.
 
-        `before` is the state that these scores are added to. The state that is returned has no
-        result.
+        Args:
+          now: the step.
+          mask: the mask of the next scores.
+          before: makes the state that the next scores are added to.
+          state: the state of this step, whose result P V is added to.
+
+        Returns:
+          The result with P V added; the state after the next scores, without a result; the factor
+          of the next softmax for results from before it.
         """
         p = self.begin(now)
 
-        def multiply_both(result: Any) -> tuple[Any, ...]:
-            def multiply(scores: Any) -> jax.Array:
+        def multiply_both(result: Accumulator) -> Arrays:
+            def multiply(scores: Accumulator) -> jax.Array:
                 self.multiply_keys(scores, now.k)
                 plgpu.wgmma(result, p, now.v)
                 self.pass_turn()

@@ -23,6 +23,14 @@ from nbformat import NotebookNode
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BOOK = ROOT / "book"
 CELL_SECONDS = 300
+#: The environment of a chapter without a GPU. What XLA compiles is kept for the other chapters, and
+#: for the next time. (A process that reads what another is just writing compiles it itself.)
+ON_CPU = {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".jax-cache"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
 
 
 class ChapterError(Exception):

@@ -49,10 +49,9 @@ from nbformat import NotebookNode
 
 from pipelib.bench import provenance
 from tools import rehearsal
-from tools.execution import BOOK, ChapterError, code_cells, environment, execute
+from tools.execution import BOOK, ON_CPU, ChapterError, code_cells, environment, execute
 
 RECORD = "pipelib_record"
-ON_CPU = {"JAX_PLATFORMS": "cpu"}
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
 METADATA = {

@@ -20,7 +20,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from tools.execution import ChapterError, code_cells, run
+from tools.execution import ON_CPU, ChapterError, code_cells, run
 from tools.stand_ins import KERNELS
 
 #: What differs between two runs of the same code.
@@ -58,9 +58,8 @@ def rehearse(
     """
     begin = f"from tools import stand_ins; stand_ins.begin{gpu, compute_capability, take}"
     notebook.cells.insert(0, nbformat.v4.new_code_cell(begin))
-    env = dict(JAX_PLATFORMS="cpu")
     try:
-        run(notebook, env, allow_errors=True)
+        run(notebook, ON_CPU, allow_errors=True)
     finally:
         first = notebook.cells.pop(0)
     for output in first.outputs:

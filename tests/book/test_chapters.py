@@ -26,7 +26,7 @@ def test_there_are_chapters():
 def test_chapter_runs_in_the_interpreter(md):
     notebook = notebooks.read_source(md)
     try:
-        notebooks.execute(notebook, md.name, JAX_PLATFORMS="cpu")
+        execution.execute(notebook, md.name, **execution.ON_CPU)
     except notebooks.ChapterError as error:
         pytest.fail(str(error), pytrace=False)
     # JAX 0.11.2 prints a race that it detects, and goes on.

@@ -1,6 +1,7 @@
 """`tools.notebooks`: pairs, digests, execution, on small made-up chapters."""
 
 import copy
+import functools
 import re
 import types
 
@@ -42,10 +43,15 @@ def fake_rehearsal(notebook, kept, take=0):
     return scenes
 
 
+#: Asking takes a process that imports JAX: the answer is always the same here.
+the_machine = functools.cache(notebooks.recording_machine)
+
+
 @pytest.fixture
 def md(tmp_path, monkeypatch):
     """A chapter's .md, its .ipynb in step, with outputs and a record; rehearsals are made up."""
     monkeypatch.setattr(notebooks, "rehearse", fake_rehearsal)
+    monkeypatch.setattr(notebooks, "recording_machine", the_machine)
     path = tmp_path / "01_made_up.md"
     path.write_text(CHAPTER)
     give_record(path)

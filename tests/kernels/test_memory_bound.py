@@ -83,6 +83,7 @@ def test_two_passes(kernel, length, padded):
     check(kernel, normal(3, length) * jnp.linspace(1.0, 9.0, length))  # the maximum moves
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("weight_dtype", "length"), [("float16", 384), ("bfloat16", 200), ("float32", 163 * 128)]
 )
@@ -115,6 +116,7 @@ def test_eps():
     np.testing.assert_allclose(out, 0.5, 1e-6)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("length", [200, 163 * 128])
 def test_softmax_of_extremes(length):
     """Large, all equal, some -inf (a whole chunk of them first), one that is not; then NaN."""
@@ -167,6 +169,7 @@ def test_gradients():
 
 
 # Left to plain JAX: no multiple of 16 bytes; 8 times a prime; pieces that would be 16 bytes; none.
+@pytest.mark.one_jax
 @pytest.mark.parametrize("shape", [(3, 129), (3, 8 * 1021), (3, 8), (0, 256), (3, 0)])
 def test_fallback(shape):
     x = normal(*shape, dtype="bfloat16")

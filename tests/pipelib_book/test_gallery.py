@@ -64,6 +64,7 @@ def test_the_checker_finds_nothing_once_it_is_mended(hazard):
     assert report.ok, str(report)
 
 
+@pytest.mark.one_jax
 @EVERY
 def test_the_mended_kernel_is_right(hazard):
     args = hazard.arguments(np.random.default_rng(1), 1)

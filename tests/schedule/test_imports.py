@@ -6,6 +6,8 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.one_jax
+
 PACKAGE = pathlib.Path(__file__).parents[2] / "pipelib" / "schedule"
 NAME = "pipelib.schedule"
 VALUES = {"program", "report", "timeline", "machine", "frozen"}

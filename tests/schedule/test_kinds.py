@@ -24,6 +24,8 @@ from pipelib.schedule.simulating import operations
 from pipelib.schedule.timeline import ENGINES, Source, Span, SpanKind, Timeline
 from tests.schedule import build
 
+pytestmark = pytest.mark.one_jax
+
 
 def test_a_kind_that_does_not_exist_is_refused_where_it_is_written():
     told = (

@@ -17,6 +17,8 @@ from pipelib.schedule.machine import FIELDS, H100, H200, Machine
 from pipelib.schedule.simulating.simulate import simulate
 from tests.schedule.toy import TOY
 
+pytestmark = pytest.mark.one_jax
+
 ROOT = pathlib.Path(__file__).parents[2]
 RECORD = json.loads((ROOT / "benchmarks/results/nvidia-h200/machine.json").read_text())
 

@@ -4,6 +4,8 @@ import pytest
 
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
 
+pytestmark = pytest.mark.one_jax
+
 HALF = Region(0, ((64, 128),))
 SLOT = Region(1, ((1, 2), (0, 64)))
 PROGRAM = Program(

@@ -13,6 +13,8 @@ from pipelib.schedule.timeline import Span, Steady, Timeline
 from tests.schedule.timelines import ring as drawn_ring
 from tests.schedule.toy import TOY, ring
 
+pytestmark = pytest.mark.one_jax
+
 GAPS = st.lists(st.integers(20, 3000), min_size=1, max_size=6)
 FEW = st.lists(st.integers(20, 3000), max_size=2)
 

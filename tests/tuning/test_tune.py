@@ -22,6 +22,8 @@ from pipelib.tuning.record import table, write_search
 from pipelib.tuning.rows import Found, Row
 from pipelib.tuning.search import search, short, tune_with
 
+pytestmark = pytest.mark.one_jax
+
 SQUARE = Problem(4096, 4096, 4096)
 FACTS = dict(
     command="a test", seed=0, distribution="none",

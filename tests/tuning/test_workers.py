@@ -9,6 +9,8 @@ import pytest
 
 from pipelib.tuning.workers import Failed, Workers
 
+pytestmark = pytest.mark.one_jax
+
 CPU = dict(JAX_PLATFORMS="cpu")
 
 

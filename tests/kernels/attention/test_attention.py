@@ -63,6 +63,7 @@ def test_result(case, schedule):
     check_close(found, exact(*arrays, **options), HALF)
 
 
+@pytest.mark.one_jax
 def test_more_steps_than_slots_in_bfloat16():
     arrays, config = operands(64, 384, dtype=BRAIN, batch=2), small("overlap", slots=3)
     with interpreted():
@@ -70,6 +71,7 @@ def test_more_steps_than_slots_in_bfloat16():
     check_close(found, exact(*arrays, scale=0.3), BRAIN)
 
 
+@pytest.mark.one_jax
 def test_large_scores():
     """exp of the scores themselves would be infinite, and exp of less all of them 0."""
     q, k, v = operands(64, 128)
@@ -84,6 +86,7 @@ def on_two_sms(monkeypatch):
     monkeypatch.setattr(forward, "num_sms", lambda: 2)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
 @pytest.mark.parametrize(
     "shape", [(320, 200, 2, 1), (192, 64, 2, 2)], ids=["ragged", "a step in each visit"]
@@ -97,6 +100,7 @@ def test_persistent(shape, schedule, monkeypatch):
     check_close(found, exact(*arrays), HALF)
 
 
+@pytest.mark.one_jax
 def test_persistent_under_vmap(monkeypatch):
     """Each element of the axis has blocks of its own."""
     on_two_sms(monkeypatch)
@@ -127,6 +131,7 @@ def test_default_configuration_is_one_that_the_interpreter_runs():
 # Plain JAX: the reference, which the kernel is not needed for, and gradients.
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("case", CASES)
 def test_reference(case):
     shape, options = CASES[case]
@@ -135,6 +140,7 @@ def test_reference(case):
     check_close(found, exact(*arrays, **options), HALF)
 
 
+@pytest.mark.one_jax
 def test_reference_in_chunks():
     arrays = operands(2 * CHUNK + 3, 37, 2, 1, 24)
     found = attention_reference(*arrays, causal=True, return_residuals=True)

@@ -95,6 +95,7 @@ def test_three_kernels():
         check(operands(40, 72, 2, 1, 256), config=small("plain"), causal=True)
 
 
+@pytest.mark.one_jax
 def test_two_threads_and_more_steps_than_slots():
     config = dataclasses.replace(
         small("overlap"), dq=GradientConfig(), dkv=GradientConfig(compute_threads=2)
@@ -135,6 +136,7 @@ def reads_and_writes(monkeypatch):
     monkeypatch.setattr(plgpu, "copy_smem_to_gmem", add)
 
 
+@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_gradients_by_one_kernel(case):
@@ -144,6 +146,7 @@ def test_gradients_by_one_kernel(case):
         check(operands(*shape, head_dim), config=config, **options)
 
 
+@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 def test_keys_beyond_the_end_are_masked():
     """All scores are so low that a 0, which is that of no key, has an infinite exponential."""
@@ -155,6 +158,7 @@ def test_keys_beyond_the_end_are_masked():
     assert all(np.isfinite(np.asarray(one)).all() for one in found)
 
 
+@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 def test_one_kernel_under_vmap():
     """Each element of the axis has sums of its own."""

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pipelib.kernels.attention.order import AXES, L2_BYTES, Order
 from pipelib.kernels.hopper import H100_SMS
 
+pytestmark = pytest.mark.one_jax
+
 #: JAX compiles at first.
 patient = settings(deadline=None)
 #: How many columns a row sees before its own and after it.

@@ -139,6 +139,7 @@ def finished(acc, operands):
     return np.maximum(acc * scale + bias, 0.0) * number + residual
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("config", [SHARED, ALONE], ids=["ring", "specialized"])
 def test_operands(config):
     """Each tile, and each part of it, gets its own of all of them; also at the edges.
@@ -218,6 +219,7 @@ def test_gradients_of_the_kernel():
         check_gradients(64, 64, 128, False, True, ONE)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_gradients_in_every_order(transpose_a, transpose_b):
@@ -326,6 +328,7 @@ def test_check_finds_nothing(config, transposed):
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("idea", IDEAS, ids=lambda idea: idea.name)
 def test_ideas_of_the_ladder(idea):
     """Each fits, is sound, and lowers at the size at which it is measured."""

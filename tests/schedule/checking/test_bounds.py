@@ -18,6 +18,8 @@ from pipelib.schedule.program import Buffer, Op, Program, Region
 from tests.schedule import kernels
 from tests.schedule.kernels import like
 
+pytestmark = pytest.mark.one_jax
+
 X = like(64, 256)
 
 

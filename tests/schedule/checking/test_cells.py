@@ -12,6 +12,8 @@ from pipelib.schedule.checking.cells import Cells
 from pipelib.schedule.program import Buffer, Op, Program, Region
 from tests.schedule.checking.test_bounds import elements
 
+pytestmark = pytest.mark.one_jax
+
 INTERVALS = st.tuples(st.integers(-2, 9), st.integers(1, 9)).map(lambda x: (x[0], x[0] + x[1]))
 BOXES = st.lists(st.tuples(INTERVALS, INTERVALS, st.booleans()), min_size=1, max_size=12)
 

@@ -17,12 +17,15 @@ not point at all that the explorer saw.
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelib.schedule import check
 from tests.schedule import strategies
 from tests.schedule.checking.explorer import explore
+
+pytestmark = pytest.mark.one_jax
 
 BARRIERS = {"deadlock", "barrier-misuse"}
 KINDS = BARRIERS | {"race", "missing-commit", "uninitialized-read", "lost-store"}

@@ -8,6 +8,8 @@ from pipelib.schedule.program import Barrier, Program
 from tests.schedule.checking.explorer import Bad, TooLarge, explore
 from tests.schedule.strategies import Writer, ring, with_thread
 
+pytestmark = pytest.mark.one_jax
+
 
 def made(threads=1, **arrivals):
     """A writer with two inputs' rows in x, two slots in s, an output o, and barriers so named."""

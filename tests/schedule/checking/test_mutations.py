@@ -25,6 +25,8 @@ from tests.schedule.checking.explorer import TooLarge, explore
 from tests.schedule.checking.mutations import mutants
 from tests.schedule.strategies import with_thread
 
+pytestmark = pytest.mark.one_jax
+
 # The most states of a mutant that are visited: JAX's kernels have more than can be in a second.
 LIMITS = {
     "contract/static_grid-grid=(4,)-plain": 3000,

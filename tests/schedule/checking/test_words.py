@@ -12,6 +12,8 @@ from pipelib.schedule.program import Region
 from pipelib.schedule.report import Finding, FindingKind
 from tests.schedule import build
 
+pytestmark = pytest.mark.one_jax
+
 CHECKING = pathlib.Path(words.__file__).parent
 DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "leftover", "memory", "order",
              "resources")  # fmt: skip

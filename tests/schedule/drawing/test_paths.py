@@ -6,6 +6,8 @@ import pytest
 
 from pipelib.schedule.drawing.paths import relative_paths
 
+pytestmark = pytest.mark.one_jax
+
 ROOT = pathlib.Path(__file__).parents[3]
 
 

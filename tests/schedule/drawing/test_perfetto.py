@@ -4,8 +4,12 @@ import collections
 import itertools
 import json
 
+import pytest
+
 from pipelib.schedule.timeline import Span
 from tests.schedule.timelines import ring
+
+pytestmark = pytest.mark.one_jax
 
 
 def written(timeline, tmp_path):

@@ -11,6 +11,8 @@ from pipelib.schedule.drawing.picture import EDGE, LOOKS, picture
 from pipelib.schedule.timeline import Span
 from tests.schedule.timelines import ring
 
+pytestmark = pytest.mark.one_jax
+
 # The pages that figures stand on: the book's light and dark (sphinx-book-theme), JupyterLab's
 # dark, and that of other themes made like the book's (pydata-sphinx-theme).
 PAGES = ("#FFFFFF", "#121212", "#111111", "#14181E")

@@ -16,6 +16,8 @@ from pipelib.schedule.timeline import Span
 from tests.players import packed
 from tests.schedule.timelines import LANES, ring
 
+pytestmark = pytest.mark.one_jax
+
 HOSTILE = """</script><script>alert("x")</script><!--data--><b onclick='y'>&amp;"""
 
 

@@ -19,6 +19,8 @@ from matplotlib.text import Text  # noqa: E402
 from pipelib.schedule.drawing.picture import LOOKS, picture  # noqa: E402
 from pipelib.schedule.drawing.plot import plot  # noqa: E402
 
+pytestmark = pytest.mark.one_jax
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -16,6 +16,8 @@ from tests.schedule import kernels, toy
 from tests.schedule.kernels import like
 from tests.schedule.toy import TOY, arrive, compute, load, op, product, program, ring, wait
 
+pytestmark = pytest.mark.one_jax
+
 
 def times(timeline, kind=None):
     """(lane, kind, start, stop) of each span."""

@@ -163,7 +163,7 @@ def test_docstrings_comments_and_private_names_make_no_chapter_stale(copy):
 def test_another_kernel_makes_its_cell_stale(copy):
     path = copy / "pipelib" / "ring.py"
     before = path.read_text("utf-8")
-    edit(path, "min(slots, math.prod(grid))", "min(slots, math.prod(grid)) + 1")
+    edit(path, "min(slots, count)", "min(slots, count) + 1")
     found = tool(copy, "check", status=1)
     path.write_text(before, "utf-8")
     assert found.count("\n") == 1

@@ -31,7 +31,7 @@ class Run:
         self.operations = Operations(program, machine, l2_hits, self.events, self.recorder)
 
     def timeline(self) -> Timeline:
-        """Runs all threads until none can go on; what happened."""
+        """Runs all threads until no thread can go on; returns what happened."""
         self.events.run(self.operations.handlers)
         stuck = [self.events.threads[number] for number in sorted(self.events.waiting)]
         cycles = max([self.recorder.cycles(), *(thread.since for thread in stuck)])

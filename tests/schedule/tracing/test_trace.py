@@ -356,6 +356,9 @@ def test_what_is_not_for_one_cluster_of_hopper_is_refused():
     def tensor_memory(x, o, tmem):
         pass
 
+    def in_registers(x, o, regs):
+        pass
+
     def earlier(x, o, smem):
         plgpu.copy_gmem_to_smem(x.at[0:8], smem)
 
@@ -376,6 +379,9 @@ def test_what_is_not_for_one_cluster_of_hopper_is_refused():
         " program is that of one cluster of one device: trace a kernel that needs no others.",
         refused(tensor_memory, scratch_types=[tmem]): "'tmem' is in TMEM, the memory of Blackwell's"
         " tensor core, which a Hopper GPU lacks: only kernels for Hopper are traced.",
+        refused(in_registers, scratch_types=[plgpu.REGS((8, 64), jnp.float32)]): "'regs' is .*, in"
+        " memory that no kernel of Mosaic GPU allocates, so no op on it could be checked: allocate"
+        " it in SMEM, GMEM or as an accumulator.",
         refused(earlier, scratch_types=[smem]): line
         + "the primitive 'copy_gmem_to_smem' is for copies without a barrier, as only GPUs before"
         " Hopper make them, which are not traced: give the copy a barrier and wait for that.",

@@ -215,7 +215,7 @@ def space(problem: Problem) -> list[AttentionConfig]:
     return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
 
 
-class OnGpu(Measurer[Problem]):
+class OnGpu(Measurer[Problem, AttentionConfig]):
     """What a search asks for times: a burst of each configuration, by worker processes."""
 
     def _task(self, config: AttentionConfig) -> Task:

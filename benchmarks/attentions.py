@@ -21,14 +21,14 @@ import functools
 import itertools
 import statistics
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.mosaic.gpu import profiler
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
+from pipelib.bench.cupti import kernel_times
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config
 
@@ -194,12 +194,9 @@ class InJax(Measured):
         return [np.asarray(x) for x in results]
 
     def burst(self, launches: int) -> dict[str, Any]:
-        """By CUPTI; 2 launches or more, of which its wrapper makes lists."""
-        cupti = profiler.Cupti(finalize=False)
+        """By CUPTI."""
         # It would trace any function but a compiled one, and time what is left of it.
-        measure = cupti.measure(self._run, aggregate=False, iterations=launches)
-        _, found = measure(*self._arguments)
-        runs = cast(list[list[tuple[str, float]]], found)  # JAX does not say so
+        runs = kernel_times(self._run, *self._arguments, calls=launches)
         kernels = collections.defaultdict(list)
         for name, ms in (kernel for run in runs for kernel in run):
             kernels[name].append(1e3 * ms)

@@ -21,16 +21,16 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.mosaic.gpu import profiler
 
 import pipelib
 from benchmarks import kernels, noting, probes
 from pipelib.bench import timing
+from pipelib.bench.cupti import kernel_times
 from pipelib.bench.profiling import write_profile
 from pipelib.bench.provenance import provenance
 from pipelib.schedule.machine import Machine
@@ -82,8 +82,8 @@ def run_case(case: kernels.Case, kernel: Callable[..., Any]) -> dict[str, Any]:
         if launch:  # the first one warms up
             for name, value in _blocks(stamps).items():
                 columns.setdefault(name, []).append(value)
-    _, found = profiler.Cupti(finalize=False).measure(kernel, iterations=LAUNCHES)(*args)
-    milliseconds = cast(list[float], found)  # JAX does not say so
+    calls = kernel_times(kernel, *args, calls=LAUNCHES)
+    milliseconds = [sum(each.ms for each in call) for call in calls]
     return dict(columns, microseconds=[1e3 * ms for ms in milliseconds])
 
 

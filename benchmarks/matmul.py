@@ -53,7 +53,7 @@ from pipelib.tuning.products import Problem, prepare, tolerance
 from pipelib.tuning.record import run_facts, write_lines, write_search
 from pipelib.tuning.rows import Found
 from pipelib.tuning.search import progress, search, tune_with
-from pipelib.tuning.workers import Failed, Run, Workers
+from pipelib.tuning.workers import Failed, Held, Run, Workers
 from pipelib_book.measured import ladder
 
 OTHERS = "others"
@@ -88,7 +88,7 @@ class Group[P: Work]:
         self._pools = pools
         task = functools.partial
         self._tasks = {name: task(self.prepare, made, problem) for name, made in contenders.items()}
-        self._held: dict[str, Run] = {}
+        self._held: dict[str, Held] = {}
 
     def measure(self, plan: Plan[Any, Any], sustained_s: float) -> None:
         """All of it; one pool compiles after the other, since XLA times kernels meanwhile."""

@@ -1,21 +1,22 @@
 """Digests of what JAX compiles: equal digests mean that the GPU runs the same kernels.
 
-The model. A jaxpr is written out as a tree of plain text, and the text is hashed. The text has each
-primitive, its parameters, the types of its operands and results, and the values of constants; a
-kernel's parameters hold its grid, its threads, its scratch memory and its compiler's options, so
-that the launch is part of the digest. Variables are numbered in order of appearance.
+The model. A jaxpr is written out as lines of plain text, and the text is hashed. These count:
 
-Left out, since the machine code does not depend on it: the names of functions, the lines of the
-source, comments and docstrings. A function that JAX carries along only for a transformation
-(`vmap`, a derivative) counts as nothing: what it adds is seen where it is called.
+- each primitive, its parameters, and the types of its operands and results. A kernel's parameters
+  hold its grid, its threads, its scratch memory and its compiler's options, so the launch counts;
+- the values of constants;
+- which operand is which. Variables are numbered in the order in which they appear, so their names
+  do not count;
+- the source of device code that JAX does not look into (`plgpu.inline_mgpu`): the outermost
+  definition, in its file, that holds the code, and the values that the code closes over;
+- names of `jax.named_scope`, in kernels that are profiled: the profiler compiles them.
 
-Device code that JAX does not look into (`plgpu.inline_mgpu`) counts by its source: the outermost
-definition of its file that holds it, and the values that it closes over.
+The machine code does not depend on the names of functions, the lines of the source, comments and
+docstrings, so these do not count. Nor does a function that JAX carries along only for a
+transformation (`vmap`, a derivative): where it is called, the jaxpr has what it adds.
 
-Names of `jax.named_scope` count in kernels that are profiled, because the profiler compiles them.
-
-Not covered: other versions of JAX, which may trace the same function to another jaxpr; helpers that
-device code calls and that stand in another definition.
+Not covered: other versions of JAX, which may trace the same function to another jaxpr; a helper
+that device code calls, but that another definition holds.
 """
 
 import ast
@@ -26,19 +27,22 @@ import hashlib
 import linecache
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from pipelib.bench.provenance import meaning
 
-#: Parameters that only name something, or explain it.
+#: Parameters of primitives that only name something, or explain it.
 _NAMES = frozenset(
     {"name", "kernel_name", "metadata", "debug_info", "cost_estimate", "profile_dir"}
 )
+#: The parameter of `inline_mgpu` that holds its function.
 _DEVICE_CODE = "mgpu_fn"
+#: Parts of a text that differ from run to run, or that only name a type.
 _UNNAMED = re.compile(r" at 0x[0-9a-f]+|(?<=namedtuple)\[\w+\]")
 
 
@@ -68,7 +72,10 @@ def digest_of(value: Any) -> str:
 
 
 class _Writer:
-    """Writes one value; `_scopes` says whether names of scopes count where it is."""
+    """Writes one value as lines of text.
+
+    `_scopes` says whether names of scopes count in the jaxpr that it is writing.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -80,7 +87,7 @@ class _Writer:
         if hasattr(value, "eqns"):
             yield from self._jaxpr(getattr(value, "jaxpr", value))
             yield from self.write(tuple(getattr(value, "consts", ())))
-        elif isinstance(value, jax.core.Tracer):  # of a scope around: an operand says which
+        elif isinstance(value, Tracer):  # of a jaxpr around this one: an operand says which
             yield _type(value.aval)
         elif isinstance(value, (np.ndarray, jax.Array)) and not _is_key(value):
             array = np.asarray(value)
@@ -109,6 +116,7 @@ class _Writer:
             yield _plain(value)
 
     def _jaxpr(self, jaxpr: Any) -> Iterator[str]:
+        """A jaxpr: its variables, a line and parameters for each equation, its results."""
         yield f"jaxpr {self._variables((*jaxpr.constvars, *jaxpr.invars))}"
         for eqn in jaxpr.eqns:
             scope = f" in {eqn.source_info.name_stack}" if self._scopes else ""
@@ -120,8 +128,8 @@ class _Writer:
             self._scopes = before
         yield f"gives {' '.join(map(self._atom, jaxpr.outvars))}"
 
-    def _variables(self, variables: Any) -> str:
-        """Numbers variables that begin here, with their types."""
+    def _variables(self, variables: Iterable[Any]) -> str:
+        """Gives variables that begin here their numbers; returns these, and the types."""
         for variable in variables:
             self._kept.append(variable)
             self._numbers[id(variable)] = len(self._numbers)
@@ -135,6 +143,7 @@ class _Writer:
         return f"literal {_plain(atom.aval)} {' '.join(self.write(value))}"
 
     def _fields(self, name: str, fields: Mapping[str, Any]) -> Iterator[str]:
+        """Named values: a primitive's parameters, a dataclass, a mapping."""
         yield f"{name} of {len(fields)}"
         for key in sorted(fields, key=str):
             if key == _DEVICE_CODE:
@@ -169,7 +178,8 @@ def _definition(file: str, line: int) -> str:
         body = ast.parse(text).body
     except SyntaxError:  # a notebook's cell with a magic
         return text
-    return "".join(meaning(node) for node in body if node.lineno <= line <= node.end_lineno)
+    holds = lambda node: node.lineno <= line <= (node.end_lineno or node.lineno)
+    return "".join(meaning(node) for node in body if holds(node))
 
 
 def _type(aval: Any) -> str:
@@ -179,8 +189,10 @@ def _type(aval: Any) -> str:
 
 
 def _is_key(value: Any) -> bool:
+    """Whether an array holds random keys, which have no NumPy array."""
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _plain(value: Any) -> str:
+    """The text of a value, without addresses and names of types."""
     return _UNNAMED.sub("", str(value))

@@ -3,6 +3,9 @@
 `pipelib.schedule.profile.read_profile` reads the file that this leaves.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -16,19 +19,19 @@ def write_profile(
     profile_space: int,
     profile_dir: str | pathlib.Path,
 ) -> pathlib.Path:
-    """Runs a kernel twice on this GPU, and gives the profiler's file of the second run.
+    """Runs a kernel twice on this GPU, and returns the profiler's file of the second run.
 
-    The second run finds its code and its data in caches. JAX writes no file over another, so that
-    of the first run is taken away.
+    The second run finds its code and its data in caches. JAX overwrites no file, so the file of the
+    first run is deleted before.
 
     Args:
-      make: makes the kernel, and hands its keyword arguments on to `plgpu.CompilerParams`.
+      make: makes the kernel. It must hand its keyword arguments on to `plgpu.CompilerParams`.
       args: the kernel's arrays.
       profile_space: how many scopes a thread can note in one run.
       profile_dir: a folder that exists; files in it are deleted.
 
     Raises:
-      RuntimeError: the kernel wrote no file: `make` did not hand on what it was given.
+      RuntimeError: the kernel wrote no file, because `make` did not hand on its arguments.
     """
     folder = pathlib.Path(profile_dir)
     kernel = jax.jit(make(profile_space=profile_space, profile_dir=str(folder)))

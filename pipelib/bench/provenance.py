@@ -1,19 +1,20 @@
 """Where a recorded result came from: the machine, the versions, the code.
 
-Three kinds of record are committed to this repository: the chapters' outputs,
-the last run of the GPU tests, and the benchmarks. All of them hold
-`provenance()`, and `code_digest()` tells whether the code is still the one that
-was run.
+Three kinds of record are committed to this repository: the chapters' outputs, the last run of the
+GPU tests, and the benchmarks. All of them hold `provenance()`, with `code_digest()` in it: the
+digest tells whether the code is still the code that ran.
 
-The digest is over the *meaning* of code: comments, layout and docstrings may
-change, and a record stays valid. It is also the same for every Python from 3.12
-on, which `ast.dump` is not. It leaves out what no GPU result depends on: the
-analysis of kernels in `schedule`, and the gallery, whose record has a digest of
-its own.
+The digest is over the *meaning* of code: comments, layout and docstrings may change, and a record
+stays valid. It is also the same for every Python from 3.12 on, unlike `ast.dump`. It leaves out
+what no GPU result depends on, `ANALYSIS`.
 
-`python -m pipelib.bench.provenance` prints the provenance as JSON. A caller
-that must not take the GPU's memory itself asks that way.
+`python -m pipelib.bench.provenance` prints the provenance as JSON. A process that must not take the
+GPU's memory itself runs that.
 """
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 import ast
 import datetime
@@ -23,20 +24,22 @@ import pathlib
 import platform
 import re
 import subprocess
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jaxlib.version
 
+#: The folder of the package.
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+#: What `code_digest` leaves out of the package: no kernel's result depends on it.
 ANALYSIS = ("__main__.py", "gallery.py", "measured", "schedule")
 
 
 def on_hopper() -> bool:
     """Whether JAX's default device is a Hopper GPU (compute capability 9.x).
 
-    Only there do Mosaic GPU's wgmma and TMA instructions, as pipelib's kernels
-    use them, exist: older GPUs lack them, Blackwell replaced wgmma.
+    pipelib's kernels need one: older GPUs have neither `wgmma` nor TMA, and Blackwell has other
+    instructions instead of `wgmma`.
 
     Example:
       >>> on_hopper()  # on a CPU
@@ -49,8 +52,8 @@ def on_hopper() -> bool:
 def provenance() -> dict[str, Any]:
     """The machine, the versions and the code of this process, as plain data.
 
-    `gpu`, `driver` and `cuda` are None where JAX runs on the CPU, and
-    `git_commit` is None outside a checkout (a "+" after it: with changes).
+    `gpu`, `driver` and `cuda` are None where JAX runs on the CPU. `git_commit` is None outside of a
+    checkout; it ends with "+" if the checkout has changes that are not committed.
 
     Example:
       >>> record = {"microseconds": [9.0, 10.0], **provenance()}
@@ -74,10 +77,12 @@ def provenance() -> dict[str, Any]:
 
 
 def code_digest(*sources: pathlib.Path) -> str:
-    """SHA-256 of what code means: that of these files, and of all under these folders.
+    """SHA-256 of what code means, in hexadecimal digits.
 
-    Without sources it is that of pipelib but for `ANALYSIS`. A file counts with its path within its
-    folder, one that was named itself with its name. What is not Python counts byte by byte.
+    Args:
+      sources: files, and folders whose files all count; by default pipelib without `ANALYSIS`. A
+        file counts with its path within its folder, or with its name if it is itself a source. A
+        file that is not Python counts byte by byte.
 
     Example:
       >>> file = pathlib.Path("kernel.py")
@@ -99,11 +104,16 @@ def code_digest(*sources: pathlib.Path) -> str:
 
 
 def _files(source: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a source in order, without caches and hidden files."""
     if not source.is_dir():
         return [source]
     files = (path for path in source.rglob("*") if path.is_file())
-    is_cache = lambda part: part.startswith((".", "__pycache__"))
-    return sorted(path for path in files if not any(map(is_cache, path.relative_to(source).parts)))
+    return sorted(path for path in files if not _is_cache(path.relative_to(source)))
+
+
+def _is_cache(path: pathlib.Path) -> bool:
+    """Whether a file, or a folder that it is in, is hidden or Python's cache."""
+    return any(part.startswith((".", "__pycache__")) for part in path.parts)
 
 
 def meaning(tree: ast.AST) -> str:
@@ -119,19 +129,23 @@ def meaning(tree: ast.AST) -> str:
 
 
 def _meaning_of(path: pathlib.Path) -> bytes:
+    """What counts of a file."""
     if path.suffix != ".py":
         return path.read_bytes()
     return meaning(ast.parse(path.read_text("utf-8"))).encode()
 
 
 def _strip_docstrings(tree: ast.AST) -> None:
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    """Takes the docstrings out of a syntax tree."""
     for node in ast.walk(tree):
-        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+        is_documented = isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        )
+        if is_documented and ast.get_docstring(node) is not None:
             del node.body[0]
 
 
-def _shape(node: Any) -> Any:
+def _shape(node: object) -> object:
     """A syntax tree as nested tuples, without its empty fields.
 
     Newer Pythons add fields to old nodes; these are empty in old code.
@@ -144,18 +158,19 @@ def _shape(node: Any) -> Any:
         ]
         return (type(node).__name__, *fields)
     if isinstance(node, list):
-        return tuple(map(_shape, node))
+        return tuple(map(_shape, cast("list[object]", node)))
     return node
 
 
 def _driver_version() -> str | None:
+    """The GPU driver's version, as nvidia-smi says it."""
     query = ["--query-gpu=driver_version", "--format=csv,noheader"]
     lines = _output_of(["nvidia-smi", *query])
     return lines.splitlines()[0] if lines else None
 
 
 def _cuda_version(platform_version: str) -> str | None:
-    """`12.9` from a client's `... cuda 12090 ...`."""
+    """The version, as in `12.9`, that a client's `... cuda 12090 ...` says."""
     found = re.search(r"cuda (\d+)", platform_version)
     if found is None:
         return None
@@ -164,6 +179,7 @@ def _cuda_version(platform_version: str) -> str | None:
 
 
 def _git_commit() -> str | None:
+    """The commit of the checkout that the package is in, if it is in one of its own."""
     git = ["git", "-C", str(PACKAGE)]
     top = _output_of([*git, "rev-parse", "--show-toplevel"])
     commit = _output_of([*git, "rev-parse", "--short=12", "HEAD"])

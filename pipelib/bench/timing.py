@@ -1,17 +1,18 @@
 """Times kernels on the GPU, against each other in one run.
 
-The model.  A *burst* is a number of back-to-back launches of one function; CUPTI
-reports each kernel's own time on the GPU, so that launches and the host do not
-count.  Rounds of one burst each go around the functions in turn, so that what
-drifts (clocks, temperature) drifts for all of them.  A burst may begin after a
-rest: a GPU under load lowers its clock to stay within its power, and what ran
-before would be in the clock of what comes after.  The raw samples are kept;
-`Samples.median_us` is the number to quote and `Samples.spread_us` what to doubt
-it by.
+The model. A *burst* is a number of back-to-back launches of one function. CUPTI reports each
+kernel's own time on the GPU, so launches and the host do not count (`cupti`). Functions take turns,
+a burst each, for some rounds. So a drift of clocks or temperature meets all of them. A burst may
+begin after a rest: a GPU under load lowers its clock to stay within its power limit, and would
+begin the next burst with that clock. The raw samples are kept. Quote `Samples.median_us`, and doubt
+it by `Samples.spread_us`.
 
-Not covered: caches.  A function whose operands fit the 50 MB L2 is timed with
-them there, unless the caller rotates them.
+Not covered: caches. A function whose operands fit the 50 MB L2 is timed with them there, unless the
+caller rotates them.
 """
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import dataclasses
 import statistics
@@ -20,7 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.experimental.mosaic.gpu import profiler
+
+from pipelib.bench.cupti import kernel_times
 
 #: Seconds of rest in which a GPU that was busy can raise its clock again.
 REST_S = 0.1
@@ -42,12 +44,12 @@ class Samples:
 
     @property
     def median_us(self) -> float:
-        """The middle one."""
+        """The median, in microseconds."""
         return statistics.median(self.microseconds)
 
     @property
     def spread_us(self) -> float:
-        """The distance between the quartiles."""
+        """The distance between the quartiles, in microseconds."""
         low, _, high = statistics.quantiles(self.microseconds, n=4)
         return high - low
 
@@ -67,8 +69,8 @@ def measure(
     """Times functions of the same arguments, in interleaved bursts.
 
     Args:
-      functions: by name; jitted here unless they are already.
-      args: what each is called with.
+      functions: by name; they are jitted here.
+      args: the arguments of each.
       rounds: bursts of each function.
       burst: launches in a burst, 2 or more.
       rest_s: seconds without work before each burst.
@@ -93,13 +95,12 @@ def measure(
             f"JAX runs on {jax.default_backend()}, where kernels are interpreted: their "
             "times would say nothing about a GPU, so none are taken."
         )
-    times = {name: [] for name in functions}
+    times: dict[str, list[float]] = {name: [] for name in functions}
     # Compiled first, so that no burst waits for the compiler between others.
     compiled = {n: jax.jit(f).lower(*args).compile() for n, f in functions.items()}
     for _ in range(rounds):
         for name, function in compiled.items():
             time.sleep(rest_s)
-            cupti = profiler.Cupti(finalize=False)
-            _, burst_ms = cupti.measure(function, iterations=burst)(*args)
-            times[name] += [1e3 * ms for ms in burst_ms]
+            calls = kernel_times(function, *args, calls=burst)
+            times[name] += [1e3 * sum(kernel.ms for kernel in call) for call in calls]
     return {name: Samples(tuple(us)) for name, us in times.items()}

@@ -12,7 +12,7 @@ is imported from the package, as in `from pipelib.kernels.matmul import forms`.
 not need the search, and with it the machine models.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelib.kernels.attention import AttentionConfig, GradientConfig, attention
 from pipelib.kernels.matmul import MatmulConfig, matmul
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "tune":
         from pipelib.tuning import tune
 

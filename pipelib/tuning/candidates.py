@@ -26,10 +26,12 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.schedule.machine import H200, Machine
 from pipelib.tuning.products import Problem
 
+#: Tiles to try: their rows, their columns, and the compute threads.
 _TILES = (
     (128, 256, 2), (256, 128, 2), (128, 192, 2), (256, 192, 2), (128, 128, 2), (128, 128, 1),
     (256, 64, 2), (128, 64, 2), (64, 256, 1), (64, 192, 1), (64, 128, 1), (64, 64, 1),
 )  # fmt: skip
+#: Blocks of a cluster along m and along n; axis and width of the order; other fields.
 _CLUSTERS = (1, 1), (2, 1), (1, 2)
 _ORDERS = tuple((order, width) for width in (8, 4, 16, 32, 1) for order in "mn")
 _FORMS, _DELAYS, _MOST_SLOTS = ("chained", "specialized"), (1, 0), 8
@@ -50,9 +52,9 @@ def candidates(
     """
     unit = SWIZZLE // jnp.dtype(problem.dtype).itemsize
     grid = itertools.product(_TILES, _CLUSTERS, _ORDERS, _DELAYS, _FORMS)
-    found = []
+    found: list[MatmulConfig] = []
     for (tile_m, tile_n, threads), (along_m, along_n), (order, width), delay, form in grid:
-        settings = dict(
+        settings: dict[str, Any] = dict(
             tile_m=tile_m, tile_n=tile_n, tile_k=unit, compute_threads=threads, order=order,
             width=width, delay_release=delay, cluster_m=along_m, cluster_n=along_n, form=form,
         )  # fmt: skip
@@ -63,7 +65,7 @@ def candidates(
 def _with_slots(settings: dict[str, Any], problem: Problem) -> list[MatmulConfig]:
     """Configurations with the most slots that fit, and the most from 3 on that divide the steps."""
     steps = math.ceil(problem.k / settings["tile_k"])
-    fitting = []
+    fitting: list[MatmulConfig] = []
     for slots in range(2, _MOST_SLOTS + 1):
         try:
             config = MatmulConfig(slots=slots, **settings)
@@ -77,7 +79,7 @@ def _with_slots(settings: dict[str, Any], problem: Problem) -> list[MatmulConfig
 
 def starts(configs: Sequence[MatmulConfig]) -> list[MatmulConfig]:
     """The first configuration of each shape of tile and of cluster."""
-    found: dict[Any, MatmulConfig] = {}
+    found: dict[tuple[tuple[object, ...], ...], MatmulConfig] = {}
     for config in configs:
         found.setdefault(tuple(_values(config, knob) for knob in _SHAPE), config)
     return list(found.values())
@@ -89,7 +91,7 @@ def neighbours(config: MatmulConfig, configs: Sequence[MatmulConfig]) -> list[Ma
     With the tile, the number of slots may differ too. The first neighbours of each group come
     first, so that a search that ends early has tried all groups.
     """
-    found = collections.defaultdict(list)
+    found: dict[tuple[str, ...], list[MatmulConfig]] = collections.defaultdict(list)
     for other in configs:
         differ = [knob for knob in _KNOBS if _values(config, knob) != _values(other, knob)]
         if len(differ) == 1 or differ == [_SHAPE[0], ("slots",)]:
@@ -98,14 +100,21 @@ def neighbours(config: MatmulConfig, configs: Sequence[MatmulConfig]) -> list[Ma
     return [other for turn in turns for other in turn if other is not None]
 
 
-def _values(config: MatmulConfig, knob: tuple[str, ...]) -> tuple[Any, ...]:
+def _values(config: MatmulConfig, knob: tuple[str, ...]) -> tuple[object, ...]:
+    """The values of a group of fields."""
     return tuple(getattr(config, name) for name in knob)
 
 
 def estimate_us(
     config: MatmulConfig, problem: Problem, sms: int = H100_SMS, machine: Machine = H200
 ) -> float:
-    """Microseconds by the model in the module's docstring."""
+    """The microseconds of a product, by the model in the module's docstring.
+
+    Args:
+      config, problem: the product, and how it is divided.
+      sms: multiprocessors of the GPU.
+      machine: the rates; ValueError if it has none for the dtype.
+    """
     is_chain = config.form == "chained"
     tiles = math.prod(config.tiles(problem.m, problem.n))
     blocks = sms // config.cluster_size * config.cluster_size

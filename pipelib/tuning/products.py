@@ -1,16 +1,18 @@
 """A matrix product to be measured: its operands, its error, its times.
 
 The model. A `Problem` is a product, and a *contender* is a function of `(a, b)` that makes it.
-`Measured` compiles a contender, and then
+`Measured` compiles a contender, and then measures it in four ways:
 
-- compares its result with XLA's, element by element (`check`), and some rows with a product in
-  float64 (`float64_error`);
-- times *bursts*: a few launches. CUPTI times each kernel, so launching and the host do not count;
-- times a *sustained* run of seconds, by the host's clock. The GPU's queue is never empty, so the
-  GPU lowers its clock, as it does in long use.
+===============  ===================================================================================
+`check`          compares its result with XLA's, element by element
+`float64_error`  compares some rows with a product in float64
+`burst`          times a few launches. CUPTI times the kernels, so the host does not count
+`sustained`      times a run of seconds by the host's clock. The GPU's queue is never empty, so the
+                 GPU lowers its clock, as it does in long use
+===============  ===================================================================================
 
-Operands are normal random numbers. If they could stay in L2 from one launch to the next, several
-sets of operands, too many for L2, are used in rotation by one compiled function.
+Operands are normal random numbers. If two factors fit L2, they could stay there from one launch to
+the next. So one compiled function takes several *sets* of factors in rotation, too many for L2.
 
 Not covered: gradients, epilogues, batches.
 """
@@ -27,22 +29,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.experimental.mosaic.gpu import profiler
+from jax.typing import DTypeLike
+
+from pipelib.bench.cupti import Kernel, kernel_times
 
 #: L2 of an H100 and an H200. Source: their data sheets.
 L2_BYTES = 50 << 20
-#: A rotation has this many times as many bytes as L2, but at most so many sets of operands.
+#: A rotation has `L2_TIMES` times the bytes of L2 or more, but at most `MOST_SETS` sets of factors.
 L2_TIMES, MOST_SETS = 3, 8
-#: The most bytes of results in a burst: CUPTI's wrapper holds all of them to its end.
+#: The most bytes of results in a burst: JAX's `Cupti` holds all results until the burst ends.
 BURST_BYTES = 8 << 30
+#: The seed of the factors.
 SEED = 0
+#: Rows that `check` compares at once, and rows that `float64_error` compares.
 _CHECKED_ROWS, _FLOAT64_ROWS = 2048, 32
+#: Seconds of work that `sustained` queues at once.
+_QUEUED_S = 0.02
 
+#: Makes a product of two factors.
 Contender = Callable[[jax.Array, jax.Array], jax.Array]
 
 
+#: Sets of factors: `a` and `b` each.
+_Sets = list[tuple[jax.Array, jax.Array]]
+
+
 class Problem(NamedTuple):
-    """A product [m, k] x [k, n]; dtypes by name, transpositions as `matmul`'s."""
+    """A product [m, k] x [k, n].
+
+    Attributes:
+      m, n, k: its sizes.
+      dtype: the factors' dtype, by name.
+      transpose_a, transpose_b: whether a is stored as [k, m], and b as [n, k].
+      out_dtype: the result's dtype, by name; None for the default of `matmul`.
+    """
 
     m: int
     n: int
@@ -59,21 +79,21 @@ class Problem(NamedTuple):
 
     @property
     def out(self) -> jax.ShapeDtypeStruct:
-        """The result, by default in the dtype of the factors, or bfloat16 for float8."""
+        """The shape and dtype of the result: by default the factors' dtype, bfloat16 for float8."""
         narrow = jnp.dtype(self.dtype).itemsize == 1
         dtype = self.out_dtype or ("bfloat16" if narrow else self.dtype)
         return jax.ShapeDtypeStruct((self.m, self.n), dtype)
 
     @property
     def factors(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        """`a` and `b` as they are stored."""
+        """The shapes and dtypes of `a` and `b` as they are stored."""
         a = (self.k, self.m) if self.transpose_a else (self.m, self.k)
         b = (self.n, self.k) if self.transpose_b else (self.k, self.n)
         return jax.ShapeDtypeStruct(a, self.dtype), jax.ShapeDtypeStruct(b, self.dtype)
 
     @property
     def sets(self) -> int:
-        """How many pairs of factors a rotation has: one if a pair exceeds L2 far enough."""
+        """How many sets of factors a rotation has: one if a set has `L2_TIMES` the bytes of L2."""
         size = sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in self.factors)
         return min(MOST_SETS, math.ceil(L2_TIMES * L2_BYTES / size))
 
@@ -83,20 +103,29 @@ class Problem(NamedTuple):
         return f"{self.m}x{self.n}x{self.k} {self.dtype} {letters}{out}"
 
 
-def dot(a: jax.Array, b: jax.Array, problem: Problem, dtype: Any = None) -> jax.Array:
-    """The product by XLA, accumulated in float32; in the dtype of the result, or in `dtype`."""
+def dot(a: jax.Array, b: jax.Array, problem: Problem, dtype: DTypeLike | None = None) -> jax.Array:
+    """The product by XLA, accumulated in float32.
+
+    Args:
+      a, b: the factors as they are stored.
+      problem: which product of them.
+      dtype: the dtype of the result; by default `problem.out`'s.
+    """
     contracted = (0 if problem.transpose_a else 1,), (1 if problem.transpose_b else 0,)
     return lax.dot_general(
         a, b, (contracted, ((), ())), preferred_element_type=dtype or problem.out.dtype
     )
 
 
-def tolerance(dtype: Any) -> float:
-    """The largest error of an element that counts as right, in root mean squares of the result.
+def tolerance(dtype: DTypeLike) -> float:
+    """The largest error of a right element, in root mean squares of the result.
 
-    Elements reach 6 root mean squares, and are rounded to half a unit in the last place. Tensor
-    cores truncate sums, which gives errors of at most 1e-3. One step of 64 lost in 8192 gives 0.3
-    or more.
+    Elements reach 6 root mean squares, and each is rounded to half a unit in the last place. Tensor
+    cores truncate sums, which gives errors of at most 1e-3. A kernel that loses one step of 64 in a
+    K of 8192 has an error of 0.3 or more.
+
+    Args:
+      dtype: the dtype of the result.
     """
     return max(2e-3, 6 * float(jnp.finfo(dtype).eps))
 
@@ -107,26 +136,31 @@ class Measured:
     Args:
       contender: the function to measure.
       problem: the product.
-      sets: how many pairs of factors are in rotation.
+      sets: how many sets of factors are in rotation; by default `problem.sets`.
     """
 
     def __init__(self, contender: Contender, problem: Problem, sets: int | None = None) -> None:
         self.problem, self.sets = problem, sets or problem.sets
         one = jax.jit(contender)
-        run = lambda factors: [one(*pair) for pair in factors]
+
+        def run(factors: _Sets) -> list[jax.Array]:
+            return [one(*pair) for pair in factors]
+
         self._compiled = jax.jit(run).lower([problem.factors] * self.sets).compile()
         self._draw, self._compare = _draw(problem), _compare(problem)
 
     @functools.cached_property
-    def _factors(self) -> list[tuple[jax.Array, jax.Array]]:
+    def _factors(self) -> _Sets:
+        """All sets of factors, on the GPU."""
         return jax.block_until_ready([self._draw(np.int32(i)) for i in range(self.sets)])
 
     def check(self) -> float:
         """The largest difference of an element from XLA's, in root mean squares of the result.
 
-        Infinite if the result has anything that is not finite.
+        It is infinite if an element of the result is not finite.
         """
-        # Elements that the kernel does not write must not happen to hold an earlier result.
+        # The result may get memory that holds an earlier result, where the kernel writes nothing.
+        # So memory is filled with NaN, and freed.
         poison = jax.block_until_ready(jnp.full(self.problem.out.shape, jnp.nan, "bfloat16"))
         del poison
         out, (a, b) = self._compiled(self._factors)[0], self._factors[0]
@@ -139,37 +173,59 @@ class Measured:
         return worst / math.sqrt(squares / out.size)
 
     def float64_error(self) -> dict[str, Any]:
-        """The relative error, by norms, of some rows against the product in float64."""
+        """The error of some rows against the product in float64.
+
+        Returns:
+          `rows`, their number; `relative`, the norm of the error over the norm of the product.
+        """
         out, (a, b) = self._compiled(self._factors)[0], self._factors[0]
         rows = jax.random.choice(
             jax.random.key(SEED), self.problem.m, (min(_FLOAT64_ROWS, self.problem.m),), False
         )
         part = a[:, rows] if self.problem.transpose_a else a[rows]
         wide = [np.asarray(x).astype(np.float64) for x in (part, b)]
-        flip = lambda x, turned: x.T if turned else x
-        expected = flip(wide[0], self.problem.transpose_a) @ flip(wide[1], self.problem.transpose_b)
+        left = wide[0].T if self.problem.transpose_a else wide[0]
+        expected = left @ (wide[1].T if self.problem.transpose_b else wide[1])
         off = np.linalg.norm(np.asarray(out[rows]).astype(np.float64) - expected)
         return dict(rows=len(rows), relative=float(off / np.linalg.norm(expected)))
 
     def burst(self, launches: int = 5) -> dict[str, Any]:
-        """The times of single products, in microseconds, and the kernels that made them.
+        """Times single products, one set of factors after the other.
 
-        There are at least `launches` products, one set of factors after the other.
+        Args:
+          launches: at least so many products, if their results have no more than `BURST_BYTES`.
+
+        Returns:
+          `us`, the microseconds of each product; `kernels`, the names of the kernels that ran.
+
+        Raises:
+          RuntimeError: the products did not all launch equally many kernels.
         """
         size = self.sets * math.prod(self.problem.out.shape) * self.problem.out.dtype.itemsize
         rounds = max(1, min(math.ceil(launches / self.sets), BURST_BYTES // size))
-        cupti = profiler.Cupti(finalize=False)
-        _, found = cupti.measure(self._compiled, aggregate=False, iterations=rounds)(self._factors)
-        runs = [found] if rounds == 1 else found
-        return dict(us=_per_product(runs, self.sets), kernels=sorted({k for k, _ in runs[0]}))
+        runs = kernel_times(self._compiled, self._factors, calls=rounds)
+        names = {kernel.name for kernel in runs[0]}
+        return dict(us=_per_product(runs, self.sets), kernels=sorted(names))
 
     def sustained(self, seconds: float) -> dict[str, Any]:
-        """Microseconds of a product, averaged over each short part of a run of these seconds."""
-        burst = max(1, round(0.02 / self._seconds()))
-        queued: collections.deque[Any] = collections.deque()
-        ends, start = [], time.monotonic()
+        """Times products without a pause.
+
+        Two parts of `_QUEUED_S` each wait in the GPU's queue while a third one runs.
+
+        Args:
+          seconds: how long.
+
+        Returns:
+          `us`, the microseconds of a product, averaged over each part of the run; `products`, how
+          many products a part has.
+        """
+        burst = max(1, round(_QUEUED_S / self._seconds()))
+        queued: collections.deque[list[jax.Array]] = collections.deque()
+        ends: list[float] = []
+        start = time.monotonic()
         while not ends or ends[-1] - start < seconds:
-            for _ in range(burst):
+            last = self._compiled(self._factors)
+            for _ in range(burst - 1):
                 last = self._compiled(self._factors)
             queued.append(last)
             if len(queued) > 2:
@@ -180,7 +236,7 @@ class Measured:
         return dict(us=[1e6 * (y - x) / each for x, y in pairs], products=each)
 
     def _seconds(self) -> float:
-        """About how long one rotation takes."""
+        """About how many seconds one rotation takes."""
         jax.block_until_ready(self._compiled(self._factors))
         start = time.monotonic()
         jax.block_until_ready(self._compiled(self._factors))
@@ -188,29 +244,41 @@ class Measured:
 
 
 def prepare(contender: Contender, problem: Problem, sets: int | None = None) -> Callable[..., Any]:
-    """A task for `Workers`: a function that calls a method of `Measured` by its name."""
+    """A task for `Workers`, with the arguments of `Measured`.
+
+    Returns:
+      A function of the name of one of `Measured`'s methods, and of the method's arguments.
+    """
     measured = Measured(contender, problem, sets)
     return lambda method, *args: getattr(measured, method)(*args)
 
 
 @functools.cache
 def _draw(problem: Problem) -> Callable[..., Any]:
-    """Compiled: makes the factors of a set from its number, normal random with a fixed seed."""
+    """A compiled function: makes the factors of a set, normal random numbers, from its number."""
 
-    def draw(number):
+    def draw(number: jax.Array) -> tuple[jax.Array, ...]:
         keys = jax.random.split(jax.random.fold_in(jax.random.key(SEED), number))
-        normal = lambda key, x: jax.random.normal(key, x.shape, jnp.float32).astype(x.dtype)
-        return tuple(map(normal, keys, problem.factors))
+        return tuple(
+            jax.random.normal(key, x.shape, jnp.float32).astype(x.dtype)
+            for key, x in zip(keys, problem.factors)
+        )
 
     return jax.jit(draw).lower(jax.ShapeDtypeStruct((), jnp.int32)).compile()
 
 
 @functools.cache
 def _compare(problem: Problem) -> Callable[..., Any]:
-    """Compiled: for some rows, the largest difference from XLA's product, its sum of squares."""
+    """A compiled function: compares some rows of a result with XLA's product.
+
+    It takes the result, the factors, and the first row, and returns the largest difference and the
+    sum of squares of XLA's product.
+    """
     rows = min(_CHECKED_ROWS, problem.m)
 
-    def compare(out, a, b, start):
+    def compare(
+        out: jax.Array, a: jax.Array, b: jax.Array, start: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         part = lax.dynamic_slice_in_dim(a, start, rows, axis=int(problem.transpose_a))
         # As bfloat16, which holds every float8: not all versions of XLA multiply those.
         part, b = (x.astype(jnp.bfloat16) if x.dtype.itemsize == 1 else x for x in (part, b))
@@ -224,12 +292,13 @@ def _compare(problem: Problem) -> Callable[..., Any]:
     return jax.jit(compare).lower(problem.out, *problem.factors, start).compile()
 
 
-def _per_product(runs: Sequence[Sequence[tuple[str, float]]], sets: int) -> list[float]:
-    """The microseconds of each product; in a run, every set has the same number of kernels."""
-    found = []
+def _per_product(runs: Sequence[Sequence[Kernel]], sets: int) -> list[float]:
+    """The microseconds of each product. In a run, each set launches equally many kernels."""
+    found: list[float] = []
     for run in runs:
         if len(run) % sets:
             raise RuntimeError(f"{len(run)} kernels ran for {sets} products: whose are they?")
         each = len(run) // sets
-        found += [1e3 * sum(ms for _, ms in run[i : i + each]) for i in range(0, len(run), each)]
+        parts = [run[first : first + each] for first in range(0, len(run), each)]
+        found += [1e3 * sum(ms for _, ms in part) for part in parts]
     return found

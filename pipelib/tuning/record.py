@@ -15,12 +15,19 @@ from pipelib.bench import provenance
 from pipelib.kernels.matmul import MatmulConfig
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.tuning.products import SEED, Problem
-from pipelib.tuning.rows import Found
+from pipelib.tuning.rows import Found, Row
 from pipelib.tuning.workers import Failed, Workers
 
+#: Plain data, as JSON has it.
+Facts = dict[str, Any]
 
-def run_facts(workers: Workers, command: str) -> dict:
-    """Where and how a run was made, as plain data. A worker is asked, because it has the GPU."""
+
+def run_facts(workers: Workers, command: str) -> Facts:
+    """Where and how a run was made. A worker is asked, because it has the GPU.
+
+    Raises:
+      Failed: the worker gave no answer.
+    """
     (_, found), *_ = workers.stream([_prepare_provenance])
     if isinstance(found, Failed):
         raise found
@@ -32,30 +39,41 @@ def run_facts(workers: Workers, command: str) -> dict:
     }
 
 
-def _prepare_provenance() -> Callable[[], dict[str, Any]]:
+def _prepare_provenance() -> Callable[[], Facts]:
+    """A task for `Workers`."""
     return provenance.provenance
 
 
-def write_search(path: pathlib.Path, problem: Problem, found: Found, facts: dict) -> None:
-    """Writes a search into a record; it replaces an earlier search of the same problem."""
-    kept = _searches(path)
+def write_search(
+    path: pathlib.Path, problem: Problem, found: Found[MatmulConfig], facts: Facts
+) -> None:
+    """Writes a search into a record; it replaces an earlier search of the same problem.
+
+    Args:
+      path: the record; a new one if there is no such file.
+      problem, found: the product, and what the search found.
+      facts: `run_facts` of the search.
+    """
     fields = [field.name for field in dataclasses.fields(MatmulConfig)]
-    values = lambda config: [getattr(config, name) for name in fields]
-    rounded = lambda us: [round(t, 2) for t in us]
-    rows = lambda rows: [[values(r.config), rounded(r.us), r.error, r.reason] for r in rows]
     new = {
         "problem": problem._asdict() | dict(out_dtype=problem.out.dtype.name),
         "run": facts,
         "fields": fields,
         "columns": ["config", "microseconds", "largest error / rms", "reason"],
-        "rows": rows(found.rows),
-        "finals": rows(found.finals),
+        "rows": [_plain_row(row, fields) for row in found.rows],
+        "finals": [_plain_row(row, fields) for row in found.finals],
     }
-    kept = [search for search in kept if search["problem"] != new["problem"]]
+    kept = [search for search in _searches(path) if search["problem"] != new["problem"]]
     write_lines(path, "searches", [*kept, new])
 
 
-def _searches(path: pathlib.Path) -> list[dict]:
+def _plain_row(row: Row[MatmulConfig], fields: Sequence[str]) -> list[Any]:
+    """A row as a record has it, in the order of its columns."""
+    values = [getattr(row.config, name) for name in fields]
+    return [values, [round(us, 2) for us in row.us], row.error, row.reason]
+
+
+def _searches(path: pathlib.Path) -> list[Facts]:
     """The searches of a record; none if there is no such file yet."""
     return json.loads(path.read_text("utf-8"))["searches"] if path.exists() else []
 
@@ -75,7 +93,7 @@ def write_lines(path: pathlib.Path, name: str, items: Sequence[Any]) -> None:
 
 
 def check_record(path: pathlib.Path) -> None:
-    """Raises ValueError if `write_search` could not read and write here in the end."""
+    """Raises ValueError if `write_search` could not read this record, or not write it."""
     try:
         _searches(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,31 +112,28 @@ def check_record(path: pathlib.Path) -> None:
         ) from error
 
 
-def table(record: dict[str, Any]) -> str:
+def table(record: Facts) -> str:
     """The text of the table of tuned configurations that a record gives (`matmul.tuned`).
 
     A search in which nothing ran gives no entry.
     """
-    entries = []
-    for found in record["searches"]:
-        finals = [row for row in found["finals"] if row[1] and not row[3]]
-        if not finals:
-            continue
-        values, us, *_ = min(finals, key=lambda row: median(row[1]))
-        facts = found["run"]
-        keys = "gpu", "driver", "jax", "utc", "code_digest"
-        run = {key: facts["provenance"][key] for key in keys}
-        config = MatmulConfig(**dict(zip(found["fields"], values, strict=True)))
-        measured = len(found["rows"])
-        entries.append(
-            Entry(
-                **found["problem"],
-                config=config,
-                microseconds=round(median(us), 2),
-                measured=measured,
-                run=run,
-            )
-        )
+    entries = [entry for search in record["searches"] if (entry := _entry(search)) is not None]
     entries.sort(key=lambda entry: entry[:7])
     lines = ",\n".join(json.dumps(entry.to_json()) for entry in entries)
     return f'{{"entries": [\n{lines}\n]}}\n'
+
+
+def _entry(search: Facts) -> Entry | None:
+    """The configuration that won a search; None if nothing ran."""
+    finals: list[list[Any]] = [row for row in search["finals"] if row[1] and not row[3]]
+    if not finals:
+        return None
+    values, us, *_ = min(finals, key=lambda row: median(row[1]))
+    keys = "gpu", "driver", "jax", "utc", "code_digest"
+    return Entry(
+        **search["problem"],
+        config=MatmulConfig(**dict(zip(search["fields"], values, strict=True))),
+        microseconds=round(median(us), 2),
+        measured=len(search["rows"]),
+        run={key: search["run"]["provenance"][key] for key in keys},
+    )

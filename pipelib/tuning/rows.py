@@ -1,11 +1,20 @@
 """The values of a search: its `Work`, a `Row` for each configuration, `Found`, the `Measurer`."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
+
+
+class Config(Protocol):
+    """A configuration of a kernel: a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __hash__(self) -> int: ...
 
 
 class Work(Protocol):
@@ -22,10 +31,17 @@ class Work(Protocol):
         ...
 
 
-class Row(NamedTuple):
-    """The times of single products of a configuration, or the reason why it does not count."""
+class Row[C: Config](NamedTuple):
+    """What came of one configuration.
 
-    config: Any
+    Attributes:
+      config: the configuration.
+      us: the times of single products, in microseconds.
+      error: the largest error of an element, in root mean squares of the result.
+      reason: why the row does not count; empty if it counts.
+    """
+
+    config: C
     us: tuple[float, ...] = ()
     error: float | None = None
     reason: str = ""
@@ -36,24 +52,31 @@ class Row(NamedTuple):
         return median(self.us) if self.us and not self.reason else math.inf
 
 
-class Measurer(Protocol):
+class Measurer[C: Config](Protocol):
     """Measures configurations: on a GPU, or a test's stand-in."""
 
-    def each(self, configs: Sequence[Any]) -> Iterator[Row]:
+    def each(self, configs: Sequence[C]) -> Iterator[Row[C]]:
         """Yields a row for each configuration, in any order."""
+        ...
 
-    def in_turn(self, configs: Sequence[Any]) -> list[Row]:
+    def in_turn(self, configs: Sequence[C]) -> list[Row[C]]:
         """A row for each configuration, in this order; their samples are taken in turn."""
+        ...
 
 
-class Found(NamedTuple):
-    """All rows of a search, and the rows of its last round."""
+class Found[C: Config](NamedTuple):
+    """What a search found.
 
-    rows: tuple[Row, ...]
-    finals: tuple[Row, ...]
+    Attributes:
+      rows: a row for each configuration that was measured.
+      finals: the rows of its last round, in which the best were measured again.
+    """
+
+    rows: tuple[Row[C], ...]
+    finals: tuple[Row[C], ...]
 
     @property
-    def best(self) -> Row | None:
+    def best(self) -> Row[C] | None:
         """The fastest of the last round; None if nothing counted."""
         counted = [row for row in self.finals if row.median_us < math.inf]
         return min(counted, key=lambda row: row.median_us, default=None)

@@ -17,9 +17,10 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import cast
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from pipelib import specs
 from pipelib.kernels.hopper import PIECE_ROWS, SWIZZLE
@@ -30,23 +31,23 @@ from pipelib.tuning.candidates import candidates, neighbours, starts
 from pipelib.tuning.on_gpu import OnGpu, ours, search_workers
 from pipelib.tuning.products import Problem
 from pipelib.tuning.record import check_record, run_facts, write_search
-from pipelib.tuning.rows import Found, Measurer, Row, Work
+from pipelib.tuning.rows import Config, Found, Measurer, Row, Work
 
 
 def tune(
     m: int,
     n: int,
     k: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     transpose_a: bool = False,
     transpose_b: bool = False,
-    out_dtype: Any = None,
+    out_dtype: DTypeLike | None = None,
     configs: Sequence[MatmulConfig] | None = None,
     limit: int = 60,
     samples: int = 10,
     jobs: int | None = None,
-    path: str | os.PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     log: Callable[[str], None] = print,
 ) -> MatmulConfig:
     """The fastest configuration found for the product [m, k] x [k, n] on this machine's GPU.
@@ -96,17 +97,25 @@ def tune(
 
 
 def _problem(
-    sizes: Sequence[Any], dtype: Any, transpose_a: bool, transpose_b: bool, out_dtype: Any
+    sizes: tuple[int, int, int],
+    dtype: DTypeLike,
+    transpose_a: bool,
+    transpose_b: bool,
+    out_dtype: DTypeLike | None,
 ) -> Problem:
-    """The product, checked: the kernel must be able to make it."""
+    """The product [m, k] x [k, n] of the sizes (m, n, k).
+
+    Raises:
+      TypeError, ValueError: for a product that the kernel cannot make.
+    """
     m, n, k = (specs.integer(f"tune: {name}", size) for name, size in zip("mnk", sizes))
     if min(m, n, k) < 1:
         raise ValueError(f"tune: {m=}, {n=} and {k=} must be 1 or more: there is nothing to time.")
     try:
-        dtype = jnp.dtype(dtype).name
+        name = jnp.dtype(dtype).name
     except TypeError:
         raise specs.wrong_type("tune: dtype", dtype, "it is the dtype of the factors") from None
-    problem = Problem(m, n, k, dtype, transpose_a, transpose_b)
+    problem = Problem(m, n, k, name, transpose_a, transpose_b)
     a, b = problem.factors
     # `matmul` would raise these errors in each worker; they are raised here, before there is one.
     check_dtypes(a, b, transpose_a, transpose_b)
@@ -122,8 +131,13 @@ def _problem(
     return problem if out_dtype is None else problem._replace(out_dtype=stored.name)
 
 
-def _check_search(configs: Any, **numbers: Any) -> None:
-    """Raises unless `configs` is a list of configurations, and each number is 1 or more."""
+def _check_search(configs: object, **numbers: int | None) -> None:
+    """Refuses arguments that leave nothing to measure.
+
+    Raises:
+      TypeError: `configs` is not a sequence of configurations, or a number is not an integer.
+      ValueError: a number is less than 1.
+    """
     for name, number in numbers.items():
         if number is not None and specs.integer(f"tune: {name}", number) < 1:
             raise ValueError(f"tune: {name}={number} is less than 1, so nothing would be measured.")
@@ -132,40 +146,45 @@ def _check_search(configs: Any, **numbers: Any) -> None:
     if not isinstance(configs, Sequence):
         because = "what is to be measured comes in a list, a single one too"
         raise specs.wrong_type("tune: configs", configs, because)
-    for i, config in enumerate(configs):
+    for i, config in enumerate(cast(Sequence[object], configs)):
         if not isinstance(config, MatmulConfig):
             because = "a MatmulConfig says how a product is divided"
             raise specs.wrong_type(f"tune: configs[{i}]", config, because)
 
 
 def tune_with(
-    measurer: Measurer,
+    measurer: Measurer[MatmulConfig],
     problem: Problem,
     *,
     configs: Sequence[MatmulConfig] | None = None,
     limit: int = 60,
     log: Callable[[str], None] = print,
-) -> Found:
-    """`tune` with a measurer; returns all rows."""
+) -> Found[MatmulConfig]:
+    """`tune` with a measurer; returns all rows.
+
+    Raises:
+      ValueError: there is no configuration to measure.
+    """
     space = candidates(problem) if configs is None else configs
     if not space:
         raise ValueError(f"tune: there is no configuration to measure for {problem}.")
-    first, near = list(space), lambda _: ()
-    if configs is None:
-        first, near = starts(space), functools.partial(neighbours, configs=space)
-    return search(first, near, measurer, limit=limit, log=progress(problem, log))
+    report = progress(problem, log)
+    if configs is not None:
+        return search(space, lambda _: (), measurer, limit=limit, log=report)
+    near = functools.partial(neighbours, configs=space)
+    return search(starts(space), near, measurer, limit=limit, log=report)
 
 
-def search(
-    first: Sequence[Any],
-    near: Callable[[Any], Iterable[Any]],
-    measurer: Measurer,
+def search[C: Config](
+    first: Sequence[C],
+    near: Callable[[C], Iterable[C]],
+    measurer: Measurer[C],
     *,
     limit: int = 60,
     at_once: int = 8,
     finalists: int = 6,
-    log: Callable[[Row, float], None] = lambda row, best: None,
-) -> Found:
+    log: Callable[[Row[C], float], None] = lambda row, best: None,
+) -> Found[C]:
     """Measures the first configurations, then neighbours of the best three, until none is new.
 
     Args:
@@ -177,8 +196,9 @@ def search(
       finalists: how many of the best are measured again, in turn.
       log: called with each row and the best median so far.
     """
-    rows: dict[Any, Row] = {}
-    batch, best, ranked = list(dict.fromkeys(first))[:limit], math.inf, []
+    rows: dict[C, Row[C]] = {}
+    ranked: list[Row[C]] = []
+    batch, best = list(dict.fromkeys(first))[:limit], math.inf
     if any(True for config in batch for _ in near(config)):
         batch = batch[: max(1, limit // 2)]
     while batch:
@@ -194,19 +214,23 @@ def search(
     return Found(tuple(rows.values()), tuple(finals))
 
 
-def progress(problem: Work, log: Callable[[str], None]) -> Callable[[Row, float], None]:
+def progress[C: Config](
+    problem: Work, log: Callable[[str], None]
+) -> Callable[[Row[C], float], None]:
     """Makes `search`'s log: a line with the configuration, its rate and the best rate so far."""
     count = itertools.count(1)
-    rate = lambda us: f"{problem.flops / us / 1e6:.1f}"
 
-    def line(row: Row, best: float) -> None:
+    def rate(us: float) -> str:
+        return f"{problem.flops / us / 1e6:.1f}"
+
+    def line(row: Row[C], best: float) -> None:
         said = row.reason or f"{rate(row.median_us)} TFLOP/s (best {rate(best)})"
         log(f"{problem} {next(count)}. {short(row.config)}: {said}")
 
     return line
 
 
-def short(config: Any) -> str:
+def short(config: Config) -> str:
     """The fields of a configuration that are not the defaults."""
     fields = dataclasses.fields(config)
     changed = [f for f in fields if getattr(config, f.name) != f.default]

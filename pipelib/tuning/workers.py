@@ -21,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, cast
 
+#: What a task returns; a worker keeps it, and runs it when it is asked.
 Run = Callable[..., Any]
+#: What a worker calls first.
 Task = Callable[[], Run]
 
-#: Longer than any kernel here takes to compile while all cores do so; longer than any run.
+#: Seconds. Longer than any kernel here takes to compile while all cores do so; longer than any run.
 PREPARE_S, RUN_S = 120.0, 20.0
 
 
@@ -68,7 +70,8 @@ class Workers:
 
         They come in the order in which they are done. A task begins when a worker is free.
         """
-        waiting, busy = enumerate(tasks), {}
+        waiting = enumerate(tasks)
+        busy: dict[_Process, int] = {}
         idle = collections.deque(self._processes)
         while True:
             while idle and (task := next(waiting, None)) is not None:
@@ -88,12 +91,13 @@ class Workers:
                 yield number, result
 
     @contextlib.contextmanager
-    def hold(self, tasks: Sequence[Task]) -> Iterator[list[Run | Failed]]:
+    def hold(self, tasks: Sequence[Task]) -> Generator[list["Held | Failed"]]:
         """A context with the functions of all tasks, or their `Failed`.
 
         A call of a function raises `Failed` if it fails; `run_s=` is the limit of that call.
         """
-        count, held = len(self._processes), [None] * len(tasks)
+        count = len(self._processes)
+        held = cast("list[Held | Failed]", [None] * len(tasks))  # each is set below
         for first in range(0, len(tasks), count):
             batch = dict(zip(self._processes, range(first, len(tasks))))
             for process, number in batch.items():
@@ -103,7 +107,7 @@ class Workers:
                     number = batch.pop(process)
                     with _noting(held, number):
                         process.receive()
-                        held[number] = _Held(process, number, self.run_s)
+                        held[number] = Held(process, number, self.run_s)
         try:
             yield held
         finally:
@@ -112,28 +116,30 @@ class Workers:
                     with contextlib.suppress(Failed):
                         process.ask("drop", self.run_s, None, None)
 
-    def at_once(self, held: Sequence[Run | Failed], *args: Any) -> list[Any]:
+    def at_once(self, held: Sequence["Held | Failed"], *args: Any) -> list[Any]:
         """Runs all functions of `hold` at the same time: what they return, or `Failed`.
 
         Not for timing. Functions of one process run one after the other.
         """
-        found = list(held)
-        waiting = [i for i, run in enumerate(held) if not isinstance(run, Failed)]
+        found: list[Any] = list(held)
+        waiting = {i: run for i, run in enumerate(held) if not isinstance(run, Failed)}
         while waiting:
-            batch = {held[number].process: number for number in reversed(waiting)}
-            sent = []
+            # The first function of each process that has one.
+            batch = {waiting[number].process: number for number in reversed(waiting)}
+            sent: list[int] = []
             for number in batch.values():
                 with _noting(found, number):
-                    held[number].send(self.prepare_s, *args)
+                    waiting[number].send(self.prepare_s, *args)
                     sent.append(number)
             for number in sent:
                 with _noting(found, number):
-                    found[number] = held[number].process.receive()
-            waiting = [number for number in waiting if number not in batch.values()]
+                    found[number] = waiting[number].process.receive()
+            for number in batch.values():
+                del waiting[number]
         return found
 
 
-class _Held:
+class Held:
     """A function that a worker keeps, as long as this process of the worker lives."""
 
     def __init__(self, process: "_Process", number: int, run_s: float) -> None:
@@ -157,9 +163,10 @@ class _Process:
 
     def __init__(self, env: dict[str, str]) -> None:
         self._env, self.starts = env, 0
-        self._start()
+        self._process = self._start()
 
-    def _start(self) -> None:
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        """Starts the process, with a pipe and a file for what it says."""
         self.starts += 1
         self._pipe, other = connection.Pipe()
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
@@ -167,12 +174,13 @@ class _Process:
         # Otherwise the first process takes three quarters of the GPU's memory.
         env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **self._env, "PYTHONPATH": path}
         handle = other.fileno()
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import answer; answer({handle})"],
             env=os.environ | env, pass_fds=[handle],
             stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
         )  # fmt: skip
         other.close()
+        return process
 
     def runs(self, starts: int) -> bool:
         """Whether it still is the process of this start, with what it kept."""
@@ -185,7 +193,7 @@ class _Process:
     def send(self, what: str, limit_s: float, *args: Any) -> None:
         """Sends a request, to be answered in so many seconds."""
         if self._process is None:
-            self._start()
+            self._process = self._start()
         self._limit_s, self.deadline = limit_s, time.monotonic() + limit_s
         with contextlib.suppress(BrokenPipeError):  # `receive` says that it died
             self._pipe.send((what, *args))
@@ -218,7 +226,8 @@ class _Process:
             self._process = None
 
     def _last_words(self) -> str:
-        status = self._process.wait()
+        """Why the process, which has ended, sent no answer: its last line."""
+        status = self._process.wait() if self._process is not None else None
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         self.end()
@@ -226,7 +235,7 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _noting(found: list[Any], number: int) -> Iterator[None]:
+def _noting(found: list[Any], number: int) -> Generator[None]:
     """A failure of what is done here is the result of this number."""
     try:
         yield
@@ -237,13 +246,18 @@ def _noting(found: list[Any], number: int) -> Iterator[None]:
 def _answered(processes: list[_Process]) -> list[_Process]:
     """Those that have answered, or should have by now: at least one."""
     first = min(process.deadline for process in processes)
-    ready = connection.wait(processes, max(0.0, first - time.monotonic()))
-    return ready or [process for process in processes if process.deadline == first]
+    # `wait` takes what has a `fileno`, and declares less.
+    waited_for = cast("list[connection.Connection]", processes)
+    ready = connection.wait(waited_for, max(0.0, first - time.monotonic()))
+    return cast("list[_Process]", ready) or [
+        process for process in processes if process.deadline == first
+    ]
 
 
 def answer(handle: int) -> None:
     """The worker's side: answers requests until the other side is gone."""
-    pipe, kept = connection.Connection(handle), {}
+    pipe = connection.Connection(handle)
+    kept: dict[int, Run] = {}
     with contextlib.suppress(EOFError):
         while True:
             what, number, argument = pipe.recv()
@@ -255,6 +269,7 @@ def answer(handle: int) -> None:
 
 
 def _do(kept: dict[int, Run], what: str, number: int, argument: Any) -> Any:
+    """Does what a request says: "prepare", "run" or "drop"; returns its answer."""
     if what == "prepare":
         kept[number] = argument()
     elif what == "drop":

@@ -12,9 +12,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import attention, attentions, matmul
+from benchmarks import attention, matmul
 from benchmarks.attention import CUDNN, OURS, PARTS, TUNE, space
 from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
+from pipelib.bench import cupti
 from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
@@ -56,7 +57,7 @@ def fake_cupti(monkeypatch, kernels):
 
             return run
 
-    monkeypatch.setattr(attentions.profiler, "Cupti", Cupti)
+    monkeypatch.setattr(cupti.profiler, "Cupti", Cupti)
     return counts
 
 

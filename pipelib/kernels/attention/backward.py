@@ -1,52 +1,68 @@
 """The kernels of `attention`'s gradients: of dQ, of dK and dV together or alone, of all three.
 
-The model. All kernels recompute the probabilities from the log-sum-exp of each query. Let S = Q
-K^T, and let delta be, for each query, the row sum of dO O minus the cotangent of the log-sum-exp::
+The model. The forward kernel keeps no probabilities. Every kernel here computes them again, from
+the log-sum-exp of each query (lse). Let S = Q K^T. Let delta be, for each query, the row sum of
+dO O, minus the cotangent of the log-sum-exp. Then::
 
     P = exp2(scale S - lse)     dP = dO V^T     dS = P (dP - delta)    (log2 e is in scale and lse)
     dQ = scale dS K             dV = P^T dO     dK = scale dS^T Q
 
-In the kernel of dQ, a compute thread has `rows` queries. It keeps their Q and dO in SMEM and their
-dQ in registers, and goes through the keys. In the kernel of dK and dV, a compute thread has keys,
-with their K and V in SMEM. It goes through the queries of each head that its head of K serves. It
-makes everything transposed, so that each factor of a product lies where `wgmma` reads it::
+=========  =============  ================  =============  =======================================
+kernel     rows of a      a step loads      in registers   products of a step
+           thread
+=========  =============  ================  =============  =======================================
+dQ         queries        keys              dQ             S, dP, then dQ
+dK and dV  keys           queries, of each  dK and dV      S^T, then dV and dP^T, then dK
+                          head in turn
+dK         keys           the same          dK             S^T, dP^T, then dK
+dV         keys           the same          dV             S^T, then dV
+all three  keys           the same          dK and dV      S^T, dQ of the previous step, then dV and
+                                                           dP^T, then dK
+=========  =============  ================  =============  =======================================
+
+The operands of its rows are in a thread's SMEM. A head of K serves several heads of queries, and
+its block goes through the queries of each of them. Where rows are keys, everything is transposed,
+so that each factor of a product lies where `wgmma` reads it. The order within a step::
 
     dQ       S, dP queued | P, dS, once both are done | dQ += dS K[s]
     dK, dV   S^T | P^T | dV += P^T dO[s], dP^T queued | dS^T, once both are done | dK += dS^T Q[s]
 
-With a head dimension of 256, dK and dV would fill a thread's registers. Then each has a kernel of
-its own, without the other's product. In the kernel of dK both factors of both products are in SMEM,
-so S^T and dP^T are queued together.
+A product with a factor in registers must be the first of the products in flight (`schedules` says
+why). So where dV is made, dP^T cannot be queued beside S^T. The kernel of dK has both factors of
+both products in SMEM, so it queues S^T and dP^T together.
 
-A product with a factor in registers must be the first of those in flight (`schedules` says why). So
-dP^T cannot be queued beside S^T where dV is made.
+With a head dimension of 256, dK and dV would fill a thread's registers, so each has a kernel.
 
-The kernel of all three. Two kernels make S and dP twice: seven products (three kernels make eight).
-One kernel for all three makes five. It is the kernel of dK and dV, and at each step it adds the
-part of dQ that the keys of its block give to float32 sums in GMEM, which start at zero. (The store
-itself adds, in the L2 cache.) Blocks add in no fixed order, so the last bits of dQ differ from run
-to run. For dQ a thread multiplies the dS of all compute threads with its own columns of K. To
-exchange them, each thread leaves its dS in SMEM and arrives on the barrier `exchanged`. dQ is a
-step late, so that no thread waits long::
+The kernel of all three. Two kernels make S and dP twice, which is seven products; three kernels
+make eight. One kernel for all three makes five. It is the kernel of dK and dV, with dQ besides. At
+each step, a block's keys give a part of the dQ of the step's queries. Blocks add these parts to
+float32 sums in GMEM, which start at zero; the store itself adds, in the L2. Blocks add in no fixed
+order, so the last bits of dQ differ from run to run.
+
+The compute threads share the work on dQ. A thread multiplies the dS of all threads with its own
+columns of K (or, with a head dimension of 64, the dS of its own part of the step's queries with all
+of K). So threads exchange dS: each writes its dS to SMEM, and arrives on the barrier `exchanged`.
+dQ is a step late, so that no thread waits long for the others::
 
     S^T[s] queued | exchanged | dQ[s-1] queued | P^T, once S^T is done, beside dQ | store dQ[s-1]
     dV += P^T dO[s], dP^T queued | dS^T, once both are done; arrive | dK += dS^T Q[s]
 
-The threads have no register to spare: ptxas spills what is left over. So dP's accumulator starts at
--delta, which then needs no registers, and the numbers of a step's queries, which a mask needs, are
-in SMEM. A thread makes a part of dQ's columns or, with a head dimension of 64, of the step's
-queries.
+dS has two slots. A thread overwrites dS[s-2] with dS[s] when all threads have arrived for s - 1: by
+then all have finished the product with dS[s-2]. Before the first step dS is zero. After the
+pipeline, each thread makes its part of the last step's dQ, and arrives once more. When all have
+arrived, nobody reads the block's K, and dK is staged there.
 
-dS has two slots. A thread writes dS[s] into the slot of dS[s-2] after all threads have arrived for
-s - 1, and so have finished the product with dS[s-2]. Before the first step dS is zero; dQ of the
-last step is made after the pipeline. When all threads have arrived once more, the block's K is no
-longer read, and dK is staged there.
+The threads have no register to spare: ptxas spills what does not fit. So dP's accumulator starts at
+-delta, and delta needs no registers. The numbers of a step's queries, which masks compare, are in
+SMEM.
 
-`band` says which steps there are, and `order` which block runs when. Queries that see nothing have
-an infinite lse here, so that P is 0. TMA fills loads past the end of an operand with zeros, which
-are masked, and drops stores past the end.
+Edges. `band` says which steps there are, and `order` which block runs when. The lse of a query that
+sees nothing is infinite here, so its P is 0. TMA fills loads past the end of an operand with zeros,
+which are masked, and drops stores past the end.
 
 Not covered: the kernel of all three with a head dimension of 256.
+Source of the formulas, of delta, and of a dQ that blocks add up in GMEM: FlashAttention-2 (T. Dao,
+2023).
 """
 
 import functools

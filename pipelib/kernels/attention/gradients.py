@@ -100,10 +100,10 @@ class GradientThread:
     Attributes:
       options, sizes, config: the problem, and how the kernel divides it.
       band: the steps of its block.
-      head: the head of its rows.
+      head: the head of its rows: of the queries for dQ, else of the keys.
       block_row: the first row of its block.
-      index: which compute thread of the block it is.
-      outs: the results, in GMEM.
+      index: the number of the thread in its block, an int32 scalar.
+      outs: the results [seq, heads, head_dim] of its batch, in GMEM.
       scratch: SMEM and barriers of the block.
     """
 
@@ -158,7 +158,10 @@ class GradientThread:
         return jnp.zeros((self.config.rows, self.sizes.head_dim), jnp.float32)
 
     def store(self, *results: jax.Array) -> None:
-        """Stores the last results, staged in the SMEM of the operands, which no product reads."""
+        """Stores results to the last `outs`.
+
+        They are staged in the SMEM of the rows' operands, which no product reads any more.
+        """
         staging = self.my_parts("operands")[: len(results)]
         for result, ref in zip(results, staging, strict=True):
             ref[...] = result.astype(ref.dtype)
@@ -467,12 +470,12 @@ class GradientOfAll(GradientOfKV):
         return p
 
     def _beside(self, scores: jax.Array, function: Callable[[], jax.Array]) -> jax.Array:
-        """Calls the function, so that its arithmetic runs beside the product that is queued.
+        """Calls the function so that its arithmetic runs beside the product that is queued.
 
-        Without a branch that separates them, ptxas would wait for the product first. The other side
-        of the branch is for rows past the end of the keys: K is 0 there, and so are the scores,
-        which is what P must be. Longer steps leave no registers for P beside all of dQ, so there
-        ptxas may mix the two.
+        ptxas would wait for the product first, were there no branch between the two. So there is
+        one. Its other side is for rows past the end of the keys. K is 0 there, so the scores are 0,
+        and P must be 0 too. A step of more than 64 queries has no branch: it leaves no registers
+        for P beside all of dQ, so ptxas may mix the two.
         """
         if self.config.block > 64:
             return function()
@@ -489,7 +492,7 @@ class GradientOfAll(GradientOfKV):
         return indices[0] * self.band.steps + indices[1]
 
     def _give(self, number: Int, d_s: jax.Array) -> Ref:
-        """Gives all threads the dS of a step; returns its slot."""
+        """Gives all threads its dS of a step; returns where it lies in SMEM."""
         staging = self.scratch["d_s"].at[number & 1, self.index]
         staging[...] = d_s
         plgpu.commit_smem()
@@ -505,7 +508,7 @@ class GradientOfAll(GradientOfKV):
 
     @property
     def _share(self) -> tuple[pl.Slice, pl.Slice]:
-        """The queries of a step, and the columns, whose dQ it makes."""
+        """The part of a step's dQ that it makes: queries, and columns."""
         queries, columns = self._part.shape
         return self._slice(queries, self.config.block), self._slice(columns, self.sizes.head_dim)
 
@@ -516,7 +519,7 @@ class GradientOfAll(GradientOfKV):
         return pl.ds(pl.multiple_of(self.index * size, size), size)
 
     def _multiply_keys(self, d_q: Accumulator, number: Int) -> None:
-        """Queues dS K of a step, for the keys of each thread."""
+        """Queues dS K of a step: a product for the keys of each thread."""
         queries, columns = self._share
         for thread in range(self.config.compute_threads):
             d_s = self.scratch["d_s"].at[number & 1, thread, :, queries]
@@ -524,7 +527,7 @@ class GradientOfAll(GradientOfKV):
             plgpu.wgmma(d_q, d_s.transpose((1, 0)), k)
 
     def _before(self, indices: Indices) -> Indices:
-        """The indices of the previous step; for the first step, its own, where zeros are added."""
+        """The indices of the previous step; for the first step its own, to which it adds zeros."""
         (group, step), number = indices, self._number(indices)
         before = jnp.where(step > 0, step - 1, jnp.where(number > 0, self.band.steps - 1, 0))
         return jnp.where((step > 0) | (number == 0), group, group - 1), before

@@ -1,19 +1,30 @@
 """`QueryThread`: the parts that a compute thread of `attention`'s forward kernel is made of.
 
-The model. A thread goes through its queries: it loads them, runs the pipeline, and stores their
-result. `schedules` puts the parts of a step in order: the scores of a block of keys, their softmax,
-and the product of the probabilities with V.
+The model. A thread loads its queries, runs the pipeline, and stores their result (`compute`). The
+parts of a step are methods here: the scores of a block of keys, their softmax, and the product of
+the probabilities with V. A subclass in `schedules` says in which order a step calls them.
 
-Maxima and sums of rows are made within quads of lanes (the layout of a `wgmma`'s accumulator), by
-shuffles. Reductions across warps would share one SMEM scratch area between all threads; these need
-none.
+The softmax is *online*: `State` has a running maximum and a running sum of each row. When a step
+raises the maximum, what was added up before is multiplied by a factor. In powers of 2 (log2 e is in
+the scale), for a step's scores S::
 
-The *schedule barrier* is the turn to use the tensor core: one barrier for each compute thread. A
-thread waits at its own barrier before it queues products, and then arrives at the barrier of its
-successor in the ring of threads. So the tensor core gets the products of one thread after the
-other's, and the softmax of one runs beside the products of the others. The last thread gives the
-first one its first turn. The first thread takes the turn that is left in the end, so that each
-arrival is waited for.
+    maximum' = max(maximum, row maximum of S)      factor = exp2(maximum - maximum')
+    total' = factor total + row sum of P           P = exp2(S - maximum')
+    result' = factor result + P V                  (in the end: result / total)
+
+A row's scores lie in the four lanes of a quad, as an accumulator of `wgmma` has them. So maxima and
+sums of rows are made by shuffles within quads. Reductions across warps would share one SMEM scratch
+area between all threads; these need none.
+
+The *schedule barrier* passes the turn to use the tensor core. Each compute thread has one. A thread
+waits at its own barrier before it queues products. Then it arrives at the barrier of the next
+thread in the ring of threads. So the tensor core gets the products of one thread after those of
+another, and the softmax of one thread runs beside the products of the others. At the start, the
+last thread gives the first one its turn. In the end, the first thread takes the turn that is left,
+so that a wait follows every arrival.
+
+Sources: FlashAttention-2 (T. Dao, 2023) for the softmax, FlashAttention-3 (J. Shah et al., 2024)
+for turns ("pingpong") and for overlap within a thread.
 """
 
 import dataclasses
@@ -82,11 +93,11 @@ class QueryThread:
       options, sizes: the problem.
       band: the steps of its block.
       visits: the places that its block goes through.
-      arrays: Q, the result and the log-sum-exp, in GMEM.
-      segments: none, or the segments of queries and keys, in GMEM.
+      arrays: Q, the result and the log-sum-exp, whole, in GMEM.
+      segments: none, or the segments [batch, seq] of queries and of keys, in GMEM.
       scratch: SMEM and barriers of the block.
-      allocations: the rings of K and V.
-      index: which compute thread of the block it is.
+      allocations: the rings of K and V, and their barriers, as the pipeline allocates them.
+      index: the number of the thread in its block, an int32 scalar.
     """
 
     options: Options[AttentionConfig]
@@ -105,7 +116,7 @@ class QueryThread:
         return self.options.config
 
     def compute(self, pipeline: Callable[[State], State]) -> None:
-        """All that the thread does: it loads its queries, runs the pipeline, stores the result."""
+        """All that the thread does, as the pipeline's `compute_context`."""
         self.load(jnp.int32(0), "q")
         plgpu.barrier_wait(self.mine("loaded"))
         self.load_next(jnp.int32(1))
@@ -148,33 +159,33 @@ class QueryThread:
     # Its queries and their result.
 
     def rows(self, visit: Int) -> tuple[Int, pl.Slice, Int]:
-        """Its queries: the batch, which of the sequence, the head."""
+        """The index of its queries in Q: the batch, the rows, the head."""
         batch, head, block = self.visits.place(visit)
         row = block * self.config.block_q + self.index * self.config.rows
         return batch, pl.ds(row, self.config.rows), head
 
     def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p"]) -> Ref:
-        """Its part of some scratch."""
+        """Its part of a field of the scratch memory."""
         return self.scratch[name].at[self.index]
 
     def load(self, visit: jax.Array, name: Literal["q", "next_q"]) -> None:
-        """Starts to load the queries of a visit into some scratch."""
+        """Starts to load the queries of a visit into `q` or `next_q`."""
         rows = self.arrays[0].at[self.rows(visit)]
         plgpu.copy_gmem_to_smem(rows, self.mine(name), self.mine("loaded"))
 
     def load_next(self, visit: jax.Array) -> None:
-        """Loads the queries of a visit that is to come, if there is one."""
+        """Starts to load the queries of a later visit into `next_q`, if there is such a visit."""
         if self.visits.are_many:
             pl.when(visit < self.visits.count)(lambda: self.load(visit, "next_q"))
 
     def take_next(self) -> None:
-        """Copies the next queries to `q`, so that every step finds its queries at one address."""
+        """Copies the next queries to `q`: every step reads its queries at one address."""
         plgpu.barrier_wait(self.mine("loaded"))
         self.mine("q")[...] = self.mine("next_q")[...]
         plgpu.commit_smem()
 
     def load_behind_store(self, visit: jax.Array) -> None:
-        """Loads the queries after the next ones, to where the result of `visit` is stored from."""
+        """Loads the queries of `visit + 2` to `next_q`, once the store of `visit` has read it."""
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
         self.load_next(visit + 2)
 
@@ -236,19 +247,24 @@ class QueryThread:
         return pl.run_scoped(multiply, self.scores_type())
 
     def masked(self, scores: jax.Array, step: Int) -> jax.Array:
-        """The scores of a step, masked if they must be."""
+        """The scores of a step, masked if its columns are not all seen."""
         return self.band.masked(scores, step, *self.seen_from())
 
     def seen_from(self) -> tuple[Int, tuple[Ref, ...]]:
-        """What a mask depends on: the first of its queries, and segments."""
+        """The first of its queries, and the segments of its batch: a mask depends on both."""
         batch, rows, _ = self.rows(jnp.int32(0))
         return rows.start, tuple(ids.at[batch] for ids in self.segments)
 
     def softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
-        """Adds the scores of a step; returns also the factor for results from before this step.
+        """The softmax of a step.
 
-        A result that is in the state is multiplied by it. That comes before the exponentials, which
-        keep one unit busy and leave the others idle for it. `()` stands for a result elsewhere.
+        Args:
+          scores: masked, float32 [rows, block_kv].
+          state: the state before. If it has a result, the result is multiplied by the factor. This
+            comes before the exponentials: they keep one unit busy, and the others are idle then.
+
+        Returns:
+          The next state, and the factor for results from before this step, [rows].
         """
         scale = self.options.scale * math.log2(math.e)
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
@@ -260,7 +276,7 @@ class QueryThread:
         return State(result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
 
     def operand(self, p: jax.Array) -> jax.Array | Ref:
-        """The probabilities, where `wgmma` reads them."""
+        """The probabilities, where `wgmma` reads them: in registers, or in SMEM."""
         if not self.config.through_smem:
             return p
         staging = self.mine("p")

@@ -1,6 +1,7 @@
 """The schedules of `attention`'s forward kernel: the order of the parts of a step, a class each.
 
-The model. A step has two products, QK = Q K[s]^T and PV = p V[s], and the softmax between them::
+The model. A step has two products, QK = Q K[s]^T and PV = p V[s], and the softmax between them. The
+tensor core makes products while other units make a softmax, of the same thread or of another::
 
     plain      QK[s] | softmax[s] | PV[s] | QK[s+1] ...
     overlap    QK[s+1] PV[s] queued | softmax[s+1], once QK[s+1] is done, beside PV[s] | ...
@@ -8,18 +9,22 @@ The model. A step has two products, QK = Q K[s]^T and PV = p V[s], and the softm
                and a thread has the turn while it queues the two
     both       as overlap, with turns
 
-All but "plain" have K one step *ahead* of V. They make the first scores before the pipeline begins,
-from the ring that the pipeline was given, and step s makes the scores of s + 1. They wait for a
-step's inputs while the previous step's products run, so they need two slots.
+All but "plain" have K one step *ahead* of V: step s of the pipeline makes the scores of step s + 1.
+The first scores are made before the pipeline begins, from the ring that the pipeline was given. A
+thread waits for a step's inputs while the previous step's products run, so a ring needs two slots.
 
-In a persistent kernel the last step of a visit is like any other: PV, beside the QK of the next
-visit's first step. The next queries have been loaded to `next_q`, and are copied to `q`. The result
-of the visit is staged in `next_q`; its store runs beside the next softmax, and then the queries
-after the next are loaded there.
+In a persistent kernel the last step of a visit is like any other. Its PV runs beside the QK of the
+next visit's first step. Three things happen between them:
 
-A product whose first factor is in registers must be the first of the products in flight: Mosaic GPU
-fences these registers, and ptxas waits there for products that began before (its C7513). So
-"pingpong" queues PV first. "overlap" cannot, and has p in SMEM.
+1. The next queries, which were loaded to `next_q`, are copied to `q`.
+2. The visit's result is staged in `next_q`, and its store runs beside the next softmax.
+3. The queries of the visit after the next are loaded to `next_q`.
+
+A product whose first factor is in registers must be the first of the products in flight. Mosaic GPU
+fences these registers, and ptxas waits at the fence for products that began before (its warning
+C7513). So "pingpong" queues PV first. "overlap" queues PV second, and has p in SMEM.
+
+Source of "pingpong" and "overlap": FlashAttention-3 (J. Shah et al., 2024).
 """
 
 import functools
@@ -41,7 +46,7 @@ class Plain(QueryThread):
     """One thing after the other."""
 
     def start(self) -> State:
-        """The state before any key; a step's probabilities do not outlive it."""
+        """The state before any key; it has no probabilities, since no later step needs them."""
         return super().start()._replace(p=())
 
     def step(
@@ -55,7 +60,7 @@ class Plain(QueryThread):
         v_out: Ref,
         state: State,
     ) -> State:
-        """Scores, softmax, result."""
+        """Scores, softmax, result; the arguments are those of `QueryThread.step`."""
         _, step = self.visits.split(indices)
         plgpu.barrier_wait(k_in)
         scores = self.scores(k)
@@ -95,7 +100,7 @@ class Now(NamedTuple):
 
 
 class Ahead(QueryThread):
-    """What the schedules have in common whose K is one step ahead of V."""
+    """The schedules whose K is one step ahead of V; subclasses put the products in order."""
 
     def before_steps(self, state: State) -> State:
         """The first scores and their softmax."""
@@ -118,7 +123,10 @@ class Ahead(QueryThread):
         v_out: Ref,
         state: State,
     ) -> State:
-        """P V of this step, and the probabilities of the next, of this visit or of the next one."""
+        """P V of this step, and the probabilities of the next step, perhaps of the next visit.
+
+        The arguments are those of `QueryThread.step`.
+        """
         visit, step = self.visits.split(indices)
         number = visit * self.band.steps + step + 1
         k, _, k_out = self.slot("k", number)
@@ -129,15 +137,15 @@ class Ahead(QueryThread):
         return lax.cond(step + 1 < self.band.steps, go_on, end, state)
 
     def same_visit(self, now: Now, state: State) -> State:
-        """A step after which the visit has another."""
+        """A step that another step of the visit follows."""
         raise NotImplementedError
 
     def next_visit(self, now: Now, state: State) -> State:
-        """The last step of a visit, after which comes another visit."""
+        """The last step of a visit that another visit follows."""
         raise NotImplementedError
 
     def last_of_visit(self, now: Now, state: State) -> State:
-        """The last step of a visit."""
+        """The last step of a visit: it takes the next queries, if there are any."""
 
         def go_on(state: State) -> State:
             self.take_next()
@@ -147,7 +155,7 @@ class Ahead(QueryThread):
         return lax.cond(now.visit + 1 < self.visits.count, go_on, end, state)
 
     def last(self, now: Now, state: State) -> State:
-        """The last step of all: P V, and nothing after it."""
+        """The last step of the block: P V, and no more scores."""
         p = self.begin(now)
 
         def multiply(result: Accumulator) -> tuple[()]:
@@ -173,9 +181,9 @@ class Ahead(QueryThread):
         return smem.at[slot], produced.at[slot], consumed.at[slot]
 
     def wait_for_inputs(self, number: jax.Array) -> None:
-        """Waits for what a step multiplies: its V, and K of the next step, if there is one.
+        """Waits for the inputs of a step: its V, and K of the next step, if there is one.
 
-        Called while the products of the previous step run, so that the wait takes no time.
+        It is called while the products of the previous step run, so the wait costs no time.
         """
         plgpu.barrier_wait(self.slot("v", number)[1])
 
@@ -202,7 +210,7 @@ class Pingpong(Ahead):
         return state
 
     def products(self, now: Now, state: State) -> tuple[State, jax.Array]:
-        """The state with P V added, and the next scores."""
+        """Both products: the state with P V added, and the next scores."""
         p = self.begin(now)
 
         def multiply_both(result: Accumulator) -> tuple[jax.Array]:
@@ -229,7 +237,7 @@ class Overlap(Ahead):
     """
 
     def same_visit(self, now: Now, state: State) -> State:
-        """The next softmax beside P V; then the result gets the factor of this softmax."""
+        """The next softmax runs beside P V; then its factor multiplies the result."""
 
         def one_step(mask: Mask, state: State) -> State:
             result, ahead, shrink = self.products(now, mask, lambda: state, state)

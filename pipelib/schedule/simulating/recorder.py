@@ -26,15 +26,15 @@ class Recorder:
         self.lanes: list[str] = []
         self._program = program
         self._thread_lane: list[int] = []
-        self._engine_lane: list[dict[Engine | None, int]] = []  # of each block
+        # Of each block; the lane of None, which no op of an engine has, is not there.
+        self._engine_lane: list[dict[Engine | None, int]] = []
         per_block = len(program.threads) // program.blocks
         for block in range(program.blocks):
             prefix = f"block {block} " if program.blocks > 1 else ""
             first = len(self.lanes)
             self._thread_lane += range(first, first + per_block)
             self.lanes += [f"{prefix}thread {i}" for i in range(per_block)]
-            engines = {engine: len(self.lanes) + i for i, engine in enumerate(Engine)}
-            self._engine_lane.append({**engines})
+            self._engine_lane.append({e: len(self.lanes) + i for i, e in enumerate(Engine)})
             self.lanes += [prefix + engine for engine in Engine]
 
     def span(

@@ -7,8 +7,7 @@ a type checker is told here, once, that a `Ref` is an abstract value with the me
 
 Pytrees are `Tree`, which is `Any`. The structure of a pytree is a `TreeDef`.
 
-When a program runs, `Ref` and `Accumulator` are `Any`. Nothing is checked then, and nothing private
-of JAX is imported.
+When a program runs, `Ref` and `Accumulator` are `Any`, and nothing is checked.
 """
 
 # Parts of the signatures of JAX's functions have no types.
@@ -65,8 +64,7 @@ def structure(tree: Tree) -> TreeDef:
 
 
 if TYPE_CHECKING:
-    from jax._src.pallas.mosaic_gpu.core import WGMMAAbstractAccumulatorRef
-    from jax._src.state.types import AbstractRef
+    from jax.ref import AbstractRef
 
     class _At:
         def __getitem__(self, index: Any) -> "Ref": ...
@@ -104,7 +102,7 @@ if TYPE_CHECKING:
         def __getitem__(self, index: Any) -> jax.Array: ...
         def __setitem__(self, index: Any, value: jax.typing.ArrayLike) -> None: ...
 
-    class Accumulator(WGMMAAbstractAccumulatorRef):
+    class Accumulator(Any):  # JAX has no public name for the abstract value that `wgmma` takes
         """The float32 accumulator of a `wgmma`, in registers."""
 
         @property

@@ -20,6 +20,7 @@ of B *visits* the places b, b + B, b + 2B, ... and loads for the next place whil
 (In an order by length, the first SM would get the longest block of each round.)
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -39,7 +40,8 @@ L2_BYTES = 32 * 2**20
 AXES = ("slowest", "slower", "fastest")
 
 
-class Visits(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Visits:
     """The places that a block goes through.
 
     Attributes:
@@ -47,7 +49,7 @@ class Visits(NamedTuple):
       place: gives the place of a visit, by the visit's number.
     """
 
-    count: Int  # pyright: ignore[reportIncompatibleMethodOverride]
+    count: Int
     place: Callable[[Int], Place]
 
     @property

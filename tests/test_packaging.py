@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def python(*arguments):
     done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
@@ -74,7 +74,8 @@ def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
         for path in (results / folder).iterdir()
     }
     assert "pipelib_book/results/nvidia-h200/hazards.json" in records
-    assert inside == tracked("pipelib_book") - {"pipelib_book/pyproject.toml"} | records
+    project = {"pipelib_book/pyproject.toml", "pipelib_book/README.md"}
+    assert inside == tracked("pipelib_book") - project | records
 
 
 def test_both_have_one_version_and_the_kit_needs_the_package():
@@ -101,6 +102,18 @@ def test_the_wheel_says_what_it_is(wheel):
         *(f"Provides-Extra: {extra}" for extra in ("cuda12", "cuda13", "book", "dev")),
     ):
         assert f"\n{line}\n" in metadata
+
+
+def test_the_kit_s_readme_is_in_its_wheel_and_does_what_it_says(kit, tmp_path):
+    text = (ROOT / "pipelib_book" / "README.md").read_text("utf-8")
+    archive = zipfile.ZipFile(kit)
+    (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
+    assert text in archive.read(name).decode()
+    (command,) = re.findall(r"```sh\npip install (.*)\n```", text)
+    assert all((ROOT / folder / "pyproject.toml").exists() for folder in command.split())
+    (session,) = re.findall(r"```pycon\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "session.txt").write_text(session, "utf-8")
+    python("-m", "doctest", "-o", "ELLIPSIS", str(tmp_path / "session.txt"))
 
 
 # JAX and NumPy, and the parts of JAX that any Pallas kernel for GPUs needs.

@@ -226,7 +226,7 @@ class Timeline:
         lines += [self.bound(), *self.notes]
         width = max(map(len, self.lanes), default=0)
         lines += [
-            f"{use.lane:{width}}  busy {use.busy:6.1%}  waiting {use.waiting:6.1%}"
+            f"{use.lane.ljust(width)}  busy {use.busy:6.1%}  waiting {use.waiting:6.1%}"
             f"  bubble {use.bubble:6.1%}"
             for use in self.uses()
         ]

@@ -71,7 +71,35 @@ class Engine(enum.StrEnum):
     TENSOR_CORE = "tensor core"
 
 
-class Kind(enum.StrEnum):
+class Name(enum.StrEnum):
+    """Names that stand for themselves: equal to their text, and shown in quotes, as in JSON.
+
+    A class says `what` its names are, and the `consequence` of a text that is none of them: the
+    ValueError for that text gives both, and the names.
+    """
+
+    _what: str
+    _consequence: str
+
+    def __init_subclass__(cls, *, what: str, consequence: str) -> None:
+        """Keeps what the error says."""
+        super().__init_subclass__()
+        cls._what, cls._consequence = what, consequence
+
+    def __repr__(self) -> str:
+        return str.__repr__(self)
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        names = cls if all(cls) else map(repr, cls)  # quotes show a name that is empty
+        raise ValueError(
+            f"{value!r} is not {cls._what}, so {cls._consequence}: give one of {', '.join(names)}."
+        )
+
+
+class Kind(
+    Name, what="a kind of op", consequence="neither check nor simulate would know what it does"
+):
     """What an op does; equal to its name, so `op.kind == "load"` holds.
 
     The one table of kinds: `engine` is what works on memory for the thread, None if the thread
@@ -112,24 +140,12 @@ class Kind(enum.StrEnum):
     SCOPE_END = "scope_end"
     OPAQUE = "opaque"
 
-    __repr__ = str.__repr__  # a report's reader sees 'load', as in JSON
 
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not a kind of op, so neither check nor simulate would know what it does:"
-            f" give one of {', '.join(cls)}."
-        )
-
-
-class _Name(enum.StrEnum):
-    """A name that stands for itself: a reader sees 'gmem', as in JSON."""
-
-    def __repr__(self) -> str:
-        return str.__repr__(self)
-
-
-class Space(_Name):
+class Space(
+    Name,
+    what="a space of memory",
+    consequence="neither check nor simulate would know who shares it",
+):
     """The memory that a buffer is in; equal to its name, so `buffer.space == "smem"` holds.
 
     GMEM is the card's memory, SMEM is a block's, and accumulators (`acc`) are in the registers of
@@ -140,15 +156,8 @@ class Space(_Name):
     SMEM = "smem"
     ACC = "acc"
 
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not a space of memory, so neither check nor simulate would know who"
-            f" shares it: give one of {', '.join(cls)}."
-        )
 
-
-class Role(_Name):
+class Role(Name, what="a role of a buffer", consequence="nothing would know what it means"):
     """What a kernel does with a buffer in GMEM; equal to its name.
 
     The kernel gets an IN buffer initialised and has to fill an OUT buffer. It does both with an
@@ -161,27 +170,13 @@ class Role(_Name):
     SCRATCH = "scratch"
     NONE = ""
 
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not a role of a buffer, so nothing would know what it means: give one of"
-            f" {', '.join(map(repr, cls))}."
-        )
 
-
-class Action(_Name):
+class Action(Name, what="an action of an op", consequence="nothing would know what it means"):
     """Which way a `registers` op changes a thread's registers; other ops have NONE."""
 
     INCREASE = "increase"
     DECREASE = "decrease"
     NONE = ""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not an action of an op, so nothing would know what it means: give one of"
-            f" {', '.join(map(repr, cls))}."
-        )
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -19,17 +19,18 @@ resource             more shared memory or registers than there are
 ===================  ===============================================================================
 """
 
-import enum
 import html
 import linecache
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pipelib.schedule.program import Op, Program, step_name
+from pipelib.schedule.program import Name, Op, Program, step_name
 
 
-class FindingKind(enum.StrEnum):
+class FindingKind(
+    Name, what="a kind of finding", consequence="a report would not know how grave it is"
+):
     """What is wrong, gravest first; equal to its name, so `finding.kind == "race"` holds."""
 
     OUT_OF_BOUNDS = "out-of-bounds"
@@ -40,15 +41,6 @@ class FindingKind(enum.StrEnum):
     UNINITIALIZED_READ = "uninitialized-read"
     LOST_STORE = "lost-store"
     RESOURCE = "resource"
-
-    __repr__ = str.__repr__
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise ValueError(
-            f"{value!r} is not a kind of finding, so a report would not know how grave it is: give"
-            f" one of {', '.join(cls)}."
-        )
 
 
 _GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}

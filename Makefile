@@ -2,6 +2,7 @@
 
 ENV := .venv
 ENV_JAX012 := .venv-jax012
+ENV_FOREIGN := .venv-foreign
 ENV_LAB := .venv-lab
 ENV_LINT := .venv-lint
 ENV_LOCK := .venv-lock
@@ -21,16 +22,16 @@ WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 
 # Where the tests are that run with the second JAX too, but for what it cannot change (one_jax).
 JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/test_examples.py \
-	tests/pipelib_book
+	tests/test_launches.py tests/test_testing.py tests/test_pytest_plugin.py tests/pipelib_book
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint sync refresh lab serve record wheels dist test-gpu benchmark lock \
-	clean \
-	env env-jax012 env-lint
+.PHONY: help book test test-foreign lint sync refresh lab serve record wheels dist test-gpu \
+	benchmark lock clean \
+	env env-jax012 env-foreign env-lint
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
-		{ printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 book: env ## Build the book into _build/html (no GPU needed).
 	@rm -rf $(OUT)/_build
@@ -45,6 +46,12 @@ test: env env-jax012 lint ## Run all tests that need no GPU.
 	@$(ENV_JAX012)/bin/python -m pytest -q -n 2 -m "not one_jax" $(JAX012_TESTS)
 	@echo "== All tests with JAX 0.11.2"
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Another folder that has JAX's tests, where GitHub cannot be reached: FOREIGN=folder.
+FOREIGN ?= .foreign
+test-foreign: env-jax012 env-foreign ## Trace and check the kernels of tokamax and of JAX's tests.
+	@PYTHONPATH=$(CURDIR) $(ENV_FOREIGN)/bin/python -m tests.foreign \
+		--checkouts $(FOREIGN) --jax012 $(ENV_JAX012)/bin/python $(ARGS)
 
 lint: env-lint ## Check the code's style (ruff) and types (pyright).
 	@$(ENV_LINT)/bin/ruff check --quiet
@@ -128,18 +135,22 @@ lock: ## Refresh the pinned requirements from pyproject.toml.
 	set -e; for extra in cuda12 cuda13 lab; do \
 		$(LOCK) --universal pyproject.toml --extra $$extra \
 			-c requirements.txt -o requirements-$$extra.txt; done
+	$(LOCK) --universal --group foreign -c $(ENV_LOCK)/jax-0.11.2.txt -o requirements-foreign.txt
 	$(LOCK) --universal --group lint -c requirements.txt -o requirements-lint.txt
 	$(LOCK) --group record -c requirements.txt -o requirements-record.txt
 
 clean: ## Remove what was built (environments and wheels too).
-	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_LAB) $(ENV_LINT) $(ENV_LOCK) \
-		$(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis .jax-cache
+	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_FOREIGN) $(ENV_LAB) $(ENV_LINT) \
+		$(ENV_LOCK) .foreign $(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis .jax-cache
 
 env:
 	@tools/make_env.sh $(ENV) requirements.txt
 
 env-jax012:
 	@tools/make_env.sh $(ENV_JAX012) requirements-jax012.txt
+
+env-foreign:
+	@tools/make_env.sh $(ENV_FOREIGN) requirements-foreign.txt
 
 # Its libraries are read, not run, so pip need not compile them.
 env-lint:

@@ -1,6 +1,6 @@
 """How fast kernels are traced, checked and simulated, for products of more and more steps.
 
-`python -m benchmarks.schedule` measures on one core, in a minute or two, and writes the record
+`python -m benchmarks.schedule` measures on one core, in some minutes, and writes the record
 `results/cpu/schedule.json`; no GPU is needed. A sample of `first_seconds` is one call with JAX's
 caches cleared, from the function to the program; one of `again_seconds` a call after that, where
 JAX remembers jaxprs. They are seconds of the core, which do not pass while others have it;
@@ -8,75 +8,115 @@ JAX remembers jaxprs. They are seconds of the core, which do not pass while othe
 `simulate_seconds` are of the core too, of the program. `peak_bytes` is what Python's tracemalloc
 saw at most in one more trace, `kept_bytes` what it saw after it, the program. `move_seconds` are
 those on the clock that a slider of `pipelib.explore` takes to trace, check, simulate and draw anew.
+
+`large` has what would grow with the square of something without care: a million ops, a loop of
+3,000 tiles with an emitter in it, a cluster of 16 blocks beside one block. Each sample is taken in
+a process of its own. `traced_bytes` and `checked_bytes` are the most memory that the process had by
+then, Python and JAX included.
 """
 
 import collections
+import functools
 import gc
 import json
 import pathlib
 import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from benchmarks import imports
+from benchmarks import schedule_kernels as kernels
+from benchmarks.schedule_kernels import TILE_K, TILE_M, TILE_N, matmul
 from pipelib.bench.provenance import code_digest, provenance
+from pipelib.schedule import Program
 
-TILE_M, TILE_N, TILE_K, SLOTS = 128, 256, 64, 3
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
-TRANSFORMS = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+MILLION, TILES, CLUSTER_STEPS = 91_000, 3_000, 512  # steps for a million ops, tiles, steps
 
 
-def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Two compute threads, each with half of the rows of a tile, and a memory thread."""
-    (m, k), (_, n) = a.shape, b.shape
-    rows = TILE_M // 2
+def _product(steps: int, cluster: tuple[int, int] = (1, 1)) -> Program:
+    """The program of one tile for each block, this many steps long."""
+    sizes = (TILE_M * cluster[0], TILE_K * steps), (TILE_K * steps, TILE_N * cluster[1])
+    args = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in sizes)
+    return pipelib.trace(functools.partial(matmul, cluster=cluster), *args)
 
-    def kernel(a, b, out, out_smem):
-        i, j = lax.axis_index("i"), lax.axis_index("j")
-        mine = pl.ds(lax.axis_index("wg") * rows, rows)
 
-        def compute(pipeline):
-            def scope(acc):
-                pipeline(acc)
-                out_smem[mine] = acc[...].astype(out.dtype)
-                plgpu.commit_smem()
+def _tiles(count: int, is_specialized: bool) -> Program:
+    """The program of a loop over this many tiles."""
+    x = jax.ShapeDtypeStruct(
+        (count * kernels.TILE_STEPS * kernels.ROWS, kernels.LANES), jnp.float32
+    )
+    return pipelib.trace(functools.partial(kernels.tiles, is_specialized=is_specialized), x)
 
-            pl.run_scoped(scope, plgpu.ACC((rows, TILE_N), jnp.float32))
-            top = i * TILE_M + lax.axis_index("wg") * rows
-            here = (pl.ds(top, rows), pl.ds(j * TILE_N, TILE_N))
-            plgpu.copy_smem_to_gmem(out_smem.at[mine], out.at[here])
-            plgpu.wait_smem_to_gmem(0)
 
-        def body(_, a, b, acc):
-            plgpu.wgmma(acc, a.at[mine], b)
-            plgpu.wgmma_wait(1)
-            return acc
+# What is traced and checked in a process of its own, by its name in the record. The functions take
+# how often the kernel's loop goes round, and stand beside the number that is measured.
+LARGE: dict[str, tuple[Callable[[int], Program], int]] = {
+    "a million ops": (_product, MILLION),
+    "3,000 tiles, emit_pipeline": (functools.partial(_tiles, is_specialized=False), TILES),
+    "3,000 tiles, emit_pipeline_warp_specialized": (
+        functools.partial(_tiles, is_specialized=True), TILES,
+    ),
+    "one block": (_product, 16 * CLUSTER_STEPS),
+    "a cluster of 4 x 4": (functools.partial(_product, cluster=(4, 4)), CLUSTER_STEPS),
+    "a cluster of 16 x 1": (functools.partial(_product, cluster=(16, 1)), CLUSTER_STEPS),
+}  # fmt: skip
 
-        block = lambda shape, at: plgpu.BlockSpec(shape, at, transforms=TRANSFORMS, delay_release=1)
-        pipelib.emit_pipeline_warp_specialized(
-            body, grid=(k // TILE_K,), memory_registers=40, max_concurrent_steps=SLOTS,
-            num_compute_wgs=2, wg_axis="wg", compute_context=compute, ordinary_reads=False,
-            in_specs=[
-                block((TILE_M, TILE_K), lambda step: (i, step)),
-                block((TILE_K, TILE_N), lambda step: (step, j)),
-            ],
-        )(a, b)  # fmt: skip
 
-    return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype), grid=(m // TILE_M, n // TILE_N),
-        grid_names=("i", "j"), num_threads=3, thread_name="wg",
-        scratch_types=[plgpu.SMEM((TILE_M, TILE_N), a.dtype, transforms=TRANSFORMS)],
-    )(a, b)  # fmt: skip
+def sample(name: str) -> dict[str, Any]:
+    """One sample of a large program, taken in this process: seconds of the core, bytes at most."""
+    make, count = LARGE[name]
+    start = time.process_time()
+    program = make(count)
+    traced, traced_bytes = time.process_time(), _peak_bytes()
+    report = pipelib.check(program)
+    seconds = time.process_time() - traced
+    assert report.ok, str(report)
+    return dict(
+        ops=sum(map(len, program.threads)), trace_seconds=traced - start, check_seconds=seconds,
+        traced_bytes=traced_bytes, checked_bytes=_peak_bytes(),
+    )  # fmt: skip
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had, with Python and JAX."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def measure_large() -> list[dict[str, Any]]:
+    """The records of the large programs; prints their rows.
+
+    To be called first: a process counts what its parent had when it was started as its own.
+    """
+    rows: list[dict[str, Any]] = []
+    for name in LARGE:
+        command = [sys.executable, "-m", "benchmarks.schedule", name]
+        taken = [
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            for _ in range(SAMPLES)
+        ]
+        (ops,) = {one.pop("ops") for one in taken}
+        rows.append(dict(name=name, ops=ops) | {key: [x[key] for x in taken] for key in taken[0]})
+        middle = {key: statistics.median(rows[-1][key]) for key in taken[0]}
+        each = 1e6 * middle["check_seconds"] / ops
+        print(
+            f"{name:45} {ops:9,} ops | trace {middle['trace_seconds']:6.2f} s | check"
+            f" {middle['check_seconds']:6.2f} s, {each:5.1f} us/op"
+            f" | {middle['checked_bytes'] / 1e6:5.0f} MB at most"
+        )
+    return rows
 
 
 def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
@@ -142,17 +182,22 @@ def cpu() -> str:
 
 def sources_digest() -> str:
     """Of the code that is timed, with all that it imports, and of this file."""
-    return code_digest(pathlib.Path(__file__), *imports.sources("pipelib.schedule"))
+    here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
+    return code_digest(*here, *imports.sources("pipelib.schedule"))
 
 
 def main() -> None:
-    """Measures all sizes and writes the record."""
+    """Measures all and writes the record; or one sample of one large program, as JSON."""
+    if len(sys.argv) > 1:
+        print(json.dumps(sample(sys.argv[1])))
+        return
+    large = measure_large()
     measure("warm-up", 256, 256, 256)
     sizes = [measure("4096 x 4096 x 4096", 4096, 4096, 4096)]
     sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
     record = dict(
         command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(),
-        sources_digest=sources_digest(), sizes=sizes, move_seconds=measure_moves(),
+        sources_digest=sources_digest(), sizes=sizes, large=large, move_seconds=measure_moves(),
     )  # fmt: skip
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")

@@ -7,10 +7,8 @@ supersets of the functions of the same names in
 and deadlocks in it; ``simulate`` gives it times, and a timeline to draw.
 """
 
+import importlib
 from typing import TYPE_CHECKING
-
-from pipelib.pipeline import emit_pipeline
-from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 __version__ = "0.1.0"
 
@@ -28,15 +26,21 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pipelib.pipeline import emit_pipeline
     from pipelib.schedule import H100, H200, check, explore, player, simulate, sweep, trace
+    from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:
-    # Pipelines need none of `pipelib.schedule`: it is imported when a name of it is asked for.
+    # A module is imported when a name of it is asked for: pipelines need none of
+    # `pipelib.schedule`, and pytest, which loads `pipelib.pytest_plugin`, not even JAX.
+    _HOMES = {
+        "emit_pipeline": "pipelib.pipeline",
+        "emit_pipeline_warp_specialized": "pipelib.warp_specialized",
+    }
+
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from pipelib import schedule
-
-        return getattr(schedule, name)
+        return getattr(importlib.import_module(_HOMES.get(name, "pipelib.schedule")), name)
 
 
 def __dir__() -> list[str]:

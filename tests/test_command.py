@@ -11,6 +11,7 @@ import pytest
 
 import pipelib
 from pipelib import __main__ as command
+from pipelib.command import drawing, targets
 
 KERNELS = "tests.schedule.kernels"
 FIRST = "kernel: no finding in block (0,) of grid (4,) (11 ops of 1 thread checked)\n"
@@ -122,7 +123,7 @@ def test_the_same_fault_in_many_blocks_is_told_once(capsys, edge):
 
 @pytest.mark.parametrize("grid", [(), (1,), (32,), (4, 8), (33,), (7, 5), (2, 2, 9), (100, 1, 64)])
 def test_which_blocks_are_all(grid):
-    found = command._spread(grid)
+    found = targets.spread(grid)
     every = [*itertools.product(*map(range, grid))]
     assert found[0] == every[0] and found[-1] == every[-1] and len(found) == len({*found})
     if len(every) <= 32:
@@ -160,7 +161,7 @@ def test_without_matplotlib_a_drawing_is_refused_before_anything_is_traced(
     found = importlib.util.find_spec
     lacks = lambda module: None if module == "matplotlib" else found(module)
     monkeypatch.setattr(importlib.util, "find_spec", lacks)
-    monkeypatch.setattr(command, "_programs", lambda options: pytest.fail("traced"))
+    monkeypatch.setattr(drawing, "tracer", lambda target: pytest.fail("traced"))
     if name == "a.html":
         with pytest.raises(pytest.fail.Exception, match="traced"):
             command.main(["draw", f"{KERNELS}:add_one", "f16[256,64]", "-o", name])

@@ -58,8 +58,9 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
         f"pallas_pipelib-{pipelib.__version__}.dist-info"
     }
     assert inside == tracked("pipelib") and "pipelib/py.typed" in inside
-    # The one table and the machine models apart, no record; nothing of the book.
+    # The one table, the machine models and a schema apart, no record; nothing of the book.
     data = {name for name in inside if name.endswith(".json")}
+    data.remove("pipelib/schedule/report.schema.json")
     assert all("/tuned/" in name or "/machines/" in name for name in data) and len(data) >= 2
     assert wheel.stat().st_size < 400_000
 
@@ -145,10 +146,20 @@ def test_importing_pipelib_loads_jax_and_numpy_only():
     assert "pipelib_book" not in added
 
 
-def test_importing_pipelib_loads_the_emitters_only():
+def test_importing_pipelib_loads_nothing_else():
+    """Not even JAX: pytest loads the plugin's module before any test can set JAX's options."""
+    program = "import sys, pipelib, pipelib.pytest_plugin; print(*sys.modules)"
+    loaded = python("-c", program).stdout.split()
+    assert {name for name in loaded if name.startswith(("pipelib.", "jax", "numpy"))} == {
+        "pipelib.pytest_plugin"
+    }
+
+
+def test_the_emitters_load_nothing_else_of_pipelib():
     """The import is light: the checker, the figures and the kernels are loaded when asked for."""
     program = (
         "import sys, json, pipelib; modules = lambda: sorted(sys.modules);"
+        "pipelib.emit_pipeline, pipelib.emit_pipeline_warp_specialized;"
         "before = modules(); pipelib.check; print(json.dumps([before, modules()]))"
     )
     before, after = map(set, json.loads(python("-c", program).stdout))

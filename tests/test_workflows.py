@@ -1,10 +1,14 @@
-"""The workflows of `.github`: well formed, with few rights, and calling what there is."""
+"""The workflows of `.github`, the Action and the hook: well formed, and calling what there is."""
 
 import pathlib
 import re
+import shlex
+import subprocess
 
 import pytest
 import yaml
+
+from pipelib.__main__ import _parser
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -53,3 +57,64 @@ def test_the_jobs_make_what_they_are_for():
 def test_they_run_the_python_that_the_package_needs():
     versions = re.findall(r'python-version: "([\d.]+)"', "".join(p.read_text() for p in FILES))
     assert {*versions} == {"3.12"}
+
+
+# What other repositories call.
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+
+
+def options_of(text):
+    """The options of `python -m pipelib check` that a command has, read by its parser."""
+    (words,) = re.findall(r"python -m pipelib (check.*?)(?: \|\| .*)?$", text, re.MULTILINE)
+    return _parser().parse_args(shlex.split(words.replace("$ARGUMENTS", "").replace("$", "")))
+
+
+def test_the_action_installs_checks_and_uploads():
+    assert ACTION["runs"]["using"] == "composite"
+    install, check, upload = ACTION["runs"]["steps"]
+    assert install["run"] == 'python -m pip install "$GITHUB_ACTION_PATH"'
+    options = options_of(check["run"])
+    assert (options.function, str(options.sarif)) == (None, "SARIF")
+    assert upload["with"]["sarif_file"] == check["env"]["SARIF"]
+    assert re.fullmatch(r"github/codeql-action/upload-sarif@v\d+", upload["uses"])
+    assert f"steps.{check['id']}.outputs.written" in upload["if"] and "!cancelled()" in upload["if"]
+
+
+def test_the_action_s_steps_take_inputs_that_it_has_and_no_text_becomes_code():
+    steps = ACTION["runs"]["steps"]
+    used = {*re.findall(r"inputs\.([\w-]+)", str(steps))}
+    assert used == {*ACTION["inputs"]}
+    for step in steps:
+        assert "${{" not in step.get("run", "")  # inputs come as variables
+        assert ("uses" in step) != (step.get("shell") == "bash")
+    assert all({*each} == {"description", "default"} for each in ACTION["inputs"].values())
+
+
+@pytest.mark.parametrize("status", [0, 1, 2])
+def test_the_action_s_step_keeps_the_status_and_the_brackets(tmp_path, status):
+    """Run by bash, with a stand-in for Python that writes the file unless it could not check."""
+    (_, check, _) = ACTION["runs"]["steps"]
+    (tmp_path / "f32a").touch()  # what the pattern f32[a,b] would be
+    (tmp_path / "python").write_text(
+        '#!/bin/sh\necho "$@"\n'
+        + ("" if status == 2 else 'for last in "$@"; do :; done\ntouch "$last"\n')
+        + f"exit {status}\n"
+    )
+    (tmp_path / "python").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "ARGUMENTS": "k.py:f f32[a,b]", "SARIF": "out file"}
+    env["GITHUB_OUTPUT"] = str(tmp_path / "outputs")
+    done = subprocess.run(
+        ["bash", "-e", "-c", check["run"]], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == status
+    assert done.stdout == "-m pipelib check k.py:f f32[a,b] --sarif out file\n"
+    outputs = tmp_path / "outputs"
+    assert (outputs.read_text() if outputs.exists() else "") == "written=true\n" * (status < 2)
+
+
+def test_the_hook_checks_the_kernels_of_the_project():
+    (hook,) = HOOKS
+    assert hook["id"] == "pipelib-check" and hook["language"] == "python"
+    assert options_of(hook["entry"]).function is None and hook["pass_filenames"] is False

@@ -159,6 +159,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Simulated beside measured", _compared(record)
     elif name == "schedule.json":
         yield "Milliseconds, medians", _analysis(record)
+        yield "Large programs, medians, each in a process of its own", _large(record)
 
 
 def _products() -> Iterator[tuple[str, str]]:
@@ -209,6 +210,17 @@ def _analysis(record: dict[str, Any]) -> str:
     for size in record["sizes"]:
         times = " | ".join(f"{1e3 * median(size[key]):.1f}" for key in keys)
         lines.append(f"| {size['name']} | {size['ops']:,} | {times} |")
+    return "\n".join(lines)
+
+
+def _large(record: dict[str, Any]) -> str:
+    head = "traced, s | checked, s | checked, µs an op | most memory, MB"
+    lines = [f"| kernel | ops | {head} |", "|---|" + "--:|" * 5]
+    for large in record.get("large", ()):
+        traced, checked = median(large["trace_seconds"]), median(large["check_seconds"])
+        each, most = 1e6 * checked / large["ops"], median(large["checked_bytes"]) / 1e6
+        cells = f"{traced:.2f} | {checked:.2f} | {each:.1f} | {most:,.0f}"
+        lines.append(f"| {large['name']} | {large['ops']:,} | {cells} |")
     return "\n".join(lines)
 
 

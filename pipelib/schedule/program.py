@@ -33,6 +33,9 @@ fence               is `commit_smem`: asynchronous readers see what was written 
 registers           gives the thread this many `registers` from here on (`action` says which way)
 scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` scope is that of all
                     threads of the block, which meet where it begins
+meet                returns once all `members` have come to this meeting of theirs
+signal, await       adds `amount` to a semaphore; waits until it holds `amount`, and takes that off
+skip                is a copy whose predicate is off: what it would read counts as used
 opaque              is code that only the device understands (`function`); its regions are whole
                     buffers
 ==================  ================================================================================
@@ -41,6 +44,15 @@ opaque              is code that only the device understands (`function`); its r
 thread has waited for before. For an arrival (`arrive`, `load`) it says how many arrivals the thread
 itself has made there before. Not covered: how the arrivals of several threads add up to phases; the
 reader finds this out.
+
+A barrier is an array of mbarriers in SMEM. Mosaic GPU initialises it once, at the start of the
+kernel, so it lives as long as the kernel: a scope that a loop enters again, or another scope that
+asks for the same kind of array, gets it with the phases that it has been through. `BarrierType` has
+the others.
+
+Warps. A Pallas thread is a warpgroup, whose 4 warps do the same ops. Where they do not
+(`plgpu.warp_map`), each warp is a thread of its own at the end of `threads`, and `warps` says of
+which thread. It meets its thread where its part begins, and again where it ends.
 
 A cluster. The blocks of one cluster are one program: `threads` lists the threads of the first
 block, then those of the next. Each block has SMEM and barriers of its own (`block` says whose);
@@ -60,7 +72,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
-FORMAT = 4
+FORMAT = 5
 
 
 class Engine(enum.StrEnum):
@@ -138,6 +150,10 @@ class Kind(
     REGISTERS = "registers"
     SCOPE_BEGIN = "scope_begin"
     SCOPE_END = "scope_end"
+    MEET = "meet"
+    SKIP = "skip"
+    SIGNAL = "signal"
+    AWAIT = "await"
     OPAQUE = "opaque"
 
 
@@ -171,6 +187,21 @@ class Role(Name, what="a role of a buffer", consequence="nothing would know what
     NONE = ""
 
 
+class BarrierType(
+    Name, what="a type of barrier", consequence="nothing would know what its arrivals do"
+):
+    """What an array of barriers is; equal to its name.
+
+    An MBARRIER is memory of a block. A NAMED barrier is one of the sixteen that a block has in
+    hardware (`bar.sync`). A SEMAPHORE is a counter in GMEM, which blocks and devices share: its ops
+    are `signal` and `await`, and it has no phases.
+    """
+
+    MBARRIER = "mbarrier"
+    NAMED = "named"
+    SEMAPHORE = "semaphore"
+
+
 class Action(Name, what="an action of an op", consequence="nothing would know what it means"):
     """Which way a `registers` op changes a thread's registers; other ops have NONE."""
 
@@ -186,12 +217,14 @@ class Region:
     The box is what the op says, so it may reach beyond the buffer; `check` tells which parts the
     hardware leaves out and which are a fault. What is not a box (every other row, columns of a
     reshaped ref) is several regions of an ordinary access, or else one box around it, which is then
-    not exact.
+    not exact. Where an index depends on what a tensor holds, the box has the whole axis, and the
+    region is not placed.
     """
 
     buffer: int
     box: tuple[tuple[int, int], ...]
     is_exact: bool = True
+    is_placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +263,11 @@ class Barrier:
     """An array of `count` barriers; each phase of one takes `arrivals` arrivals.
 
     `cluster` names the axes along which an arrival is spread, `peers` the barriers that get it.
+    `thread` is None if all threads of the block have it. `number` is that of a named barrier, from
+    0 to 15. The name of a type becomes that `BarrierType`.
+
+    Raises:
+      ValueError: a `type` that does not exist.
     """
 
     id: int
@@ -238,9 +276,22 @@ class Barrier:
     count: int
     cluster: tuple[str, ...] = ()
     thread: int | None = None
-    scope_id: int | None = None
     block: int | None = None
     peers: tuple[int, ...] = ()
+    type: BarrierType = BarrierType.MBARRIER
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.type) is not BarrierType:
+            object.__setattr__(self, "type", BarrierType(self.type))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Warp:
+    """One of the 4 warps of the Pallas thread `thread`; `number` is from 0 to 3."""
+
+    thread: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +311,8 @@ class Op:
       peers: the barriers of a multicast load.
       scope_id: the number of the memory's scope that begins or ends.
       shared: whether all threads of the block have that scope together.
+      members: the threads that meet, this one among them.
+      amount: what a semaphore is given, or has to hold.
       flops, transcendental, exchanges: operations of arithmetic, how many of them are
         transcendental functions, and words of 32 bits that lanes pass each other.
       wavefronts: of an access of SMEM; None if they are not known.
@@ -300,6 +353,8 @@ class Op:
     peers: tuple[int, ...] = ()
     scope_id: int | None = None
     shared: bool = False
+    members: tuple[int, ...] = ()
+    amount: int = 0
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
@@ -330,9 +385,10 @@ class Op:
 class Program:
     """All that one block, or one cluster of blocks, does.
 
-    `threads` has the ops of each Pallas thread of each of the `blocks`. `smem_bytes` is the most
-    that a block allocates at once; `registers` what each thread asked for last, if it did.
-    `truncated` lists the threads whose ops end in the middle of a loop.
+    `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
+    warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
+    allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
+    lists the threads whose ops end in the middle of a loop.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -354,6 +410,25 @@ class Program:
     registers: tuple[int | None, ...] = ()
     truncated: tuple[int, ...] = ()
     blocks: int = 1
+    warps: tuple[Warp, ...] = ()
+
+    @property
+    def per_block(self) -> int:
+        """How many Pallas threads a block has."""
+        return (len(self.threads) - len(self.warps)) // self.blocks
+
+    def pallas_thread(self, thread: int) -> int:
+        """The Pallas thread that a thread is, or of which it is a warp."""
+        first = len(self.threads) - len(self.warps)
+        return thread if thread < first else self.warps[thread - first].thread
+
+    def block_of(self, thread: int) -> int:
+        """The block of the cluster that a thread is in."""
+        return self.pallas_thread(thread) // self.per_block
+
+    def threads_of(self, block: int) -> range:
+        """The Pallas threads of a block of the cluster."""
+        return range(block * self.per_block, (block + 1) * self.per_block)
 
     def __str__(self) -> str:
         cut = ", TRUNCATED: the threads' ends are missing" if self.truncated else ""
@@ -465,6 +540,8 @@ def _quantity(op: Op) -> list[str]:
             number = op.scope_id
         case Kind.COMPUTE:
             number = op.transcendental
+        case Kind.SIGNAL | Kind.AWAIT:
+            number = op.amount
         case _:
             number = None
     return [] if number is None else [str(number)]
@@ -481,6 +558,7 @@ def _remark(op: Op) -> str:
         "shared" if op.shared else "",
         op.action,
         op.function,
+        f"threads {', '.join(map(str, op.members))}" if op.members else "",
     ]
     return ", ".join(filter(None, words))
 
@@ -491,7 +569,7 @@ def _remark(op: Op) -> str:
 type Json = bool | int | float | str | list[Json] | dict[str, Json] | None
 _FIELDS: dict[type, list[tuple[str, Any]]] = {
     cls: [(field.name, field.default) for field in dataclasses.fields(cls)]
-    for cls in (Program, Op, Region, Buffer, Barrier)
+    for cls in (Program, Op, Region, Buffer, Barrier, Warp)
 }
 
 
@@ -516,6 +594,8 @@ def _program(fields: dict[str, Any]) -> Program:
                 parts[name] = tuple(Buffer(**_tuples(buffer)) for buffer in value)
             case "barriers":
                 parts[name] = tuple(Barrier(**_tuples(barrier)) for barrier in value)
+            case "warps":
+                parts[name] = tuple(Warp(**warp) for warp in value)
             case _:
                 parts[name] = _tuples(value)
     return Program(**parts)

@@ -2,8 +2,8 @@
 
 The model. A **finding** is one fault: its kind, the ops that show it first, a sentence on the cause
 and a sentence on the remedy. The same fault at later steps (the same kind and the same source
-lines) is counted, not listed again. A **report** has the findings of one program, gravest kinds
-first.
+lines) is counted, not listed again. A **report** has the findings of one program, or those between
+the blocks of a grid, gravest kinds first.
 
 ===================  ===============================================================================
 kind                 what is wrong
@@ -14,18 +14,28 @@ deadlock             threads that wait for ever
 out-of-bounds        an index of memory or of a barrier that its array does not have
 barrier-misuse       arrivals that a phase does not expect, or a waiter that can miss a phase
 uninitialized-read   a read of memory that nothing has written
+unwritten-output     a part of an output that no block of the grid writes
 lost-store           a result that never leaves SMEM, or may leave it too late
 resource             more shared memory or registers than there are
 ===================  ===============================================================================
+
+A report is text for a person, HTML for a notebook, and JSON for a program: `report.schema.json`,
+beside this module, is the JSON Schema of format 1. A later format may add fields without a new
+number; it gets a new number where a field goes or changes its meaning.
 """
 
 import html
+import json
 import linecache
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pipelib.schedule.program import Name, Op, Program, step_name
+
+#: The number of the JSON's format.
+FORMAT = 1
 
 
 class FindingKind(
@@ -39,6 +49,7 @@ class FindingKind(
     MISSING_COMMIT = "missing-commit"
     BARRIER_MISUSE = "barrier-misuse"
     UNINITIALIZED_READ = "uninitialized-read"
+    UNWRITTEN_OUTPUT = "unwritten-output"
     LOST_STORE = "lost-store"
     RESOURCE = "resource"
 
@@ -52,7 +63,9 @@ class Finding:
 
     The ops have the threads, steps and source lines. `where` names the buffer or the barrier, if
     the fault is about one, and `slot` the slot of a ring. The name of a kind becomes that
-    `FindingKind`; a name that is none raises a ValueError.
+    `FindingKind`; a name that is none raises a ValueError. `programs` has the program of each op,
+    if the fault is between blocks of a grid; these programs are without their ops. `is_strict` says
+    whether only `check(..., strict=True)` tells the fault.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
@@ -70,6 +83,8 @@ class Finding:
     where: str = ""
     slot: int | None = None
     count: int = 1
+    programs: tuple[Program, ...] = ()
+    is_strict: bool = False
 
     def __post_init__(self) -> None:
         if type(self.kind) is not FindingKind:
@@ -80,12 +95,48 @@ class Finding:
         return f"{self.kind}: {self.cause} {self.remedy}"
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """An op of a finding as a report shows it.
+
+    Attributes:
+      op: the op.
+      who: its thread, with the block if there are several.
+      thread: the thread's number in its block.
+      block: the block's number in its cluster.
+      index: the index in the grid of that block, or of that cluster.
+      file, line: where it was written; None if that is not known.
+      what: what it does, on one line.
+      source: its line of source, if that can be read.
+    """
+
+    op: Op
+    who: str
+    thread: int
+    block: int
+    index: tuple[int, ...]
+    file: str | None
+    line: int | None
+    what: str
+    source: str
+
+    @property
+    def where(self) -> str:
+        """The line, the thread, the step and the scope."""
+        words = [self.op.line or "at an unknown line", self.who]
+        words += [step_name(self.op.step)] if self.op.step else []
+        words += [f"in {self.op.scope}"] if self.op.scope else []
+        return ", ".join(words)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The findings of one program, an iterable; `ok` if there are none.
 
-    `str` of it reads like a compiler's errors, and a notebook shows it as HTML. `notes` say what
-    the check left out; the `verdict` is its last line.
+    `str` of it reads like a compiler's errors, a notebook shows it as HTML, and `to_json` is for
+    other programs. `notes` say what the check left out; the `verdict` is its last line. In a report
+    on what the blocks of a grid do to each other, `compared` says how many of them were compared,
+    and `program` is the first of them, without its ops.
 
     Example:
       >>> program = gallery.GALLERY["lapped-waiter"].program(fixed=False)
@@ -97,6 +148,7 @@ class Report:
     program: Program
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    compared: int = 0
 
     def __post_init__(self) -> None:
         by_kind = sorted(self.findings, key=lambda finding: _GRAVITY[finding.kind])
@@ -126,33 +178,81 @@ class Report:
     @property
     def verdict(self) -> str:
         """The last line of `str`, which counts the findings and names the block."""
+        found = count(len(self), "finding") if self.findings else "no finding"
+        if self.compared:
+            return f"{self.program.name}, between blocks: {found} in {self._compared()}"
         ops = sum(map(len, self.program.threads))
         seen = f"{count(ops, 'op')} of {count(len(self.program.threads), 'thread')} checked"
-        found = count(len(self), "finding") if self.findings else "no finding"
         return f"{self.program.name}: {found}{_within_grid(self.program)} ({seen})"
+
+    def _compared(self) -> str:
+        """Which blocks were compared with each other."""
+        total, noun = math.prod(self.program.grid), _unit(self.program)
+        which = f"all {total:,}" if self.compared == total else f"{self.compared:,} of {total:,}"
+        return f"{which} {noun}s of grid {self.program.grid}"
 
     def _text(self, finding: Finding) -> str:
         lines = [f"{finding.kind}: {finding.cause}"]
-        for op in finding.ops:
-            where, what, source = self._parts(op)
-            lines.append(f"  --> {where}")
-            lines.append(f"      {source}" if source else f"      {what}")
-            if source:
-                lines.append(f"      ({what})")
+        for op in self.shown(finding):
+            lines.append(f"  --> {op.where}")
+            lines.append(f"      {op.source or op.what}")
+            if op.source:
+                lines.append(f"      ({op.what})")
         lines.append(f"  remedy: {finding.remedy}")
         if finding.count > 1:
             lines.append(f"  ({finding.count - 1} more of the same)")
         return "\n".join(lines)
 
-    def _parts(self, op: Op) -> tuple[str, str, str]:
-        """Where an op is, what it does, and its source line if that can be read."""
-        where = [op.line or "at an unknown line", thread_name(self.program, op.thread)]
-        where += [step_name(op.step)] if op.step else []
-        where += [f"in {op.scope}"] if op.scope else []
-        what = self.program.describe(replace(op, line=None, step=(), scope=""))
-        file, _, number = (op.line or "").rpartition(":")
-        source = linecache.getline(file, int(number)).strip() if file else ""
-        return ", ".join(where), what, source
+    def shown(self, finding: Finding) -> list[Shown]:
+        """The ops of a finding, in words."""
+        programs = finding.programs or (self.program,) * len(finding.ops)
+        return [
+            _shown(program, op, in_grid=bool(finding.programs))
+            for program, op in zip(programs, finding.ops, strict=True)
+        ]
+
+    def to_json(self) -> str:
+        """The report as JSON text; `report.schema.json` describes it.
+
+        Example:
+          >>> program = gallery.GALLERY["lapped-waiter"].program(fixed=False)
+          >>> saved = json.loads(pipelib.check(program).to_json())
+          >>> saved["format"], saved["ok"], saved["findings"][0]["kind"]
+          (1, False, 'barrier-misuse')
+        """
+        return json.dumps({"format": FORMAT} | self.fields())
+
+    def fields(self) -> dict[str, Any]:
+        """What `to_json` writes, as dicts and lists."""
+        program = self.program
+        return {
+            "program": {
+                "name": program.name,
+                "grid": [*program.grid],
+                "block": None if self.compared else [*_index(program)],
+                "cluster": [*program.cluster],
+                "compared": self.compared or None,
+                "threads": len(program.threads),
+                "ops": sum(map(len, program.threads)),
+                "truncated": bool(program.truncated),
+            },
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "findings": [self._fields(finding) for finding in self],
+            "notes": [*self.notes],
+        }
+
+    def _fields(self, finding: Finding) -> dict[str, Any]:
+        return {
+            "kind": str(finding.kind),
+            "cause": finding.cause,
+            "remedy": finding.remedy,
+            "where": finding.where or None,
+            "slot": finding.slot,
+            "count": finding.count,
+            "strict": finding.is_strict,
+            "ops": [_op_fields(op) for op in self.shown(finding)],
+        }
 
     def _repr_html_(self) -> str:
         """The report for a notebook; colours are the page's own."""
@@ -162,8 +262,8 @@ class Report:
 
     def _html(self, finding: Finding) -> str:
         rows: list[str] = []
-        for op in finding.ops:
-            where, what, source = map(html.escape, self._parts(op))
+        for op in self.shown(finding):
+            where, what, source = map(html.escape, (op.where, op.what, op.source))
             code = f"<br><code>{source}</code>" if source else ""
             rows.append(f"<li>{where}{code}<br><small>{what}</small></li>")
         more = f" ({finding.count - 1} more of the same)" if finding.count > 1 else ""
@@ -174,18 +274,67 @@ class Report:
 
 
 def thread_name(program: Program, thread: int) -> str:
-    """What a report calls a thread: with its block, if there are several."""
+    """What a report calls a thread, or a warp of one: with its block, if there are several."""
+    own = program.pallas_thread(thread)
+    block, local = divmod(own, program.per_block)
+    where = f"block {block} of the cluster, " if program.blocks > 1 else ""
+    warp = (
+        "" if own == thread else f"warp {program.warps[thread - len(program.threads)].number} of "
+    )
+    return f"{where}{warp}thread {local}"
+
+
+def block_name(program: Program) -> str:
+    """What a report calls the block, or the cluster, of a program: by its index in the grid."""
+    return f"{_unit(program)} {_index(program)}"
+
+
+def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
+    """An op of a finding, in words; `in_grid` says whether the block of the grid is one of them."""
     each = len(program.threads) // program.blocks
-    block = f"block {thread // each} of the cluster, " if program.blocks > 1 else ""
-    return f"{block}thread {thread % each}"
+    who = f"{block_name(program)}, " if in_grid else ""
+    what = program.describe(replace(op, line=None, step=(), scope=""))
+    file, _, number = (op.line or "").rpartition(":")
+    line = int(number) if file else None
+    return Shown(
+        op, who + thread_name(program, op.thread), op.thread % each, op.thread // each,
+        _index(program), file or None, line, what,
+        linecache.getline(file, line).strip() if line else "",
+    )  # fmt: skip
+
+
+def _op_fields(shown: Shown) -> dict[str, Any]:
+    """An op of a finding for JSON; of its steps the outermost loop's comes first, as in text."""
+    op = shown.op
+    return {
+        "kind": str(op.kind),
+        "what": shown.what,
+        "thread": shown.thread,
+        "block_of_cluster": shown.block,
+        "block": [*shown.index],
+        "step": [*reversed(op.step)],
+        "scope": op.scope,
+        "file": shown.file,
+        "line": shown.line,
+        "source": shown.source,
+    }
+
+
+def _unit(program: Program) -> str:
+    """What a grid consists of."""
+    return "cluster" if program.blocks > 1 else "block"
+
+
+def _index(program: Program) -> tuple[int, ...]:
+    """The index of a program's block, or cluster, on the axes of the grid."""
+    return program.block[: len(program.grid)]
 
 
 def _within_grid(program: Program) -> str:
     """Which block of its grid a program is: other blocks may have other faults."""
     if math.prod(program.grid) <= 1 or not program.block:
         return ""
-    which = "cluster" if program.blocks > 1 else "block"
-    return f" in {which} {program.block[: len(program.grid)]} of grid {program.grid}"
+    return f" in {block_name(program)} of grid {program.grid}"
 
 
 def truncation(program: Program) -> str:

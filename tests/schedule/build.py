@@ -62,8 +62,8 @@ def just(kind, pending=None, **fields):
 def barriers(produced=1, consumed=1, count=2):
     """The two barriers of a ring, by their arrivals."""
     return (
-        Barrier(PRODUCED, "produced", produced, count, scope_id=0),
-        Barrier(CONSUMED, "consumed", consumed, count, scope_id=0),
+        Barrier(PRODUCED, "produced", produced, count),
+        Barrier(CONSUMED, "consumed", consumed, count),
     )
 
 

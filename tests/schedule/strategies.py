@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
+from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region, Warp
 from tests.schedule import build
 
 ROWS = 2
@@ -273,6 +273,62 @@ def sums(draw) -> Program:
     for _ in range(draw(st.integers(0, 2))):
         _link(draw, writer, draw(of), draw(of))
     return writer.program()
+
+
+@st.composite
+def warped(draw) -> Program:
+    """One or two threads, two warps of the first apart from each other once or twice.
+
+    Warps load and store, threads read and write; barriers and waits for stores are anywhere.
+    """
+    threads, warps = draw(st.integers(1, 2)), 2
+    all_threads = range(threads + warps)
+    mine = (0, *all_threads[threads:])
+    writer = Writer(threads + warps, "warped")
+    x, out = writer.buffer("in0", "gmem", role="in"), writer.buffer("out0", "gmem", role="out")
+    smem = [writer.buffer("s0"), writer.buffer("s1")]
+    halves = st.sampled_from([(0, 2), (0, 1), (1, 1)])
+    place = lambda: (draw(st.sampled_from(smem)), *draw(halves))
+
+    def load(barrier: int, thread: int) -> None:
+        where = place()
+        writer.load((x, *where[1:]), where, barrier, 0, thread)
+
+    of = st.sampled_from(all_threads)
+    for _ in range(draw(st.integers(0, 3))):
+        _link(draw, writer, draw(of), draw(of), load)
+    for _ in range(draw(st.integers(1, 5))):
+        thread = draw(of)
+        kind = draw(st.sampled_from(["read", "write", "fence", "store", "commit", "wait_store"]))
+        before = len(writer.threads[thread])
+        if kind == "store":
+            where = place()
+            writer.store(where, (out, *where[1:]), thread, commit=draw(st.booleans()))
+        elif kind == "fence":
+            writer.fence(thread)
+        elif kind == "commit":
+            writer.op("commit_group", thread)
+        elif kind == "wait_store":
+            writer.wait_store(draw(st.integers(0, 1)), thread, draw(st.booleans()))
+        else:
+            getattr(writer, kind)(place(), thread)
+        _scatter(draw, writer.threads[thread], before)
+    writer.wait_store(0)
+    times = draw(st.integers(1, 2))
+    for thread in mine:
+        ops, writer.threads[thread] = writer.threads[thread], []
+        cuts = sorted(draw(st.lists(st.integers(0, len(ops)), min_size=times, max_size=times)))
+        if thread:  # a warp has ops within its parts only, and its thread only outside
+            cuts[-1] = len(ops)
+        for before, cut in zip([0, *cuts], cuts):
+            mapped = ops[before:cut]
+            writer.threads[thread] += () if thread else mapped
+            writer.op("meet", thread, members=mine, line="begin")
+            writer.threads[thread] += mapped if thread else ()
+            writer.op("meet", thread, members=mine, line="end")
+        writer.threads[thread] += ops[cuts[-1] :]
+    apart = tuple(Warp(0, number) for number in range(warps))
+    return replace(writer.program(), warps=apart)
 
 
 def _scopes(draw, writer: Writer, buffer: int) -> None:

@@ -10,12 +10,13 @@ pytestmark = pytest.mark.one_jax
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "pipelib" / "schedule"
 NAME = "pipelib.schedule"
-VALUES = {"program", "report", "timeline", "machine", "frozen"}
+VALUES = {"program", "report", "timeline", "machine", "frozen", "garbage"}
 ROOMS = ("tracing", "checking", "simulating", "drawing")
 # What the modules of each room may import, besides each other.
 ALLOWED = {
     "program": set(),
     "frozen": set(),
+    "garbage": set(),
     "timeline": set(),
     "machine": set(),
     "report": {"program"},

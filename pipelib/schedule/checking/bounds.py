@@ -6,14 +6,22 @@ GMEM is clipped: beyond its array it loads zeros and stores nothing. A region ou
 once, here. The rest of the check goes on as if the array were larger, so that one wrong index is
 one finding.
 
+A copy of a tile at the edge of GMEM may reach beyond its array. A copy of a tile that lies outside
+as a whole may be meant too: a kernel rounds up its number of steps, and the zeros of the last ones
+add nothing. Then the same line also copies what the array has, and this is a remark. It is a fault
+if no copy of that line has anything of the array, in any thread, or if the tile lies before the
+array. A prefetch changes nothing, wherever it is.
+
 Not covered: a wrong index that leads back into the array, as one column too many of a reshaped ref,
 which is in the next row, or another member of a union.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from pipelib.schedule.checking.cells import Box
-from pipelib.schedule.checking.facts import OutsideBarriers, OutsideBuffer
+from pipelib.schedule.checking.facts import BeyondArray, OutsideBarriers, OutsideBuffer, Overshoot
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Space
 
 
@@ -21,21 +29,61 @@ def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]
     """The accesses outside of a buffer, or of an array of barriers."""
     for ops in program.threads:
         for op in ops:
-            regions = op.reads + op.writes
-            for region in regions if len(regions) < 2 else dict.fromkeys(regions):
-                buffer = program.buffers[region.buffer]
-                if op.kind.is_copy and buffer.space is Space.GMEM:
-                    continue
-                if (axis := axis_outside(region.box, buffer)) is not None:
-                    yield OutsideBuffer(op, region, axis)
+            outside = {
+                region: axis for region in op.reads + op.writes
+                if (axis := _axis_wrong(op, region, program.buffers[region.buffer])) is not None
+            }  # fmt: skip
+            for region, axis in outside.items():
+                yield OutsideBuffer(op, region, axis)
             if op.barrier is not None and not 0 <= op.index < program.barriers[op.barrier].count:
                 yield OutsideBarriers(op)
+
+
+def _axis_wrong(op: Op, region: Region, buffer: Buffer) -> int | None:
+    """The first axis on which a region is a fault."""
+    if op.kind == Kind.SKIP:
+        return None
+    if op.kind.is_copy and buffer.space is Space.GMEM:
+        return None
+    return axis_outside(region.box, buffer)
+
+
+def beyond_arrays(program: Program) -> Iterator[BeyondArray | Overshoot]:
+    """The copies of tiles that lie outside of their arrays as a whole."""
+    inside: set[tuple[object, ...]] = set()
+    beyond: list[tuple[tuple[Kind, str | None, str], BeyondArray]] = []
+    for op in (op for ops in program.threads for op in ops):
+        for region in op.reads + op.writes if op.kind in (Kind.LOAD, Kind.STORE) else ():
+            buffer = program.buffers[region.buffer]
+            if buffer.space is Space.GMEM:
+                axis, site = _axis_beyond(region.box, buffer), (op.kind, op.line, buffer.name)
+                if axis is None:
+                    inside.add(site)
+                else:
+                    beyond.append((site, BeyondArray(op, region, axis)))
+    overshoots = Counter[Overshoot]()
+    for site, fault in beyond:
+        if site in inside and fault.region.box[fault.axis][1] > 0:
+            overshoots[Overshoot(*site, times=0)] += 1
+        else:
+            yield fault
+    yield from (replace(each, times=times) for each, times in overshoots.items())
 
 
 def axis_outside(box: Box, buffer: Buffer) -> int | None:
     """The first axis on which a box reaches beyond its buffer; None if there is none."""
     for axis, ((start, stop), size) in enumerate(zip(box, buffer.shape)):
         if start < stop and (start < 0 or stop > size):
+            return axis
+    return None
+
+
+def _axis_beyond(box: Box, buffer: Buffer) -> int | None:
+    """The first axis on which a box has nothing of its buffer; None if there is none."""
+    if any(start >= stop for start, stop in box):
+        return None
+    for axis, ((start, stop), size) in enumerate(zip(box, buffer.shape)):
+        if stop <= 0 or start >= size:
             return axis
     return None
 

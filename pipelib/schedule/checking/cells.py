@@ -14,57 +14,44 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from pipelib.schedule.checking.order import Event
-from pipelib.schedule.program import Kind, Op
+from pipelib.schedule.checking.order import End, Ends, Event
+from pipelib.schedule.program import Kind
 
 Box = tuple[tuple[int, int], ...]
 
 
 class Access:
-    """One op's access of one box, over for clocks that have `value` at `component`.
+    """One op's access of one box. It is over at its `end`; `index` is the op's, in its thread.
 
-    `adds` is the kind of an access that combines its value with the value in memory: accesses of
-    one kind that do so commute. It is None for an access that overwrites or only reads.
+    `is_ordinary` says whether the thread itself accesses memory, not an engine on its behalf. What
+    comes after the newest access with this `key` comes after all of them. `adds` is the kind of an
+    access that combines its value with the value in memory: accesses of one kind that do so
+    commute. It is None for an access that overwrites or only reads. `fills` says that it is a write
+    to memory that held nothing.
     """
 
-    __slots__ = ("adds", "component", "event", "value", "was_read", "writes")
+    __slots__ = (
+        "adds", "end", "fills", "index", "is_ordinary", "key", "op", "was_read", "writes",
+    )  # fmt: skip
 
-    def __init__(self, event: Event, writes: bool, done: tuple[int, int]):
-        self.event, self.writes, self.was_read = event, writes, False
-        self.component, self.value = done
-        self.adds: Kind | None = event.op.kind if event.op.combines else None
-
-    @property
-    def op(self) -> Op:
-        """The op that accesses."""
-        return self.event.op
-
-    @property
-    def is_ordinary(self) -> bool:
-        """Whether the thread itself accesses memory, not an engine on its behalf."""
-        return self.event.op.kind.engine is None
-
-    @property
-    def key(self) -> tuple[int, Kind | None]:
-        """What comes after the newest access with this key comes after all of them."""
-        return self.component, self.adds
+    def __init__(self, event: Event, writes: bool, end: End):
+        op = event.op
+        self.op, self.index, self.writes, self.was_read = op, event.index, writes, False
+        self.end = end
+        self.fills, self.is_ordinary = False, op.kind.engine is None
+        self.adds: Kind | None = op.kind if op.combines else None
+        self.key = end[0], self.adds
 
 
 class Cell:
-    """A box; `near` are the cells that it overlaps, itself too."""
+    """A box; `near` are the cells that it overlaps, `within` those that it contains, itself too."""
 
-    __slots__ = ("box", "is_covered", "near", "reads", "writes")
+    __slots__ = ("box", "is_covered", "near", "reads", "within", "writes")
 
-    def __init__(self, box: Box):
-        self.box, self.is_covered, self.near = box, False, [self]
-        self.writes: dict[tuple[int, Kind | None], Access] = {}
-        self.reads: dict[tuple[int, Kind | None], Access] = {}
-
-    def contains(self, other: "Cell") -> bool:
-        """Whether the other's box lies within this one's."""
-        return other is self or all(
-            a <= c and d <= b for (a, b), (c, d) in zip(self.box, other.box)
-        )
+    def __init__(self, box: Box, is_covered: bool):
+        self.box, self.is_covered, self.near, self.within = box, is_covered, [self], [self]
+        self.writes: dict[tuple[Ends, Kind | None], Access] = {}
+        self.reads: dict[tuple[Ends, Kind | None], Access] = {}
 
 
 class Cells:
@@ -78,15 +65,15 @@ class Cells:
     def __iter__(self) -> Iterator[Cell]:
         return iter(self._cells.values())
 
-    def at(self, box: Box) -> Cell:
-        """The cell of this box, new if it is the first time."""
+    def at(self, box: Box) -> Cell | None:
+        """The cell of this box, new if it is the first time; None if the box has no element."""
         cell = self._cells.get(box)
-        if cell is None:
-            cell = Cell(box)
+        if cell is None and not is_empty(box):
+            cell = Cell(box, self.is_given)
             for other in self._not_far(box):
                 if _overlap(other.box, box):
-                    cell.near.append(other)
-                    other.near.append(cell)
+                    _note_overlap(cell, other)
+                    _note_overlap(other, cell)
             self._cells[box] = cell
             edges = tuple(1 << max(0, b - a - 1).bit_length() for a, b in box)
             grid = self._grids.setdefault(edges, defaultdict(list))
@@ -116,11 +103,17 @@ class Cells:
 
     def bare(self, cell: Cell) -> Box | None:
         """A part of the cell that holds nothing, if there is one."""
-        if cell.is_covered or self.is_given:
+        if cell.is_covered:
             return None
         rest = next(_uncovered(cell.box, (near.box for near in cell.near if near.is_covered)), None)
         cell.is_covered = rest is None
         return rest
+
+
+def _note_overlap(cell: Cell, other: Cell) -> None:
+    cell.near.append(other)
+    if all(a <= c and d <= b for (a, b), (c, d) in zip(cell.box, other.box)):
+        cell.within.append(other)
 
 
 def is_empty(box: Box) -> bool:

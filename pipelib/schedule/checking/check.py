@@ -12,7 +12,8 @@ overwrites the slot, and pipelib's emitters have it. JAX's emitters do not, and 
 seen on hardware, so this is a finding only with `strict=True`.
 
 Not covered: what the answer of a barrier test or the contents of tensors decide (`trace` refuses
-flow that depends on them); blocks of the grid outside the cluster; opaque code; memory that several
+flow that depends on them); blocks of the grid outside the cluster (`grid` compares blocks; the
+command's `--block all` calls it); opaque code; memory that several
 scopes have one after another at the same address; registers that the compiler needs.
 """
 
@@ -21,21 +22,30 @@ from dataclasses import replace
 
 from pipelib.schedule.arguments import PROGRAM, expect
 from pipelib.schedule.checking import words
-from pipelib.schedule.checking.bounds import out_of_bounds
+from pipelib.schedule.checking.bounds import beyond_arrays, out_of_bounds
 from pipelib.schedule.checking.deadlock import deadlock
 from pipelib.schedule.checking.facts import (
     Fault,
+    Overshoot,
     Remark,
+    Signalled,
     Tested,
     Truncated,
     Trusted,
     Unchecked,
 )
-from pipelib.schedule.checking.leftover import Readers, left_over
+from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
 from pipelib.schedule.checking.order import Order
-from pipelib.schedule.checking.resources import registers, shared_memory
-from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.checking.resources import (
+    barriers,
+    named_barriers,
+    register_requests,
+    registers,
+    shared_memory,
+)
+from pipelib.schedule.garbage import uncollected
+from pipelib.schedule.program import BarrierType, Kind, Program
 from pipelib.schedule.report import Finding, Report
 
 
@@ -67,9 +77,20 @@ def check(program: Program, *, strict: bool = False) -> Report:
       kernel: no finding (9 ops of 1 thread checked)
     """
     expect("check", program, *PROGRAM)
-    findings, order = _Findings(program), Order(program)
+    with uncollected():
+        return _checked(program, strict)
+
+
+def _checked(program: Program, strict: bool) -> Report:
+    findings, order = Findings(program), Order(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
     findings.add_all(out_of_bounds(program))
+    overshoots: list[Remark] = []
+    for fact in beyond_arrays(program):
+        if isinstance(fact, Overshoot):
+            overshoots.append(fact)
+        else:
+            findings.add(fact)
     for event in order:
         memory.see(event)
         findings.add_all(readers.see(event))
@@ -81,12 +102,19 @@ def check(program: Program, *, strict: bool = False) -> Report:
     memory.finish(is_whole)
     if is_whole:
         findings.add_all(readers.finish())
-        for place in order.places.values():
-            findings.add_all(left_over(place))
+        findings.add_all(early_exits(order))
+        for (barrier, index), place in order.places.items():
+            if program.barriers[barrier].type is BarrierType.MBARRIER:
+                findings.add_all(left_over(barrier, index, place))
     findings.add_all(shared_memory(program))
+    findings.add_all(barriers(program))
+    findings.add_all(named_barriers(program))
+    findings.add_all(register_requests(program))
     for block in range(program.blocks):
         findings.add_all(registers(program, block))
-    remarks = [*_remarks(program, stuck is not None), *memory.remarks()]
+    remarks = [*_remarks(program, stuck is not None), *overshoots, *memory.remarks()]
+    if is_whole:
+        remarks += unobserved(order)
     notes = tuple(words.note(program, remark) for remark in remarks)
     return Report(program, findings.all(), notes)
 
@@ -97,15 +125,17 @@ def _remarks(program: Program, is_stuck: bool) -> Iterator[Remark]:
         yield Truncated()
     if is_stuck:
         yield Unchecked()
-    ops = [op for ops in program.threads for op in ops]
-    opaque = sorted({op.function for op in ops if op.kind == Kind.OPAQUE})
+    opaque = {op.function for ops in program.threads for op in ops if op.kind == Kind.OPAQUE}
     if opaque:
-        yield Trusted(tuple(opaque))
-    if any(op.kind == Kind.TEST for op in ops):
+        yield Trusted(tuple(sorted(opaque)))
+    if any(op.kind == Kind.TEST for ops in program.threads for op in ops):
         yield Tested()
+    signalled = tuple(b.name for b in program.barriers if b.type is BarrierType.SEMAPHORE)
+    if signalled:
+        yield Signalled(signalled)
 
 
-class _Findings:
+class Findings:
     """Faults in words; of those that are alike, the first is kept and the rest are counted.
 
     Faults are alike if the kind, the place, and the kinds and lines of their ops are.

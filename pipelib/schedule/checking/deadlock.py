@@ -7,7 +7,7 @@ thread waits for could come from there, directly or by way of other such threads
 
 from collections.abc import Iterable
 
-from pipelib.schedule.checking.facts import Deadlock, Stuck
+from pipelib.schedule.checking.facts import Deadlock, NoRegisters, Stuck
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Kind, Op, Program
 
@@ -43,7 +43,12 @@ def _arrives(program: Program, op: Op, wait: Op) -> bool:
     return wait.barrier in peers
 
 
-def _stuck(program: Program, order: Order, wait: Op, rest: list[tuple[Op, ...]]) -> Stuck:
+def _stuck(
+    program: Program, order: Order, wait: Op, rest: list[tuple[Op, ...]]
+) -> Stuck | NoRegisters:
+    if wait.kind is Kind.REGISTERS and order.registers is not None:
+        block = program.block_of(wait.thread)
+        return NoRegisters(wait, order.registers.held[wait.thread], order.registers.free[block])
     if wait.kind != Kind.WAIT:
         return Stuck(wait)
     place = order.places[wait.place]

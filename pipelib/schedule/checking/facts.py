@@ -8,7 +8,7 @@ is named by the id of its array and its index there.
 
 from dataclasses import dataclass
 
-from pipelib.schedule.program import Buffer, Op, Region
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
 
 # Memory.
 
@@ -53,7 +53,7 @@ class LostWrite:
 
 @dataclass(frozen=True, slots=True)
 class Outliving:
-    """A copy or a product that may still read its memory when `taker`, or the end, takes it."""
+    """A copy or a product that may still use its memory when `taker`, or the end, takes it."""
 
     late: Op
     taker: Op | None
@@ -65,6 +65,15 @@ class Outliving:
 @dataclass(frozen=True, slots=True)
 class OutsideBuffer:
     """A region that reaches beyond its buffer on an axis."""
+
+    op: Op
+    region: Region
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondArray:
+    """A copy whose whole region of GMEM lies outside of its array on an axis, by mistake."""
 
     op: Op
     region: Region
@@ -130,6 +139,24 @@ class UnawaitedLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlyExit:
+    """An arrival on a barrier of `block`, which may have ended before it."""
+
+    arrival: Op
+    barrier: int
+    index: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBarrier:
+    """An op on a named barrier that Mosaic GPU uses itself: for all threads, or for one of them."""
+
+    op: Op
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stuck:
     """An op that its thread never gets past.
 
@@ -144,10 +171,39 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True)
+class NoRegisters:
+    """A thread that waits for ever for registers, beside others that wait, maybe for it.
+
+    It has `held` a lane and asks for more, and its block has `free` that no thread has.
+    """
+
+    op: Op
+    held: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deadlock:
     """All threads that wait for ever."""
 
-    threads: tuple[Stuck, ...]
+    threads: tuple[Stuck | NoRegisters, ...]
+
+
+# Blocks of a grid.
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRace(Collision):
+    """The two are of different blocks of a grid; `programs` are the newer's and the older's."""
+
+    programs: tuple[Program, Program]
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenOutput:
+    """A part of an output that no block of the grid writes."""
+
+    region: Region
 
 
 # Resources.
@@ -169,6 +225,25 @@ class TooManyRegisters:
 
 
 @dataclass(frozen=True, slots=True)
+class WrongWay:
+    """A request for registers that is less than the thread has and an increase, or more and none.
+
+    The thread has `held` a lane.
+    """
+
+    op: Op
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooManyBarriers:
+    """An array of more barriers than the `limit`."""
+
+    barrier: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Spill:
     """A thread's accumulators take more registers a lane than its `limit`."""
 
@@ -179,8 +254,9 @@ class Spill:
 
 Fault = (
     Race | MissingCommit | Uninitialized | LostWrite | Outliving | OutsideBuffer | OutsideBarriers
-    | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad | Deadlock | TooMuchMemory
-    | TooManyRegisters | Spill
+    | BeyondArray | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad | EarlyExit
+    | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters
+    | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
 
 
@@ -235,4 +311,55 @@ class Unused:
     times: int
 
 
-Remark = Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """Accesses of a line whose place in the buffer depends on what a tensor holds."""
+
+    line: str | None
+    buffer: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overshoot:
+    """Copies of a line from or to tiles behind the end of an array, which it also copies itself."""
+
+    kind: Kind
+    line: str | None
+    buffer: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """Semaphores, by their names."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserved:
+    """An array of barriers of which `count` phases complete and nobody waits for them."""
+
+    barrier: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksMeet:
+    """Accesses of a buffer in GMEM by two blocks that may race, `times`; nobody can tell.
+
+    `is_rounded` if what one of the two accesses was rounded up; else the blocks may wait for each
+    other, in a way that the check does not follow.
+    """
+
+    lines: tuple[str | None, ...]
+    buffer: str
+    is_rounded: bool
+    times: int
+
+
+Remark = (
+    Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused | Unplaced
+    | Signalled | Unobserved | Overshoot | BlocksMeet
+)  # fmt: skip

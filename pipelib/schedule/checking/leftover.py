@@ -3,27 +3,39 @@
 The model. Memory whose scope has ended goes to the thread's next scope with SMEM, where that
 begins; until then a wait is in time. A block's memory goes to another block where the block ends.
 An engine that still reads the memory then reads what others wrote, and a copy that nobody waited
-for may land in it. Arrivals that complete no phase are left over. Not covered: products in flight
-where a thread ends; nobody gets the memory that they read before the block ends.
+for may land in it. So may an arrival of another block of the cluster: Mosaic GPU lets each block
+end when its threads do. Arrivals that complete no phase are left over; on a named barrier, which is
+no memory, they do no harm. Not covered: products in flight where a thread ends; nobody gets the
+memory that they read before the block ends.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
 
-from pipelib.schedule.checking.facts import IncompletePhase, Outliving, UnawaitedLoad
-from pipelib.schedule.checking.order import Event, Order, Place
-from pipelib.schedule.program import Kind, Space
+import numpy as np
+
+from pipelib.schedule.checking.facts import (
+    EarlyExit,
+    IncompletePhase,
+    Outliving,
+    UnawaitedLoad,
+    Unobserved,
+)
+from pipelib.schedule.checking.order import Clock, Event, Order, Place, has_come, join
+from pipelib.schedule.program import Kind, Op, Region, Space
 
 
 class Readers:
     """Copies from SMEM and products that may still read their memory when others get it.
 
-    A copy must also be over where its thread ends.
+    A copy must also be over where its thread ends; what a warp started, its thread may wait for.
     """
 
     def __init__(self, order: Order):
         self.order = order
-        self.pending: dict[int, list[Event]] = defaultdict(list)
+        program = order.program
+        self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
+        self.pending: dict[int, deque[Event]] = defaultdict(deque)  # the oldest of them is not over
         self.ended: dict[int, set[int | None]] = defaultdict(set)
         self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
 
@@ -31,14 +43,21 @@ class Readers:
         """One event: a copy or a product begins to read, or a scope ends, or one takes memory."""
         op = event.op
         if op.kind in (Kind.STORE, Kind.WGMMA):
-            self.pending[op.thread].append(event)
+            own = self.own[op.thread]
+            pending, clock = self.pending[own], self.order.clocks[own]
+            while pending and _is_over(pending[0], clock):
+                pending.popleft()
+            pending.append(event)
         elif op.kind == Kind.SCOPE_END:
-            self.pending[op.thread] = self._unfinished(op.thread)
+            self.pending[op.thread] = deque(self._unfinished(op.thread))
             self.ended[op.thread].add(op.scope_id)
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
             for late in self._unfinished(op.thread):
-                if self._scopes(late) & self.ended[op.thread]:
+                if self._scopes(late.op.reads) & self.ended[op.thread]:
                     yield Outliving(late.op, op)
+            for load in self._landing(op.thread):
+                if self._scopes(load.writes) & self.ended[op.thread]:
+                    yield Outliving(load, op)
 
     def finish(self) -> Iterator[Outliving]:
         """The copies that threads have not waited for when they end."""
@@ -49,21 +68,63 @@ class Readers:
 
     def _unfinished(self, thread: int) -> list[Event]:
         clock = self.order.clocks[thread]
-        return [e for e in self.pending[thread] if clock[e.read_done[0]] < e.read_done[1]]
+        return [e for e in self.pending[thread] if not _is_over(e, clock)]
 
-    def _scopes(self, event: Event) -> set[int | None]:
-        buffers = (self.order.program.buffers[region.buffer] for region in event.op.reads)
+    def _landing(self, thread: int) -> Iterator[Op]:
+        """The loads that may still land, for all that a thread knows."""
+        clock = self.order.clocks[thread]
+        for place in dict.fromkeys(self.order.places.values()):
+            for number, phase in place.phases.items():
+                loads = [op for *_, op in phase.arrivals if op.kind == Kind.LOAD]
+                if loads and not place.ends.are_known(number, clock):
+                    yield from loads
+
+    def _scopes(self, regions: Iterable[Region]) -> set[int | None]:
+        buffers = (self.order.program.buffers[region.buffer] for region in regions)
         return {buffer.scope_id for buffer in buffers if buffer.space is Space.SMEM}
 
 
-def left_over(place: Place) -> Iterator[IncompletePhase | UnawaitedLoad]:
-    """The arrivals on a barrier that complete no phase, and the loads that nobody waits for."""
-    barrier, index, extra = place.barrier, place.index, place.total % place.expects
+def _is_over(event: Event, clock: Clock) -> bool:
+    """Whether a thread with this clock has waited for an event's reads."""
+    ends, number = event.read_end
+    return ends.are_known(number, clock)
+
+
+def early_exits(order: Order) -> Iterator[EarlyExit]:
+    """The arrivals of other blocks that a block does not wait for before it ends."""
+    program = order.program
+    for (barrier, index), place in order.places.items() if program.blocks > 1 else ():
+        block = program.barriers[barrier].block
+        if block is None:
+            continue
+        clock = np.zeros_like(order.clocks[0])
+        for thread in program.threads_of(block):
+            join(clock, order.clocks[thread])
+        for phase in place.phases.values():
+            for thread, at, op in phase.arrivals:
+                if program.block_of(thread) != block and not has_come(clock, thread, at):
+                    yield EarlyExit(op, barrier, index, block)
+
+
+def unobserved(order: Order) -> Iterator[Unobserved]:
+    """The arrays of barriers of which phases complete that nobody waits for, no load among them."""
+    counts: Counter[int] = Counter()
+    for (barrier, index), place in order.places.items():
+        waited = place.waited[barrier, index]
+        late = (place.phases.get(number) for number in range(waited, place.completed))
+        if not any(op.kind == Kind.LOAD for phase in late if phase for *_, op in phase.arrivals):
+            counts[barrier] += place.completed - waited
+    yield from (Unobserved(barrier, count) for barrier, count in counts.items() if count)
+
+
+def left_over(barrier: int, index: int, place: Place) -> Iterator[IncompletePhase | UnawaitedLoad]:
+    """The arrivals on an mbarrier that complete no phase, and the loads that nobody waits for."""
+    extra, waited = place.total % place.expects, place.waited[barrier, index]
     if extra:
         arrivals = place.phases[place.total // place.expects].arrivals
         first = tuple(op for *_, op in arrivals[:2])
         yield IncompletePhase(first, barrier, index, extra, place.expects)
-    for phase in place.phases[place.waited :]:
-        loads = [op for *_, op in phase.arrivals if op.kind == Kind.LOAD]
+    for number in sorted(number for number in place.phases if number >= waited):
+        loads = [op for *_, op in place.phases[number].arrivals if op.kind == Kind.LOAD]
         if loads:
             yield UnawaitedLoad(loads[0], barrier, index)

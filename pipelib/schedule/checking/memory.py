@@ -21,16 +21,17 @@ it, so it makes nothing forgotten.
   memory ends. If what its line writes at other steps is read, the line may run once too often: a
   kernel may fill a buffer for a step that does not come. That does no harm, but a forgotten last
   store looks the same, so it is a finding that says both. If the same line of the thread writes to
-  the buffer again, only the last write may be meant to count, so it is a remark. A load into SMEM
-  or a product that nothing reads is a remark too: it takes time, and the kernel may read another
-  slot than was meant.
+  the buffer again, only the last write may be meant to count, so it is a remark; and so is a write
+  to memory that held nothing, which a load overwrites: it may fill what the load leaves out. A load
+  into SMEM or a product that nothing reads is a remark too: it takes time, and the kernel may read
+  another slot than was meant.
 - A part of an output that nothing has written is a remark, where a kernel of one cluster ends: the
   caller may not read it. Where a grid has more clusters, others may write it.
 
 Where accesses of a buffer race, nothing else is reported of their source lines.
-Not covered: opaque code, which counts as having read and written its buffers and takes part in no
-race; scopes that follow each other at the same address. After FastTrack: Flanagan and Freund, PLDI
-2009.
+Not covered: opaque code, and accesses whose index a tensor holds: they count as having read and
+written all that they may reach, and take part in no race; scopes that follow each other at the same
+address. After FastTrack: Flanagan and Freund, PLDI 2009.
 """
 
 import math
@@ -38,7 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from pipelib.schedule.checking.bounds import arriving, axis_outside, clipped
-from pipelib.schedule.checking.cells import Access, Cell, Cells, is_empty
+from pipelib.schedule.checking.cells import Access, Cell, Cells
 from pipelib.schedule.checking.facts import (
     Fault,
     LostWrite,
@@ -46,10 +47,11 @@ from pipelib.schedule.checking.facts import (
     Overwritten,
     Race,
     Uninitialized,
+    Unplaced,
     Unused,
     Unwritten,
 )
-from pipelib.schedule.checking.order import Event
+from pipelib.schedule.checking.order import Clock, Event, is_fenced
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 
 # Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
@@ -61,7 +63,8 @@ class Memory:
 
     `overwritten` counts writes, by source line and buffer, that the same line overwrites; only the
     last may be meant. `unused` counts copies and products that nothing reads, by line, kind of op
-    and buffer. `unwritten` has a part of each output that nothing has written, if it is known.
+    and buffer. `unplaced` counts accesses whose place is not known, by line and buffer. `unwritten`
+    has a part of each output that nothing has written, if it is known.
     """
 
     def __init__(self, program: Program, tell: Callable[[Fault], None], strict: bool):
@@ -73,6 +76,7 @@ class Memory:
         self.suspects: list[tuple[Access, Buffer]] = []
         self.overwritten: Counter[tuple[str | None, str]] = Counter()
         self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
+        self.unplaced: Counter[tuple[str | None, str]] = Counter()
         self.unwritten: list[Region] = []
         changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
         # Nothing can go wrong where nothing is written.
@@ -85,18 +89,26 @@ class Memory:
             self._see_opaque(op)
             return
         for region in op.reads:
-            if not self.is_plain[region.buffer]:
-                self._read(region, Access(event, False, event.read_done))
-        for region, done in zip(op.writes, event.write_done, strict=True):
-            self._write(region, Access(event, True, done))
+            if self.is_plain[region.buffer]:
+                continue
+            if op.kind == Kind.SKIP:
+                self._use(region)
+            elif region.is_placed:
+                self._read(region, Access(event, False, event.read_end), event.clock)
+            else:
+                self._see_anywhere(op, region)
+        for region, end in zip(op.writes, event.write_ends, strict=True):
+            if region.is_placed:
+                self._write(region, Access(event, True, end), event.clock)
+            else:
+                self._see_anywhere(op, region)
 
     def finish(self, is_whole: bool) -> None:
         """Tells what stayed suspect and no race explains; what a whole run never read is lost."""
         if is_whole:
             for buffer, cells in zip(self.program.buffers, self.cells):
                 for cell in cells:
-                    self._suspect_unread(cell, buffer)
-                    self._note_unused(cell, buffer)
+                    self._note_unread(cell, buffer)
                 self._see_output(buffer, cells)
         for access, buffer in self.suspects:
             site = _site(access.op, buffer)
@@ -107,10 +119,12 @@ class Memory:
             else:
                 self.tell(Uninitialized(access.op, buffer))
 
-    def remarks(self) -> Iterator[Overwritten | Unwritten | Unused]:
+    def remarks(self) -> Iterator[Overwritten | Unplaced | Unwritten | Unused]:
         """What may be meant or a mistake."""
         for (line, name), times in self.overwritten.items():
             yield Overwritten(line, name, times)
+        for (line, name), times in self.unplaced.items():
+            yield Unplaced(line, name, times)
         for region in self.unwritten:
             yield Unwritten(region)
         for (line, kind, name), times in self.unused.items():
@@ -118,97 +132,124 @@ class Memory:
 
     # Accesses.
 
-    def _read(self, region: Region, access: Access) -> None:
+    def _read(self, region: Region, access: Access, clock: Clock) -> None:
         cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
         box = clipped(access.op, region, buffer)
-        if is_empty(box):
-            return
         cell = cells.at(box)
+        if cell is None:
+            return
+        self._compare_with_older(cell, access, clock, buffer)
         for near in cell.near:
             for older in near.writes.values():
                 if not older.was_read:
                     older.was_read = True
                     self.useful.add(_site(older.op, buffer))
-                self._compare(older, access, buffer)
-        needed = arriving(access.op, region, self.program)
-        is_inside = not is_empty(needed) and axis_outside(box, buffer) is None
-        if is_inside and not cells.is_covered(cells.at(needed)):
-            self.suspects.append((access, buffer))
+        if not cell.is_covered or box is not region.box:
+            needed = cells.at(arriving(access.op, region, self.program))
+            is_bare = needed is not None and not cells.is_covered(needed)
+            if is_bare and axis_outside(box, buffer) is None:
+                self.suspects.append((access, buffer))
         cell.reads[access.key] = access
 
-    def _write(self, region: Region, access: Access) -> None:
+    def _write(self, region: Region, access: Access, clock: Clock) -> None:
         cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
-        box = clipped(access.op, region, buffer)
-        if is_empty(box):
+        cell = cells.at(clipped(access.op, region, buffer))
+        if cell is None:
             return
-        cell = cells.at(box)
-        for near in cell.near:
-            for older in (*near.writes.values(), *near.reads.values()):
-                if older.event is not access.event:
-                    self._compare(older, access, buffer)
-            if not access.adds and cell.contains(near):
-                self._suspect_unread(near, buffer, access)
-                self._note_unused(near, buffer)
-                near.writes.clear()
-                near.reads.clear()
+        self._compare_with_older(cell, access, clock, buffer)
+        for near in () if access.adds else cell.within:
+            self._note_unread(near, buffer, access)
+            near.writes.clear()
+            near.reads.clear()
         cell.writes[access.key] = access
-        self.latest[_site(access.op, buffer)] = access.event.index
+        if access.is_ordinary:
+            access.fills = not any(near.is_covered for near in cell.near)
+            self.latest[_site(access.op, buffer)] = access.index
         cells.cover(cell)
 
     def _see_opaque(self, op: Op) -> None:
         """Opaque code has read and written all of its regions, in whatever order."""
         for region in op.reads:
-            cells = self.cells[region.buffer]
-            cell = cells.at(region.box)
-            for near in cell.near:
-                for older in near.writes.values():
-                    older.was_read = True
+            self._see_all(region)
+
+    def _see_anywhere(self, op: Op, region: Region) -> None:
+        """An access somewhere in a region: it may have read, and written, all of it."""
+        self._see_all(region)
+        self.unplaced[op.line, self.program.buffers[region.buffer].name] += 1
+
+    def _see_all(self, region: Region) -> None:
+        """What is read and written in a region, in whatever order."""
+        self._use(region)
+        cells = self.cells[region.buffer]
+        if (cell := cells.at(region.box)) is not None:
             cells.cover(cell)
+
+    def _use(self, region: Region) -> None:
+        """Counts what was written in a region as read."""
+        cell = self.cells[region.buffer].at(region.box)
+        for near in cell.near if cell is not None else ():
+            for older in near.writes.values():
+                older.was_read = True
+                self.useful.add(_site(older.op, self.program.buffers[region.buffer]))
 
     # Pairs of accesses.
 
-    def _compare(self, older: Access, newer: Access, buffer: Buffer) -> None:
-        first, second, now = older.op, newer.op, newer.event
-        is_over = now.clock[older.component] >= older.value
-        if older.is_ordinary:
-            is_over |= first.thread == second.thread
-        else:
-            is_over |= _in_queue(first, second, buffer)
-        if not is_over:
+    def _compare_with_older(self, cell: Cell, access: Access, clock: Clock, buffer: Buffer) -> None:
+        """Compares an access with the older ones that it overlaps, if one of the two writes."""
+        over = None  # an end that is: several blocks' copies of parts of one slot share theirs
+        for near in cell.near:
+            for accesses in (near.writes, near.reads) if access.writes else (near.writes,):
+                for older in accesses.values():
+                    ends, number = older.end
+                    if older.end == over:
+                        continue
+                    if not older.is_ordinary and ends.are_known(number, clock):
+                        over = older.end  # in order, and nothing asks for a fence after an engine
+                    elif older.op is not access.op or older.index != access.index:
+                        self._compare(older, access, clock, buffer)
+
+    def _compare(self, older: Access, newer: Access, clock: Clock, buffer: Buffer) -> None:
+        first, second = older.op, newer.op
+        ends, number = older.end
+        is_over = ends.are_known(number, clock)
+        if not is_over and not _in_queue(first, second, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 self.tell(Race(second, first, buffer, newer.writes, older.writes))
         elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
-            if buffer.space is Space.SMEM and now.fenced[first.thread] >= older.value:
+            if buffer.space is Space.SMEM and is_fenced(clock, first.thread, older.index):
                 return
             if older.writes or self.strict:
                 self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
 
-    def _suspect_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
-        """Notes ordinary writes that nothing has read when `by`, or the end, makes them void."""
+    def _note_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
+        """Notes the writes that nothing has read when `by`, or the end, makes them void."""
+        for access in cell.writes.values():
+            if access.was_read:
+                continue
+            if access.is_ordinary:
+                self._suspect_unread(access, cell, buffer, by)
+            elif buffer.space is not Space.GMEM:
+                self.unused[access.op.line, access.op.kind, buffer.name] += 1
+
+    def _suspect_unread(
+        self, access: Access, cell: Cell, buffer: Buffer, by: Access | None
+    ) -> None:
         if buffer.space is not Space.SMEM or axis_outside(cell.box, buffer) is not None:
             return
-        for access in cell.writes.values():
-            if access.is_ordinary and not access.was_read:
-                latest = self.latest[_site(access.op, buffer)]
-                again = by is None and access.event.index < latest
-                if again or (by and by.is_ordinary and by.op.thread == access.op.thread):
-                    self.overwritten[access.op.line, buffer.name] += 1
-                else:
-                    self.suspects.append((access, buffer))
-
-    def _note_unused(self, cell: Cell, buffer: Buffer) -> None:
-        """Counts copies into SMEM and products that nothing has read when they are void."""
-        for access in cell.writes.values():
-            is_wanted = access.was_read or access.is_ordinary or buffer.space is Space.GMEM
-            if not is_wanted:
-                self.unused[access.op.line, access.op.kind, buffer.name] += 1
+        again = by is None and access.index < self.latest[_site(access.op, buffer)]
+        anew = by and by.is_ordinary and by.op.thread == access.op.thread
+        filled = by and by.op.kind == Kind.LOAD and access.fills
+        if again or anew or filled:
+            self.overwritten[access.op.line, buffer.name] += 1
+        else:
+            self.suspects.append((access, buffer))
 
     def _see_output(self, buffer: Buffer, cells: Cells) -> None:
         """Notes the part of an output that a kernel of one cluster should fill and has not."""
         if buffer.role is Role.OUT and math.prod(self.program.grid) == 1:
             whole = cells.at(tuple((0, size) for size in buffer.shape))
-            bare = None if is_empty(whole.box) else cells.bare(whole)
+            bare = None if whole is None else cells.bare(whole)
             if bare is not None:
                 self.unwritten.append(Region(buffer.id, bare))
 

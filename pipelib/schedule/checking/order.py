@@ -1,12 +1,15 @@
 """`Order`: which op of a program has happened before which, whatever the threads' speeds.
 
-The model. A **clock** is a tuple of counts. It says how much is known to be over: of each thread,
-how many of its ops; of the stores that each thread started, how many groups have been read and how
-many are finished; of each thread's products, how many; of each single barrier, how many phases. An
-op's clock says what is over before the op is issued. A thread's clock grows where the thread waits:
-by the arrivals of the phase that it waited for, or by its own stores or products. So an
-asynchronous access needs no clock of its own: a load is over when its barrier's phase is, and so on
-(`Event.read_done`).
+The model. A **clock** counts, for each thread, how many of its ops are known to be over (vector
+clocks: Mattern, Virtual Time and Global States, 1989). A thread that waits for a phase joins its
+clock with the clocks of the phase's arrivals; nothing else crosses from thread to thread. So a
+clock that has a thread's op has all that this thread knew at that op.
+
+An asynchronous access is over where some thread has waited for it: a load by a wait for its phase,
+a store or a product by the thread's own wait. That wait is an op, so clocks count no loads, stores
+or products. `Ends` says which op of which thread is the wait, and an access is over by a clock that
+has this op. An access is then two numbers instead of a clock, as in FastTrack (Flanagan and Freund,
+PLDI 2009): the ends that it is one of, and its number among them.
 
 Why one run is enough. A traced thread is straight-line code, a wait looks at a count that only
 grows, and arrivals do not block. So whether a thread gets past a wait does not depend on the order
@@ -18,51 +21,100 @@ count if the phase after next cannot be complete before the wait; if it can, tha
 neither fault is found, the clocks hold for every interleaving. Where one is, they hold for the
 interleavings in which phases fall as they do here.
 
-`fenced` is the same for `commit_smem`: for each thread, how many of its ops had a fence after them
-on the way here. PTX wants such a fence between ordinary and asynchronous accesses of the same
-memory, in any thread along the way (PTX ISA, memory consistency model, "proxy-preserved base
+Beside each count stands another one for `commit_smem`: how many of the thread's ops had a fence
+after them on the way here. PTX wants such a fence between ordinary and asynchronous accesses of the
+same memory, in any thread along the way (PTX ISA, memory consistency model, "proxy-preserved base
 causality order").
 
 A scope that all threads share begins with a barrier of the whole block (Mosaic GPU's lowering of
-`run_scoped`), so clocks are joined there. Corresponding multicast copies of a cluster's blocks are
-taken to fall in phases of the same number. Not covered: what a `test` of a barrier answers; other
-blocks of the grid. Vector clocks: Mattern, Virtual Time and Global States (1989).
+`run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
+thread waits for or commits, each of its warps does too. Corresponding multicast copies of a
+cluster's blocks are taken to fall in phases of the same number. Not covered: what a `test` of a
+barrier answers; semaphores, which put nothing in order here; other blocks of the grid.
+
+The cost. A clock has two numbers for each thread of the program, however long it is and however
+many barriers it makes. Only arrivals, waits and fences touch whole clocks, which are arrays changed
+in place, so that 48 threads cost hardly more than 3. An arrival that goes to all blocks along an
+axis of a cluster counts once: their barriers all get the same arrivals, and are one `Place`. A
+phase is forgotten once all who wait for it have done so: what is kept grows with the barriers and
+the waits, not with clocks.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pipelib.schedule.checking.facts import EarlyArrival, LappedWait
-from pipelib.schedule.frozen import maker
-from pipelib.schedule.program import Kind, Op, Program
+from pipelib.schedule.checking.resources import may_wait_for_registers, registers_at_first
+from pipelib.schedule.program import BarrierType, Kind, Op, Program
 
-Clock = tuple[int, ...]
-
-
-def join(first: Clock, second: Clock) -> Clock:
-    """The clock of what is over by either of two clocks."""
-    return tuple(map(max, first, second))
+# Two counts for each thread: of its ops that are over, and of those that also had a fence after.
+Clock = NDArray[np.int64]
+OVER, FENCED = 0, 1
+Members = tuple[int, ...]  # threads that meet
 
 
-@dataclass(frozen=True, slots=True)
+def join(clock: Clock, other: Clock) -> None:
+    """Adds to a clock what is over by another one."""
+    np.maximum(clock, other, out=clock)
+
+
+def has_come(clock: Clock, thread: int, index: int) -> bool:
+    """Whether this op of this thread is over by a clock."""
+    return clock.item(OVER, thread) > index
+
+
+def is_fenced(clock: Clock, thread: int, index: int) -> bool:
+    """Whether this op of this thread had a fence after it, on some way to a clock."""
+    return clock.item(FENCED, thread) > index
+
+
+class Ends:
+    """The ends of accesses that threads await in one order, numbered from 0, and who awaits them.
+
+    They are the phases of a single barrier; the reading or the finishing of a thread's groups of
+    stores; a thread's products; or a thread's own ops, each of which is over when it is issued.
+    `waits` has, for each thread that waits for these ends, the index of the op after which the
+    thread knows of end 0, of end 1, and so on.
+    """
+
+    __slots__ = ("waits",)
+
+    def __init__(self, waits: dict[int, list[int] | range]):
+        self.waits = waits
+
+    def wait(self, thread: int, index: int, count: int) -> None:
+        """Notes that a thread, at its op of this index, waits for the first `count` ends."""
+        indices = self.waits[thread]
+        assert isinstance(indices, list)  # the thread's own ops are no one's to wait for
+        indices += [index] * (count - len(indices))
+
+    def are_known(self, number: int, clock: Clock) -> bool:
+        """Whether a clock has a wait for the end of this number, or for a later one."""
+        for thread, indices in self.waits.items():
+            if number < len(indices) and clock.item(OVER, thread) > indices[number]:
+                return True
+        return False
+
+
+End = tuple[Ends, int]  # and the number of one of them
+
+
 class Event:
     """An op as it is issued, and how others can know that its accesses are over.
 
-    `read_done` is a (component, value) of clocks: its reads are over for a thread whose clock has
-    at least this value there. `write_done` has such a pair for each region that the op writes.
+    `clock` is what its thread knows then: it is the thread's own, and goes on when the next event
+    is asked for. `read_end` is where its reads are over, `write_ends` where each of its writes is.
     """
 
-    op: Op
-    index: int
-    clock: Clock
-    fenced: Clock
-    read_done: tuple[int, int]
-    write_done: tuple[tuple[int, int], ...]
+    __slots__ = ("clock", "index", "op", "read_end", "write_ends")
 
-
-_make_event = maker(Event)
+    def __init__(self, op: Op, index: int, clock: Clock, read_end: End, write_ends: Sequence[End]):
+        self.op, self.index, self.clock = op, index, clock
+        self.read_end, self.write_ends = read_end, write_ends
 
 
 # What an op comes to: its event, None if it has none, or False if its thread cannot go on.
@@ -74,65 +126,133 @@ Step = Callable[[int, int, Op], Outcome]
 class Phase:
     """The arrivals of one phase of a barrier; `owed` are peers' copies that have yet to land."""
 
-    __slots__ = ("arrivals", "clock", "fenced", "is_complete", "owed")
+    __slots__ = ("arrivals", "clock", "is_complete", "owed")
 
-    def __init__(self, clock: Clock, fenced: Clock):
-        self.clock, self.fenced, self.owed, self.is_complete = clock, fenced, 0, False
+    def __init__(self, clock: Clock):
+        self.clock, self.owed, self.is_complete = clock, 0, False
         self.arrivals: list[tuple[int, int, Op]] = []  # thread, index, op
 
 
 class Place:
     """A single barrier, and the phases that it has been through.
 
-    `component` is the component of clocks that counts its phases, `expects` the arrivals that each
-    phase takes. `total` counts the arrivals so far, `completed` the complete phases, `waited` the
-    phases that somebody has waited for. `waits` lists the index of each wait of each thread,
-    whether the thread reaches it or not.
+    Or several barriers that all get the same arrivals, and so are in the same phases. `barriers`
+    has them, by id and index. `expects` is how many arrivals each phase takes. `total` counts the
+    arrivals so far, `completed` the complete phases, `waited` the phases that somebody has waited
+    for, on each of the barriers. `ends` are its phases', with each wait in the program, whether its
+    thread reaches it or not. `phases` has those phases that have begun and that something may still
+    ask for.
     """
 
-    def __init__(self, barrier: int, index: int, component: int, expects: int, zero: Phase):
-        self.barrier, self.index, self.component = barrier, index, component
-        self.expects, self.total, self.completed = expects, 0, 0
-        self.phases: list[Phase] = []
-        self.waits: dict[int, list[int]] = defaultdict(list)
-        self.waited = 0
-        self._zero = zero
+    def __init__(self, expects: int, threads: int):
+        self.barriers: list[tuple[int, int]] = []
+        self.expects = expects
+        self.total = self.completed = 0
+        self.waited: Counter[tuple[int, int]] = Counter()
+        self.ends = Ends({})
+        self.phases: dict[int, Phase] = {}
+        self._threads, self._first = threads, 0  # phases before the first are forgotten
+        self._passed: dict[int, int] = {}  # of each thread, how many phases it has waited for
 
     def phase(self, number: int) -> Phase:
         """The phase of this number, new if it has not begun."""
-        while len(self.phases) <= number:
-            self.phases.append(Phase(self._zero.clock, self._zero.fenced))
+        if number not in self.phases:
+            self.phases[number] = Phase(np.zeros((2, self._threads), np.int64))
         return self.phases[number]
+
+    def will_wait(self, op: Op, index: int) -> None:
+        """Notes that a thread waits here, as its op of this index; called in program order."""
+        self.ends.waits.setdefault(op.thread, [])
+        self.ends.wait(op.thread, index, op.phase + 1)
+
+    def pass_wait(self, op: Op) -> Phase:
+        """The phase for which a thread has waited here."""
+        self.waited[op.place] = max(self.waited[op.place], op.phase + 1)
+        self._passed[op.thread] = op.phase + 1
+        return self.phase(op.phase)
+
+    def forget(self) -> None:
+        """Lets go of phases that are over for all who wait for them, but for the last complete one.
+
+        The arrivals of the next phase are compared with that one's.
+        """
+        ahead = [
+            passed for thread, waits in self.ends.waits.items()
+            if (passed := self._passed.get(thread, 0)) < len(waits)
+        ]  # fmt: skip
+        waited = max(self.waited.values(), default=0)
+        last = min(*ahead, waited, self.completed - 1)
+        for number in range(self._first, last):
+            self.phases.pop(number, None)
+        self._first = max(self._first, last)
+
+
+class _Meeting:
+    """Threads that come together: which have come and which have gone on, and what all know."""
+
+    __slots__ = ("clock", "come", "gone")
+
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.come: set[int] = set()
+        self.gone = 0
+
+
+class Registers:
+    """The registers a lane that threads have, and those that their blocks have `free`.
+
+    A request for more waits until other threads of the block have given up enough (`setmaxnreg`).
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.held = [registers_at_first(program)] * len(program.threads)
+        self.free = [0] * program.blocks
+
+    def take(self, thread: int, op: Op) -> bool:
+        """Whether a thread gets what it asks for now."""
+        block, more = self.program.block_of(thread), (op.registers or 0) - self.held[thread]
+        if more > self.free[block]:
+            return False
+        self.free[block] -= more
+        self.held[thread] += more
+        return True
 
 
 class Order:
     """Runs a program's threads as far as they get. Iterate once, over the events in one order.
 
     `misused` has the faults of barriers that came up so far. `places` has the single barriers, by
-    id and index, `clocks` what each thread knows. After the iteration `position` has the index of
-    the op that each thread is stuck at, or the number of its ops if it is not stuck.
+    id and index, `clocks` what each thread knows. `registers` is None if no thread has to wait for
+    registers. After the iteration `position` has the index of the op that each thread is stuck at,
+    or the number of its ops if it is not stuck.
     """
 
     def __init__(self, program: Program):
         self.program = program
         self.misused: list[EarlyArrival | LappedWait] = []
         self._size = len(program.threads)
-        singles, first = _singles(program), 4 * self._size
-        nothing = Phase((0,) * (first + len(singles)), (0,) * self._size)
-        self.places = {
-            (id, i): Place(id, i, component, program.barriers[id].arrivals, nothing)
-            for component, (id, i) in enumerate(singles, first)
-        }
-        self.clocks, self._fenced = [nothing.clock] * self._size, [nothing.fenced] * self._size
+        self.places = _places(program)
+        self.clocks = [np.zeros((2, self._size), np.int64) for _ in program.threads]
         self.position = [0] * self._size
         self._groups, self._products = [0] * self._size, [0] * self._size
-        self._meetings: dict[tuple[int, int], dict[int, tuple[Clock, Clock]]] = defaultdict(dict)
-        self._met = [0] * self._size
+        self._warps: dict[int, list[int]] = defaultdict(list)  # of each thread that has some
+        for number, warp in enumerate(program.warps, self._size - len(program.warps)):
+            self._warps[warp.thread].append(number)
+        self._own = [Ends({t: range(len(ops))}) for t, ops in enumerate(program.threads)]
+        # Of the groups of stores: where they have been read, and where they are finished.
+        self._read, self._stored, self._multiplied = (
+            [Ends({thread: [], program.pallas_thread(thread): []}) for thread in range(self._size)]
+            for _ in range(3)
+        )
+        self._meetings: dict[tuple[Members, int], _Meeting] = {}
+        self._met: Counter[tuple[int, Members]] = Counter()
+        self.registers = Registers(program) if may_wait_for_registers(program) else None
         self._doubtful: set[int] = set()  # barriers whose phases are in doubt: the rest is noise
         for ops in program.threads:
             for index, op in enumerate(ops):
                 if op.kind == Kind.WAIT:
-                    self.places[op.place].waits[op.thread].append(index)
+                    self.places[op.place].will_wait(op, index)
 
     def __iter__(self) -> Iterator[Event]:
         steps = {kind: self._step(kind) for kind in Kind}
@@ -143,6 +263,7 @@ class Order:
                 for index in range(self.position[thread], len(ops)):
                     op = ops[index]
                     if step := steps[op.kind]:
+                        self.clocks[thread][OVER, thread] = index + 1
                         event = step(thread, index, op)
                         if event is False:
                             break
@@ -175,193 +296,224 @@ class Order:
                 return self._fence
             case Kind.SCOPE_BEGIN:
                 return self._begin
+            case Kind.MEET:
+                return self._meet
             case (
-                Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.OPAQUE
+                Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.SKIP | Kind.OPAQUE
                 | Kind.SCOPE_END
             ):  # fmt: skip
                 return self._access
-            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.REGISTERS:
+            case Kind.REGISTERS:
+                return self._registers
+            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.SIGNAL | Kind.AWAIT:
                 return None
             case _:
                 assert_never(kind)
 
-    # Components of a clock.
-
-    def _groups_read(self, thread: int) -> int:
-        """The component that counts the thread's groups of stores which have been read."""
-        return self._size + thread
-
-    def _groups_done(self, thread: int) -> int:
-        """The component that counts the thread's groups of stores which are finished."""
-        return 2 * self._size + thread
-
-    def _products_done(self, thread: int) -> int:
-        """The component that counts the thread's products which are finished."""
-        return 3 * self._size + thread
-
-    def _learn(self, thread: int, component: int, value: int) -> None:
-        clock = self.clocks[thread]
-        if clock[component] < value:
-            self.clocks[thread] = (*clock[:component], value, *clock[component + 1 :])
-
-    def _now(self, thread: int, index: int) -> tuple[Clock, Clock]:
-        """What others learn from a thread: all that it knows, and its ops up to this one."""
-        self._learn(thread, thread, index + 1)
-        return self.clocks[thread], self._fenced[thread]
-
     # Ops.
 
     def _access(self, thread: int, index: int, op: Op) -> Event:
-        done = thread, index + 1
-        dones = (done,) * len(op.writes)
-        return _make_event(op, index, self.clocks[thread], self._fenced[thread], done, dones)
+        end = self._own[thread], index
+        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
 
     def _load(self, thread: int, index: int, op: Op) -> Event:
-        clock, fenced = self.clocks[thread], self._fenced[thread]
         if op.barrier is None:
             return self._access(thread, index, op)
-        place = self.places[op.place]
+        place, clock = self.places[op.place], self.clocks[thread]
         number = place.total // place.expects
-        peers = [self.places[peer, op.index] for peer in op.peers or (op.barrier,)]
-        dones = tuple((peer.component, number + 1) for peer in peers)
+        peers = [self.places[peer, op.index] for peer in op.peers] or [place]
         others = [peer for peer in peers if peer is not place]
         place.phase(number).owed += len(others)
         self._count(place, thread, index, op)
         for peer in others:
             phase = peer.phase(number)
             phase.owed -= 1
-            phase.clock = join(phase.clock, self._now(thread, index)[0])
-            self._try_complete(peer, number)
-        return _make_event(op, index, clock, fenced, (place.component, number + 1), dones)
+            join(phase.clock, clock)
+            if phase.owed <= 0:
+                self._try_complete(peer, number, phase)
+        ends = tuple([(peer.ends, number) for peer in peers])
+        return Event(op, index, clock, (place.ends, number), ends)
 
     def _store(self, thread: int, index: int, op: Op) -> Event:
-        group = self._groups[thread] + 1
-        dones = ((self._groups_done(thread), group),) * len(op.writes)
-        read = self._groups_read(thread), group
-        return _make_event(op, index, self.clocks[thread], self._fenced[thread], read, dones)
+        group = self._groups[thread]
+        ends = ((self._stored[thread], group),) * len(op.writes)
+        return Event(op, index, self.clocks[thread], (self._read[thread], group), ends)
 
     def _commit(self, thread: int, index: int, op: Op) -> None:
-        self._groups[thread] += 1
+        for each in (thread, *self._warps.get(thread, ())):
+            self._groups[each] += 1
 
     def _wait_store(self, thread: int, index: int, op: Op) -> None:
         if op.pending is None:
             return
-        finished = self._groups[thread] - op.pending
-        self._learn(thread, self._groups_read(thread), finished)
-        if not op.read_only:
-            self._learn(thread, self._groups_done(thread), finished)
+        for each in (thread, *self._warps.get(thread, ())):
+            finished = self._groups[each] - op.pending
+            self._read[each].wait(thread, index, finished)
+            if not op.read_only:
+                self._stored[each].wait(thread, index, finished)
 
     def _wgmma(self, thread: int, index: int, op: Op) -> Event:
+        end = self._multiplied[thread], self._products[thread]
         self._products[thread] += 1
-        done = self._products_done(thread), self._products[thread]
-        clock, fenced = self.clocks[thread], self._fenced[thread]
-        return _make_event(op, index, clock, fenced, done, (done,) * len(op.writes))
+        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
 
     def _retire(self, thread: int, index: int, op: Op) -> None:
         if op.pending is not None:
-            finished = self._products[thread] - op.pending
-            self._learn(thread, self._products_done(thread), finished)
+            self._multiplied[thread].wait(thread, index, self._products[thread] - op.pending)
 
     def _read_product(self, thread: int, index: int, op: Op) -> Event:
         self._retire(thread, index, op)
         return self._access(thread, index, op)
 
     def _fence(self, thread: int, index: int, op: Op) -> None:
-        clock = self._now(thread, index)[0]
-        self._fenced[thread] = join(self._fenced[thread], clock[: self._size])
+        clock = self.clocks[thread]
+        clock[FENCED] = clock[OVER]
 
     def _begin(self, thread: int, index: int, op: Op) -> Outcome:
-        """All threads of a block meet here: each goes on when all have come."""
+        """All threads of a block meet where they begin a shared scope."""
         if op.shared:
-            each = self._size // self.program.blocks
-            meeting = self._meetings[thread // each, self._met[thread]]
-            meeting.setdefault(thread, self._now(thread, index))
-            if len(meeting) < each:
+            members = tuple(self.program.threads_of(self.program.block_of(thread)))
+            if not self._gather(thread, members):
                 return False
-            self._met[thread] += 1
-            for clock, fenced in meeting.values():
-                self.clocks[thread] = join(self.clocks[thread], clock)
-                self._fenced[thread] = join(self._fenced[thread], fenced)
         return self._access(thread, index, op)
+
+    def _meet(self, thread: int, index: int, op: Op) -> Literal[False] | None:
+        return None if self._gather(thread, op.members) else False
+
+    def _gather(self, thread: int, members: Members) -> bool:
+        """Whether all members have come here; each then knows what all know."""
+        key = members, self._met[thread, members]
+        if key not in self._meetings:
+            self._meetings[key] = _Meeting(np.zeros_like(self.clocks[thread]))
+        meeting = self._meetings[key]
+        if thread not in meeting.come:
+            meeting.come.add(thread)
+            join(meeting.clock, self.clocks[thread])
+        if len(meeting.come) < len(members):
+            return False
+        join(self.clocks[thread], meeting.clock)
+        self._met[thread, members] += 1
+        meeting.gone += 1
+        if meeting.gone == len(members):
+            del self._meetings[key]
+        return True
 
     def _wait(self, thread: int, index: int, op: Op) -> Literal[False] | None:
         place = self.places[op.place]
         if place.completed <= op.phase:
             return False
-        phase = place.phases[op.phase]
-        place.waited = max(place.waited, op.phase + 1)
-        self.clocks[thread] = join(self.clocks[thread], phase.clock)
-        self._fenced[thread] = join(self._fenced[thread], phase.fenced)
+        join(self.clocks[thread], place.pass_wait(op).clock)
         return None
 
     def _arrive(self, thread: int, index: int, op: Op) -> None:
         own, at = op.place
-        for barrier in self.program.barriers[own].peers or (own,):
-            self._count(self.places[barrier, at], thread, index, op)
+        peers = self.program.barriers[own].peers
+        for place in dict.fromkeys([self.places[peer, at] for peer in peers or (own,)]):
+            self._count(place, thread, index, op)
+
+    def _registers(self, thread: int, index: int, op: Op) -> Literal[False] | None:
+        return None if self.registers is None or self.registers.take(thread, op) else False
 
     # Phases.
 
     def _count(self, place: Place, thread: int, index: int, op: Op) -> None:
         """An arrival: it counts in the first phase that has not had all of its own."""
-        number = place.total // place.expects
-        if number and not self._knows_complete(thread, place, number - 1):
+        number, clock = place.total // place.expects, self.clocks[thread]
+        if number and not _knows_complete(clock, place, number - 1):
             self._report_early(place, number, op)
-        clock, fenced = self._now(thread, index)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
-        phase.clock, phase.fenced = join(phase.clock, clock), join(phase.fenced, fenced)
+        join(phase.clock, clock)
         place.total += 1
-        self._try_complete(place, number)
+        if place.total % place.expects == 0:
+            self._try_complete(place, number, phase)
 
-    def _try_complete(self, place: Place, number: int) -> None:
-        phase = place.phases[number]
+    def _try_complete(self, place: Place, number: int, phase: Phase) -> None:
         if phase.is_complete or phase.owed > 0 or len(phase.arrivals) < place.expects:
             return
         phase.is_complete = True
         place.completed = number + 1
-        clock = list(phase.clock)
-        clock[place.component] = max(clock[place.component], number + 1)
-        phase.clock = tuple(clock)
-        if number and place.barrier not in self._doubtful:
+        barrier, _ = place.barriers[0]
+        is_named = self.program.barriers[barrier].type is BarrierType.NAMED
+        if number and not is_named and barrier not in self._doubtful:
             self._look_for_lapped(place, number)
-
-    def _knows_complete(self, thread: int, place: Place, number: int) -> bool:
-        """Whether the phase is over in every run in which the thread gets this far."""
-        clock = self.clocks[thread]
-        if clock[place.component] > number:
-            return True
-        return all(
-            op.kind == Kind.ARRIVE and (by == thread or clock[by] > index)
-            for by, index, op in place.phases[number].arrivals
-        )
+        place.forget()
 
     def _report_early(self, place: Place, number: int, op: Op) -> None:
-        self._doubtful.add(place.barrier)
-        before = place.phases[number - 1]
+        before = place.phase(number - 1)
         has_loads = any(o.kind == Kind.LOAD for *_, o in before.arrivals)
-        self.misused.append(
-            EarlyArrival(
-                op, before.arrivals[-1][2], place.barrier, place.index, number, place.expects,
-                bytes_missing=has_loads or not before.is_complete,
-            )
-        )  # fmt: skip
+        for barrier, index in place.barriers:
+            self._doubtful.add(barrier)
+            self.misused.append(
+                EarlyArrival(
+                    op, before.arrivals[-1][2], barrier, index, number, place.expects,
+                    bytes_missing=has_loads or not before.is_complete,
+                )
+            )  # fmt: skip
 
     def _look_for_lapped(self, place: Place, number: int) -> None:
         """A wait for one phase must be over before the next is, or their parities look alike."""
-        phase = place.phases[number]
-        for thread, waits in place.waits.items():
-            if number <= len(waits) and phase.clock[thread] <= waits[number - 1]:
-                wait = self.program.threads[thread][waits[number - 1]]
-                last = phase.arrivals[-1][2]
-                self.misused.append(LappedWait(wait, last, place.barrier, place.index, number))
+        phase, before = place.phase(number), number - 1
+        for thread, waits in place.ends.waits.items():
+            if before < len(waits) and not has_come(phase.clock, thread, waits[before]):
+                wait = self.program.threads[thread][waits[before]]
+                if wait.phase == before:  # else the thread begins to wait here with a later phase
+                    last = phase.arrivals[-1][2]
+                    self.misused.append(LappedWait(wait, last, *wait.place, number))
+
+
+def _knows_complete(clock: Clock, place: Place, number: int) -> bool:
+    """Whether the phase is over in every run in which a thread with this clock gets this far."""
+    return place.ends.are_known(number, clock) or all(
+        op.kind == Kind.ARRIVE and has_come(clock, by, index)
+        for by, index, op in place.phase(number).arrivals
+    )
+
+
+def _places(program: Program) -> dict[tuple[int, int], Place]:
+    """The place of each single barrier; those of a cluster that are in step have one together."""
+    apart, made = _apart(program), dict[object, Place]()
+    places: dict[tuple[int, int], Place] = {}
+    for id, index in _singles(program):
+        barrier = program.barriers[id]
+        peers = [program.barriers[peer] for peer in barrier.peers]
+        is_in_step = barrier in peers and all(
+            (peer.peers, peer.arrivals) == (barrier.peers, barrier.arrivals)
+            and peer.id not in apart for peer in peers
+        )  # fmt: skip
+        key = (barrier.peers, index) if is_in_step else (id, index)
+        if key not in made:
+            made[key] = Place(barrier.arrivals, len(program.threads))
+        made[key].barriers.append((id, index))
+        places[id, index] = made[key]
+    return places
+
+
+def _apart(program: Program) -> set[int]:
+    """Arrays that may not be in step with their peers, or on which another block's thread waits.
+
+    A copy arrives on one block's array alone.
+    """
+    found = set[int]()
+    for ops in program.threads:
+        for op in ops:
+            if op.barrier is None:
+                continue
+            if op.kind == Kind.LOAD:
+                found |= {op.barrier, *op.peers}
+            elif program.barriers[op.barrier].block != program.block_of(op.thread):
+                found.add(op.barrier)
+    return found
 
 
 def _singles(program: Program) -> list[tuple[int, int]]:
     """The id and index of each barrier, also of those that are used but are not in their array."""
-    found = {(b.id, i) for b in program.barriers for i in range(b.count)}
+    phased = (b for b in program.barriers if b.type is not BarrierType.SEMAPHORE)
+    found = {(b.id, i) for b in phased for i in range(b.count)}
     used = {
         (*op.place, op.peers)
-        for ops in program.threads for op in ops if op.barrier is not None
+        for ops in program.threads for op in ops
+        if op.barrier is not None and op.kind not in (Kind.SIGNAL, Kind.AWAIT)
     }  # fmt: skip
     for id, index, peers in used:
         found |= {(peer, index) for peer in (id, *peers, *program.barriers[id].peers)}

@@ -1,20 +1,30 @@
-"""Whether a block's shared memory and registers fit.
+"""Whether a block's shared memory and registers fit, and whose its named barriers are.
 
 The model. `Program.smem_bytes` is the most SMEM that a block allocates at once. Registers are the
 ones that threads ask for, and at least the ones that accumulators take. A block begins with the
 same number for each lane, a multiple of 8, and its threads share out these when they ask for others
 later (`setmaxnreg`): a thread that finds too few waits, and the end of another block brings no
-more. Not covered: registers that the compiler needs.
+more. Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each)
+are Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
+registers that the compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0;
 the pool of a block: PTX ISA, `setmaxnreg`.
 """
 
 from collections.abc import Iterator
 
-from pipelib.schedule.checking.facts import Spill, TooManyRegisters, TooMuchMemory
-from pipelib.schedule.program import Kind, Program, Space
+from pipelib.schedule.checking.facts import (
+    Spill,
+    TakenBarrier,
+    TooManyBarriers,
+    TooManyRegisters,
+    TooMuchMemory,
+    WrongWay,
+)
+from pipelib.schedule.program import Action, BarrierType, Kind, Program, Space
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
+ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
 _LANES, _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 128, 4, 8, 256
 
 
@@ -24,12 +34,72 @@ def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
         yield TooMuchMemory(SMEM_BYTES)
 
 
+def barriers(program: Program) -> Iterator[TooManyBarriers]:
+    """The arrays with more barriers than Mosaic GPU takes (`BarrierRef.initialize`)."""
+    for barrier in program.barriers:
+        is_memory = barrier.type is BarrierType.MBARRIER and not barrier.block
+        if is_memory and barrier.count > ARRAY_BARRIERS:
+            yield TooManyBarriers(barrier.id, ARRAY_BARRIERS)
+
+
+def named_barriers(program: Program) -> Iterator[TakenBarrier]:
+    """The ops on named barriers that Mosaic GPU uses: 0 for a block, then one for each thread."""
+    taken = {
+        barrier.id: barrier.number
+        for barrier in program.barriers
+        if barrier.number is not None and barrier.number <= program.per_block
+    }
+    for op in (op for ops in program.threads for op in ops) if taken else ():
+        if op.kind is Kind.ARRIVE and (number := taken.get(op.place[0])) is not None:
+            yield TakenBarrier(op, number)
+
+
+def registers_at_first(program: Program) -> int:
+    """The registers a lane that each thread of a block begins with."""
+    equally = min(REGISTERS // (_LANES * program.per_block), _MOST_REGISTERS)
+    return equally // _REGISTER_UNIT * _REGISTER_UNIT
+
+
+def may_wait_for_registers(program: Program) -> bool:
+    """Whether threads may have to wait for registers, and get them if the others are right."""
+    first = registers_at_first(program)
+    asks = any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops)
+    return asks and first < THREAD_REGISTERS and not any(
+        sum(_asked_later(program, block)) > program.per_block * first
+        for block in range(program.blocks)
+    )  # fmt: skip
+
+
+def _asked_later(program: Program, block: int) -> tuple[int, ...]:
+    """The registers a lane that the block's threads have in the end."""
+    first = registers_at_first(program)
+    asked = [program.registers[t] if program.registers else None for t in program.threads_of(block)]
+    return tuple(own or first for own in asked)
+
+
+def register_requests(program: Program) -> Iterator[WrongWay]:
+    """The requests for fewer registers that are an increase, or for more that are none.
+
+    What a thread begins with is known only if the block's threads share all there are: else the
+    compiler may have taken fewer.
+    """
+    first = registers_at_first(program)
+    for ops in program.threads:
+        held = first if first < THREAD_REGISTERS else None
+        for op in ops:
+            if op.kind is Kind.REGISTERS and op.registers is not None:
+                if held is not None and op.action in (Action.INCREASE, Action.DECREASE):
+                    is_less = op.action is Action.DECREASE
+                    if op.registers > held if is_less else op.registers < held:
+                        yield WrongWay(op, held)
+                held = op.registers
+
+
 def registers(program: Program, block: int) -> Iterator[TooManyRegisters | Spill]:
     """Whether the block's threads ask for too many registers, or accumulators need too many."""
-    each = len(program.threads) // program.blocks
-    threads = range(block * each, (block + 1) * each)
+    each, threads = program.per_block, program.threads_of(block)
     asked = [(program.registers[t] or 0) if program.registers else 0 for t in threads]
-    equally = min(REGISTERS // (_LANES * each), _MOST_REGISTERS) // _REGISTER_UNIT * _REGISTER_UNIT
+    equally = registers_at_first(program)
     later = tuple(own or equally for own in asked)
     if sum(later) > each * equally:
         yield TooManyRegisters(later, equally)

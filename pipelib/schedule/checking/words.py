@@ -9,22 +9,31 @@ own.
 from typing import assert_never
 
 from pipelib.schedule.checking.facts import (
+    BeyondArray,
+    BlocksMeet,
+    BlocksRace,
     Deadlock,
     EarlyArrival,
+    EarlyExit,
     Fault,
     IncompletePhase,
     LappedWait,
     LostWrite,
     MissingCommit,
+    NoRegisters,
     Outliving,
     OutsideBarriers,
     OutsideBuffer,
+    Overshoot,
     Overwritten,
     Race,
     Remark,
+    Signalled,
     Spill,
     Stuck,
+    TakenBarrier,
     Tested,
+    TooManyBarriers,
     TooManyRegisters,
     TooMuchMemory,
     Truncated,
@@ -32,11 +41,22 @@ from pipelib.schedule.checking.facts import (
     UnawaitedLoad,
     Unchecked,
     Uninitialized,
+    Unobserved,
+    Unplaced,
     Unused,
     Unwritten,
+    UnwrittenOutput,
+    WrongWay,
 )
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Space, step_name
-from pipelib.schedule.report import Finding, FindingKind, count, thread_name, truncation
+from pipelib.schedule.program import Action, Buffer, Kind, Op, Program, Space, step_name
+from pipelib.schedule.report import (
+    Finding,
+    FindingKind,
+    block_name,
+    count,
+    thread_name,
+    truncation,
+)
 
 
 def finding(program: Program, fault: Fault) -> Finding:
@@ -56,6 +76,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _outside_buffer(program, fault)
         case OutsideBarriers():
             return _outside_barriers(program, fault)
+        case BeyondArray():
+            return _beyond_array(program, fault)
         case EarlyArrival():
             return _early_arrival(program, fault)
         case LappedWait():
@@ -64,8 +86,20 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _incomplete_phase(program, fault)
         case UnawaitedLoad():
             return _unawaited_load(program, fault)
+        case EarlyExit():
+            return _early_exit(program, fault)
+        case WrongWay():
+            return _wrong_way(program, fault)
+        case TooManyBarriers(barrier, limit):
+            return _too_many_barriers(program, barrier, limit)
+        case TakenBarrier():
+            return _taken_barrier(program, fault)
         case Deadlock():
             return _deadlock(program, fault)
+        case BlocksRace():
+            return _blocks_race(fault)
+        case UnwrittenOutput():
+            return _unwritten_output(program, fault)
         case TooMuchMemory():
             return _too_much_memory(program, fault)
         case TooManyRegisters():
@@ -104,6 +138,30 @@ def note(program: Program, remark: Remark) -> str:
                 f"{line}: {what} `{name}` is not read, {count(times, 'time')}: right if nothing is"
                 " meant to come of it."
             )
+        case Unplaced(line, name, times):
+            return (
+                f"{line}: where this accesses `{name}` depends on what a tensor holds,"
+                f" {count(times, 'time')}: it was taken to be within the array, and compared with"
+                " no other access."
+            )
+        case Signalled(names):
+            return (
+                f"semaphores order nothing here, since others may signal them: {', '.join(names)}."
+            )
+        case Unobserved(barrier, phases):
+            name = program.barriers[barrier].name
+            return (
+                f"nobody waits for the last {count(phases, 'phase')} of `{name}`: harmless here,"
+                " since the kernel ends, but JAX 0.11's interpreter stops."
+            )
+        case Overshoot(kind, line, name, times):
+            what = "gets zeros only" if kind == Kind.LOAD else "stores nothing"
+            return (
+                f"{line}: this {kind} is of a tile behind the end of `{name}` and {what},"
+                f" {count(times, 'time')}: right if a number of steps was rounded up."
+            )
+        case BlocksMeet():
+            return _blocks_meet(remark)
         case _:
             assert_never(remark)
 
@@ -137,7 +195,7 @@ def _missing_commit(program: Program, fault: MissingCommit) -> Finding:
         f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no commit_smem"
         " stands between: the two may be seen in another order."
         + _if_rounded(program, buffer, first, second),
-        remedy, buffer.name, _slot(buffer, first, second),
+        remedy, buffer.name, _slot(buffer, first, second), is_strict=not fault.older_writes,
     )  # fmt: skip
 
 
@@ -217,6 +275,9 @@ def _lost_write(program: Program, fault: LostWrite) -> Finding:
 def _outliving(program: Program, fault: Outliving) -> Finding:
     late, taker = fault.late, fault.taker
     name = program.buffers[late.reads[0].buffer].name
+    if late.kind == Kind.LOAD:
+        assert taker is not None, "what lands after the end is told of its barrier"
+        return _landing(program, late, taker)
     if late.kind == Kind.STORE:
         kind, what, missing = FindingKind.LOST_STORE, "copy", "wait_smem_to_gmem"
         remedy = (
@@ -232,6 +293,18 @@ def _outliving(program: Program, fault: Outliving) -> Finding:
         f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still read"
         f" it: no {missing} after it covers it.",
         remedy, name,
+    )  # fmt: skip
+
+
+def _landing(program: Program, load: Op, taker: Op) -> Finding:
+    name = program.buffers[load.writes[0].buffer].name
+    barrier = _barrier(program, *load.place) if load.barrier is not None else "its barrier"
+    return Finding(
+        FindingKind.RACE, (taker, load),
+        f"`{name}` is given to the next scope while this copy of"
+        f" {thread_name(program, load.thread)} may still land in it:"
+        f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over.",
+        f"Wait on {barrier} before the scope of `{name}` ends.", name,
     )  # fmt: skip
 
 
@@ -259,6 +332,27 @@ def _outside_buffer(program: Program, fault: OutsideBuffer) -> Finding:
         FindingKind.OUT_OF_BOUNDS, (op,),
         f"{_in_step(op)}{_agent(program, op)} {'writes' if is_write else 'reads'} {_named(buffer)}"
         f" at {indices} of axis {axis}, which has {size} ({_range(size)}): {follows}.",
+        remedy, buffer.name,
+    )  # fmt: skip
+
+
+def _beyond_array(program: Program, fault: BeyondArray) -> Finding:
+    op, buffer = fault.op, program.buffers[fault.region.buffer]
+    (start, stop), size = fault.region.box[fault.axis], buffer.shape[fault.axis]
+    is_write = fault.region in op.writes
+    indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+    follows = "it stores nothing" if is_write else "it gets zeros only"
+    remedy = "Correct the index, or leave the copy out (pl.when)."
+    if not is_write:
+        remedy = (
+            "Correct the index, or leave the copy out (pl.when); if zeros are meant, write them to"
+            " SMEM."
+        )
+    return Finding(
+        FindingKind.OUT_OF_BOUNDS, (op,),
+        f"{_in_step(op)}{_agent(program, op)} {'writes' if is_write else 'reads'} {_named(buffer)}"
+        f" at {indices} of axis {fault.axis}, which has {size} ({_range(size)}): all of that is"
+        f" outside of the array, so {follows}, and no error says so.",
         remedy, buffer.name,
     )  # fmt: skip
 
@@ -344,6 +438,29 @@ def _unawaited_load(program: Program, fault: UnawaitedLoad) -> Finding:
     )  # fmt: skip
 
 
+def _early_exit(program: Program, fault: EarlyExit) -> Finding:
+    name, block = _barrier(program, fault.barrier, fault.index), fault.block
+    return Finding(
+        FindingKind.BARRIER_MISUSE, (fault.arrival,),
+        f"Block {block} of the cluster may have ended when"
+        f" {thread_name(program, fault.arrival.thread)} arrives on its {name}: the memory may be"
+        " another block's by then.",
+        f"Let a thread of block {block} wait for the last phase of {name} before it ends.",
+        *_where(program, fault.barrier, fault.index),
+    )  # fmt: skip
+
+
+def _taken_barrier(program: Program, fault: TakenBarrier) -> Finding:
+    number, threads = fault.number, program.per_block
+    whose = f"the lanes of thread {number - 1} meet there" if number else "all threads meet there"
+    return Finding(
+        FindingKind.BARRIER_MISUSE, (fault.op,),
+        f"{thread_name(program, fault.op.thread)} arrives on named barrier {number}, which Mosaic"
+        f" GPU uses itself ({whose}): its arrivals and these count together.",
+        f"Take a number from {threads + 1} to 15.", f"named barrier {number}",
+    )  # fmt: skip
+
+
 def _deadlock(program: Program, fault: Deadlock) -> Finding:
     number = len(fault.threads)
     reasons = "; ".join(_why_stuck(program, stuck) for stuck in fault.threads)
@@ -356,8 +473,15 @@ def _deadlock(program: Program, fault: Deadlock) -> Finding:
     )  # fmt: skip
 
 
-def _why_stuck(program: Program, stuck: Stuck) -> str:
+def _why_stuck(program: Program, stuck: Stuck | NoRegisters) -> str:
     op, who = stuck.op, thread_name(program, stuck.op.thread)
+    if isinstance(stuck, NoRegisters):
+        return (
+            f"{who} has {stuck.held} registers a lane and waits for {op.registers}, of which"
+            f" {stuck.free} are free: no other thread comes to give up some"
+        )
+    if op.kind == Kind.MEET:
+        return f"{who} meets the other warps of its thread, to which not all come"
     if op.barrier is None:
         return f"{who} begins a scope that all threads share, to which not all others come"
     has = f"has {stuck.arrivals} of {count(stuck.expects, 'arrival')}"
@@ -374,6 +498,51 @@ def _why_stuck(program: Program, stuck: Stuck) -> str:
     return f"{who} waits for phase {op.phase} of {name}, which {has}, and {hope}"
 
 
+# Blocks of a grid.
+
+
+def _blocks_race(fault: BlocksRace) -> Finding:
+    (later, earlier), buffer = fault.programs, fault.buffer
+    verb = "overwritten" if fault.newer_writes else "read"
+    doing = "written" if fault.older_writes else "read"
+    if fault.newer_writes and fault.older_writes:
+        verb, doing = "written", "written too"
+    who, other = (
+        f"{_agent(program, op)} of {block_name(program)}"
+        for program, op in ((later, fault.newer), (earlier, fault.older))
+    )
+    return Finding(
+        FindingKind.RACE, (fault.newer, fault.older),
+        f"{_named(buffer)} is {verb} by {who}, and a part of the same place is {doing} by {other}:"
+        " nothing orders the blocks of one launch, so either may come first.",
+        "Let each block write a part of its own (the block's index on every axis of the grid has to"
+        " be in the index of the array), add with an atomic operation, or launch two kernels.",
+        buffer.name, programs=fault.programs,
+    )  # fmt: skip
+
+
+def _unwritten_output(program: Program, fault: UnwrittenOutput) -> Finding:
+    name = program.buffers[fault.region.buffer].name
+    return Finding(
+        FindingKind.UNWRITTEN_OUTPUT, (),
+        f"No block of grid {program.grid} writes all of the output `{name}`, at least not"
+        f" `{program.index_of(fault.region)}`: the caller gets there what the memory held before.",
+        "Let the grid, or a block's loop, also cover that part (pl.cdiv rounds up a number of"
+        " tiles), or make the output smaller.", name,
+    )  # fmt: skip
+
+
+def _blocks_meet(remark: BlocksMeet) -> str:
+    lines = " and ".join(dict.fromkeys(line or "an unknown line" for line in remark.lines))
+    why = "the blocks may wait for each other in a way that is not followed here"
+    if remark.is_rounded:
+        why = "what is accessed is no box, and was rounded up to one"
+    return (
+        f"{lines}: two blocks of the grid may access the same part of `{remark.buffer}`, one to"
+        f" write it, {count(remark.times, 'time')}: not judged, since {why}."
+    )
+
+
 # Resources.
 
 
@@ -388,6 +557,27 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
         f" {fault.limit:,}: {' + '.join(terms)}, each buffer rounded up to 1,024; it cannot be"
         " launched.",
         "Take fewer slots, smaller tiles, or scopes that do not live at the same time.",
+    )  # fmt: skip
+
+
+def _wrong_way(program: Program, fault: WrongWay) -> Finding:
+    op, who = fault.op, thread_name(program, fault.op.thread)
+    right = "decrease" if op.action is Action.INCREASE else "increase"
+    return Finding(
+        FindingKind.RESOURCE, (op,),
+        f"{who} asks for {op.registers} registers a lane as an {op.action}, and it has"
+        f" {fault.held}: PTX gives that no meaning.".replace("an decrease", "a decrease"),
+        f'Ask with action="{right}", or for another number.',
+    )  # fmt: skip
+
+
+def _too_many_barriers(program: Program, barrier: int, limit: int) -> Finding:
+    array = program.barriers[barrier]
+    return Finding(
+        FindingKind.RESOURCE, (),
+        f"`{array.name}` has {array.count} barriers, and Mosaic GPU takes up to {limit} in one"
+        " array, since their parities are the bits of one word: it does not compile.",
+        "Take several arrays.", array.name,
     )  # fmt: skip
 
 

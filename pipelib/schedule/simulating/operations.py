@@ -17,15 +17,17 @@ read, write            GMEM: the port, for a read also a load's latency. SMEM: i
 compute                the ALU
 wgmma                  the thread issues it; the tensor core works
 wgmma_wait, acc_read   the thread goes on `wgmma_latency` after the product's end
-scope_begin            threads that begin a shared scope meet: they go on a fixed time after the
-                       last of them came
+scope_begin, meet      threads that begin a shared scope, or a thread and its warps, meet: they go
+                       on a fixed time after the last of them came
 acc_init, acc_write,   nothing that takes time
 registers, scope_end,
+signal, await, skip,
 opaque
 =====================  =============================================================================
 
 `Machine` has the fixed times. Not covered: distributed shared memory's cost (an arrival on a peer's
-barrier costs as one's own); `opaque` ops, whose number is only counted.
+barrier costs as one's own); `opaque` ops, whose number is only counted; waits for a semaphore,
+which other blocks and devices may signal. A warp's op costs what a thread's does.
 """
 
 from collections import defaultdict
@@ -59,9 +61,8 @@ class Operations:
         self.events, self.costs = events, Costs(program, machine)
         self.span = recorder.span
         self.barriers = Barriers(program, self._release)
-        self.per_block = len(program.threads) // program.blocks
         self.opaque = 0
-        self._meets: defaultdict[tuple[int, int, int | None], list[Thread]] = defaultdict(list)
+        self._meets: defaultdict[tuple[int, tuple[int, ...]], list[Thread]] = defaultdict(list)
         self.handlers: dict[Kind, Handler] = {kind: self._handler(kind) for kind in Kind}
 
     def _handler(self, kind: Kind) -> Handler:
@@ -95,9 +96,14 @@ class Operations:
                 return self.fence
             case Kind.SCOPE_BEGIN:
                 return self.scope_begin
+            case Kind.MEET:
+                return self.meet
             case Kind.OPAQUE:
                 return self.count_opaque
-            case Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END:
+            case (
+                Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END | Kind.SIGNAL
+                | Kind.AWAIT | Kind.SKIP
+            ):  # fmt: skip
                 return self.nothing
             case _:
                 assert_never(kind)
@@ -243,20 +249,29 @@ class Operations:
 
     def scope_begin(self, thread: Thread, op: Op, now: float) -> float | None:
         """Goes on when all threads of the block have begun the scope, if it is shared."""
-        if not op.shared or self.per_block == 1:
+        members = tuple(self.program.threads_of(thread.block))
+        if not op.shared or len(members) == 1:
             return now
-        place = thread.copy, thread.block, op.scope_id
-        here = self._meets[place]
+        return self._gather(thread, op, now, members, "the other threads of the block")
+
+    def meet(self, thread: Thread, op: Op, now: float) -> float | None:
+        """Goes on when all members have come."""
+        return self._gather(thread, op, now, op.members, "the thread's other warps")
+
+    def _gather(
+        self, thread: Thread, op: Op, now: float, members: tuple[int, ...], others: str
+    ) -> float | None:
+        """Goes on when all these threads have come; `others` says in words who they are."""
+        here = self._meets[thread.copy, members]
         here.append(thread)
-        if len(here) < self.per_block:
+        if len(here) < len(members):
             return None
-        del self._meets[place]
+        del self._meets[thread.copy, members]
         end = now + self.machine.meet_cycles
         # The last to come waits for nobody: it releases the others.
-        text = "meets the other threads of the block"
-        last = self.span(thread, op, SpanKind.ISSUE, now, end, text)
+        last = self.span(thread, op, SpanKind.ISSUE, now, end, f"meets {others}")
         for other in here[:-1]:
-            self._resume(other, end, last, "waits for the other threads of the block")
+            self._resume(other, end, last, f"waits for {others}")
         return end
 
     def _release(self, thread: Thread, done: Done) -> None:

@@ -1,13 +1,13 @@
 """The recorder: what each lane did, as spans.
 
-The model. Each block has a lane for each of its threads, then one for each engine. An engine's
-spans are on its lane, and all other spans on their thread's. Only the first copy of a block is
-recorded. At the end each named scope of a thread becomes a span too: one for each run of the
-thread's spans in one scope and one step, outer scopes before those within.
+The model. Each block has a lane for each of its threads and their warps, then one for each engine.
+An engine's spans are on its lane, and all other spans on their thread's. Only the first copy of a
+block is recorded. At the end each named scope of a thread becomes a span too: one for each run of
+the thread's spans in one scope and one step, outer scopes before those within.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pipelib.schedule.frozen import maker
@@ -25,15 +25,14 @@ class Recorder:
         self.spans: list[Span] = []
         self.lanes: list[str] = []
         self._program = program
-        self._thread_lane: list[int] = []
         # Of each block; the lane of None, which no op of an engine has, is not there.
         self._engine_lane: list[dict[Engine | None, int]] = []
-        per_block = len(program.threads) // program.blocks
+        self._thread_lane = [0] * len(program.threads)
         for block in range(program.blocks):
             prefix = f"block {block} " if program.blocks > 1 else ""
-            first = len(self.lanes)
-            self._thread_lane += range(first, first + per_block)
-            self.lanes += [f"{prefix}thread {i}" for i in range(per_block)]
+            for thread, name in _named_threads(program, block):
+                self._thread_lane[thread] = len(self.lanes)
+                self.lanes.append(prefix + name)
             self._engine_lane.append({e: len(self.lanes) + i for i, e in enumerate(Engine)})
             self.lanes += [prefix + engine for engine in Engine]
 
@@ -90,6 +89,16 @@ class Recorder:
     def finished(self) -> tuple[Span, ...]:
         """All spans, the named scopes' last."""
         return *self.spans, *_scopes(self.spans)
+
+
+def _named_threads(program: Program, block: int) -> Iterator[tuple[int, str]]:
+    """A block's threads, each before its warps, and the names of their lanes."""
+    warps = list(enumerate(program.warps, len(program.threads) - len(program.warps)))
+    for local, thread in enumerate(program.threads_of(block)):
+        yield thread, f"thread {local}"
+        for number, warp in warps:
+            if warp.thread == thread:
+                yield number, f"thread {local} warp {warp.number}"
 
 
 def _scopes(spans: Iterable[Span]) -> list[Span]:

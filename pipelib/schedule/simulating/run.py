@@ -75,6 +75,8 @@ class Run:
         op = thread.op
         if op.kind == Kind.SCOPE_BEGIN:
             return f"for the other threads to begin the shared scope {op.scope_id}"
+        if op.kind == Kind.MEET:
+            return "for the warps that it meets"
         array, index = op.place
         barrier = self.operations.barriers.at(thread.copy, array, index)
         phase = barrier.phases[op.phase]
@@ -86,10 +88,10 @@ class Run:
 
 def _threads(program: Program, copies: int, sms: list[Sm]) -> list[Thread]:
     """The threads of all copies, in the order of their numbers."""
-    per_block, count = len(program.threads) // program.blocks, len(program.threads)
+    count = len(program.threads)
     threads: list[Thread] = []
     for copy in range(copies):
         for index, ops in enumerate(program.threads):
-            block = index // per_block
+            block = program.block_of(index)
             threads.append(Thread(copy * count + index, index, copy, block, ops, sms[block]))
     return threads

@@ -7,7 +7,7 @@ from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.code import Compiler, Env, Step, is_ref
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import UNKNOWN, line_of_function
-from pipelib.schedule.tracing.state import OPAQUE, Thread
+from pipelib.schedule.tracing.state import OPAQUE, Ref, Thread
 
 
 def opaque(compiler: Compiler, eqn: Eqn) -> Step:
@@ -30,7 +30,12 @@ def opaque(compiler: Compiler, eqn: Eqn) -> Step:
 
 
 def kernel(compiler: Compiler, eqn: Eqn) -> Step:
-    """A kernel that the host calls: noted with its operands, and traced later."""
+    """A kernel that the host calls: noted with its operands, and traced later.
+
+    Within a kernel it is what `plgpu.warp_map` makes.
+    """
+    if type(eqn.params["meshes"][0]).__name__ == "WarpMesh":
+        return _each_warp(compiler, eqn)
     inputs = list(map(compiler.slot, eqn.invars))
     list(map(compiler.slot, eqn.outvars))
 
@@ -38,11 +43,35 @@ def kernel(compiler: Compiler, eqn: Eqn) -> Step:
         if thread.cluster is not None:
             line = compiler.line(eqn) or UNKNOWN
             raise NotImplementedError(
-                f"{line}: a kernel within a kernel, as plgpu.warp_map makes one, is not traced,"
-                " since a program is that of whole Pallas threads: call it on the host, or write"
-                " its body where it is called."
+                f"{line}: a kernel within a kernel is not traced, since Mosaic GPU has none: call"
+                " it on the host, or write its body where it is called."
             )
-        thread.kernels.append((eqn, [env[slot] for slot in inputs]))
+        values = [env[slot] for slot in inputs]
+        thread.kernels.append((eqn, values))
+        for slot, value in zip(inputs, values):
+            if type(value) is Ref and value.is_empty:  # the kernel fills it
+                env[slot] = Ref(-1, value.shape, value.space)
+
+    return step
+
+
+def _each_warp(compiler: Compiler, eqn: Eqn) -> Step:
+    """Each warp of the thread does its own; all meet before and after, as Mosaic GPU lets them."""
+    (mesh, *_), (jaxpr, *_) = eqn.params["meshes"], eqn.params["jaxprs"]
+    code, inputs = compiler.sub(eqn, jaxpr), list(map(compiler.slot, eqn.invars))
+    emit, axis = compiler.emitter(Kind.MEET, eqn), mesh.axis_name
+
+    def step(thread: Thread, env: Env) -> None:
+        warps, values = thread.each_warp(), [env[slot] for slot in inputs]
+        thread.home.sizes[axis] = len(warps)
+        members = thread.index, *(warp.index for warp in warps)
+        for each in (thread, *warps):
+            emit(each, members=members)
+        for number, warp in enumerate(warps):
+            warp.axes = thread.axes | {axis: number}
+            code.run(warp, values)
+        for each in (thread, *warps):
+            emit(each, members=members)
 
     return step
 

@@ -22,7 +22,7 @@ from pipelib.schedule.program import Kind, Op, Region
 from pipelib.schedule.tracing import layouts
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.jaxprs import Eqn
-from pipelib.schedule.tracing.source import line_of
+from pipelib.schedule.tracing.source import function_of, line_of
 from pipelib.schedule.tracing.state import OPAQUE, Thread
 from pipelib.schedule.tracing.views import At, View, data_dependent
 
@@ -103,7 +103,7 @@ class Compiler:
     """Gives each variable of a jaxpr a slot, and each equation a step."""
 
     def __init__(self, jaxpr: Any, codes: Codes, outer: str | None):
-        self.outer = outer
+        self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
         self.template: list[Any] = []
         self.slots: dict[Any, int] = {}
@@ -219,8 +219,8 @@ class Compiler:
         return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
 
     def line(self, eqn: Eqn) -> str | None:
-        """The line of the equation, or else of the equation around it."""
-        return line_of(eqn) or self.outer
+        """The line of the equation, or else of its function or of the equation around it."""
+        return line_of(eqn, self.function) or self.outer
 
     def emitter(self, kind: Kind, eqn: Eqn, **fixed: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation.
@@ -243,13 +243,15 @@ class Compiler:
             peers: tuple[int, ...] = (),
             scope_id: int | None = None,
             shared: bool = False,
+            members: tuple[int, ...] = (),
+            amount: int = 0,
         ) -> None:
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
             op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, peers, scope_id, shared, *rest,
+                size, peers, scope_id, shared, members, amount, *rest,
             )  # fmt: skip
             thread.ops.append(op)
 

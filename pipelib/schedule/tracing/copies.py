@@ -1,5 +1,8 @@
 """Accesses of memory and copies between memories: the ops that read and write regions.
 
+A load whose predicate is off arrives on its barrier in JAX 0.11.2, and does not in 0.12.0.1
+(`copy_gmem_to_smem`'s lowering in `jax/_src/pallas/mosaic_gpu/primitives.py`).
+
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
@@ -13,7 +16,7 @@ import numpy as np
 from pipelib.schedule.program import Kind, Region, Space
 from pipelib.schedule.tracing.code import Compiler, Env, Step, split
 from pipelib.schedule.tracing.jaxprs import Eqn
-from pipelib.schedule.tracing.state import OPAQUE, Other, Thread
+from pipelib.schedule.tracing.state import OPAQUE, Other, Thread, bytes_of
 from pipelib.schedule.tracing.views import View, data_dependent, share
 
 
@@ -30,7 +33,8 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
         source = view.ref(env)
         value = source.value
         if value is not OPAQUE and isinstance(value, np.ndarray):
-            value = _element(value, view.box(env)) if scalar and view.exact else OPAQUE
+            is_known = scalar and view.exact and view.is_placed(env)
+            value = _element(value, view.box(env)) if is_known else OPAQUE
         env[out] = value
         if source.space != Other.REGISTERS:
             regions = view.regions(thread, env)
@@ -111,6 +115,10 @@ def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Call
     return views, compiler.predicate(eqn, predicate[0] if predicate else None)
 
 
+# What a copy with a predicate that is off still does: arrive, for no bytes, until JAX 0.12.
+_ARRIVES_IF_OFF = jax.__version_info__ < (0, 12)
+
+
 def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The cluster's axes along which blocks share a copy."""
     axes = params.get("collective_axes") or ()
@@ -122,13 +130,18 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
     (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
     axes = _axes(eqn.params)
     emit = compiler.emitter(Kind.LOAD, eqn, collective=axes)
+    arrive = compiler.emitter(Kind.ARRIVE, eqn)
 
     def step(thread: Thread, env: Env) -> None:
-        if not holds(env):
+        is_on = holds(env)
+        if not is_on and not _ARRIVES_IF_OFF:
             return
         place = on.barrier(thread, env)
         phase = thread.arrivals[place]
         thread.arrivals[place] += 1
+        if not is_on:
+            arrive(thread, (), (), *place, phase)
+            return
         blocks = thread.home.peers(thread.block, axes) if axes else ()
         if len(blocks) < 2:
             region = target.region(thread, env)
@@ -139,7 +152,7 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         reads, mine = (source.part(thread, env, box),), target.part(thread, env, box)
         smem, barriers = target.ref(env).ids, on.ref(env).ids
         writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
-        size = math.prod(stop - start for start, stop in box) * target.itemsize
+        size = bytes_of(math.prod(stop - start for start, stop in box), target.bits)
         peers = tuple(barriers[peer] for peer in blocks)
         emit(thread, reads, writes, *place, phase, size, peers)
 
@@ -151,10 +164,12 @@ def store(compiler: Compiler, eqn: Eqn) -> Step:
     (source, target), holds = _copied(compiler, eqn, "src", "dst")
     grouped, reduction = eqn.params["commit_group"], eqn.params.get("reduction_op")
     emit = compiler.emitter(Kind.STORE, eqn, combines=str(reduction or ""))
-    commit = compiler.emitter(Kind.COMMIT_GROUP, eqn)
+    commit, skip = (compiler.emitter(kind, eqn) for kind in (Kind.COMMIT_GROUP, Kind.SKIP))
 
     def step(thread: Thread, env: Env) -> None:
-        if holds(env):
+        if not holds(env):
+            skip(thread, (source.region(thread, env),))
+        else:
             region, to = source.region(thread, env), target.region(thread, env)
             target.ref(env).value = OPAQUE
             emit(thread, (region,), (to,), size=source.bytes(region))

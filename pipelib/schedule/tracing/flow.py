@@ -128,13 +128,12 @@ def run_scoped(compiler: Compiler, eqn: Eqn) -> Step:
     def step(thread: Thread, env: Env) -> None:
         cluster = thread.home
         shared = cluster.threads > 1 and cluster.thread_name in axes
-        number, refs, size = cluster.allocate(thread, avals, names, transforms, shared)
-        thread.smem_bytes += size
-        thread.peak_bytes = max(thread.peak_bytes, thread.smem_bytes)
-        begin(thread, size=size, scope_id=number, shared=shared)
-        results = code.run(thread, [env[slot] for slot in inputs] + refs)
-        end(thread, size=size, scope_id=number, shared=shared)
-        thread.smem_bytes -= size
+        made = cluster.allocate(thread, avals, names, transforms, shared)
+        thread.enter(made)
+        begin(thread, size=made.size, scope_id=made.number, shared=shared)
+        results = code.run(thread, [env[slot] for slot in inputs] + made.refs)
+        end(thread, size=made.size, scope_id=made.number, shared=shared)
+        thread.leave(made)
         for slot, value in zip(outs, results, strict=True):
             env[slot] = value
 
@@ -173,14 +172,33 @@ def run_state(compiler: Compiler, eqn: Eqn) -> Step:
 
 
 def new_ref(compiler: Compiler, eqn: Eqn) -> Step:
-    """An array that the host may change; a kernel that gets it reads and writes it."""
-    held, out = compiler.slot(eqn.invars[0]), compiler.slot(eqn.outvars[0])
+    """An array that the host may change, full or empty; a kernel that gets it reads and writes it.
+
+    A kernel must fill an empty one before it reads it.
+    """
+    held, (out,) = list(map(compiler.slot, eqn.invars)), map(compiler.slot, eqn.outvars)
     shape = tuple(eqn.outvars[0].aval.shape)
 
     def step(thread: Thread, env: Env) -> None:
-        env[out] = Ref(-1, shape, Other.REGISTERS, env[held])
+        value = env[held[0]] if held else OPAQUE
+        env[out] = Ref(-1, shape, Other.REGISTERS, value, is_empty=not held)
 
     return step
+
+
+def freeze(compiler: Compiler, eqn: Eqn) -> Step:
+    """What such an array holds in the end."""
+    (ref,), (out,) = map(compiler.slot, eqn.invars), map(compiler.slot, eqn.outvars)
+
+    def step(thread: Thread, env: Env) -> None:
+        env[out] = env[ref].value
+
+    return step
+
+
+def nothing(compiler: Compiler, eqn: Eqn) -> None:
+    """Has no effect that a program shows."""
+    list(map(compiler.slot, eqn.outvars))
 
 
 def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:

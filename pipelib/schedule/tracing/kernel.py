@@ -5,7 +5,7 @@ from typing import Any
 
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
-from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.jaxprs import Atom, Eqn
 from pipelib.schedule.tracing.source import argument_names
 from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
 
@@ -35,12 +35,19 @@ def kernel_info(jaxpr: Any) -> Any:
     return None
 
 
+def _role(atom: Atom, value: Any) -> Role:
+    """What a kernel does with an operand."""
+    if not is_ref(atom):
+        return Role.IN
+    return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT
+
+
 def arguments(
     cluster: Cluster, eqn: Eqn, invars: list[Any], values: list[Any], info: Any
 ) -> list[Ref]:
     """The kernel's operands and then its results, in GMEM."""
     given, made = len(values), len(invars) - len(values)
-    roles = [Role.IN_OUT if is_ref(atom) else Role.IN for atom in eqn.invars] + [Role.OUT] * made
+    roles = [_role(atom, value) for atom, value in zip(eqn.invars, values)] + [Role.OUT] * made
     names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
     names = argument_names(info, len(invars)) or names
     values = [value.value if type(value) is Ref else value for value in values]

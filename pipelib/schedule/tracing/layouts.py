@@ -27,10 +27,10 @@ each lane writes its part and reads the parts of all these warps. All 128 lanes 
 one number in this way. To reduce it to several, Mosaic GPU needs a tiled layout: WGMMA, unless the
 kernel says another.
 
-Not covered, and then None: bitcasts, unions of refs, slices whose sizes depend on the run, and
-layouts that do not fit the shape. Not covered either: memory to which two accesses of one ref would
-give different swizzles; layouts that only a later use of a value says; two values of 16 bits side
-by side that lanes pass as one word.
+Not covered, and then None: elements of less than a byte, bitcasts, unions of refs, slices whose
+sizes depend on the run, and layouts that do not fit the shape. Not covered either: memory to which
+two accesses of one ref would give different swizzles; layouts that only a later use of a value
+says; two values of 16 bits side by side that lanes pass as one word.
 Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
 `jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
 accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
@@ -47,6 +47,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.schedule.tracing import banks
 from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import bits_of
 
 _THREAD_LANES, _STRIDED_BYTES = 128, 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
@@ -138,8 +139,10 @@ def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
             steps.append((Change.INDEX, indices))
         elif name != "ClusterRefTransform":
             return None
-    itemsize = getattr(aval.dtype, "itemsize", 0)
-    return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps)) if itemsize else None
+    itemsize, rest = divmod(bits_of(aval.dtype), 8)
+    if rest or not itemsize:
+        return None
+    return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps))
 
 
 def _index(index: Any) -> tuple[Any, ...] | None:
@@ -239,7 +242,8 @@ def _holders(axes: Sequence[Any]) -> int:
 
 def reduces(eqn: Eqn) -> bool:
     """Whether an equation reduces an array along some axes."""
-    return eqn.primitive.name.startswith("reduce_") and "axes" in eqn.params
+    name = eqn.primitive.name.removeprefix("mosaic_gpu_")
+    return name.startswith("reduce_") and "axes" in eqn.params
 
 
 def of_results(eqn: Eqn, known: dict[Any, Any]) -> list[Any]:

@@ -7,7 +7,16 @@ reaches is not refused: the error comes where a thread runs the step.
 """
 
 from pipelib.schedule.program import Kind
-from pipelib.schedule.tracing import calls, copies, flow, pure, sync, tensor_core
+from pipelib.schedule.tracing import (
+    calls,
+    copies,
+    device,
+    flow,
+    pure,
+    semaphores,
+    sync,
+    tensor_core,
+)
 from pipelib.schedule.tracing.arithmetic import Cost
 from pipelib.schedule.tracing.code import Compiler, Env, Handler, Silent, Step
 from pipelib.schedule.tracing.jaxprs import Eqn
@@ -17,7 +26,7 @@ from pipelib.schedule.tracing.state import Thread
 
 def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     """What to do at an equation of a kernel."""
-    name = eqn.primitive.name.removesuffix("_p")
+    name = eqn.primitive.name.removesuffix("_p").removeprefix("mosaic_gpu_")
     if handler := _handler(eqn, name):
         return handler(compiler, eqn)
     return pure.scalars(compiler, eqn, name) or pure.cost(compiler, eqn, name)
@@ -79,7 +88,7 @@ _OTHERS = (
 )
 # Parts of the names of primitives that are refused, and why.
 _REFUSED = {
-    "semaphore": _OTHERS, "multimem": _OTHERS, "get_global": _OTHERS,
+    "multimem": _OTHERS,
     "tcgen05": _BLACKWELL, "tmem": _BLACKWELL, "cluster_cancel": _BLACKWELL,
     "async_load": _BLACKWELL, "wait_gmem_to_smem": _EARLIER,
 }  # fmt: skip
@@ -99,13 +108,15 @@ _HANDLERS: dict[str, Handler] = {
     "barrier_arrive": sync.barrier(Kind.ARRIVE),
     "barrier_wait": sync.barrier(Kind.WAIT),
     "barrier_test": sync.barrier(Kind.TEST),
+    "barrier_arrive_and_wait": sync.arrive_and_wait,
     "commit_smem": sync.simple(Kind.FENCE),
     "set_max_registers": sync.registers,
     "wgmma_ref": tensor_core.wgmma,
     "wgmma_wait": sync.simple(Kind.WGMMA_WAIT, pending="n"),
     "wgmma_accumulator_deref": tensor_core.accumulator_read,
+    "wgmma_accumulator_store": tensor_core.accumulator_write,
     "mma": tensor_core.mma,
-    "inline_mgpu": calls.opaque,
+    "inline_mgpu": device.code,
     "print_layout": calls.opaque,
     "debug_print": calls.opaque,
     "delay": calls.opaque,
@@ -114,6 +125,16 @@ _HANDLERS: dict[str, Handler] = {
     "run_scoped": flow.run_scoped,
     "run_state": flow.run_state,
     "new_ref": flow.new_ref,
+    "empty_ref": flow.new_ref,
+    "freeze": flow.freeze,
+    "free_ref": flow.nothing,
+    "check": flow.nothing,
+    "get_global": semaphores.get_global,
+    "semaphore_signal": semaphores.signal,
+    "semaphore_signal_multicast": semaphores.signal,
+    "semaphore_signal_parallel": semaphores.signals,
+    "semaphore_wait": semaphores.wait,
+    "semaphore_read": flow.nothing,
     "cond": flow.cond,
     "while": flow.while_loop,
     "scan": flow.scan,

@@ -6,8 +6,8 @@ On the host, around kernels, integers in arrays are computed as well, by JAX.
 
 `trace` says what arithmetic on tensors costs; here are the tables of names that decide it.
 
-Not covered: arrays on the host of more than 65,536 integers, and floating-point arrays; both are
-OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.
+Not covered: arrays on the host of more than 16,777,216 integers, and floating-point arrays; both
+are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.
 """
 
 import math
@@ -20,10 +20,7 @@ import numpy as np
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pipelib.schedule.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
 from pipelib.schedule.tracing.jaxprs import Eqn
-from pipelib.schedule.tracing.state import OPAQUE, Thread
-
-_INDEXES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint32", "uint64")))
-_MOST_INTEGERS = 2**16
+from pipelib.schedule.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 
 
 def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
@@ -78,7 +75,8 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
 
 def _is_known(aval: Any) -> bool:
     """Whether the host knows arrays of this type."""
-    return getattr(aval, "dtype", None) in _INDEXES and aval.size <= _MOST_INTEGERS
+    dtype = getattr(aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "biu" and aval.size <= MOST_INTEGERS
 
 
 def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:

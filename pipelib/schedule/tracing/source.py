@@ -10,7 +10,7 @@ import linecache
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,21 +25,39 @@ UNKNOWN = "At an unknown line"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _EMITTERS = {
     os.path.join(_PACKAGE, f"{module}.py")
-    for module in ("pipeline", "ring", "specs", "warp_specialized")
+    for module in ("launches", "pipeline", "ring", "specs", "warp_specialized")
 }
 
 
-def line_of(eqn: Eqn) -> str | None:
-    """ "file:line" of the innermost frame that is neither JAX's nor an emitter's."""
+class Function(NamedTuple):
+    """A function whose jaxpr is read: its name, its file, and the line where it is defined."""
+
+    name: str
+    path: str
+    line: str
+
+
+def line_of(eqn: Eqn, function: Function | None = None) -> str | None:
+    """ "file:line" of the innermost frame that is neither JAX's nor an emitter's.
+
+    Under `jax.grad`, JAX gives an equation the frames of where the gradient was asked for. So if
+    none of the frames is in the file of the equation's `function`, this is where that is defined.
+    """
     traceback = eqn.source_info.traceback
-    for frame in traceback.frames if traceback else ():
-        path = frame.file_name
-        if path.startswith((*_HIDDEN, "<")) and "site-packages" not in path.replace(_HIDDEN[0], ""):
-            continue
-        if path.startswith(_HIDDEN[0]) or path in _EMITTERS:
-            continue
-        return _line(path, frame.line_num)
+    frames = traceback.frames if traceback else ()
+    if frames and function and all(frame.file_name != function.path for frame in frames):
+        return None if _is_hidden(function.path) else _line(function.path, function.line)
+    for frame in frames:
+        if not _is_hidden(frame.file_name):
+            return _line(frame.file_name, frame.line_num)
     return None
+
+
+def _is_hidden(path: str) -> bool:
+    """Whether a file is JAX's, Python's or an emitter's."""
+    if path.startswith(_HIDDEN[0]) or path in _EMITTERS:
+        return True
+    return path.startswith((*_HIDDEN, "<")) and "site-packages" not in path
 
 
 def _line(path: str, number: int | str) -> str:
@@ -51,35 +69,37 @@ def argument_names(debug_info: Any, count: int) -> Sequence[str] | None:
     """The names of a kernel's first `count` arguments; None if they cannot be told.
 
     `debug_info` belongs to the scope that gives the kernel its scratch memory: it has the names of
-    what comes after those arguments, and the place of the function.
+    that memory, which comes last, and the place of the function. If the function has more
+    parameters before those, some were bound or None, and which these are cannot be told.
     """
-    place = _place(debug_info)
-    if place is None:
+    function = function_of(debug_info)
+    if function is None:
         return None
-    names = _parameters(*place.groups())
+    names = _parameters(function)
     known = [re.split(r"\W", name or "", maxsplit=1)[0] for name in debug_info.arg_names or ()]
-    positional = [name for name in known if name in names]
-    if positional:
-        names = names[: names.index(positional[0])]
-    names = names[-count:] if positional else names
+    places = [names.index(name) for name in known if name in names]
+    if places:
+        names = names[: min(places)]
     return names if len(names) == count > 0 else None
 
 
 def function_name(debug_info: Any) -> str | None:
     """The name of a kernel's function, also where it was bound to some of its arguments."""
-    place = _place(debug_info)
-    return place and place.group(1)
+    function = function_of(debug_info)
+    return function and function.name
 
 
 def line_of_function(debug_info: Any) -> str | None:
     """ "file:line" of where a kernel's function is defined."""
-    place = _place(debug_info)
-    return place and _line(place.group(2), place.group(3))
+    function = function_of(debug_info)
+    return function and _line(function.path, function.line)
 
 
-def _place(debug_info: Any) -> re.Match[str] | None:
-    """The function, the file and the line of what was traced."""
-    return re.fullmatch(r"(\S+) at (.+):(\d+)", getattr(debug_info, "func_src_info", None) or "")
+def function_of(debug_info: Any) -> Function | None:
+    """The function that was traced, as JAX notes it."""
+    text = getattr(debug_info, "func_src_info", None) or ""
+    found = re.fullmatch(r"(\S+) at (.+):(\d+)", text)
+    return found and Function(*found.groups())
 
 
 def leaf_names(debug_info: Any, count: int) -> list[str]:
@@ -93,15 +113,15 @@ def leaf_names(debug_info: Any, count: int) -> list[str]:
     return [re.sub(r"\[(\d+)\]", r".\1", key) or f"scratch{i}" for i, key in enumerate(keys)]
 
 
-def _parameters(name: str, path: str, line: str) -> list[str]:
-    """The positional parameters of the function that is defined there."""
+def _parameters(function: Function) -> list[str]:
+    """The positional parameters of a function."""
     try:
-        tree = ast.parse("".join(linecache.getlines(path)))
+        tree = ast.parse("".join(linecache.getlines(function.path)))
     except SyntaxError:
         return []
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == name:
+        if isinstance(node, ast.FunctionDef) and node.name == function.name:
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if first == int(line):
+            if first == int(function.line):
                 return [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
     return []

@@ -6,6 +6,13 @@ every block gets the same memory at once, with consecutive numbers. So a block k
 memory before they run. The n-th allocation of one block is the n-th of each block, if the types
 agree; where blocks go different ways, each has some memory that it never uses.
 
+Barriers are kept in a pool, as Mosaic GPU keeps them: it initialises each array once, at the start
+of the kernel. A scope takes the first free array of its type (arrivals, length, axes) and gives it
+back at its end, with its phases. So a scope that is entered again has the barriers that it had.
+
+A Pallas thread is 4 warps that do the same; each counts its own waits. Where `plgpu.warp_map` lets
+them do different things, each becomes a `Thread` of its own, beside the one that they make up.
+
 All blocks share GMEM. A cluster's array of barriers exists in each block. A block arrives on the
 arrays of the blocks that differ from it along one of the array's axes only, and they on its own.
 """
@@ -20,9 +27,25 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, cast
 
-from pipelib.schedule.program import Barrier, Buffer, Kind, Op, Program, Region, Role, Space
+import jax
+import numpy as np
+
+from pipelib.schedule.program import (
+    Barrier,
+    BarrierType,
+    Buffer,
+    Kind,
+    Op,
+    Program,
+    Region,
+    Role,
+    Space,
+    Warp,
+)
 
 _SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
+MOST_INTEGERS = 2**24  # in an array that the trace knows
+_WARPS = 4  # of a Pallas thread, which is a warpgroup
 
 
 class _Opaque:
@@ -39,6 +62,7 @@ class Other(enum.StrEnum):
     """Where refs are that are no buffers of a program; TMEM is Blackwell's, which is refused."""
 
     BARRIER = "barrier"
+    SEMAPHORE = "semaphore"
     REGISTERS = "regs"
     TMEM = "tmem"
     UNKNOWN = "unknown"
@@ -51,31 +75,39 @@ class Ended(Exception):
 class Ref:
     """A buffer or an array of barriers; `value` is what a scalar or a concrete argument holds.
 
-    `ids` has its number in each block of the cluster, `id` its number in this block.
+    `ids` has its number in each block of the cluster, `id` its number in this block. `is_empty`
+    says that the host made it without contents.
     """
 
-    __slots__ = ("id", "ids", "shape", "space", "value", "whole")
+    __slots__ = ("id", "ids", "is_empty", "shape", "space", "value", "whole")
 
     def __init__(
         self, id: int, shape: tuple[int, ...], space: Space | Other, value: Any = OPAQUE,
-        ids: tuple[int, ...] = (),
+        ids: tuple[int, ...] = (), is_empty: bool = False,
     ):  # fmt: skip
+        self.is_empty = is_empty
         self.id, self.shape, self.space, self.value = id, shape, space, value
         self.ids = ids or (id,)
         self.whole = Region(id, tuple((0, size) for size in shape))
 
 
 class Thread:
-    """One thread as it is traced; the host's thread has no cluster."""
+    """One thread, or a warp of it, as it is traced; the host's thread has no cluster.
+
+    `own` is the index of the Pallas thread that it is or is of. `warps` are those that had a part
+    of their own so far: none or all.
+    """
 
     def __init__(self, index: int, block: int, cluster: "Cluster | None", max_steps: int | None):
         self.index, self.block, self.cluster, self.max_steps = index, block, cluster, max_steps
+        self.own, self.warps = index, list[Thread]()
         self.ops: list[Op] = []
         self.step: tuple[int, ...] = ()
         self.scope = ""
         self.waits: Counter[tuple[int, int]] = Counter()
         self.arrivals: Counter[tuple[int, int]] = Counter()
         self.allocations: Counter[bool] = Counter()
+        self.reserved: Counter[Any] = Counter()  # barriers in use, by what the pool knows them by
         self.smem_bytes = self.peak_bytes = 0
         self.registers: int | None = None
         self.axes: dict[Any, int] = {}
@@ -87,6 +119,33 @@ class Thread:
         assert self.cluster is not None, "the host's thread is of no cluster"
         return self.cluster
 
+    def next_phases(self, place: tuple[int, int]) -> list[int]:
+        """The phases that a wait here waits for: one, unless its warps have waited apart."""
+        warps = self.warps or [self]
+        phases = sorted({warp.waits[place] for warp in warps})
+        for warp in warps:
+            warp.waits[place] += 1
+        return phases
+
+    def each_warp(self) -> "list[Thread]":
+        """The thread's warps, each as a thread of its own that is where this one is."""
+        if not self.warps:
+            self.warps = [self.home.warp_of(self, number) for number in range(_WARPS)]
+        for warp in self.warps:
+            warp.step, warp.scope = self.step, self.scope
+        return self.warps
+
+    def enter(self, made: "Allocation") -> None:
+        """Begins a scope with this memory."""
+        self.reserved.update(made.barriers)
+        self.smem_bytes += made.size
+        self.peak_bytes = max(self.peak_bytes, self.smem_bytes)
+
+    def leave(self, made: "Allocation") -> None:
+        """Ends the scope."""
+        self.reserved.subtract(made.barriers)
+        self.smem_bytes -= made.size
+
     def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
         """Enters a step of a loop within the steps `outer`; raises Ended if it is one too many."""
         if index == self.max_steps:
@@ -95,11 +154,16 @@ class Thread:
 
 
 class Allocation(NamedTuple):
-    """What one run_scoped gets in one block; `size` is in bytes of SMEM."""
+    """What one run_scoped gets in one block.
+
+    `size` is that of its buffers in SMEM, in bytes; `barriers` has what the pool knows its arrays
+    of barriers by.
+    """
 
     number: int
     refs: list[Ref]
     size: int
+    barriers: tuple[Any, ...]
 
 
 class Cluster:
@@ -123,6 +187,10 @@ class Cluster:
         self.num_scopes = 0
         self._made: dict[Any, list[Allocation]] = {}
         self._entered: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._pool: dict[Any, list[list[Ref]]] = {}
+        self._globals: dict[Any, Ref] = {}
+        self._named: dict[tuple[int, int], int] = {}
+        self.warps: list[tuple[Warp, Thread]] = []
 
     def _checked(self, block: int | Sequence[int] | None, names: Sequence[Any]) -> tuple[int, ...]:
         """The index of the cluster's first block on all axes."""
@@ -177,6 +245,14 @@ class Cluster:
             )
         return self.places.index(place)
 
+    def warp_of(self, thread: Thread, number: int) -> Thread:
+        """A warp of a thread, as a thread of its own, which has waited where its thread has."""
+        index = self.threads * len(self.places) + len(self.warps)
+        warp = Thread(index, thread.block, self, thread.max_steps)
+        warp.own, warp.arrivals, warp.waits = thread.own, thread.arrivals, Counter(thread.waits)
+        self.warps.append((Warp(thread.index, number), warp))
+        return warp
+
     def argument(self, name: str, aval: Any, value: Any, role: Role) -> Ref:
         """A buffer in GMEM that is an operand or a result of the kernel."""
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
@@ -190,7 +266,7 @@ class Cluster:
         scope: int | None,
         value: Any = OPAQUE,
     ) -> Ref:
-        number, size = len(self.buffers), math.prod(shape) * dtype.itemsize
+        number, size = len(self.buffers), bytes_of(math.prod(shape), bits_of(dtype))
         self.buffers.append(
             Buffer(number, name, Space.GMEM, shape, str(dtype), size, scope_id=scope, role=role)
         )
@@ -205,7 +281,7 @@ class Cluster:
         shared: bool = False,
     ) -> Allocation:
         """Memory and barriers of these types, for the thread alone or for all of its block."""
-        owner = None if shared else thread.index % self.threads
+        owner = None if shared else thread.own % self.threads
         place = thread.allocations[shared]
         thread.allocations[shared] += 1
         if shared:
@@ -218,11 +294,12 @@ class Cluster:
                 )
         key = owner, place, avals
         if key not in self._made:
-            self._made[key] = self._make(owner, avals, names, transforms)
+            self._made[key] = self._make(thread, owner, avals, names, transforms)
         return self._made[key][thread.block]
 
     def _make(
         self,
+        thread: Thread,
         owner: int | None,
         avals: tuple[Any, ...],
         names: Sequence[str],
@@ -231,12 +308,70 @@ class Cluster:
         """One allocation for each block."""
         blocks = range(len(self.places))
         first, self.num_scopes = self.num_scopes, self.num_scopes + len(blocks)
-        columns = [
-            self._refs(name, aval, transform, owner, first)
-            for name, aval, transform in zip(names, avals, transforms, strict=True)
-        ]
+        columns: list[list[Ref]] = []
+        reserved: list[Any] = []
+        for name, aval, transform in zip(names, avals, transforms, strict=True):
+            if space_of(aval) == Other.BARRIER:
+                key = owner, tuple(aval.shape), aval.dtype
+                taken = thread.reserved[key] + reserved.count(key)
+                columns.append(self._barriers(name, aval, owner, key, taken))
+                reserved.append(key)
+            else:
+                columns.append(self._refs(name, aval, transform, owner, first))
         rows = [[column[block] for column in columns] for block in blocks]
-        return [Allocation(first + b, row, self._smem_bytes(row)) for b, row in zip(blocks, rows)]
+        return [
+            Allocation(first + block, row, self._smem_bytes(row), tuple(reserved))
+            for block, row in zip(blocks, rows)
+        ]
+
+    def _barriers(self, name: str, aval: Any, owner: int | None, key: Any, taken: int) -> list[Ref]:
+        """The first free array of barriers of this type in each block; `taken` are in use."""
+        pool = self._pool.setdefault(key, [])
+        if taken < len(pool):
+            for block, ref in enumerate(pool[taken]):
+                self.barriers[ref.id] = _also_called(self.barriers[ref.id], self._at(name, block))
+            return pool[taken]
+        first, count = len(self.barriers), len(self.places)
+        ids = tuple(range(first, first + count))
+        refs = [Ref(id, tuple(aval.shape), Other.BARRIER, ids=ids) for id in ids]
+        for block, ref in enumerate(refs):
+            thread = self._thread(owner, block) if self.threads > 1 else None
+            self.barriers.append(self._barrier(ref, self._at(name, block), aval, thread, block))
+        pool.append(refs)
+        return refs
+
+    def named_barrier(self, block: int, number: int, arrivals: int) -> Barrier:
+        """A named barrier of a block, as whoever uses it first says how many arrivals it takes."""
+        key = block, number
+        if key not in self._named:
+            self._named[key] = len(self.barriers)
+            name = self._at(f"named barrier {number}", block)
+            new = Barrier(
+                len(self.barriers), name, arrivals, 1, block=block, type=BarrierType.NAMED,
+                number=number,
+            )  # fmt: skip
+            self.barriers.append(new)
+        return self.barriers[self._named[key]]
+
+    def _at(self, name: str, block: int) -> str:
+        """The name of what each block has of its own."""
+        return name if len(self.places) == 1 else f"{name}@{block}"
+
+    def _thread(self, owner: int | None, block: int) -> int | None:
+        """The number of the thread that is `owner` in its block."""
+        return None if owner is None else block * self.threads + owner
+
+    def global_semaphores(self, key: Any, shape: tuple[int, ...]) -> Ref:
+        """The semaphores of one place in the code, whoever comes to it first."""
+        if key not in self._globals:
+            self._globals[key] = self.semaphores(f"semaphore.{len(self._globals)}", shape)
+        return self._globals[key]
+
+    def semaphores(self, name: str, shape: tuple[int, ...]) -> Ref:
+        """An array of semaphores, which all blocks share."""
+        number = len(self.barriers)
+        self.barriers.append(Barrier(number, name, 0, math.prod(shape), type=BarrierType.SEMAPHORE))
+        return Ref(number, shape, Other.SEMAPHORE, ids=(number,) * len(self.places))
 
     def _refs(
         self, name: str, aval: Any, transforms: Sequence[Any], owner: int | None, first: int
@@ -249,11 +384,9 @@ class Cluster:
                 f"{name!r} is in TMEM, the memory of Blackwell's tensor core, which a Hopper GPU"
                 " lacks: only kernels for Hopper are traced."
             )
-        if "Semaphore" in type(aval.dtype).__name__:
-            raise NotImplementedError(
-                f"{name!r} is a semaphore, by which blocks and devices wait for each other, but a"
-                " program is that of one cluster of one device: trace a kernel that needs none."
-            )
+        if space == Other.SEMAPHORE:
+            shared = self.semaphores(name, shape)
+            return [shared for _ in blocks]
         if space in (Other.REGISTERS, Other.UNKNOWN):
             raise NotImplementedError(
                 f"{name!r} is {aval}, in memory that no kernel of Mosaic GPU allocates, so no op on"
@@ -262,54 +395,48 @@ class Cluster:
         if space == Space.GMEM:
             shared = self._gmem(name, shape, aval.dtype, Role.SCRATCH, first)
             return [shared for _ in blocks]
-        first_id = len(self.barriers if space == Other.BARRIER else self.buffers)
-        ids = tuple(first_id + block for block in blocks)
-        if space != Other.BARRIER:
-            shape, _ = logical(shape, transforms)
+        ids = tuple(len(self.buffers) + block for block in blocks)
+        shape, _ = logical(shape, transforms)
         refs = [Ref(id, shape, space, ids=ids) for id in ids]
         for block, ref in zip(blocks, refs):
-            label = name if len(blocks) == 1 else f"{name}@{block}"
-            thread = None
-            if owner is not None and (self.threads > 1 or space == Space.ACC):
-                thread = block * self.threads + owner
-            at = thread, first + block, block
-            if space == Other.BARRIER:
-                self.barriers.append(self._barrier(ref, label, aval, *at))
-            else:
-                self.buffers.append(self._buffer(ref, label, aval, *at))
+            is_own = self.threads > 1 or space == Space.ACC
+            thread = self._thread(owner, block) if is_own else None
+            label = self._at(name, block)
+            self.buffers.append(self._buffer(ref, label, aval, thread, first + block, block))
         return refs
 
     def _buffer(
         self, ref: Ref, name: str, aval: Any, thread: int | None, scope: int, block: int
     ) -> Buffer:
         assert isinstance(ref.space, Space), f"{name} is in {ref.space}, where no buffer is"
-        size = math.prod(ref.shape) * aval.dtype.itemsize
+        size = bytes_of(math.prod(ref.shape), bits_of(aval.dtype))
         return Buffer(
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
         )
 
-    def _barrier(
-        self, ref: Ref, name: str, aval: Any, thread: int | None, scope: int, block: int
-    ) -> Barrier:
+    def _barrier(self, ref: Ref, name: str, aval: Any, thread: int | None, block: int) -> Barrier:
         """An array of barriers; a cluster's also takes arrivals from other blocks, on each axis."""
         axes: tuple[Any, ...] = tuple(getattr(aval.dtype, "collective_axes", ()))
         groups = [self.peers(block, _several(axis)) for axis in axes]
         blocks = sorted(set[int]().union(*groups))
-        peers = tuple(ref.ids[peer] for peer in blocks) if len(blocks) > 1 else ()
+        if getattr(aval.dtype, "leader_tracked", False):  # only the axis's first block hears of it
+            blocks = blocks[:1]
+        peers = tuple(ref.ids[peer] for peer in blocks) if len(groups) else ()
+        peers = () if peers == (ref.id,) else peers
         arrivals = aval.dtype.num_arrivals * (1 + sum(len(group) - 1 for group in groups))
         names = tuple("+".join(map(str, _several(axis))) for axis in axes)
         count = math.prod(ref.shape)
-        return Barrier(ref.id, name, arrivals, count, names, thread, scope, block, peers)
+        return Barrier(ref.id, name, arrivals, count, names, thread, block, peers)
 
     def _smem_bytes(self, refs: list[Ref]) -> int:
-        """The bytes of a block's shared memory that refs take, each buffer aligned."""
-        total = 0
-        for ref in refs:
-            if ref.space == Other.BARRIER:
-                total += _BARRIER_BYTES * self.barriers[ref.id].count
-            elif ref.space == Space.SMEM:
-                total += -(-self.buffers[ref.id].bytes // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT
-        return total
+        """The bytes of a block's shared memory that buffers take, each aligned."""
+        sizes = (self.buffers[ref.id].bytes for ref in refs if ref.space == Space.SMEM)
+        return sum(-(-size // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT for size in sizes)
+
+    def _barrier_bytes(self) -> int:
+        """The bytes of shared memory that a block's barriers take, in use or not."""
+        memory = (b for b in self.barriers if b.type is BarrierType.MBARRIER and not b.block)
+        return _BARRIER_BYTES * sum(barrier.count for barrier in memory)
 
     def program(self, code: Any, arguments: list[Ref], max_steps: int | None) -> Program:
         """Runs the kernel's code for all threads of all blocks."""
@@ -322,19 +449,28 @@ class Cluster:
                 try:
                     code.run(thread, arguments)
                 except Ended:
-                    ended.append(thread.index)
+                    ended += [thread.index, *(warp.index for warp in thread.warps)]
                 threads.append(thread)
+        most = max(thread.peak_bytes for thread in threads) + self._barrier_bytes()
+        registers = tuple(thread.registers for thread in threads)
+        threads += [thread for _, thread in self.warps]
         ops = tuple(tuple(thread.ops) for thread in threads)
         return Program(
             self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
-            self.shape, self.block, max(t.peak_bytes for t in threads),
-            tuple(t.registers for t in threads), tuple(ended), len(self.places),
+            self.shape, self.block, most, registers, tuple(ended), len(self.places),
+            tuple(warp for warp, _ in self.warps),
         )  # fmt: skip
 
 
 def _several(axis: object) -> tuple[object, ...]:
     """The names in what is one axis of a cluster or several together."""
     return cast(tuple[object, ...], axis) if isinstance(axis, tuple) else (axis,)
+
+
+def _also_called(barrier: Barrier, name: str) -> Barrier:
+    """The array under its names so far and this one."""
+    names = barrier.name.split("/")
+    return barrier if name in names else dataclasses.replace(barrier, name="/".join([*names, name]))
 
 
 def _with_slots(buffers: Sequence[Buffer], threads: Sequence[Sequence[Op]]) -> tuple[Buffer, ...]:
@@ -352,10 +488,23 @@ def _with_slots(buffers: Sequence[Buffer], threads: Sequence[Sequence[Op]]) -> t
     return tuple(dataclasses.replace(b, slots=b.shape[0]) if b.id in rings else b for b in buffers)
 
 
+def bits_of(dtype: Any) -> int:
+    """The bits of an element; 0 for what is no number, as a barrier."""
+    is_number = isinstance(cast(object, dtype), np.dtype)
+    return jax.dtypes.itemsize_bits(dtype) if is_number else 0
+
+
+def bytes_of(elements: int, bits: int) -> int:
+    """The bytes that so many elements of `bits` bits take, side by side."""
+    return -(-elements * bits // 8)
+
+
 def space_of(aval: Any) -> Space | Other:
     """Where a ref of this type is."""
     if "Barrier" in type(aval.dtype).__name__:
         return Other.BARRIER
+    if "Semaphore" in type(aval.dtype).__name__:
+        return Other.SEMAPHORE
     if "Accumulator" in type(aval).__name__:
         return Space.ACC
     name = str(getattr(aval, "memory_space", None) or Other.REGISTERS).lower()

@@ -23,14 +23,30 @@ def barrier(kind: Kind) -> Handler:
             if not holds(env):
                 return
             place = view.barrier(thread, env)
-            counts = thread.arrivals if kind == Kind.ARRIVE else thread.waits
-            emit(thread, (), (), *place, counts[place])
-            if kind != Kind.TEST:
-                counts[place] += 1
+            if kind == Kind.ARRIVE:
+                emit(thread, (), (), *place, thread.arrivals[place])
+                thread.arrivals[place] += 1
+            elif kind == Kind.TEST:
+                emit(thread, (), (), *place, thread.waits[place])
+            else:
+                for phase in thread.next_phases(place):
+                    emit(thread, (), (), *place, phase)
 
         return step
 
     return handler
+
+
+def arrive_and_wait(compiler: Compiler, eqn: Eqn) -> Step:
+    """An arrival on a barrier, then a wait on it."""
+    arrive, wait = (barrier(kind)(compiler, eqn) for kind in (Kind.ARRIVE, Kind.WAIT))
+    assert callable(arrive) and callable(wait), "ops on barriers are steps"
+
+    def step(thread: Thread, env: Env) -> None:
+        arrive(thread, env)
+        wait(thread, env)
+
+    return step
 
 
 def simple(kind: Kind, **params: str) -> Handler:

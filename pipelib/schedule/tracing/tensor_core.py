@@ -1,4 +1,4 @@
-"""The tensor core: products, and reads of their accumulators.
+"""The tensor core: products, and ordinary accesses of their accumulators.
 
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
@@ -49,5 +49,17 @@ def accumulator_read(compiler: Compiler, eqn: Eqn) -> Step:
     def step(thread: Thread, env: Env) -> None:
         region = view.region(thread, env)
         emit(thread, (region,), size=view.bytes(region))
+
+    return step
+
+
+def accumulator_write(compiler: Compiler, eqn: Eqn) -> Step:
+    """A new value for an accumulator, which must have no product in flight."""
+    ref = eqn.invars[0]
+    view, emit = compiler.view(eqn, ref, [], None), compiler.emitter(Kind.ACC_WRITE, eqn)
+
+    def step(thread: Thread, env: Env) -> None:
+        region = view.region(thread, env)
+        emit(thread, (), (region,), size=view.bytes(region))
 
     return step

@@ -24,12 +24,13 @@ and of registers: `layouts` says how they are found.
 
 Not covered:
 
-- flow, indices and predicates that depend on what tensors hold, `barrier_test` among it: refused;
+- flow and predicates that depend on what tensors hold, `barrier_test` among it: refused. Where
+  only an index of memory does, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
-  runs in the interpreter, and nowhere else); Blackwell, semaphores, other devices: refused;
+  runs in the interpreter, and nowhere else); Blackwell, memory of other devices: refused;
 - a primitive that has effects and is not known: refused;
 - regions of `inline_mgpu`, which are whole buffers, and regions that `views` says are not covered;
-- memory of a scope that is entered again: it is new each time, with barriers at phase 0;
+- memory of a scope that is entered again, which is new each time (its barriers are not);
 - lines within JAX's and pipelib's emitters: an op of theirs has the line where they were called.
 
 `max_steps` ends a thread where one of its loops would begin a step more than that: the program is
@@ -38,7 +39,6 @@ for clusters the lowering of `ClusterBarrier` and of collective copies in their
 `jax.experimental.mosaic.gpu`.
 """
 
-import gc
 import inspect
 from collections.abc import Callable
 from numbers import Integral
@@ -47,6 +47,7 @@ from typing import Any, cast
 import jax
 
 from pipelib.schedule.arguments import expect, wrong_type
+from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
@@ -110,13 +111,8 @@ def trace(
     code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
     cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
     operands = arguments(cluster, eqn, code.invars, values, info)
-    collects = gc.isenabled()
-    gc.disable()  # ops are many, in no cycles, and all kept: to look for garbage takes a third
-    try:
+    with uncollected():
         return cluster.program(code, operands, max_steps)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[Any, list[Any]]]:

@@ -24,7 +24,16 @@ from jax.core import ShapedArray
 from pipelib.schedule.program import Region, Space
 from pipelib.schedule.tracing.layouts import place
 from pipelib.schedule.tracing.source import UNKNOWN
-from pipelib.schedule.tracing.state import Ref, logical, space_of, untiled
+from pipelib.schedule.tracing.state import (
+    MOST_INTEGERS,
+    OPAQUE,
+    Ref,
+    bits_of,
+    bytes_of,
+    logical,
+    space_of,
+    untiled,
+)
 
 Box = tuple[tuple[int, int], ...]
 _MOST_BOXES = 64
@@ -35,7 +44,7 @@ def data_dependent(what: str, line: str | None) -> ValueError:
     return ValueError(
         f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
         " answers, which is not known without running: let it depend on program ids, loop counters,"
-        " shapes or a concrete integer argument."
+        f" shapes or a concrete integer argument of up to {MOST_INTEGERS:,} elements."
     )
 
 
@@ -59,25 +68,22 @@ class _Dim(NamedTuple):
             return _Dim(self.start, terms, size, self.stride * stride)
         return _Dim(self.start + start * self.stride, self.terms, size, self.stride * stride)
 
-    def interval(self, env: list[Any], inner: tuple[int, int] | None, line: str | None):
-        """(start, stop) of all of it, or of an interval in it."""
+    def slots(self) -> list[int]:
+        """The slots of the values that it depends on."""
+        slots = [slot for slot, _ in self.terms]
+        return [*slots, self.size.slot] if isinstance(self.size, At) else slots
+
+    def interval(self, env: list[Any], inner: tuple[int, int] | None, axis: int) -> tuple[int, int]:
+        """(start, stop) of all of it, or of an interval in it; all `axis` if that is not known."""
+        if any(env[slot] is OPAQUE for slot in self.slots()):
+            return 0, axis
         start, terms, size, stride = self
         for slot, factor in terms:
-            start += _index(env[slot], "An index", line) * factor
+            start += int(env[slot]) * factor
         if inner is None:
-            if isinstance(size, At):
-                size = _index(env[size.slot], "The size of a slice", line)
-            inner = 0, size
+            inner = 0, int(env[size.slot]) if isinstance(size, At) else size
         first, stop = inner
         return start + first * stride, start + (stop - 1) * stride + 1
-
-
-def _index(value: Any, what: str, line: str | None) -> int:
-    if value.__class__ is int:
-        return value
-    if not isinstance(value, (int, np.integer)):
-        raise data_dependent(what, line)
-    return int(value)
 
 
 class _Frame:
@@ -106,15 +112,15 @@ class _Frame:
 
     def slots(self) -> list[int]:
         """The slots of the values that the selection depends on."""
-        slots = [slot for dim in self.dims for slot, _ in dim.terms]
-        return slots + [dim.size.slot for dim in self.dims if isinstance(dim.size, At)]
+        return [slot for dim in self.dims for slot in dim.slots()]
 
-    def box(self, env: list[Any], inner: Box | None, line: str | None) -> Box:
+    def box(self, env: list[Any], inner: Box | None) -> Box:
         """The box in the array, perhaps beyond it, of a box `inner` in the selection."""
+        sized = zip(self.dims, self.base)
         if inner is None:
-            return tuple([dim.interval(env, None, line) for dim in self.dims])
+            return tuple([dim.interval(env, None, size) for dim, size in sized])
         parts = dict(zip(self.axes, inner))
-        return tuple(dim.interval(env, parts.get(i), line) for i, dim in enumerate(self.dims))
+        return tuple(dim.interval(env, parts.get(i), size) for i, (dim, size) in enumerate(sized))
 
 
 class View:
@@ -138,13 +144,13 @@ class View:
         for transform in transforms[done:]:
             self._apply(transform)
         self.base, top = self.frames[0].base, self.frames[-1]
-        self.itemsize = getattr(top.dtype, "itemsize", 0)
+        self.bits = bits_of(top.dtype)
         self.shape = top.shape
         sized = not any(isinstance(size, At) for size in self.shape)
         self.elements = math.prod(self.shape) if sized else None
-        slots = [slot for frame in self.frames for slot in frame.slots()]
-        slots += [at.slot for _, at in self.peer if isinstance(at, At)]
-        self._key = operator.itemgetter(slot, *dict.fromkeys(slots))
+        self._slots = [slot for frame in self.frames for slot in frame.slots()]
+        peers = [at.slot for _, at in self.peer if isinstance(at, At)]
+        self._key = operator.itemgetter(slot, *dict.fromkeys(self._slots + peers))
         self._regions: dict[Any, Region] = {}
         self._parts: dict[Any, tuple[Region, ...]] = {}
         self._places: dict[Any, tuple[int, int]] = {}
@@ -169,8 +175,8 @@ class View:
             self._push(untiled(top.shape, transform.tiling), top.dtype, below)
         elif name in ("ReshapeTransform", "BitcastTransform", "ExtractAliasedRef"):
             made = transform.transform_type(ShapedArray(top.shape, top.dtype))
-            sizes, offset = top.shape, getattr(transform, "offset", 0)
-            width, unit = made.dtype.itemsize, top.dtype.itemsize
+            sizes, offset = top.shape, 8 * getattr(transform, "offset", 0)
+            width, unit = bits_of(made.dtype), bits_of(top.dtype)
             below = lambda box: _around(box, made.shape, width, offset, sizes, unit)
             self._push(made.shape, made.dtype, below)
         else:
@@ -192,11 +198,15 @@ class View:
             )
         return ref
 
+    def is_placed(self, env: list[Any]) -> bool:
+        """Whether it is known where in its buffer the view is."""
+        return all(env[slot] is not OPAQUE for slot in self._slots)
+
     def box(self, env: list[Any], inner: Box | None = None) -> Box:
         """The box in the buffer, perhaps beyond it, of a box `inner` in the view."""
         box: Box = ()
         for frame in reversed(self.frames):
-            box = frame.box(env, inner, self.line)
+            box = frame.box(env, inner)
             if frame.below is not None:
                 box = frame.below(box)
             inner = box
@@ -214,7 +224,7 @@ class View:
     def regions(self, thread: Any, env: list[Any]) -> tuple[Region, ...]:
         """The region; if it is not a box, the exact regions that make it up, if there are few."""
         region = self.region(thread, env)
-        if region.is_exact or not self.exact or self.elements is None:
+        if region.is_exact or not (region.is_placed and self.exact) or self.elements is None:
             return (region,)
         key = self._key(env)
         if key not in self._parts:
@@ -241,8 +251,9 @@ class View:
         ref = self.ref(env)
         if ref.shape != self.base:
             return dataclasses.replace(ref.whole, is_exact=False)
-        box = self.box(env, inner)
-        return Region(self._id(thread, ref, env), box, self._is_exact(box, inner))
+        box, is_placed = self.box(env, inner), self.is_placed(env)
+        is_exact = is_placed and self._is_exact(box, inner)
+        return Region(self._id(thread, ref, env), box, is_exact, is_placed)
 
     def _is_exact(self, box: Box, inner: Box | None) -> bool:
         """Whether a box in the buffer has no more bytes than the view selects."""
@@ -250,23 +261,25 @@ class View:
         elements = self.elements if inner is None else count(inner)
         if elements is None:
             return self.exact and len(self.frames) == 1
-        width = getattr(self.frames[0].dtype, "itemsize", 0)
-        return self.exact and count(box) * width == elements * self.itemsize
+        width = bits_of(self.frames[0].dtype)
+        return self.exact and count(box) * width == elements * self.bits
 
     def _id(self, thread: Any, ref: Ref, env: list[Any]) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
         if not self.peer:
             return ref.id
         at = lambda index: env[index.slot] if isinstance(index, At) else index
-        which = "A block of the cluster"
-        indices = {name: _index(at(index), which, self.line) for name, index in self.peer}
+        indices = {name: at(index) for name, index in self.peer}
+        if OPAQUE in indices.values():
+            raise data_dependent("A block of the cluster", self.line)
+        indices = {name: int(index) for name, index in indices.items()}
         return ref.ids[thread.cluster.block_at(thread.block, indices)]
 
     def bytes(self, region: Region) -> int:
         """The bytes that an access of this region moves."""
         if self.elements is not None:
-            return self.elements * self.itemsize
-        return math.prod(stop - start for start, stop in region.box) * self.itemsize
+            return bytes_of(self.elements, self.bits)
+        return bytes_of(math.prod(stop - start for start, stop in region.box), self.bits)
 
     def barrier(self, thread: Any, env: list[Any]) -> tuple[int, int]:
         """The id and the flat index, if this is a barrier."""
@@ -275,6 +288,14 @@ class View:
             return self._places[key]
         except (KeyError, TypeError):
             ref, flat = self.ref(env), 0
+            if not self.is_placed(env):
+                raise data_dependent("The index of a barrier", self.line) from None
+            if self.elements is not None and self.elements > 1:
+                raise ValueError(
+                    f"{self.line or UNKNOWN}: this op is on all {self.elements} barriers of an"
+                    " array at once, and Mosaic GPU compiles it for one only: take one, as"
+                    " barriers.at[0]."
+                ) from None
             for (start, _), size in zip(self.box(env), self.base):
                 flat = flat * size + start
             self._places[key] = place = self._id(thread, ref, env), flat
@@ -286,7 +307,7 @@ def _around(
 ) -> Box:
     """The smallest box, in an array of `sizes`, around the bytes of a box in one of `shape`.
 
-    The arrays have elements of `unit` and `width` bytes; the second begins `offset` bytes after the
+    The arrays have elements of `unit` and `width` bits; the second begins `offset` bits after the
     first.
     """
     if any(stop <= start for start, stop in box):

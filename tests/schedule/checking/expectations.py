@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pipelib.schedule.program import Op, Program
-from tests.schedule.checking.explorer import NOTHING
-from tests.schedule.checking.mutations import Mutant
+from tests.schedule.checking.mutations import PASSED, Mutant
 
 RACE = frozenset({"race", "uninitialized-read"})
 LOST, MISUSED, STUCK = (frozenset({kind}) for kind in ("lost-store", "barrier-misuse", "deadlock"))
@@ -163,14 +162,17 @@ def _swapped(ops: tuple[Op, ...], mutant: Mutant) -> tuple[Op, Op]:
     """The two ops that change places, in the order in which they were."""
     at = mutant.places[0]
     if mutant.mutation == "earlier":
-        return next(op for op in ops[:at][::-1] if op.kind not in NOTHING), ops[at]
-    return ops[at], next(op for op in ops[at + 1 :] if op.kind not in NOTHING)
+        return next(op for op in ops[:at][::-1] if op.kind not in PASSED), ops[at]
+    return ops[at], next(op for op in ops[at + 1 :] if op.kind not in PASSED)
 
 
 def _of_a_swap(program: Program, mutant: Mutant, first: Op, second: Op) -> str:
     """Why it does no harm that the second op now comes before the first."""
     if first.kind == "scope_begin":
         alone = not any(op.kind in ACCESSES for op in _before(program, first.scope_id))
+        # A thread may wait for registers that another gives up after they have met.
+        asked = _before(mutant.program, first.scope_id)
+        alone = alone and not any(op.action == "increase" for op in asked)
         return "nothing is done before the threads meet" * (alone and _runs(mutant.program))
     if second.kind == "wait" and first.kind not in ARRIVALS:
         return "to wait sooner holds back more" if _runs(mutant.program) else ""

@@ -16,18 +16,21 @@ race                two accesses are in progress at once that overlap, and one w
                     copies that add registers to SMEM; two atomic accesses. Also a scope with SMEM
                     begins whose thread has a product in flight, the scope of whose operands has
                     ended
-deadlock            no move is left, and a thread is not at its end
+deadlock            no move is left, and a thread is not at its end: it may wait for a barrier, for
+                    others to meet, or for registers
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
                     about to arrive where the phase takes one more (chance decides whose arrival
                     counts in which phase); a wait whose phase is complete and the next one too
-                    (the parity reads as not complete); a load in flight or a phase partly arrived
-                    where the barrier's scope, or the program, ends
+                    (the parity reads as not complete; not of a named barrier); a load in flight or
+                    a phase of an mbarrier partly arrived where the program ends; an arrival on a
+                    barrier of a block of the cluster whose threads have ended
 uninitialized-read  a read of SMEM, or of GMEM that is no input, which no write has reached
 missing-commit      an asynchronous op begins on SMEM that has been written ordinarily, by anyone,
                     since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only
 lost-store          a store has not read its SMEM where its thread ends or, that memory's scope
                     having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
-                    nothing is ever read, nor written over ordinarily by the same thread
+                    nothing is ever read, nor written over ordinarily by the same thread, unless it
+                    is the first there and one load overwrites all of it
 ==================  ================================================================================
 
 Why "by anyone" is right for fences. Let A be the asynchronous op and W the write, ordered before A.
@@ -44,9 +47,11 @@ What is left out, since the rest covers it:
 - an unread ordinary write is looked for in one run only: without a race, every run has the same
   flow of data; with a race it is not told.
 
-Where a path has a misused barrier it ends there. Not covered: what `opaque`, `test`, `prefetch`,
-`registers` and `compute` do (nothing), products in flight when a thread ends, memory that scopes of
-different threads have in turn. Source: the semantics in `program.py`, PTX's mbarrier.
+A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
+stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
+covered: what `opaque`, `test`, `prefetch`, `compute`, `signal`, `await` and `skip` do (nothing),
+products in flight when a thread ends, memory that scopes of different threads have in turn.
+Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
 import bisect
@@ -61,7 +66,7 @@ from typing import NamedTuple
 from pipelib.schedule.program import Buffer, Op, Program, Region
 
 LIMIT = 200_000
-NOTHING = ("opaque", "test", "prefetch", "registers", "compute")
+NOTHING = ("opaque", "test", "prefetch", "compute", "signal", "await", "skip")
 LOCAL = ("commit_group", "scope_begin")
 ORDINARY = ("read", "write", "acc_init", "acc_write")
 FLYING = ("load", "store", "wgmma")
@@ -162,7 +167,7 @@ class _Explorer:
                     self.ops.append(op)
                     self.places.append((thread, index))
             self.threads.append(found)
-        self.per_block = len(program.threads) // program.blocks
+        self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
         self._memory()
         self._conflicts()
         self._synchronisation()
@@ -221,35 +226,57 @@ class _Explorer:
 
     def _synchronisation(self) -> None:
         """Barriers' numbers, what a wait for copies or products ends, where scopes end."""
-        self.place, self.arrivals, self.barrier_scope = {}, [], []
+        self.place, self.arrivals, self.homes, self.is_memory = {}, [], [], []
         for barrier in self.program.barriers:
             for index in range(barrier.count):
                 self.place[barrier.id, index] = len(self.arrivals)
                 self.arrivals.append(barrier.arrivals)
-                self.barrier_scope.append(barrier.scope_id)
+                self.is_memory.append(barrier.type == "mbarrier")
+                self.homes.append(barrier.block if self.program.blocks > 1 else None)
         self.arrives_at = [tuple(self._arrives_at(op)) for op in self.ops]
         self.ends = [0] * len(self.ops)
-        self.scope_ends: dict[int, list[int]] = {}
         self.begins: dict[tuple[int, int], int] = {}
+        self.meetings: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
         for thread, ops in enumerate(self.threads):
-            groups, open_group, products = [], 0, []
             for counter, i in enumerate(ops):
                 op = self.ops[i]
-                if op.kind == "store":
-                    open_group |= 1 << i
-                elif op.kind == "commit_group":
-                    groups.append(open_group)
-                    open_group = 0
-                elif op.kind == "wait_store":
-                    self.ends[i] = sum(groups[: max(len(groups) - op.pending, 0)])
-                elif op.kind == "wgmma":
-                    products.append(1 << i)
-                elif op.kind in ("wgmma_wait", "acc_read"):
-                    self.ends[i] = sum(products[: max(len(products) - op.pending, 0)])
-                elif op.kind == "scope_begin":
+                if op.kind == "scope_begin":
                     self.begins[thread, op.scope_id] = counter
-                elif op.kind == "scope_end":
-                    self.scope_ends.setdefault(op.scope_id, []).append(i)
+                elif op.kind == "meet":
+                    self.meetings[thread, op.members].append(counter)
+            self._ends(thread)
+
+    def _ends(self, thread: int) -> None:
+        """What each wait for copies or products of a thread ends."""
+        groups, open_group, products = [], 0, []
+        for i in self._with_thread(thread):
+            op = self.ops[i]
+            if op.kind == "store" and op.thread == thread:
+                open_group |= 1 << i
+            elif op.kind == "commit_group":
+                groups.append(open_group)
+                open_group = 0
+            elif op.kind == "wait_store":
+                self.ends[i] |= sum(groups[: max(len(groups) - op.pending, 0)])
+            elif op.kind == "wgmma":
+                products.append(1 << i)
+            elif op.kind in ("wgmma_wait", "acc_read"):
+                self.ends[i] = sum(products[: max(len(products) - op.pending, 0)])
+
+    def _with_thread(self, thread: int) -> Iterator[int]:
+        """A thread's ops; of a warp, its own and its thread's, in the order in which they come."""
+        if self.own[thread] == thread:
+            yield from self.threads[thread]
+            return
+        parts = [[], []]
+        for part, ops in zip(parts, (self.threads[self.own[thread]], self.threads[thread])):
+            part.append([])
+            for i in ops:
+                part[-1].append(i)
+                if self.ops[i].kind == "meet" and thread in self.ops[i].members:
+                    part.append([])
+        for mine, warp in itertools.zip_longest(*parts, fillvalue=[]):
+            yield from itertools.chain(mine, (i for i in warp if self.ops[i].kind != "meet"))
 
     def _arrives_at(self, op: Op) -> Iterator[int]:
         """The barriers that an op arrives on."""
@@ -341,19 +368,48 @@ class _Explorer:
         if op.kind == "wait":
             return state.barriers[self.place[op.barrier, op.index]][0] > op.phase
         if op.kind == "scope_begin" and op.shared:
-            first = op.thread // self.per_block * self.per_block
+            block = self.program.threads_of(self.program.block_of(op.thread))
             return all(state.counters[t] >= self.begins.get((t, op.scope_id), math.inf)
-                       for t in range(first, first + self.per_block))  # fmt: skip
+                       for t in block)  # fmt: skip
+        if op.kind == "registers":
+            return self._has_registers(state, op)
+        if op.kind == "meet":
+            which = self.meetings[op.thread, op.members].index(state.counters[op.thread])
+            return all(self._has_come(state, t, op.members, which) for t in op.members)
         return True
+
+    def _has_registers(self, state: State, op: Op) -> bool:
+        """Whether a thread's block has the registers that the thread asks for.
+
+        With one or two threads a block it is not known what they begin with; with too many in all,
+        nobody waits here, since that is told without a run.
+        """
+        first = 65_536 // 128 // self.program.per_block // 8 * 8
+        block = self.program.threads_of(self.program.block_of(op.thread))
+        held, last = dict.fromkeys(block, first), dict.fromkeys(block, first)
+        for thread in block:
+            for counter, i in enumerate(self.threads[thread]):
+                if self.ops[i].kind == "registers":
+                    last[thread] = self.ops[i].registers
+                    if counter < state.counters[thread]:
+                        held[thread] = self.ops[i].registers
+        if first > 254 or sum(last.values()) > first * len(block):
+            return True
+        return sum(held.values()) - held[op.thread] + op.registers <= first * len(block)
+
+    def _has_come(self, state: State, thread: int, members: tuple[int, ...], which: int) -> bool:
+        """Whether a thread is at the meeting of this number, or past it."""
+        counters = self.meetings[thread, members]
+        return which < len(counters) and state.counters[thread] >= counters[which]
 
     def _moved(self, state: State, thread: int, i: int) -> State | None:
         """The state after an op of a thread."""
         op, bit = self.ops[i], 1 << i
         counters, flying, writing, pending, barriers = state
-        if op.kind == "wait" and barriers[self.place[op.barrier, op.index]][0] > op.phase + 1:
+        if op.kind == "wait" and self._is_lapped(barriers, op):
             self._tell("barrier-misuse", i)
             return None
-        barriers = self._arrived(barriers, i)
+        barriers = self._arrived(counters, barriers, i)
         if barriers is None:
             return None
         ended = self.ends[i]
@@ -375,19 +431,28 @@ class _Explorer:
         new = State(counters, flying, writing, pending, barriers)
         if op.kind == "scope_begin" and self.of_scope.get(op.scope_id, 0) & self.shared_memory:
             self._tell_taken(new, i)
-        elif op.kind == "scope_end" and all(
-            self._is_past(new, j) for j in self.scope_ends[op.scope_id]
-        ):
-            self._tell_left_over(new, op.scope_id)
         if counters[thread] == len(self.threads[thread]):
             self._tell_thread_end(new, thread)
         return new
 
-    def _arrived(self, barriers, i: int):
+    def _is_lapped(self, barriers, op: Op) -> bool:
+        """Whether the phase after the one that a wait waits for is over too."""
+        is_named = self.program.barriers[op.barrier].type == "named"
+        return not is_named and barriers[self.place[op.place]][0] > op.phase + 1
+
+    def _has_ended(self, counters: tuple[int, ...], place: int) -> bool:
+        """Whether all threads of a barrier's block are at their ends."""
+        block = self.homes[place]
+        of_block = self.program.threads_of(block) if block is not None else ()
+        return bool(of_block) and all(counters[t] == len(self.threads[t]) for t in of_block)
+
+    def _arrived(self, counters, barriers, i: int):
         """The barriers after what an op arrives on; None if it may not."""
         op = self.ops[i]
         for place in self.arrives_at[i]:
             done, arrived, copies = barriers[place]
+            if self._has_ended(counters, place):
+                self._tell("barrier-misuse", i)
             if arrived == self.arrivals[place]:
                 self._tell("barrier-misuse", i)
                 return None
@@ -440,45 +505,47 @@ class _Explorer:
             for late in self._unfinished(state, thread, what):
                 if self.reads[late] & memory:
                     self._tell(kind, begin, late)
+        for load in _bits(state.flying):
+            if self.ops[load].kind == "load" and self.writes[load] & memory:
+                self._tell("race", begin, load)
 
     def _unfinished(self, state: State, thread: int, kind: str) -> list[int]:
         """A thread's ops of a kind that may still read SMEM."""
-        own = (i for i in _bits(state.flying) if self.ops[i].thread == thread)
+        own = (i for i in _bits(state.flying) if self.own[self.ops[i].thread] == thread)
         return [i for i in own if self.ops[i].kind == kind]
-
-    def _is_past(self, state: State, i: int) -> bool:
-        thread = self.ops[i].thread
-        return i in self.threads[thread][: state.counters[thread]]
 
     def _tell_thread_end(self, state: State, thread: int) -> None:
         for store in self._unfinished(state, thread, "store"):
             self._tell("lost-store", store)
         if all(self._next(state, t) is None for t in range(len(self.threads))):
-            self._tell_left_over(state, None)
+            self._tell_left_over(state)
 
-    def _tell_left_over(self, state: State, scope: int | None) -> None:
-        """Where a scope's barriers cease: loads in flight to them, and phases partly arrived."""
+    def _tell_left_over(self, state: State) -> None:
+        """Where all ends: loads in flight, and phases partly arrived."""
         for i in _bits(state.flying):
-            op = self.ops[i]
-            on = self.program.barriers[op.barrier] if op.barrier is not None else None
-            if op.kind == "load" and on is not None and on.scope_id == scope:
+            if self.ops[i].kind == "load" and self.ops[i].barrier is not None:
                 self._tell("barrier-misuse", i)
         for place, (_, arrived, _) in enumerate(state.barriers):
-            if arrived and self.barrier_scope[place] == scope:
+            if arrived and self.is_memory[place]:
                 on = [i for i, places in enumerate(self.arrives_at) if place in places]
                 self._tell("barrier-misuse", *on[-1:])
 
     def _tell_unread(self, state: State) -> None:
         """Runs the program once, and looks whose writes are read."""
         owner: dict[int, int] = {}
-        useful, written = set(), set()
+        useful, written, fills = set(), set(), set()
         while new := next((new for new in self._following(state) if new is not None), None):
             for thread, (before, after) in enumerate(zip(state.counters, new.counters)):
                 if before == after:
                     continue
                 i = self._next(state, thread)
                 useful |= {owner.get(cell) for cell in _bits(self.reads[i])}
-                for cell in _bits(self.writes[i] & self.shared_memory):
+                mine = self.writes[i] & self.shared_memory
+                if self.ops[i].kind == "load":
+                    useful |= {old for old in fills if not self.writes[old] & ~mine}
+                elif not any(cell in owner for cell in _bits(mine)):
+                    fills.add(i)
+                for cell in _bits(mine):
                     old, owner[cell] = owner.get(cell), i
                     if old is not None and self._is_meant(old, i):
                         useful.add(old)

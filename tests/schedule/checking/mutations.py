@@ -33,6 +33,8 @@ from pipelib.schedule.program import Op, Program
 from tests.schedule.checking.explorer import NOTHING
 from tests.schedule.strategies import with_thread
 
+# What an op that moves passes beside the op that it moves past.
+PASSED = (*NOTHING, "registers")
 REMOVABLE = ("wait", "arrive", "fence", "wait_store", "wgmma_wait", "commit_group", "scope_begin")
 COUNTS = ("wait_store", "wgmma_wait", "acc_read")
 ON_BARRIERS = ("wait", "arrive", "load")
@@ -108,6 +110,6 @@ def _altered(program: Program, ops: tuple[Op, ...], indices: list[int]) -> Itera
 def _neighbour(ops: list[Op]) -> int | None:
     """The index of the first op that does anything, unless it is where a scope begins or ends."""
     for index, op in enumerate(ops):
-        if op.kind not in NOTHING:
+        if op.kind not in PASSED:
             return None if op.kind.startswith("scope_") else index
     return None

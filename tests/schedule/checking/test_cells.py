@@ -33,12 +33,16 @@ def test_cells_know_what_they_overlap_and_what_covers_them(boxes):
         near = {other.box for other in made if elements(other.box) & mine}
         assert {other.box for other in cell.near} == near
         assert len(cell.near) == len(near)
+        within = {box for box in near if elements(box) <= mine}
+        assert {other.box for other in cell.within} == within
+        assert len(cell.within) == len(within)
     for cell in made:
         bare = made.bare(cell)
         assert made.is_covered(cell) == (elements(cell.box) <= written) == (bare is None)
         if bare is not None:
             assert elements(bare) <= elements(cell.box) - written
-            assert not Cells(is_given=True).bare(cell)
+            given = Cells(is_given=True)
+            assert given.bare(given.at(cell.box)) is None
 
 
 ROWS = [((i, i + 1), (0, 16)) for i in range(3000)]

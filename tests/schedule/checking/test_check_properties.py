@@ -85,6 +85,12 @@ def test_threads_that_add_to_one_place(program):
     agree(program)
 
 
+@quick
+@given(strategies.warped())
+def test_warps_apart_from_each_other(program):
+    agree(program)
+
+
 def test_the_programs_have_every_fault():
     """Else the agreement would say little."""
     seen = Counter()

@@ -1,5 +1,9 @@
 """Kernels that were not written for the tracer: the emitters' contract, and JAX's own."""
 
+import functools
+import itertools
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 
 import pipelib
 from pipelib.schedule import Program
+from pipelib.schedule.checking.grid import check_grid
 from tests.schedule import corpus
 from tests.schedule.kernels import like
 
@@ -35,6 +40,20 @@ def test_what_is_wrong_with_a_kernel_of_jax_s_is_found(kernel):
     found, (kind, words) = pipelib.check(program), kernel.doubt
     assert {finding.kind for finding in found} == {kind}, str(found)
     assert all(words in finding.cause for finding in found)
+
+
+def test_the_blocks_of_a_kernel_do_nothing_to_each_other():
+    """Of all kernels whose small grids have several blocks."""
+    compared = 0
+    for kernel in KERNELS:
+        if isinstance(kernel.trace, functools.partial):  # others are of one block
+            size = kernel.trace().grid
+            if 1 < math.prod(size) <= 32:
+                blocks = itertools.product(*map(range, size))
+                report = check_grid(kernel.trace(block=block) for block in blocks)
+                assert report.ok and not report.notes, (kernel.name, str(report))
+                compared += report.compared
+    assert compared > 100
 
 
 def is_sound(program):

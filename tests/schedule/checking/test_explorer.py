@@ -220,10 +220,6 @@ def test_what_is_left_on_a_barrier():
     assert bad(writer.arrive(b)) == {Bad("barrier-misuse", ((0, 0),))}
     writer, x, s, _, b = made(b=1)
     assert bad(writer.load(x, s, b)) == {Bad("barrier-misuse", ((0, 0),))}
-    writer, *_ = made()
-    b = writer.barrier(2, scope_id=0)
-    writer.arrive(b).op("scope_end", scope_id=0).arrive(b)
-    assert bad(writer) == {Bad("barrier-misuse", ((0, 2),))}
 
 
 def test_a_read_of_what_is_written_in_part():

@@ -124,7 +124,10 @@ def product(a, b, fault):
 
 
 class Case(NamedTuple):
-    """A kernel with a fault; what the checker finds; what the interpreter says, and why if not."""
+    """A kernel with a fault; what the checker finds; what the interpreter says, and why if not.
+
+    Where it says one of two things, by the threads' speeds, both stand in `said`.
+    """
 
     kernel: Callable
     args: tuple
@@ -143,14 +146,16 @@ STRICT = "PTX asks for a fence after reads too: the checker says so only if stri
 UNOBSERVED = ("", "") if jax.__version_info__ >= (0, 12) else (
     "unobserved", "a rule of the interpreter: on the hardware a phase may end with no one waiting"
 )  # fmt: skip
+# In JAX 0.11 an arrival may be refused before the race comes up, since nobody waited for the last.
+RACE_OR_STOP = "race/unobserved"
 OVER = "lost-store missing-commit"
 NO_CONTENTS = "the interpreter does not know what has been written"
 AT_ONCE = "in the interpreter a product is over at once, and wgmma_wait does nothing"
 
 CASES = [
     Case(step_by_step, (X,), "none", "", ""),
-    Case(step_by_step, (X,), "reads without waiting", "barrier-misuse race", "race"),
-    Case(step_by_step, (X,), "refills without waiting", "barrier-misuse race", "race"),
+    Case(step_by_step, (X,), "reads without waiting", "barrier-misuse race", RACE_OR_STOP),
+    Case(step_by_step, (X,), "refills without waiting", "barrier-misuse race", RACE_OR_STOP),
     Case(step_by_step, (X,), "releases before reading", "race", "race"),
     Case(step_by_step, (X,), "no commit after reading", "", "race", STRICT),
     Case(step_by_step, (X,), "writes where the next load does", OVER, "race"),
@@ -164,8 +169,12 @@ CASES = [
     Case(product, (A, B), "none", "", ""),
     Case(product, (A, B), "refills while multiplying", "race", "", AT_ONCE),
 ]
-WORDS = {"race": "RACE DETECTED", "unobserved": "had only observed barrier",
-         "unfinished": "Not all copy_smem_to_gmem read-side operations completed"}  # fmt: skip
+WORDS = {
+    "RACE DETECTED": "race",
+    "had only observed barrier": "unobserved",
+    "but no threads observed phase": "unobserved",
+    "Not all copy_smem_to_gmem read-side operations completed": "unfinished",
+}
 
 
 def said_by_interpreter(call, *args):
@@ -178,7 +187,7 @@ def said_by_interpreter(call, *args):
         except Exception as error:
             raised = str(error)
     text = printed.getvalue() + raised
-    complaints = [name for name, words in WORDS.items() if words in text]
+    complaints = [name for words, name in WORDS.items() if words in text]
     assert complaints or not raised, raised
     return complaints[0] if complaints else ""
 
@@ -189,9 +198,9 @@ def test_the_two_verdicts(case, record_property):
     report = check(pipelib.trace(call, *case.args))
     found = " ".join(sorted({finding.kind for finding in report}))
     said = said_by_interpreter(call, *case.args)
-    assert (found, said) == (case.found, case.said)
+    assert found == case.found and said in case.said.split("/")
     assert (bool(found) == bool(said)) == (not case.why)
-    line = f"{case.name:48s} {found or 'clean':26s} {said or 'clean':12s} {case.why}"
+    line = f"{case.name:48s} {found or 'clean':26s} {case.said or 'clean':16s} {case.why}"
     record_property(f"table: {TITLE}", [line.rstrip()])
 
 

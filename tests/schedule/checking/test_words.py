@@ -15,11 +15,12 @@ from tests.schedule import build
 pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
-DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "leftover", "memory", "order",
+DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "grid", "leftover", "memory", "order",
              "resources")  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
+REGISTERS = build.just("registers", registers=40, action="increase")
 FAULTS = [
     facts.Race(LOAD, STORE, SMEM, True, False),
     facts.MissingCommit(STORE, build.write(0), SMEM, False, True),
@@ -28,13 +29,20 @@ FAULTS = [
     facts.Outliving(STORE, None),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
+    facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
     facts.EarlyArrival(LOAD, LOAD, 0, 0, 1, 1, bytes_missing=True),
     facts.LappedWait(WAIT, LOAD, 0, 0, 1),
     facts.IncompletePhase((LOAD,), 0, 0, 1, 2),
     facts.UnawaitedLoad(LOAD, 0, 0),
+    facts.EarlyExit(LOAD, 0, 0, 1),
+    facts.TakenBarrier(build.arrive(0), 1),
     facts.Deadlock((facts.Stuck(WAIT, 0, 1, (LOAD,)),)),
+    facts.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
+    facts.UnwrittenOutput(build.at(build.OUT, 3)),
     facts.TooMuchMemory(232_448),
     facts.TooManyRegisters((240, 240), 168),
+    facts.WrongWay(REGISTERS, 168),
+    facts.TooManyBarriers(0, 32),
     facts.Spill(0, 300, 255),
 ]
 REMARKS = [
@@ -45,6 +53,11 @@ REMARKS = [
     facts.Overwritten("k.py:1", "ring", 2),
     facts.Unwritten(Region(build.OUT, ((0, 1), (0, build.WIDTH)))),
     facts.Unused("k.py:1", "acc", True, 2),
+    facts.Unplaced("k.py:1", "x", 2),
+    facts.Signalled(("semaphore.0",)),
+    facts.Unobserved(build.CONSUMED, 2),
+    facts.Overshoot("load", "k.py:1", "x", 2),
+    facts.BlocksMeet(("k.py:1", None), "out", True, 2),
 ]
 
 

@@ -50,7 +50,7 @@ def test_load_wait_compute_store():
     load = program.threads[0][1]
     assert re.fullmatch(r"tests/schedule/kernels\.py:\d+", load.line)
     assert load.bytes == 64 * 64 * 2
-    assert program.threads[0][0] == Op("scope_begin", 0, scope_id=0, bytes=64 * 64 * 2 + 8)
+    assert program.threads[0][0] == Op("scope_begin", 0, scope_id=0, bytes=64 * 64 * 2)
     assert (program.grid, program.block, program.smem_bytes) == ((4,), (0,), 64 * 64 * 2 + 8)
     assert [b.role for b in program.buffers] == ["in", "out", ""]
     smem, barrier = names(program)["x_smem"], program.barriers[0]
@@ -213,6 +213,7 @@ def test_transforms_and_predicates():
     program = pipelib.trace(kernels.of(kernel, scratch_types=scratch), X)
     assert words(program) == [
         "write writes smem[2, 6:8, 0:64]",
+        "skip reads smem[3, 0:8, 0:64]",
         "commit_group",
         "read reads smem[2, 0:64, 0:8]",
         "write writes o[0:8, 0:64]",
@@ -247,7 +248,8 @@ def refused(kernel, *args, **options):
 
 ADVICE = (
     " depends on what a tensor holds or a barrier answers, which is not known without running: let"
-    " it depend on program ids, loop counters, shapes or a concrete integer argument."
+    " it depend on program ids, loop counters, shapes or a concrete integer argument of up to"
+    " 16,777,216 elements."
 )
 
 
@@ -260,8 +262,8 @@ def test_flow_that_depends_on_tensors_is_refused_with_its_line():
     def loop(x, o):
         lax.while_loop(lambda i: i < x[0], lambda i: i + 1, 0)
 
-    def index(x, o):
-        o[x[0]] = x[1]
+    def barrier(x, o, smem, barriers):
+        plgpu.barrier_arrive(barriers.at[x[0]])
 
     def predicate(x, o, smem):
         plgpu.copy_smem_to_gmem(smem, o.at[0:8], predicate=x[0, 0] > 0)
@@ -271,10 +273,86 @@ def test_flow_that_depends_on_tensors_is_refused_with_its_line():
     for what, text in {
         "The branch that is taken": refused(branch),
         "The end of a loop": refused(loop, integers),
-        "An index": refused(index, integers, out=like(64, dtype=jnp.int32)),
+        "The index of a barrier": refused(
+            barrier, integers, scratch_types=[*scratch, plgpu.Barrier(num_barriers=2)]
+        ),
         "The predicate of a copy or an arrival": refused(predicate, scratch_types=scratch),
     }.items():
         assert re.fullmatch(line + re.escape(what + ADVICE), text), text
+
+
+def test_an_index_that_depends_on_tensors_leaves_its_region_unplaced():
+    def kernel(x, table, o, smem, loaded):
+        row = table[0]
+        plgpu.copy_gmem_to_smem(x.at[pl.ds(row, 8)], smem, loaded)
+        plgpu.barrier_wait(loaded)
+        o[pl.ds(row, 8)] = smem[...]
+
+    made = kernels.of(kernel, scratch_types=[plgpu.SMEM((8, 64), jnp.float16), plgpu.Barrier()])
+    program = pipelib.trace(made, X, like(4, dtype=jnp.int32))
+    load = next(op for op in program.threads[0] if op.kind == "load")
+    write = program.threads[0][-2]
+    assert (load.reads[0].box, load.reads[0].is_placed) == (((0, 256), (0, 64)), False)
+    assert (write.kind, write.writes[0].is_placed) == ("write", False)
+    report = pipelib.check(program)
+    (note,) = report.notes  # nothing writes `x`, so it does not matter what of it is read
+    assert report.ok and note.endswith(
+        "where this accesses `o` depends on what a tensor holds, 1 time: it was taken to be within"
+        " the array, and compared with no other access."
+    )
+
+
+def test_semaphores_are_traced_and_order_nothing():
+    def kernel(x, o, semaphore):
+        shared = pl.get_global(plgpu.SemaphoreType.REGULAR((2,)))
+        pl.semaphore_signal(semaphore, 2)
+        plgpu.semaphore_wait(semaphore, 2)
+        pl.semaphore_signal(shared.at[1])
+        o[0] = x[0]
+
+    made = kernels.of(kernel, scratch_types=[plgpu.SemaphoreType.REGULAR])
+    program = pipelib.trace(made, X)
+    assert [program.describe(replace(op, line=None)) for op in program.threads[0][1:4]] == [
+        "signal 2 on semaphore[0] #0",
+        "await 2 on semaphore[0] #0",
+        "signal 1 on semaphore.0[1] #0",
+    ]
+    assert [barrier.type for barrier in program.barriers] == ["semaphore"] * 2
+    report = pipelib.check(program)
+    assert report.ok and report.notes[0] == (
+        "semaphores order nothing here, since others may signal them: semaphore, semaphore.0."
+    )
+    assert Program.from_json(program.to_json()) == program
+
+
+def test_accumulators_may_be_written():
+    def kernel(a, o, smem):
+        def scope(acc):
+            acc[...] = jnp.ones((64, 64), jnp.float32)
+            plgpu.wgmma(acc, smem, smem)
+            o[0:64] = acc[...].astype(jnp.float16)
+
+        smem[...] = a[0:64]
+        plgpu.commit_smem()
+        pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
+
+    tile = plgpu.SMEM((64, 64), jnp.float16, transforms=kernels.TRANSFORMS)
+    program = pipelib.trace(kernels.of(kernel, scratch_types=[tile]), X)
+    assert "acc_write" in [op.kind for op in program.threads[0]]
+    assert pipelib.check(program).ok
+
+
+def test_an_empty_ref_is_an_output():
+    def function(x):
+        def kernel(x, out):
+            out[...] = x[...]
+
+        made = jax.empty_ref(jax.typeof(jnp.zeros((256, 64), jnp.float16)))
+        plgpu.kernel(kernel, out_type=())(x, made)
+        return jax.ref.freeze(made)
+
+    program = pipelib.trace(function, X)
+    assert [(b.name, b.role) for b in program.buffers] == [("x", "in"), ("out", "out")]
 
 
 def test_an_unknown_effect_is_named():
@@ -347,12 +425,6 @@ def test_jax_compiles_no_pallas_call_by_mosaic_gpu():
 def test_what_is_not_for_one_cluster_of_hopper_is_refused():
     line = r"tests/schedule/tracing/test_trace\.py:\d+: "
 
-    def signal(x, o, semaphore):
-        pl.semaphore_signal(semaphore)
-
-    def globally(x, o):
-        pl.semaphore_signal(pl.get_global(plgpu.SemaphoreType.REGULAR))
-
     def tensor_memory(x, o, tmem):
         pass
 
@@ -365,18 +437,9 @@ def test_what_is_not_for_one_cluster_of_hopper_is_refused():
     def other_device(x, o):
         plgpu.remote_ref(x, {"device": 1})[0]
 
-    def in_warps(x, o):
-        plgpu.warp_map(lambda warp: None)
-
-    semaphore, smem = plgpu.SemaphoreType.REGULAR, plgpu.SMEM((8, 64), jnp.float16)
+    smem = plgpu.SMEM((8, 64), jnp.float16)
     tmem = plgpu.TMEM((128, 64), jnp.float32)
     for text, expected in {
-        refused(signal, scratch_types=[semaphore]): "'semaphore' is a semaphore, by which blocks"
-        " and devices wait for each other, but a program is that of one cluster of one device:"
-        " trace a kernel that needs none.",
-        refused(globally): line
-        + "the primitive 'get_global' is how blocks and devices reach each other, but a"
-        " program is that of one cluster of one device: trace a kernel that needs no others.",
         refused(tensor_memory, scratch_types=[tmem]): "'tmem' is in TMEM, the memory of Blackwell's"
         " tensor core, which a Hopper GPU lacks: only kernels for Hopper are traced.",
         refused(in_registers, scratch_types=[plgpu.REGS((8, 64), jnp.float32)]): "'regs' is .*, in"
@@ -391,7 +454,6 @@ def test_what_is_not_for_one_cluster_of_hopper_is_refused():
         + "the primitive 'commit_tmem' is Blackwell's, but only kernels for Hopper are traced: use"
         " wgmma and accumulators.",
         refused(other_device): line + r"this access is to the memory of another device .*",
-        refused(in_warps): line + r"a kernel within a kernel, as plgpu\.warp_map makes one, .*",
     }.items():
         assert re.fullmatch(expected, text), text
 
@@ -571,3 +633,53 @@ def test_two_that_take_the_same_rows_race_though_they_leave_out_others():
     assert race.kind == "race"
     assert "may be false" not in race.cause
     assert [region.box[0][0] for region in race.ops[0].writes] == [*range(0, 64, 2)]
+
+
+WITH_GRADIENT = """
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+@jax.custom_vjp
+def doubled(x):
+    return 2 * x
+
+
+def backward(_, gradient):
+    def kernel(g, o):
+        o[...] = g[...] + g[...]
+
+    return (plgpu.kernel(kernel, out_type=gradient)(gradient),)
+
+
+doubled.defvjp(lambda x: (2 * x, None), backward)
+"""
+
+
+def test_a_gradient_s_kernel_is_where_it_was_written(tmp_path, monkeypatch):
+    """JAX notes of its equations where the gradient was asked for."""
+    (tmp_path / "with_gradient.py").write_text(WITH_GRADIENT, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    from with_gradient import doubled
+
+    gradient = jax.grad(lambda x: doubled(x).sum())
+    program = pipelib.trace(gradient, like(128, dtype=jnp.float32))
+    lines = {op.line.rpartition("/")[2] for op in program.threads[0] if op.line}
+    assert lines <= {"with_gradient.py:13", "with_gradient.py:14"}, lines
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_load_with_a_predicate(on):
+    """Off, it still arrives until JAX 0.12; then it does nothing."""
+
+    def kernel(x, o, smem, loaded):
+        plgpu.copy_gmem_to_smem(x.at[0:8], smem, loaded, predicate=on)
+        plgpu.barrier_wait(loaded)
+
+    made = kernels.of(kernel, scratch_types=[plgpu.SMEM((8, 64), jnp.float16), plgpu.Barrier()])
+    program = pipelib.trace(made, X)
+    arrives = "load" if on else "arrive" if jax.__version_info__ < (0, 12) else None
+    kinds = [op.kind for op in program.threads[0] if op.barrier is not None]
+    assert kinds == [*([arrives] if arrives else []), "wait"]
+    assert pipelib.check(program).ok == (arrives is not None)

@@ -5,11 +5,13 @@ import statistics
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import pipelib
 from benchmarks import schedule
 
 RECORD = json.loads(schedule.RECORD.read_text("utf-8"))
+LARGE = {large["name"]: large for large in RECORD.get("large", ())}
 LONG = [size for size in RECORD["sizes"] if size["m"] == 256]
 
 
@@ -29,6 +31,40 @@ def test_the_record_is_of_this_code():
 def test_the_kernel_is_one_that_could_run():
     a, b = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((256, 256), (256, 256)))
     assert pipelib.check(pipelib.trace(schedule.matmul, a, b)).ok
+
+
+@pytest.mark.parametrize("name", schedule.LARGE)
+def test_the_large_kernels_have_no_fault(name):
+    make, _ = schedule.LARGE[name]
+    assert pipelib.check(make(3)).ok
+
+
+def median(name, *keys):
+    """The median over samples of the sum of these."""
+    assert name in LARGE, f"no record of {name}: run `{RECORD['command']}`"
+    columns = [LARGE[name][key] for key in keys]
+    assert all(len(column) == schedule.SAMPLES for column in columns)
+    return statistics.median(map(sum, zip(*columns)))
+
+
+def test_a_million_ops_are_checked_within_a_minute_and_a_gigabyte():
+    assert LARGE["a million ops"]["ops"] >= 1_000_000
+    assert median("a million ops", "check_seconds") < 60
+    assert median("a million ops", "checked_bytes") < 1e9
+
+
+@pytest.mark.parametrize("emitter", ["emit_pipeline", "emit_pipeline_warp_specialized"])
+def test_a_loop_over_three_thousand_tiles_takes_seconds(emitter):
+    name = f"3,000 tiles, {emitter}"
+    assert median(name, "trace_seconds", "check_seconds") < 10
+    assert median(name, "checked_bytes") < 1e9
+
+
+def test_an_op_of_a_cluster_costs_at_most_twice_that_of_one_block():
+    """Or four times if each copy of b is written to all 16 blocks, as along one axis."""
+    cost = {name: median(name, "check_seconds") / LARGE[name]["ops"] for name in LARGE}
+    assert cost["a cluster of 4 x 4"] <= 2 * cost["one block"]
+    assert cost["a cluster of 16 x 1"] <= 4 * cost["one block"]
 
 
 def test_a_hundred_thousand_ops_a_second():

@@ -286,5 +286,23 @@ def test_gmem_has_the_names_of_the_kernel_s_arguments():
     assert named(plain, x, **scratch) == ["a", "out"]
     assert named(without_scratch, x) == ["a", "out"]
     assert named(lambda *refs: None, x, x) == ["in0", "in1", "out0"]
+    # Which parameter was bound, or is None, is not known.
     partial = functools.partial(bound, "config")
-    assert named(partial, x, **scratch) == ["a", "out"]
+    assert named(partial, x, **scratch) == ["in0", "out0"]
+
+
+def test_gmem_has_those_names_where_scratch_is_given_by_keyword():
+    """JAX sorts such scratch by name."""
+
+    def keywords(second, first, out, x_smem, barrier):
+        pass
+
+    def configured(a, out, config, x_smem, barrier):
+        pass
+
+    scratch = dict(x_smem=plgpu.SMEM((8, 64), jnp.float16), barrier=plgpu.Barrier())
+    x = like(4, 64)
+    assert named(keywords, x, x, scratch_types=scratch) == ["second", "first", "out"]
+    # Which of the four comes from the kernel's arguments is not known.
+    partial = functools.partial(configured, config=None)
+    assert named(partial, x, scratch_types=scratch) == ["in0", "out0"]

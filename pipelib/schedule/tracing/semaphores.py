@@ -1,0 +1,68 @@
+"""Semaphores: counters in GMEM by which blocks and devices wait for each other.
+
+The model. A signal adds to a semaphore, and a wait returns once it holds as much as is waited for.
+`pl` and `plgpu` have these primitives under the same names, with the same operands. The amount of
+an op is 0 if it depends on what tensors hold. A semaphore that the kernel finds by its type
+(`pl.get_global`) is one for each place in the code. Not covered: which device a signal goes to.
+"""
+
+from typing import Any
+
+import jax
+
+from pipelib.schedule.program import Kind
+from pipelib.schedule.tracing.code import Compiler, Env, Step
+from pipelib.schedule.tracing.jaxprs import Eqn
+from pipelib.schedule.tracing.state import OPAQUE, Thread
+
+
+def _emitting(
+    compiler: Compiler, eqn: Eqn, kind: Kind, ref: Any, transforms: Any, amount: Any
+) -> Step:
+    """The step that appends an op of this kind on one semaphore."""
+    leaves, tree = jax.tree.flatten(transforms)
+    view, held = compiler.view(eqn, ref, leaves, tree), compiler.slot(amount)
+    emit = compiler.emitter(kind, eqn)
+
+    def step(thread: Thread, env: Env) -> None:
+        value = env[held]
+        amount = 0 if value is OPAQUE else value
+        emit(thread, (), (), *view.barrier(thread, env), amount=amount)
+
+    return step
+
+
+def signal(compiler: Compiler, eqn: Eqn) -> Step:
+    """Adds to a semaphore, of this device, of another or of all."""
+    ref, transforms, amount, *_ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    return _emitting(compiler, eqn, Kind.SIGNAL, ref, transforms, amount)
+
+
+def signals(compiler: Compiler, eqn: Eqn) -> Step:
+    """Adds to several semaphores."""
+    refs, transforms, amounts, _ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    steps = [
+        _emitting(compiler, eqn, Kind.SIGNAL, *each) for each in zip(refs, transforms, amounts)
+    ]
+
+    def step(thread: Thread, env: Env) -> None:
+        for each in steps:
+            each(thread, env)
+
+    return step
+
+
+def wait(compiler: Compiler, eqn: Eqn) -> Step:
+    """Waits until a semaphore holds an amount, and takes that off unless it is told not to."""
+    ref, transforms, amount, _ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    return _emitting(compiler, eqn, Kind.AWAIT, ref, transforms, amount)
+
+
+def get_global(compiler: Compiler, eqn: Eqn) -> Step:
+    """The semaphores that a kernel has under this type; JAX allows no other memory here."""
+    (out,), what = map(compiler.slot, eqn.outvars), eqn.params["what"]
+
+    def step(thread: Thread, env: Env) -> None:
+        env[out] = thread.home.global_semaphores(eqn, tuple(what.shape))
+
+    return step

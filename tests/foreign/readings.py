@@ -1,0 +1,128 @@
+"""What a person found who read each finding on a foreign kernel: a fault, or a false alarm.
+
+A reading is of one kind of finding in one test function of its project (or in a guide). It was made
+from the kernel's source and from JAX's lowering (0.11.2). PTX asks for a proxy fence between
+ordinary accesses of memory and those of the copy engine; JAX emits it for `commit_smem` alone, and
+there for shared memory.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+
+
+class Verdict(enum.StrEnum):
+    """What a finding is."""
+
+    FAULT = "fault"
+    PLANTED = "fault that the test plants"
+    LETTER = "fault by the letter of PTX"
+    HARMLESS = "true, and harmless"
+    FALSE = "false alarm"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The verdict on findings of one kind, in tests whose name begins with `test`."""
+
+    test: str
+    kind: str
+    verdict: Verdict
+    why: str
+
+
+_NO_FENCE = "The ordinary write and the copy have no commit_smem between them."
+_NO_WAIT = "The kernel ends with a copy in flight: JAX's lowering adds no wait at the end."
+_PART = "The test reads all of the array, and compares only the part that was loaded."
+
+READINGS = [
+    Reading(
+        "pipelining.md", "race", Verdict.FAULT,
+        "All three threads store the whole of o_smem, and nothing orders a thread's store after"
+        " the other's write of its half.",
+    ),
+    Reading(
+        "test_ragged_dot", "race", Verdict.FAULT,
+        "The body has no wgmma_wait, and delay_release=1 frees a step's slot once the next product"
+        " has begun: PTX orders the two, and waits for none.",
+    ),
+    Reading(
+        "test_flash_attention", "barrier-misuse", Verdict.FAULT,
+        "Causal: the first tile has fewer steps than the ring has slots, and the loads of the"
+        " others are in flight when the block ends.",
+    ),
+    Reading(
+        "test_bwd_flash_attention", "barrier-misuse", Verdict.FAULT,
+        "As test_flash_attention: the forward kernel of the same file.",
+    ),
+    Reading("test_no_output", "missing-commit", Verdict.LETTER, _NO_FENCE),
+    Reading("test_get_swap_with", "missing-commit", Verdict.LETTER, _NO_FENCE),
+    Reading("test_copy_gmem_to_smem_predicate", "missing-commit", Verdict.LETTER, _NO_FENCE),
+    Reading(
+        "test_copy_smem_to_gmem_predicate", "missing-commit", Verdict.LETTER,
+        "An ordinary write of GMEM, then a copy to the same place: commit_smem, which stands"
+        " between, is a fence for shared memory only.",
+    ),
+    Reading("test_smem_gmem_transposed_copies", "lost-store", Verdict.LETTER, _NO_WAIT),
+    Reading("test_smem_aliasing", "lost-store", Verdict.LETTER, _NO_WAIT),
+    Reading("test_loading_from_ref_union_works", "lost-store", Verdict.LETTER, _NO_WAIT),
+    Reading("test_copy_gmem_to_smem", "uninitialized-read", Verdict.HARMLESS, _PART),
+    Reading("test_async_prefetch", "uninitialized-read", Verdict.HARMLESS, _PART),
+    Reading(
+        "test_collective_arrival_count", "race", Verdict.HARMLESS,
+        "Both blocks of the cluster write ones to the same array.",
+    ),
+    Reading(
+        "test_carry_accumulate", "race", Verdict.HARMLESS,
+        "Both compute threads write the same values, as its comment says.",
+    ),
+    Reading(
+        "test_realistic_matmul_with_cluster", "race", Verdict.HARMLESS,
+        "All four blocks of a cluster compute and store the same tile.",
+    ),
+    *(
+        Reading(test, kind, Verdict.PLANTED, "The test wants JAX's interpreter to find it.")
+        for test, kind in (
+            ("test_interpret_core_map_with_race", "race"),
+            ("test_barrier_multidimensional", "race"),
+            ("test_race_in_sync_copy_smem_to_gmem_in_cluster", "race"),
+            ("test_race_in_sync_copy_smem_to_gmem_in_cluster", "uninitialized-read"),
+            ("test_not_waiting_for_all_barrier_completions_in_thread_raises", "barrier-misuse"),
+            ("test_completing_barrier_twice_in_different_threads_raises", "barrier-misuse"),
+            ("test_all_warps_must_wait_on_barrier", "deadlock"),
+            ("test_warps_must_wait_on_barrier_evenly", "barrier-misuse"),
+            ("test_warps_of_warpgroup_must_wait_on_barrier_evenly", "deadlock"),
+        )
+    ),
+    Reading(
+        "test_no_race_in", "lost-store", Verdict.HARMLESS,
+        "The test writes shared memory to see that nothing races, and reads it never.",
+    ),
+    Reading("test_warp_specialized_smem_slice", "missing-commit", Verdict.LETTER, _NO_FENCE),
+    Reading(
+        "test_add_one_grid_pipelined_program_id", "out-of-bounds", Verdict.FAULT,
+        "The grid is (4, 4), and the output has one row of blocks: three of four are outside.",
+    ),
+    Reading(
+        "test_swizzled_blockspec_shapes", "out-of-bounds", Verdict.FAULT,
+        "The grid is (2, 2), and the array has one row of blocks: two of four are outside.",
+    ),
+    Reading(
+        "test_program_id_in_block_spec", "out-of-bounds", Verdict.FAULT,
+        "The grid has two blocks and the index map takes rows by them, of which the array has one"
+        " block's.",
+    ),
+    Reading(
+        "test_out_of_bounds_tma_reads", "out-of-bounds", Verdict.PLANTED,
+        "The test wants a load from beyond the end.",
+    ),
+]  # fmt: skip
+
+
+def reading_of(test: str, kind: str) -> Reading | None:
+    """The reading of a finding; None if nobody has read it."""
+    name = test.rpartition("::")[2]
+    if name == "cells":
+        name = re.split(r"[/:]", test)[-3]
+    fitting = [r for r in READINGS if r.kind == kind and name.startswith(r.test)]
+    return max(fitting, key=lambda reading: len(reading.test), default=None)

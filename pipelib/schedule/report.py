@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipelib.schedule.interleaving import Interleaving, Turn
 from pipelib.schedule.program import Name, Op, Program, step_name
 
 #: The number of the JSON's format.
@@ -54,6 +55,8 @@ class FindingKind(
     RESOURCE = "resource"
 
 
+#: How many turns of an order a report shows: the last ones.
+_TURNS = 6
 _GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}
 
 
@@ -65,7 +68,8 @@ class Finding:
     the fault is about one, and `slot` the slot of a ring. The name of a kind becomes that
     `FindingKind`; a name that is none raises a ValueError. `programs` has the program of each op,
     if the fault is between blocks of a grid; these programs are without their ops. `is_strict` says
-    whether only `check(..., strict=True)` tells the fault.
+    whether only `check(..., strict=True)` tells the fault. `interleaving` is an order of ops that
+    brings the fault out; None if every order does, or if the fault has no such moment.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=False)
@@ -85,6 +89,7 @@ class Finding:
     count: int = 1
     programs: tuple[Program, ...] = ()
     is_strict: bool = False
+    interleaving: Interleaving | None = None
 
     def __post_init__(self) -> None:
         if type(self.kind) is not FindingKind:
@@ -198,10 +203,33 @@ class Report:
             lines.append(f"      {op.source or op.what}")
             if op.source:
                 lines.append(f"      ({op.what})")
+        if finding.interleaving is not None:
+            lines.append(f"  {_lead(finding.interleaving)}:")
+            lines += [f"      {step}" for step in self._steps(finding.interleaving)]
         lines.append(f"  remedy: {finding.remedy}")
         if finding.count > 1:
             lines.append(f"  ({finding.count - 1} more of the same)")
         return "\n".join(lines)
+
+    def _steps(self, order: Interleaving) -> list[str]:
+        """An order of ops in words: its last turns, and what happens then."""
+        hidden = order.turns[:-_TURNS]
+        before = sum(turn.stop - turn.start for turn in hidden)
+        first = [f"{count(before, 'op')} in {count(len(hidden), 'turn')}"] if hidden else []
+        turns = [self._turn(turn) for turn in order.turns[len(hidden) :]]
+        return [*first, *turns, f"then {order.then}"]
+
+    def _turn(self, turn: Turn) -> str:
+        """A turn in words: how many ops, and the last of them."""
+        op = _last(self.program, turn)
+        words = [str(op.kind), *map(self.program.index_of, (op.writes or op.reads)[:1])]
+        if op.barrier is not None:
+            words.append(f"on {self.program.barriers[op.barrier].name}[{op.index}] #{op.phase}")
+        words += [step_name(op.step)] if op.step else []
+        words += [f"[{op.line}]"] if op.line else []
+        made = turn.stop - turn.start
+        up_to = f"{made:,} ops, up to " if made > 1 else ""
+        return f"{thread_name(self.program, turn.thread)}: {up_to}{' '.join(words)}"
 
     def shown(self, finding: Finding) -> list[Shown]:
         """The ops of a finding, in words."""
@@ -252,7 +280,24 @@ class Report:
             "count": finding.count,
             "strict": finding.is_strict,
             "ops": [_op_fields(op) for op in self.shown(finding)],
+            "counterexample": self._order_fields(finding.interleaving),
         }
+
+    def _order_fields(self, order: Interleaving | None) -> dict[str, Any] | None:
+        """An order of ops for JSON."""
+        if order is None:
+            return None
+        lasts = [_shown(self.program, _last(self.program, turn), False) for turn in order.turns]
+        turns = [
+            {
+                "thread": last.thread,
+                "block_of_cluster": last.block,
+                "ops": turn.stop - turn.start,
+                "last": _op_fields(last),
+            }
+            for turn, last in zip(order.turns, lasts)
+        ]
+        return {"ops": order.ops, "turns": turns, "then": order.then}
 
     def _repr_html_(self) -> str:
         """The report for a notebook; colours are the page's own."""
@@ -267,9 +312,16 @@ class Report:
             code = f"<br><code>{source}</code>" if source else ""
             rows.append(f"<li>{where}{code}<br><small>{what}</small></li>")
         more = f" ({finding.count - 1} more of the same)" if finding.count > 1 else ""
+        order = ""
+        if finding.interleaving is not None:
+            steps = "".join(f"<li>{html.escape(s)}</li>" for s in self._steps(finding.interleaving))
+            order = (
+                f"<details><summary>{_lead(finding.interleaving).capitalize()}</summary>"
+                f"<ol>{steps}</ol></details>"
+            )
         return (
             f"<p><strong>{finding.kind}</strong>: {html.escape(finding.cause)}{more}</p>"
-            f"<ul>{''.join(rows)}</ul><p><em>Remedy:</em> {html.escape(finding.remedy)}</p>"
+            f"<ul>{''.join(rows)}</ul>{order}<p><em>Remedy:</em> {html.escape(finding.remedy)}</p>"
         )
 
 
@@ -301,6 +353,16 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
         _index(program), file or None, line, what,
         linecache.getline(file, line).strip() if line else "",
     )  # fmt: skip
+
+
+def _lead(order: Interleaving) -> str:
+    """What stands above an order of ops."""
+    return f"an order that shows it ({count(order.ops, 'op')})"
+
+
+def _last(program: Program, turn: Turn) -> Op:
+    """The last op of a turn."""
+    return program.threads[turn.thread][turn.stop - 1]
 
 
 def _op_fields(shown: Shown) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from pipelib.schedule.checking.order import End, Ends, Event
+from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import Kind
 
 Box = tuple[tuple[int, int], ...]
@@ -41,6 +42,11 @@ class Access:
         self.fills, self.is_ordinary = False, op.kind.engine is None
         self.adds: Kind | None = op.kind if op.combines else None
         self.key = end[0], self.adds
+
+    @property
+    def spot(self) -> Spot:
+        """Which op it is."""
+        return self.op.thread, self.index
 
 
 class Cell:

@@ -4,7 +4,8 @@ The model. First come accesses outside of their arrays (`bounds`). `order` runs 
 gives each op a clock; its docstring says why one run is enough for all interleavings. `memory`
 compares accesses by these clocks. Then comes what only the end shows: which threads are stuck
 (`deadlock`), what is unfinished (`leftover`), what does not fit (`resources`). Each of these gives
-`facts`, and `words` makes the sentences of the report.
+`facts`, and `words` makes the sentences of the report. A fault that only some orders of the ops
+bring out gets the shortest of these (`interleavings`).
 
 The proxy question. An ordinary write needs `commit_smem` before an engine reads or overwrites the
 same memory, always. By the letter of PTX an ordinary *read* of a slot needs one too before a load
@@ -33,7 +34,9 @@ from pipelib.schedule.checking.facts import (
     Truncated,
     Trusted,
     Unchecked,
+    clash_of,
 )
+from pipelib.schedule.checking.interleavings import shortest
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
 from pipelib.schedule.checking.order import Order
@@ -45,6 +48,7 @@ from pipelib.schedule.checking.resources import (
     shared_memory,
 )
 from pipelib.schedule.garbage import uncollected
+from pipelib.schedule.interleaving import Interleaving
 from pipelib.schedule.program import BarrierType, Kind, Program
 from pipelib.schedule.report import Finding, Report
 
@@ -144,6 +148,7 @@ class Findings:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._found: dict[tuple[object, ...], Finding] = {}
+        self._first: dict[tuple[object, ...], Fault] = {}
 
     def add(self, fault: Fault) -> None:
         """One more fault."""
@@ -151,6 +156,7 @@ class Findings:
         alike = new.kind, new.where, *((op.kind, op.line, op.scope) for op in new.ops)
         seen = self._found.get(alike)
         self._found[alike] = replace(seen, count=seen.count + 1) if seen else new
+        self._first.setdefault(alike, fault)
 
     def add_all(self, faults: Iterable[Fault]) -> None:
         """More faults, in order."""
@@ -158,5 +164,12 @@ class Findings:
             self.add(fault)
 
     def all(self) -> tuple[Finding, ...]:
-        """What was found, in the order of first occurrence."""
+        """What was found, in the order of first occurrence, with orders of ops that show it."""
+        clashes = {k: clash for k, fault in self._first.items() if (clash := clash_of(fault))}
+        orders = shortest(self.program, [*clashes.values()])
+        for (alike, clash), turns in zip(clashes.items(), orders, strict=True):
+            if turns is not None:
+                then = words.moment(self.program, self._first[alike])
+                order = Interleaving(turns, clash.coming, clash.in_flight, then)
+                self._found[alike] = replace(self._found[alike], interleaving=order)
         return tuple(self._found.values())

@@ -7,7 +7,7 @@ thread waits for could come from there, directly or by way of other such threads
 
 from collections.abc import Iterable
 
-from pipelib.schedule.checking.facts import Deadlock, NoRegisters, Stuck
+from pipelib.schedule.checking.facts import Clash, Deadlock, NoRegisters, Stuck
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Kind, Op, Program
 
@@ -26,7 +26,11 @@ def deadlock(program: Program, order: Order) -> Deadlock | None:
     stuck = [thread for thread in waiting if thread not in excused]
     if not stuck:
         return None
-    return Deadlock(tuple(_stuck(program, order, rest[thread][0], rest) for thread in stuck))
+    clash = Clash(
+        done=tuple((thread, at - 1) for thread, at in enumerate(order.position) if at),
+        coming=tuple((thread, order.position[thread]) for thread in stuck),
+    )
+    return Deadlock(tuple(_stuck(program, order, rest[thread][0], rest) for thread in stuck), clash)
 
 
 def _could_serve(program: Program, wait: Op, threads: Iterable[int]) -> bool:

@@ -4,11 +4,35 @@ The model. A detector (`bounds`, `order`, `memory`, `deadlock`, `leftover`, `res
 ops, which memory or which barrier it is about, and what it counted there; it makes no sentence. A
 `Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text. A barrier
 is named by the id of its array and its index there.
+
+A fault that some orders of the threads' ops bring out, and others do not, has a `Clash`: which ops
+have to be where for it to show. `interleavings` makes an order of that.
 """
 
 from dataclasses import dataclass
 
+from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A moment at which a fault shows.
+
+    The `done` ops are over, those `in_flight` have been issued and are not, the `coming` are next.
+    Of a barrier, by id and index, a phase may have to be `incomplete`.
+    """
+
+    done: tuple[Spot, ...] = ()
+    in_flight: tuple[Spot, ...] = ()
+    coming: tuple[Spot, ...] = ()
+    incomplete: tuple[tuple[int, int], int] | None = None
+
+    @property
+    def spots(self) -> tuple[Spot, ...]:
+        """All ops that it names."""
+        return self.done + self.in_flight + self.coming
+
 
 # Memory.
 
@@ -27,6 +51,8 @@ class Collision:
 @dataclass(frozen=True, slots=True)
 class Race(Collision):
     """The two are in no order."""
+
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +83,7 @@ class Outliving:
 
     late: Op
     taker: Op | None
+    clash: Clash | None = None
 
 
 # Bounds.
@@ -105,6 +132,7 @@ class EarlyArrival:
     number: int
     expects: int
     bytes_missing: bool
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +144,7 @@ class LappedWait:
     barrier: int
     index: int
     number: int
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +175,7 @@ class EarlyExit:
     barrier: int
     index: int
     block: int
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +217,7 @@ class Deadlock:
     """All threads that wait for ever."""
 
     threads: tuple[Stuck | NoRegisters, ...]
+    clash: Clash
 
 
 # Blocks of a grid.
@@ -258,6 +289,15 @@ Fault = (
     | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters
     | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
+
+
+def clash_of(fault: Fault) -> Clash | None:
+    """The moment at which a fault shows; None if it shows in every order, or at no one moment."""
+    match fault:
+        case Race() | EarlyArrival() | LappedWait() | EarlyExit() | Deadlock() | Outliving():
+            return fault.clash
+        case _:
+            return None
 
 
 # What is told beside the findings.

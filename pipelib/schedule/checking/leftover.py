@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from pipelib.schedule.checking.facts import (
+    Clash,
     EarlyExit,
     IncompletePhase,
     Outliving,
@@ -22,6 +23,7 @@ from pipelib.schedule.checking.facts import (
     Unobserved,
 )
 from pipelib.schedule.checking.order import Clock, Event, Order, Place, has_come, join
+from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import Kind, Op, Region, Space
 
 
@@ -54,10 +56,10 @@ class Readers:
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
             for late in self._unfinished(op.thread):
                 if self._scopes(late.op.reads) & self.ended[op.thread]:
-                    yield Outliving(late.op, op)
-            for load in self._landing(op.thread):
+                    yield Outliving(late.op, op, _clash((late.op.thread, late.index), event))
+            for by, at, load in self._landing(op.thread):
                 if self._scopes(load.writes) & self.ended[op.thread]:
-                    yield Outliving(load, op)
+                    yield Outliving(load, op, _clash((by, at), event))
 
     def finish(self) -> Iterator[Outliving]:
         """The copies that threads have not waited for when they end."""
@@ -70,18 +72,23 @@ class Readers:
         clock = self.order.clocks[thread]
         return [e for e in self.pending[thread] if not _is_over(e, clock)]
 
-    def _landing(self, thread: int) -> Iterator[Op]:
+    def _landing(self, thread: int) -> Iterator[tuple[int, int, Op]]:
         """The loads that may still land, for all that a thread knows."""
         clock = self.order.clocks[thread]
         for place in dict.fromkeys(self.order.places.values()):
             for number, phase in place.phases.items():
-                loads = [op for *_, op in phase.arrivals if op.kind == Kind.LOAD]
+                loads = [arrival for arrival in phase.arrivals if arrival[2].kind == Kind.LOAD]
                 if loads and not place.ends.are_known(number, clock):
                     yield from loads
 
     def _scopes(self, regions: Iterable[Region]) -> set[int | None]:
         buffers = (self.order.program.buffers[region.buffer] for region in regions)
         return {buffer.scope_id for buffer in buffers if buffer.space is Space.SMEM}
+
+
+def _clash(late: Spot, taker: Event) -> Clash:
+    """The moment at which a scope takes the memory of what is in flight."""
+    return Clash(in_flight=(late,), coming=((taker.op.thread, taker.index),))
 
 
 def _is_over(event: Event, clock: Clock) -> bool:
@@ -103,7 +110,9 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
                 if program.block_of(thread) != block and not has_come(clock, thread, at):
-                    yield EarlyExit(op, barrier, index, block)
+                    ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
+                    clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))
+                    yield EarlyExit(op, barrier, index, block, clash)
 
 
 def unobserved(order: Order) -> Iterator[Unobserved]:

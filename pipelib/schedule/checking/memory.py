@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterator
 from pipelib.schedule.checking.bounds import arriving, axis_outside, clipped
 from pipelib.schedule.checking.cells import Access, Cell, Cells
 from pipelib.schedule.checking.facts import (
+    Clash,
     Fault,
     LostWrite,
     MissingCommit,
@@ -215,7 +216,12 @@ class Memory:
         if not is_over and not _in_queue(first, second, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
-                self.tell(Race(second, first, buffer, newer.writes, older.writes))
+                both = older, newer
+                clash = Clash(
+                    in_flight=tuple(access.spot for access in both if not access.is_ordinary),
+                    coming=tuple(access.spot for access in both if access.is_ordinary),
+                )
+                self.tell(Race(second, first, buffer, newer.writes, older.writes, clash))
         elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
             if buffer.space is Space.SMEM and is_fenced(clock, first.thread, older.index):
                 return

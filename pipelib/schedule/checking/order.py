@@ -47,7 +47,7 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelib.schedule.checking.facts import EarlyArrival, LappedWait
+from pipelib.schedule.checking.facts import Clash, EarlyArrival, LappedWait
 from pipelib.schedule.checking.resources import may_wait_for_registers, registers_at_first
 from pipelib.schedule.program import BarrierType, Kind, Op, Program
 
@@ -420,7 +420,7 @@ class Order:
         """An arrival: it counts in the first phase that has not had all of its own."""
         number, clock = place.total // place.expects, self.clocks[thread]
         if number and not _knows_complete(clock, place, number - 1):
-            self._report_early(place, number, op)
+            self._report_early(place, number, index, op)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
         join(phase.clock, clock)
@@ -439,15 +439,17 @@ class Order:
             self._look_for_lapped(place, number)
         place.forget()
 
-    def _report_early(self, place: Place, number: int, op: Op) -> None:
+    def _report_early(self, place: Place, number: int, at: int, op: Op) -> None:
         before = place.phase(number - 1)
-        has_loads = any(o.kind == Kind.LOAD for *_, o in before.arrivals)
+        loads = [(by, i) for by, i, o in before.arrivals if o.kind == Kind.LOAD]
+        flying = tuple(load for load in loads if has_come(self.clocks[op.thread], *load))
+        clash = Clash((), flying, ((op.thread, at),), incomplete=(place.barriers[0], number - 1))
         for barrier, index in place.barriers:
             self._doubtful.add(barrier)
             self.misused.append(
                 EarlyArrival(
                     op, before.arrivals[-1][2], barrier, index, number, place.expects,
-                    bytes_missing=has_loads or not before.is_complete,
+                    bool(loads) or not before.is_complete, clash,
                 )
             )  # fmt: skip
 
@@ -458,8 +460,10 @@ class Order:
             if before < len(waits) and not has_come(phase.clock, thread, waits[before]):
                 wait = self.program.threads[thread][waits[before]]
                 if wait.phase == before:  # else the thread begins to wait here with a later phase
+                    arrivals = tuple((by, at) for by, at, _ in phase.arrivals)
+                    clash = Clash(done=arrivals, coming=((thread, waits[before]),))
                     last = phase.arrivals[-1][2]
-                    self.misused.append(LappedWait(wait, last, *wait.place, number))
+                    self.misused.append(LappedWait(wait, last, *wait.place, number, clash))
 
 
 def _knows_complete(clock: Clock, place: Place, number: int) -> bool:

@@ -110,6 +110,38 @@ def finding(program: Program, fault: Fault) -> Finding:
             assert_never(fault)
 
 
+def moment(program: Program, fault: Fault) -> str:
+    """What happens at the moment at which a fault with a clash shows."""
+    match fault:
+        case Race(newer=newer, older=older):
+            agents = [_agent(program, op) for op in (older, newer)]
+            flying = [op.kind.engine is not None for op in (older, newer)]
+            if all(flying):
+                return f"{agents[0]} and {agents[1]} are in flight at once."
+            if not any(flying):
+                return f"{agents[0]} and {agents[1]} may access it in either order, or at once."
+            agents = agents if flying[0] else agents[::-1]
+            return f"{agents[0]} is in flight, and {agents[1]} goes on to its access."
+        case Outliving(late, _):
+            return f"the {late.kind} is in flight, and its memory is given to the next scope."
+        case EarlyArrival(arrival, _, barrier, index, number):
+            return (
+                f"phase {number - 1} of {_barrier(program, barrier, index)} is not complete, and"
+                f" {thread_name(program, arrival.thread)} arrives for phase {number}."
+            )
+        case LappedWait(wait, _, barrier, index, number):
+            return (
+                f"phase {number} of {_barrier(program, barrier, index)} is complete, and"
+                f" {thread_name(program, wait.thread)} has yet to wait for phase {number - 1}."
+            )
+        case EarlyExit(arrival, _, _, block):
+            return f"block {block} has ended, and {thread_name(program, arrival.thread)} arrives."
+        case Deadlock():
+            return "no thread can go on."
+        case _:
+            raise AssertionError(f"{type(fault).__name__} has no clash")
+
+
 def note(program: Program, remark: Remark) -> str:
     """A remark in words."""
     match remark:

@@ -235,15 +235,11 @@ class _Explorer:
                 self.homes.append(barrier.block if self.program.blocks > 1 else None)
         self.arrives_at = [tuple(self._arrives_at(op)) for op in self.ops]
         self.ends = [0] * len(self.ops)
-        self.begins: dict[tuple[int, int], int] = {}
         self.meetings: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
         for thread, ops in enumerate(self.threads):
             for counter, i in enumerate(ops):
-                op = self.ops[i]
-                if op.kind == "scope_begin":
-                    self.begins[thread, op.scope_id] = counter
-                elif op.kind == "meet":
-                    self.meetings[thread, op.members].append(counter)
+                if members := self._members(self.ops[i]):
+                    self.meetings[thread, members].append(counter)
             self._ends(thread)
 
     def _ends(self, thread: int) -> None:
@@ -367,15 +363,11 @@ class _Explorer:
         op = self.ops[i]
         if op.kind == "wait":
             return state.barriers[self.place[op.barrier, op.index]][0] > op.phase
-        if op.kind == "scope_begin" and op.shared:
-            block = self.program.threads_of(self.program.block_of(op.thread))
-            return all(state.counters[t] >= self.begins.get((t, op.scope_id), math.inf)
-                       for t in block)  # fmt: skip
         if op.kind == "registers":
             return self._has_registers(state, op)
-        if op.kind == "meet":
-            which = self.meetings[op.thread, op.members].index(state.counters[op.thread])
-            return all(self._has_come(state, t, op.members, which) for t in op.members)
+        if members := self._members(op):
+            which = self.meetings[op.thread, members].index(state.counters[op.thread])
+            return all(self._has_come(state, t, members, which) for t in members)
         return True
 
     def _has_registers(self, state: State, op: Op) -> bool:
@@ -396,6 +388,12 @@ class _Explorer:
         if first > 254 or sum(last.values()) > first * len(block):
             return True
         return sum(held.values()) - held[op.thread] + op.registers <= first * len(block)
+
+    def _members(self, op: Op) -> tuple[int, ...]:
+        """Who meets at an op: a scope that all share begins with a barrier of the whole block."""
+        if op.kind == "scope_begin" and op.shared:
+            return tuple(self.program.threads_of(self.program.block_of(op.thread)))
+        return op.members
 
     def _has_come(self, state: State, thread: int, members: tuple[int, ...], which: int) -> bool:
         """Whether a thread is at the meeting of this number, or past it."""

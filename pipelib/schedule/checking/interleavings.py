@@ -1,0 +1,216 @@
+"""`shortest`: for each clash, the turns that lead to it, with no op that it can do without.
+
+The model. What has to come before an op is what its thread knows there, its clock (`order`). Some
+ops have to come before a clash: those that it names, and what has to come before these, and no
+others. So they are in every order that leads to this clash, and there is no shorter one. They are
+also enough: whatever comes before one of them is among them, so the run that `Order` makes, without
+all other ops, is a run of the program. Its turns are given.
+
+A thread that others meet has only to come to the meeting, not to go on from it; a clock does not
+tell the two apart, so a meeting at a thread's end is left out. A request for registers that others
+have to give up first comes after all that the block's threads gave up before it in the run; fewer
+might do.
+
+Where barriers are misused, phases may fall otherwise than in the run. Then the order is replayed,
+and is given only if its waits pass and its arrivals count where they are meant to. In the replay a
+copy lands when somebody first waits for it, and those of the clash do not land. Not covered there:
+that no shorter order shows it, and orders that show what a misuse leads to.
+Source: this project's own.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.order import OVER, Order, Outcome, Step
+from pipelib.schedule.interleaving import Spot, Turn
+from pipelib.schedule.program import Action, BarrierType, Kind, Op, Program
+
+Place = tuple[int, int]  # a single barrier: its array, and its index there
+Counts = NDArray[np.int64]  # for each thread, how many of its ops come before a moment
+
+
+def shortest(program: Program, clashes: Sequence[Clash]) -> list[tuple[Turn, ...] | None]:
+    """The turns that lead to each clash, or None if they are not certain to.
+
+    The program is run once for all of them, and again for each if its barriers are misused.
+    """
+    if not clashes:
+        return []
+    spots = {spot for clash in clashes for spot in clash.spots}
+    run = _Watched(program, spots)
+    for _ in run:
+        pass
+    found: list[tuple[Turn, ...] | None] = []
+    for clash in clashes:
+        turns = run.turns(run.needed(clash)) if run.reaches(clash) else None
+        if turns is not None and run.misused and not _Replay(program, clash).shows(turns):
+            turns = None
+        found.append(None if turns is None else tuple(turns))
+    return found
+
+
+class _Watched(Order):
+    """Notes whose turn it was up to which op, and what is over where the ops at some spots come."""
+
+    def __init__(self, program: Program, spots: Iterable[Spot]):
+        super().__init__(program)
+        self._over: dict[Spot, Counts | None] = dict.fromkeys(spots)
+        self._stops: list[Spot] = []  # of each turn: the thread, and the op before which it ends
+        self._given: list[Spot] = []  # where registers were given up
+        self._asked: dict[Spot, list[Spot]] = {}  # where more were got, and what was given before
+
+    def _step(self, kind: Kind) -> Step | None:
+        step = super()._step(kind)
+        return None if step is None else partial(self._watch, step)
+
+    def _watch(self, step: Step, thread: int, index: int, op: Op) -> Outcome:
+        outcome = step(thread, index, op)
+        if outcome is False:
+            return outcome
+        if self._stops and self._stops[-1][0] == thread:
+            self._stops.pop()
+        self._stops.append((thread, index + 1))
+        if op.kind is Kind.REGISTERS and self.registers is not None:
+            self._note_registers((thread, index), op)
+        if (thread, index) in self._over:
+            self._over[thread, index] = self.clocks[thread][OVER].copy()
+        return outcome
+
+    def _note_registers(self, spot: Spot, op: Op) -> None:
+        self._over[spot] = None  # noted in a moment
+        if op.action is Action.INCREASE:
+            block = self.program.block_of(spot[0])
+            mine = (given for given in self._given if self.program.block_of(given[0]) == block)
+            self._asked[spot] = [*mine]
+        else:
+            self._given.append(spot)
+
+    def reaches(self, clash: Clash) -> bool:
+        """Whether its threads come as far as a clash, or are stuck before."""
+        return all(index <= self.position[thread] for thread, index in clash.spots)
+
+    def needed(self, clash: Clash) -> Counts:
+        """How many ops of each thread come before a clash, at least."""
+        counts = np.zeros(len(self.program.threads), np.int64)
+        for spot in clash.spots:
+            self._add(counts, spot)
+        # A request that is met needs registers that were given up: it may not come any sooner.
+        waiting = dict(self._asked)
+        while met := [spot for spot in waiting if spot[1] < counts[spot[0]]]:
+            for given in {given for spot in met for given in waiting.pop(spot)}:
+                self._add(counts, given)
+        for thread, index in clash.coming:
+            counts[thread] = index
+        for thread, count in enumerate(counts.tolist()):
+            last, following = (thread, count - 1), (thread, count)
+            goes_on = last in clash.spots or following in clash.spots
+            if count and not goes_on and _is_meeting(self.program, last):
+                counts[thread] = count - 1
+        return counts
+
+    def _add(self, counts: Counts, spot: Spot) -> None:
+        """Adds what has come before an op, and the op; nothing of an op that is never made."""
+        over = self._over[spot]
+        if over is not None:
+            np.maximum(counts, over, out=counts)
+
+    def turns(self, counts: Counts) -> list[Turn]:
+        """The turns of the run with no more than the first `counts` ops of each thread."""
+        found: list[Turn] = []
+        reached = [0] * len(self.program.threads)
+        # Nobody notes the turns of ops that no other op can notice: they come where there is room.
+        for thread, stop in (*self._stops, *enumerate(counts.tolist())):
+            start, stop = reached[thread], min(stop, int(counts[thread]))
+            if start >= stop:
+                continue
+            reached[thread] = stop
+            if found and found[-1].thread == thread:
+                start = found.pop().start
+            found.append(Turn(thread, start, stop))
+        return found
+
+
+def _is_meeting(program: Program, spot: Spot) -> bool:
+    """Whether threads meet at this op."""
+    op = program.threads[spot[0]][spot[1]]
+    return op.kind is Kind.MEET or (op.kind is Kind.SCOPE_BEGIN and op.shared)
+
+
+class _Replay:
+    """Barriers as the ops of one order leave them; what is in flight at its end never lands."""
+
+    def __init__(self, program: Program, clash: Clash):
+        self.program, self._clash = program, clash
+        self.completed, self.arrived = Counter[Place](), Counter[Place]()
+        self.copies = Counter[Place]()  # that the phase has yet to get
+        self._flying: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
+
+    def shows(self, turns: Iterable[Turn]) -> bool:
+        """Whether these turns can be made in this order, each phase as meant, up to the clash."""
+        place, phase = self._clash.incomplete or (None, 0)
+        return self._takes(turns) and (place is None or self.completed[place] <= phase)
+
+    def _takes(self, turns: Iterable[Turn]) -> bool:
+        return all(
+            self._make((turn.thread, index), self.program.threads[turn.thread][index])
+            for turn in turns
+            for index in range(turn.start, turn.stop)
+        )
+
+    def _make(self, spot: Spot, op: Op) -> bool:
+        match op.kind:
+            case Kind.WAIT:
+                self._land(op.place, op.phase)
+                is_named = self.program.barriers[op.place[0]].type is BarrierType.NAMED
+                ahead = self.completed[op.place] - op.phase
+                return ahead == 1 or (is_named and ahead > 0)
+            case Kind.ARRIVE:
+                own, at = op.place
+                peers = self.program.barriers[own].peers or (own,)
+                return all([self._arrive((peer, at), copies=0) for peer in peers])
+            case Kind.LOAD if op.barrier is not None:
+                is_counted = self._arrive(op.place, max(len(op.peers), 1))
+                for place in _places(op):
+                    self._flying[place].append((spot, op))
+                return is_counted
+            case _:
+                return True
+
+    def _arrive(self, place: Place, copies: int) -> bool:
+        """Whether an arrival counts; a phase that lacks only copies gets them first."""
+        expects = self.program.barriers[place[0]].arrivals
+        if self.arrived[place] == expects:
+            self._land(place, self.completed[place])
+        self.arrived[place] += 1
+        self.copies[place] += copies
+        self._complete(place)
+        return self.arrived[place] <= expects
+
+    def _land(self, place: Place, phase: int) -> None:
+        """Lets copies land, oldest first, until a phase is complete."""
+        for spot, op in [*self._flying[place]]:
+            if self.completed[place] > phase:
+                return
+            if spot not in self._clash.in_flight:
+                for each in _places(op):
+                    self._flying[each].remove((spot, op))
+                    self.copies[each] -= 1
+                    self._complete(each)
+
+    def _complete(self, place: Place) -> None:
+        if (
+            self.copies[place] == 0
+            and self.arrived[place] == self.program.barriers[place[0]].arrivals
+        ):
+            self.completed[place] += 1
+            self.arrived[place] = 0
+
+
+def _places(load: Op) -> list[Place]:
+    """The barriers on which a copy lands."""
+    return [(peer, load.index) for peer in load.peers or load.place[:1]]

@@ -1,0 +1,189 @@
+"""Orders of ops that show a fault, judged by the explorer: each shows it, and none is shorter.
+
+The explorer shares nothing with the checker. It makes the ops of an order one after another, lets a
+copy land only where the next op needs it, and says whether the fault is there at the end. Then it
+looks, without leaving out any order, how many ops the shortest one has.
+"""
+
+import contextlib
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelib.schedule import check
+from pipelib.schedule.checking.facts import EarlyArrival
+from pipelib.schedule.checking.order import Order
+from tests.schedule import corpus, strategies
+from tests.schedule.checking.explorer import State, TooLarge, _bits, _Explorer
+from tests.schedule.checking.mutations import mutants
+from tests.schedule.checking.test_mutations import LIMITS
+
+pytestmark = pytest.mark.one_jax
+
+quick = settings(
+    max_examples=300, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)  # fmt: skip
+LIMIT = 4000
+
+
+class Judge(_Explorer):
+    """An explorer that makes every move in its turn, also those that concern no one else."""
+
+    def __init__(self, program, limit=LIMIT):
+        super().__init__(program, limit)
+        self.is_local = [False] * len(self.ops)
+        self.number = {spot: i for i, spot in enumerate(self.places)}
+        self.first = State((0,) * len(self.threads), 0, 0, 0, ((0, 0, 0),) * len(self.arrivals))
+
+    # One order.
+
+    def replay(self, order):
+        """The state at the end of an order; raises if it is no order of the program."""
+        state, self.late = self.first, {self.number[spot] for spot in order.in_flight}
+        for turn in order.turns:
+            for index in range(turn.start, turn.stop):
+                if (i := self.number.get((turn.thread, index))) is not None:
+                    state = self._made(state, turn.thread, i)
+        return state
+
+    def _made(self, state, thread, i):
+        assert self._next(state, thread) == i, "a thread makes its ops in order"
+        state = self._let_land(state, i)
+        assert self._is_enabled(state, i), self.ops[i]
+        new = self._moved(state, thread, i)
+        assert new is not None, f"misused: {self.ops[i]}"
+        return new
+
+    def _let_land(self, state, i):
+        """Copies land until an op can be made: a wait, or an arrival on what is full."""
+        waits = lambda s: self.ops[i].kind == "wait" and not self._is_enabled(s, i)
+        full = lambda s: any(s.barriers[at][1] == self.arrivals[at] for at in self.arrives_at[i])
+        for load in _bits(state.flying):
+            if not waits(state) and not full(state):
+                break
+            if self.ops[load].kind == "load" and load not in self.late and self._concern(load, i):
+                state = self._landed(state, load)
+        return state
+
+    def _concern(self, load, i):
+        """Whether a copy lands where an op waits or arrives."""
+        lands = {self.place[peer, self.ops[load].index] for peer in self._peers(load)}
+        here = {*self.arrives_at[i]}
+        return lands & (here or {self.place[self.ops[i].place]})
+
+    def _peers(self, load):
+        return self.ops[load].peers or (self.ops[load].barrier,)
+
+    def sees(self, finding, state):
+        """Whether the explorer tells of this finding in a state, or in a move of what comes."""
+        self.bad.clear()
+        if finding.kind != "race":  # what may land has landed: no thread gets further by it
+            for load in _bits(state.flying):
+                state = self._landed(state, load) if self.ops[load].kind == "load" else state
+        self._tell_all(state)
+        for spot in finding.interleaving.coming:
+            if (i := self.number[spot]) is not None and self._is_enabled(state, i):
+                self._moved(state, spot[0], i)
+        return self._bad_of(finding)
+
+    def _tell_all(self, state):
+        self._tell_races(state)
+        self._tell_exchanged_arrivals(state)
+        if not list(self._following(state)):
+            self._tell_end(state)
+
+    def _bad_of(self, finding):
+        spots = {*finding.interleaving.coming, *finding.interleaving.in_flight}
+        return any(kind == finding.kind and {*places} == spots for kind, places in self.bad)
+
+    # All orders.
+
+    def least(self, finding):
+        """How many ops an order has that shows a finding, at least."""
+        seen, levels = {self.first}, {0: [self.first]}
+        for made in range(len(self.ops) + 1):
+            for state in (level := levels.get(made, [])):
+                self.bad.clear()
+                self._tell_all(state)
+                following = [new for new in self._following(state) if new is not None]
+                if self._bad_of(finding):
+                    return made
+                for new in following:
+                    if new not in seen:
+                        seen.add(new)
+                        count = sum(new.counters)
+                        (level if count == made else levels.setdefault(count, [])).append(new)
+                if len(seen) > self.limit:
+                    raise TooLarge(self.program.name)
+        raise AssertionError("no order shows it")
+
+
+def judge(program, limit=LIMIT):
+    """The kinds of findings with an order; raises unless each shows its own, at its shortest."""
+    run = Order(program)
+    for _ in run:
+        pass
+    early = {f.clash.coming: f for f in run.misused if isinstance(f, EarlyArrival)}
+    kinds = []
+    for finding in check(program):
+        if (order := finding.interleaving) is None:
+            continue
+        kinds.append(str(finding.kind))
+        judge, told = Judge(program, limit), f"{finding}\n{order}\n{program}"
+        state = judge.replay(order)
+        assert sum(state.counters) <= order.ops
+        if finding.kind == "barrier-misuse" and order.coming in early:
+            fact = early[order.coming]
+            completed, *_ = state.barriers[judge.place[fact.barrier, fact.index]]
+            assert completed < fact.number, told
+            continue
+        assert judge.sees(finding, state), told
+        if not run.misused:
+            with contextlib.suppress(TooLarge):
+                assert judge.least(finding) == sum(state.counters), told
+    return kinds
+
+
+@quick
+@given(strategies.spoiled_rings())
+def test_rings_with_one_fault(program):
+    judge(program)
+
+
+@quick
+@given(strategies.small_programs())
+def test_programs_of_any_shape(program):
+    judge(program)
+
+
+@quick
+@given(strategies.warped())
+def test_warps_apart_from_each_other(program):
+    judge(program)
+
+
+def test_the_programs_have_orders_of_every_kind():
+    """Else the tests above would say little."""
+    seen = Counter()
+
+    @quick
+    @given(st.one_of(strategies.spoiled_rings(), strategies.small_programs()))
+    def look(program):
+        seen.update(str(f.kind) for f in check(program) if f.interleaving is not None)
+
+    look()
+    assert seen.keys() == {"race", "deadlock", "barrier-misuse", "lost-store"}
+    assert min(seen[kind] for kind in ("race", "deadlock", "barrier-misuse")) >= 20, seen
+
+
+KERNELS = {kernel.name: kernel for kernel in corpus.clean() if kernel.name in LIMITS}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_mutants_of_kernels(kernel):
+    """Each order of a real kernel shows its fault; how short it can be, small programs say."""
+    for mutant in mutants(KERNELS[kernel].trace()):
+        judge(mutant.program, limit=0)

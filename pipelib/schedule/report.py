@@ -22,6 +22,9 @@ resource             more shared memory or registers than there are
 A report is text for a person, HTML for a notebook, and JSON for a program: `report.schema.json`,
 beside this module, is the JSON Schema of format 1. A later format may add fields without a new
 number; it gets a new number where a field goes or changes its meaning.
+
+`Report.timeline` and `Report.play` hand over to `checking.playing` and to the player, since whoever
+has a report in a notebook wants to see its fault. They import these when they are called.
 """
 
 import html
@@ -30,10 +33,14 @@ import linecache
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelib.schedule.interleaving import Interleaving, Turn
 from pipelib.schedule.program import Name, Op, Program, step_name
+
+if TYPE_CHECKING:
+    from pipelib.schedule.drawing.player import Player
+    from pipelib.schedule.timeline import Timeline
 
 #: The number of the JSON's format.
 FORMAT = 1
@@ -57,6 +64,8 @@ class FindingKind(
 
 #: How many turns of an order a report shows: the last ones.
 _TURNS = 6
+#: How many steps of an order a figure plays: the last ones.
+_PLAYED = 100
 _GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}
 
 
@@ -238,6 +247,54 @@ class Report:
             _shown(program, op, in_grid=bool(finding.programs))
             for program, op in zip(programs, finding.ops, strict=True)
         ]
+
+    def timeline(self, number: int | None = None) -> "Timeline":
+        """The order of ops that shows a finding, as a timeline in which each op takes one step.
+
+        Args:
+          number: the finding, from 0, as in `report[number]`; by default the first with an order.
+
+        Raises:
+          IndexError: no such finding, or none that has an order.
+          ValueError: a finding without an order.
+        """
+        from pipelib.schedule.checking.playing import timeline
+
+        return timeline(self.program, self._order_of(number))
+
+    def _order_of(self, number: int | None) -> Interleaving:
+        """The order of a finding, or the first that there is."""
+        asked = f"Finding {number}" if number is not None else "A finding with an order of ops"
+        if number is None:
+            orders = [found.interleaving for found in self]
+            number = next((i for i, order in enumerate(orders) if order is not None), len(orders))
+        if not -len(self) <= number < len(self):
+            raise IndexError(
+                f"{asked} is asked for, but {self.program.name} has {count(len(self), 'finding')}"
+                f"{', none with one' if self.findings else ''}: there is nothing to play."
+            )
+        order = self[number].interleaving
+        if order is None:
+            raise ValueError(
+                f"{asked} ({self[number].kind}) has no order of ops, so there is nothing to play:"
+                " it shows in every order, or takes two blocks, or follows from another finding;"
+                " read its ops."
+            )
+        return order
+
+    def play(self, number: int | None = None) -> "Player":
+        """A figure to step through the order of ops that shows a finding, up to the fault.
+
+        It begins at the last hundred steps of a long one; `timeline(number)` has all. The arguments
+        and errors are those of `timeline`.
+
+        Example:
+          >>> program = gallery.GALLERY["release-too-early"].program(fixed=False)
+          >>> pipelib.check(program).play()
+          <Player of kernel, ... bytes>
+        """
+        timeline = self.timeline(number)
+        return timeline.player(start=max(0, timeline.cycles - _PLAYED))
 
     def to_json(self) -> str:
         """The report as JSON text; `report.schema.json` describes it.

@@ -85,10 +85,14 @@ class SpanKind(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """Where a timeline's times are from; equal to its name."""
+    """Where a timeline's times are from; equal to its name.
+
+    A timeline of one ORDER of ops has no times: each op is one step long.
+    """
 
     SIMULATED = "simulated"
     MEASURED = "measured"
+    ORDER = "order"
 
     __repr__ = str.__repr__
 
@@ -209,6 +213,11 @@ class Timeline:
             object.__setattr__(self, "source", Source(self.source))
 
     @property
+    def is_timed(self) -> bool:
+        """Whether it has times; else each of its ops is one step long, in the order given."""
+        return self.source is not Source.ORDER
+
+    @property
     def microseconds(self) -> float:
         """The whole's length at `clock_hz`."""
         return self.cycles / self.clock_hz * 1e6
@@ -218,6 +227,8 @@ class Timeline:
 
     def summary(self) -> str:
         """How long, how long a step, what bounds it, and each lane's fractions, as text."""
+        if not self.is_timed:
+            return "\n".join([f"{self.name}, an order of {duration(self)}", *self.notes])
         steady = self.steady()
         clock = "" if self.stuck else f" at {self.clock_hz / 1e9:.2f} GHz"
         lines = [f"{self.name}, {self.source} on {self.machine}: {duration(self)}{clock}"]
@@ -371,6 +382,8 @@ class Timeline:
 
 def duration(timeline: Timeline, microseconds: str = "us") -> str:
     """How long a timeline is, in cycles and microseconds; if it is stuck, when it stops."""
+    if not timeline.is_timed:
+        return f"{timeline.cycles:,.0f} steps"
     cycles = f"{timeline.cycles:,.0f} cycles"
     if timeline.stuck:
         return f"stops at {cycles}"

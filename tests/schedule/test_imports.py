@@ -10,7 +10,9 @@ pytestmark = pytest.mark.one_jax
 
 PACKAGE = pathlib.Path(__file__).parents[2] / "pipelib" / "schedule"
 NAME = "pipelib.schedule"
-VALUES = {"program", "report", "timeline", "machine", "frozen", "garbage"}
+VALUES = {
+    "program", "report", "timeline", "machine", "frozen", "garbage", "interleaving", "lanes",
+}  # fmt: skip
 ROOMS = ("tracing", "checking", "simulating", "drawing")
 # What the modules of each room may import, besides each other.
 ALLOWED = {
@@ -19,16 +21,20 @@ ALLOWED = {
     "garbage": set(),
     "timeline": set(),
     "machine": set(),
-    "report": {"program"},
+    "interleaving": set(),
+    "lanes": {"program"},
+    "report": {"program", "interleaving", "timeline"},
     "arguments": VALUES,
     "profile": VALUES,
     **{room: {*VALUES, "arguments"} for room in ROOMS},
     "sliders": {*VALUES, "arguments", *ROOMS},
     "": {*VALUES, *ROOMS, "sliders"},
 }
-# The only arrow upward, followed when a timeline is drawn: see the docstring of `timeline`.
+# The only arrows upward, followed when a timeline is drawn or a fault is played: see the docstrings
+# of `timeline` and of `report`. The last two are for types.
 LATE = {("timeline", "drawing.plot"), ("timeline", "drawing.player"),
-        ("timeline", "drawing.perfetto")}  # fmt: skip
+        ("timeline", "drawing.perfetto"), ("report", "checking.playing"),
+        ("report", "timeline"), ("report", "drawing.player")}  # fmt: skip
 # Those that read a jaxpr or call JAX.
 OF_JAX = {"tracing"}
 
@@ -112,7 +118,7 @@ def test_there_is_no_circle():
     assert order[-1] == "" and order.index("program") < order.index("report")
 
 
-def test_the_late_arrows_are_those_of_the_timeline():
+def test_the_late_arrows_are_those_that_are_known():
     late = {(module, imported) for module, imported, is_late in arrows(modules()) if is_late}
     assert late == LATE
 

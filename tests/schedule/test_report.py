@@ -86,9 +86,15 @@ def test_a_document_that_is_not_so_is_refused():
     for wrong in (found | {"format": 2}, found | {"new": 1}, {**found, "ok": "no"}):
         with pytest.raises(jsonschema.ValidationError):
             validate(wrong)
-    counterexample = found["findings"][0]["ops"]
-    found["findings"][0]["counterexample"] = counterexample
-    validate(found)
+    order = found["findings"][0]["counterexample"]
+    for wrong in (
+        [order],
+        order | {"ops": -1},
+        order | {"turns": [order["turns"][0] | {"ops": 0}]},
+    ):
+        found["findings"][0]["counterexample"] = wrong
+        with pytest.raises(jsonschema.ValidationError):
+            validate(found)
 
 
 def test_the_docstring_has_every_kind():

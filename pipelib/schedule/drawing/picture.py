@@ -136,14 +136,22 @@ class Picture(NamedTuple):
         wait = self.boxes[arrow.wait]
         return width * (wait.stop - wait.start) / (self.stop - self.start) >= 9
 
-    def ticks(self, most: int = 8) -> list[tuple[float, str, str]]:
-        """Round numbers of cycles: where, in cycles and in microseconds."""
+    @property
+    def units(self) -> tuple[str, ...]:
+        """What the numbers of a tick count."""
+        return ("cycles", "µs") if self.timeline.is_timed else ("steps",)
+
+    def ticks(self, most: int = 8) -> list[tuple[float, tuple[str, ...]]]:
+        """Round numbers: where, and the number in each of the units."""
         step = _round_step((self.stop - self.start) / most)
+        if not self.timeline.is_timed:
+            step = max(1, step)
         us = 1e6 / self.timeline.clock_hz
         digits = max(0, 1 - math.floor(math.log10(step * us)))
         first = math.ceil(self.start / step)
         places = [i * step for i in range(first, math.floor(self.stop / step) + 1)]
-        return [(at, f"{at:,.10g}", f"{at * us:.{digits}f}") for at in places]
+        numbers = [(at, (f"{at:,.10g}", f"{at * us:.{digits}f}")) for at in places]
+        return [(at, texts[: len(self.units)]) for at, texts in numbers]
 
 
 def picture(
@@ -236,6 +244,8 @@ def _has_waited(wait: Span, cause: Span) -> bool:
 
 def headline(timeline: Timeline) -> str:
     """Where the times are from, as every figure says it."""
+    if not timeline.is_timed:
+        return "one order of the ops, a step each"
     return f"{timeline.source} on {timeline.machine}"
 
 

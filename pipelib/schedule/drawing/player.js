@@ -104,7 +104,7 @@ async function (figure, packed) {
   function tell() {
     if (!boxes.length) return;
     const us = (time / frame.clock) * 1e6;
-    const words = `${Math.round(time).toLocaleString("en")} cycles\n${us.toFixed(2)} µs`;
+    const words = `${Math.round(time).toLocaleString("en")} <!--unit--><!--microseconds-->`;
     find(".clock").textContent = words;
     scrub.setAttribute("aria-valuetext", words);
   }
@@ -121,7 +121,7 @@ async function (figure, packed) {
     }
     const [start, stop, heading, text, line, cause] = frame.spans[i];
     const number = (cycles) => Math.round(cycles).toLocaleString("en");
-    what.textContent = `${texts[heading]} · ${number(stop - start)} cycles, ${number(start)} to ${number(stop)}`;
+    what.textContent = `${texts[heading]} · ${number(stop - start)} <!--unit-->, ${number(start)} to ${number(stop)}`;
     sentence.textContent = texts[text] + (texts[line] ? "  " : "");
     if (texts[line]) sentence.append(element("code", texts[line]));
     why.textContent = "";

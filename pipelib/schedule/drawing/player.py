@@ -298,10 +298,28 @@ def _figure(
         "legend": legend,
         "notes": "".join(f"<p>{_prose(note)}</p>" for note in first["notes"]),
         "style": _style(),
-        "script": _script(),
+        "script": _filled(_file("player.js"), _units(settings)),
         "data": data,
     }
-    return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], _file("player.html"))
+    return _filled(_file("player.html"), parts)
+
+
+def _filled(text: str, parts: Mapping[str, str]) -> str:
+    """A file of the figure, with its parts where it names them."""
+    return re.sub(r"<!--(\w+)-->", lambda found: parts[found[1]], text)
+
+
+def _units(settings: list[Setting]) -> dict[str, str]:
+    """What the script counts in: cycles and microseconds, or steps where there are no times."""
+    is_timed = {setting.timeline.is_timed for setting in settings if setting.timeline}
+    if len(is_timed) > 1:
+        raise ValueError(
+            "Some timelines of this figure have times and others are an order of ops, a step each:"
+            " one axis cannot show both. Draw two figures."
+        )
+    if is_timed == {False}:
+        return {"unit": "steps", "microseconds": ""}
+    return {"unit": "cycles", "microseconds": "\\n${us.toFixed(2)} µs"}
 
 
 def _title(settings: list[Setting]) -> str:
@@ -354,10 +372,6 @@ def _style() -> str:
             colours.append(f".pipelib-player .b.{name}{{fill:{kind.fill}}}")
             colours.append(f".pipelib-player .l.{name}{{fill:{kind.label}}}")
     return _file("player.css") + "".join(colours)
-
-
-def _script() -> str:
-    return _file("player.js")
 
 
 @functools.cache

@@ -120,7 +120,7 @@ def _draw_axes(ax: Axes, drawn: Picture) -> None:
     ax.set_ylim(drawn.height, 0)
     ax.set_facecolor("none")
     ticks = drawn.ticks()
-    ax.set_xticks([at for at, _, _ in ticks], [cycles for _, cycles, _ in ticks], **_TEXT)
+    ax.set_xticks([at for at, _ in ticks], [numbers[0] for _, numbers in ticks], **_TEXT)
     lanes = [*drawn.lanes()]
     ax.set_yticks([(top + bottom) / 2 for _, top, bottom in lanes], [n for n, _, _ in lanes])
     ax.tick_params(axis="y", length=0, labelsize=9, labelcolor=_INK)
@@ -130,9 +130,10 @@ def _draw_axes(ax: Axes, drawn: Picture) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.spines["bottom"].set(color=_INK, linewidth=0.6)
     below: Any = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
-    for at, _, us in ticks:
-        ax.annotate(us, (at, 0), (0, -17), ha="center", **below, **_TEXT)
-    for y, unit in ((-6, "cycles"), (-17, "µs")):
+    for at, numbers in ticks:
+        for us in numbers[1:]:
+            ax.annotate(us, (at, 0), (0, -17), ha="center", **below, **_TEXT)
+    for y, unit in zip((-6, -17), drawn.units):
         ax.annotate(unit, (drawn.start, 0), (-24, y), ha="right", **below, **_TEXT)
 
 

@@ -13,6 +13,7 @@ from pipelib.schedule.drawing.picture import Picture, headline
 
 # What a figure is made for until a script sees the page: pixels of the time's width.
 _WIDTH = 640
+_LINES = 12, 27  # how far below the axis the numbers stand, in each unit
 
 
 def draw(drawn: Picture) -> str:
@@ -23,7 +24,7 @@ def draw(drawn: Picture) -> str:
         for name, top, bottom in lanes
     ]
     height = drawn.height
-    for y, unit in ((12, "cycles"), (27, "µs")):
+    for y, unit in zip(_LINES, drawn.units):
         names.append(f'<text x="100%" y="{height + y}">{unit}</text>')
     parts = [_axis(drawn), *(_box(drawn, i) for i in range(len(drawn.boxes)))]
     parts += [_arrow(drawn, i) for i in range(len(drawn.arrows))]
@@ -46,14 +47,16 @@ def _percent(drawn: Picture, cycles: float) -> str:
 def _axis(drawn: Picture) -> str:
     bottom = drawn.height
     parts = [f'<line class="axis" x1="0" x2="100%" y1="{bottom}" y2="{bottom}"/>']
-    for at, cycles, us in drawn.ticks():
+    for at, numbers in drawn.ticks():
         x = _percent(drawn, at)
         share = (at - drawn.start) / (drawn.stop - drawn.start)
         end = ' class="first"' if share < 0.03 else ' class="last"' if share > 0.97 else ""
         parts.append(f'<line class="grid" x1="{x}" x2="{x}" y1="0" y2="{bottom + 4}"/>')
-        words = f'<text{end} x="{x}" y="{bottom + 12}">{cycles}</text>'
-        words += f'<text{end} x="{x}" y="{bottom + 27}">{us}</text>'
-        parts.append(f'<g class="tick">{words}</g>')
+        words = [
+            f'<text{end} x="{x}" y="{bottom + y}">{number}</text>'
+            for y, number in zip(_LINES, numbers)
+        ]
+        parts.append(f'<g class="tick">{"".join(words)}</g>')
     return "".join(parts)
 
 

@@ -1,17 +1,17 @@
 """The recorder: what each lane did, as spans.
 
-The model. Each block has a lane for each of its threads and their warps, then one for each engine.
-An engine's spans are on its lane, and all other spans on their thread's. Only the first copy of a
-block is recorded. At the end each named scope of a thread becomes a span too: one for each run of
-the thread's spans in one scope and one step, outer scopes before those within.
+The model. `lanes` says which lanes there are. Only the first copy of a block is recorded. At the
+end each named scope of a thread becomes a span too: one for each run of the thread's spans in one
+scope and one step, outer scopes before those within.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pipelib.schedule.frozen import maker
-from pipelib.schedule.program import Engine, Op, Program
+from pipelib.schedule.lanes import Lanes
+from pipelib.schedule.program import Op, Program
 from pipelib.schedule.simulating.threads import Thread
 from pipelib.schedule.timeline import ENGINES, Span, SpanKind
 
@@ -23,18 +23,12 @@ class Recorder:
 
     def __init__(self, program: Program) -> None:
         self.spans: list[Span] = []
-        self.lanes: list[str] = []
-        self._program = program
-        # Of each block; the lane of None, which no op of an engine has, is not there.
-        self._engine_lane: list[dict[Engine | None, int]] = []
-        self._thread_lane = [0] * len(program.threads)
-        for block in range(program.blocks):
-            prefix = f"block {block} " if program.blocks > 1 else ""
-            for thread, name in _named_threads(program, block):
-                self._thread_lane[thread] = len(self.lanes)
-                self.lanes.append(prefix + name)
-            self._engine_lane.append({e: len(self.lanes) + i for i, e in enumerate(Engine)})
-            self.lanes += [prefix + engine for engine in Engine]
+        self._program, self._lanes = program, Lanes(program)
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes' names."""
+        return self._lanes.names
 
     def span(
         self,
@@ -62,25 +56,16 @@ class Recorder:
         if thread.copy:
             return None
         if kind in ENGINES:
-            lane = self._engine_lane[thread.block][op.kind.engine]
+            lane = self._lanes.of_engine(thread.block, op)
         else:
-            lane = self._thread_lane[thread.index]
+            lane = self._lanes.of_thread(thread.index)
         self.spans.append(
             _make_span(
-                lane, start, stop, kind, text or self._program.label(op), self._slot(op), op.step,
-                op.line, thread.index, thread.at, cause, op.scope,
+                lane, start, stop, kind, text or self._program.label(op), self._lanes.slot(op),
+                op.step, op.line, thread.index, thread.at, cause, op.scope,
             )
         )  # fmt: skip
         return len(self.spans) - 1
-
-    def _slot(self, op: Op) -> int | None:
-        """The slot of the ring that an op touches, or whose barrier it is on."""
-        for region in op.writes + op.reads:
-            if self._program.buffers[region.buffer].slots:
-                return region.box[0][0]
-        if op.barrier is not None and self._program.barriers[op.barrier].count > 1:
-            return op.index
-        return None
 
     def cycles(self) -> float:
         """The end of the last span."""
@@ -89,16 +74,6 @@ class Recorder:
     def finished(self) -> tuple[Span, ...]:
         """All spans, the named scopes' last."""
         return *self.spans, *_scopes(self.spans)
-
-
-def _named_threads(program: Program, block: int) -> Iterator[tuple[int, str]]:
-    """A block's threads, each before its warps, and the names of their lanes."""
-    warps = list(enumerate(program.warps, len(program.threads) - len(program.warps)))
-    for local, thread in enumerate(program.threads_of(block)):
-        yield thread, f"thread {local}"
-        for number, warp in warps:
-            if warp.thread == thread:
-                yield number, f"thread {local} warp {warp.number}"
 
 
 def _scopes(spans: Iterable[Span]) -> list[Span]:

@@ -15,14 +15,17 @@ from tests.schedule import build
 pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
-DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "grid", "leftover", "memory", "order",
-             "resources")  # fmt: skip
+DETECTORS = (
+    "bounds", "cells", "check", "deadlock", "facts", "grid", "interleavings", "leftover", "memory",
+    "order", "playing", "resources",
+)  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
 REGISTERS = build.just("registers", registers=40, action="increase")
+CLASH = facts.Clash(coming=((0, 1),))
 FAULTS = [
-    facts.Race(LOAD, STORE, SMEM, True, False),
+    facts.Race(LOAD, STORE, SMEM, True, False, CLASH),
     facts.MissingCommit(STORE, build.write(0), SMEM, False, True),
     facts.Uninitialized(STORE, SMEM),
     facts.LostWrite(build.write(0), SMEM, is_useful=False),
@@ -30,13 +33,13 @@ FAULTS = [
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
     facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
-    facts.EarlyArrival(LOAD, LOAD, 0, 0, 1, 1, bytes_missing=True),
-    facts.LappedWait(WAIT, LOAD, 0, 0, 1),
+    facts.EarlyArrival(LOAD, LOAD, 0, 0, 1, 1, bytes_missing=True, clash=CLASH),
+    facts.LappedWait(WAIT, LOAD, 0, 0, 1, CLASH),
     facts.IncompletePhase((LOAD,), 0, 0, 1, 2),
     facts.UnawaitedLoad(LOAD, 0, 0),
-    facts.EarlyExit(LOAD, 0, 0, 1),
+    facts.EarlyExit(LOAD, 0, 0, 1, CLASH),
     facts.TakenBarrier(build.arrive(0), 1),
-    facts.Deadlock((facts.Stuck(WAIT, 0, 1, (LOAD,)),)),
+    facts.Deadlock((facts.Stuck(WAIT, 0, 1, (LOAD,)),), CLASH),
     facts.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
     facts.UnwrittenOutput(build.at(build.OUT, 3)),
     facts.TooMuchMemory(232_448),
@@ -71,6 +74,16 @@ def test_every_fault_has_words(fault):
     found = words.finding(PROGRAM, fault)
     assert isinstance(found, Finding) and found.kind in FindingKind and found.count == 1
     assert found.cause.endswith(".") and found.remedy.endswith(".")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_every_fault_with_a_clash_has_its_moment_in_words(fault):
+    if facts.clash_of(fault) is None and type(fault) is not facts.Outliving:
+        with pytest.raises(AssertionError, match="has no clash"):
+            words.moment(PROGRAM, fault)
+    else:
+        said = words.moment(PROGRAM, fault)
+        assert said.endswith(".") and (said[0].islower() or said.startswith("`"))
 
 
 @pytest.mark.parametrize("remark", REMARKS, ids=lambda remark: type(remark).__name__)

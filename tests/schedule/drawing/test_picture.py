@@ -212,8 +212,8 @@ def test_the_shortest_span_can_be_seen():
 def test_ticks_are_round_in_cycles_and_said_in_both_units(start, stop, places, us):
     drawn = picture(ring(clock_hz=1e9), start=start, stop=stop)
     ticks = drawn.ticks(most=5)
-    assert [cycles for _, cycles, _ in ticks] == places
-    assert [float(text) for _, _, text in ticks] == [float(text) for text in us]
+    assert [cycles for _, (cycles, _) in ticks] == places
+    assert [float(text) for _, (_, text) in ticks] == [float(text) for text in us]
 
 
 def test_a_truncated_timeline_says_so_once():

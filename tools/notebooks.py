@@ -25,7 +25,8 @@ rehearsal is what it was, however the code is written. A chapter that was just
 recorded has a `source_digest` instead, of its code and all of pipelib's, until
 `sync` rehearses it: that need not be done while a GPU waits.
 
-Of a chapter that has grown since a GPU ran it, the interpreter can run what is
+A new cell needs no GPU if it compiles no kernel and shows the same whatever a
+GPU gives. Of a chapter that has grown otherwise, the interpreter can run what is
 new. The other cells keep the GPU's outputs, and the record its provenance and the
 numbers of the cells that were interpreted; the chapter's first cell says so.
 """
@@ -197,12 +198,14 @@ def _carry_over(notebook: NotebookNode, published: NotebookNode, kept: NotebookN
     sources, again = code(notebook), None
     for i, j in enumerate(_counterparts(code(published), sources)):
         cell = code_cells(rehearsed)[i]
-        if j is not None and now[i] != before[j] and sources[i] != old[j].source:
-            # An edited cell may show a stand-in's number where it did not before.
+        if j is None or (now[i] != before[j] and sources[i] != old[j].source):
+            # A new or edited cell may show a stand-in's number.
             again = again or rehearse(copy.deepcopy(notebook), kept, take=1)
             if again[i] != now[i]:
                 return
-        if j is not None and now[i] == before[j]:
+        if j is None and not now[i].kernels and "interpreted_cells" not in kept:
+            outputs.append((cell.outputs, cell.execution_count))
+        elif j is not None and now[i] == before[j]:
             outputs.append((old[j].outputs, old[j].execution_count))
         elif j is not None and _needs_no_gpu(old[j], before[j], now[i]):
             outputs.append((cell.outputs, cell.execution_count))

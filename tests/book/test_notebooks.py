@@ -185,9 +185,18 @@ def test_cells_that_move_keep_their_outputs(md):
     md.write_text(before.replace("```{code-cell} ipython3\ny = 2\n```\n\n", ""))
     notebooks.sync(md)
     assert [shown and shown[0].text for shown in outputs(md)] == [[], "1\n"]
-    md.write_text(before)  # a new cell, of which nobody knows what a GPU gives
+
+
+@pytest.mark.parametrize(
+    ("new", "kept"), [("print(x, x)", True), ("print(gpu_time)", False), ("kernel_a = 1", False)]
+)
+def test_a_new_cell_that_needs_no_gpu_is_made(md, new, kept):
+    """What shows a GPU's number, or compiles a kernel, nobody knows without a GPU."""
+    edit(md, "More text.", f"```{{code-cell}} ipython3\n{new}\n```\n\nMore text.")
     notebooks.sync(md)
-    assert outputs(md) == [[], [], []]
+    shown = [[], new, "1\n"] if kept else [[], [], []]
+    assert [found and found[0].text for found in outputs(md)] == shown
+    assert bool(notebooks.problems(md)) is not kept
 
 
 def test_a_fresh_recording_holds_and_sync_rehearses_it(md, monkeypatch):

@@ -22,7 +22,8 @@ WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 
 # Where the tests are that run with the second JAX too, but for what it cannot change (one_jax).
 JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/test_examples.py \
-	tests/test_launches.py tests/test_testing.py tests/test_pytest_plugin.py tests/pipelib_book
+	tests/test_launches.py tests/test_testing.py tests/test_pytest_plugin.py tests/test_upstream.py \
+	tests/pipelib_book
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-foreign lint sync refresh lab serve record wheels dist test-gpu \

@@ -18,10 +18,14 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from tools import plgpu_names, records
+from tools import foreign, plgpu_names, records
 from tools.public_names import public_names, text_of
 
-MADE: dict[str, Callable[[], str]] = {"plgpu_names": plgpu_names.index, "records": records.page}
+MADE: dict[str, Callable[[], str]] = {
+    "foreign": foreign.tables,
+    "plgpu_names": plgpu_names.index,
+    "records": records.page,
+}
 _PLACE = re.compile(r"^<!-- made from the code: (\w+) -->$", re.MULTILINE)
 _NAME = re.compile(r"(?<![`:\w])`([^`]+)`(?![`_])")
 

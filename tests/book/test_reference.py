@@ -3,7 +3,8 @@
 import json
 import re
 
-from tools import execution, notebooks, plgpu_names, records
+from tests.foreign import readings, sources
+from tools import execution, foreign, notebooks, plgpu_names, records
 
 BOOK = notebooks.BOOK
 
@@ -149,3 +150,43 @@ def test_a_record_leads_to_the_headings_that_quote_it():
     place = "12_what_can_go_wrong.ipynb"
     assert place in records.quoted("hazards-jax-0.11.2.json")
     assert records.quoted("schedule.json") == "no chapter"
+
+
+# Kernels that others wrote.
+
+
+def test_the_table_of_foreign_kernels_knows_each_verdict():
+    assert {*foreign.VERDICTS} == {*readings.Verdict}
+    assert "<!-- made from the code: foreign -->" in (BOOK / "checker_method.md").read_text("utf-8")
+
+
+def test_the_table_of_foreign_kernels_is_that_of_the_record(tmp_path, monkeypatch):
+    def group(count, kind, verdict, why="Because.", test="a.py::T::test_it12"):
+        return {"count": count, "kind": kind, "verdict": verdict, "why": why, "test": test}
+
+    race = group(3, "race", "fault")
+    made = {
+        "JAX 1, guides": {
+            "counts": {"configurations": 9, "lowered": 7, "traced": 6, "refused": 1},
+            "findings": [race, group(2, "deadlock", "false alarm", test="docs/guide.md::cells")],
+        },
+        "tokamax 2": {"counts": {"lowered": 1, "traced": 1}, "findings": [race]},
+    }
+    monkeypatch.setattr(foreign, "RESULTS", tmp_path / "results.json")
+    foreign.RESULTS.write_text(json.dumps(made))
+    lines = foreign.tables().splitlines()
+    assert lines[2:4] == [
+        "| tokamax 2 | 1 | 1 | 0 | 3 | 0 | 0 | 0 | 0 |",
+        "| JAX 1, guides | 7 | 6 | 1 | 3 | 0 | 0 | 0 | 2 |",
+    ]
+    assert lines[-4:-2] == [
+        "| fault | 6 | race | JAX, `test_it`; tokamax, `test_it` | Because. |",
+        "| false alarm | 2 | deadlock | JAX, `guide.md` | Because. |",
+    ]
+
+
+def test_each_source_that_is_recorded_has_a_row():
+    recorded = json.loads(foreign.RESULTS.read_text("utf-8"))
+    rows = [line.split(" | ")[0] for line in foreign.tables().partition(":::")[0].splitlines()[2:]]
+    assert sorted(filter(None, rows)) == sorted(f"| {name}" for name in recorded)
+    assert recorded.keys() == sources.SOURCES.keys()

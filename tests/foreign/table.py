@@ -117,8 +117,8 @@ class _Groups:
 
     def _short(self, text: str | None) -> str:
         """Paths without the folders of this machine."""
-        text = (text or "").replace(f"{self.root}/", "").replace(f"{_OURS}/", "")
-        return re.sub(r"(?<![\w.])/\S*?/site-packages/", "", text)
+        text = re.sub(r"(?<![\w.])[\w./-]*/site-packages/", "", text or "")
+        return text.replace(f"{self.root}/", "").replace(f"{_OURS}/", "")
 
     def listed(self) -> list[Row]:
         """The groups, the largest first."""

@@ -83,6 +83,14 @@ def test_what_is_alike_is_one_line(tmp_path):
     assert refused["count"] == 2 and refused["kernel"] == "jax/k.py:3 body"
 
 
+def test_a_path_does_not_say_which_environment_it_was(tmp_path):
+    file = str(ROOT / ".venv-other/lib/python3.12/site-packages/jax/k.py")
+    refusal = f"ValueError: .venv-other/lib/python3.12/site-packages/jax/k.py:3: {file}: no"
+    (refused,) = summed(tmp_path, row(file=file, first={"refused": refusal}))["refused"]
+    assert refused["kernel"] == "jax/k.py:3 body"
+    assert refused["said"] == "ValueError: jax/k.py:3: jax/k.py: no"
+
+
 def test_at_most_so_many_cases_of_a_test_function():
     items = [types.SimpleNamespace(nodeid=f"a.py::test_{i}") for i in range(10)]
     items.append(types.SimpleNamespace(nodeid="a.py::other[x]"))

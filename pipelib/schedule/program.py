@@ -67,6 +67,7 @@ Source: this project's own.
 import dataclasses
 import enum
 import json
+import math
 import pathlib
 from collections import Counter
 from dataclasses import dataclass
@@ -326,6 +327,7 @@ class Op:
       registers, action: what a lane has from here on, and whether that is more or less; the name
         of an action becomes that `Action`.
       function: the name of opaque code.
+      keeps: whether a wait for a semaphore leaves what it holds.
 
     Raises:
       ValueError: a `kind` or an `action` that does not exist.
@@ -367,6 +369,7 @@ class Op:
     registers: int | None = None
     action: Action = Action.NONE
     function: str = ""
+    keeps: bool = False
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:
@@ -383,12 +386,13 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All that one block, or one cluster of blocks, does.
+    """All that one block, one cluster of blocks, or a whole grid on one or more devices does.
 
     `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
     warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
     allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
-    lists the threads whose ops end in the middle of a loop.
+    lists the threads whose ops end in the middle of a loop. `devices` has the sizes of the devices'
+    axes, if blocks of several are here.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -411,6 +415,12 @@ class Program:
     truncated: tuple[int, ...] = ()
     blocks: int = 1
     warps: tuple[Warp, ...] = ()
+    devices: tuple[int, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all blocks of the grid, on all devices: nobody else takes part."""
+        return self.blocks == math.prod((*self.devices, *self.grid, *self.cluster))
 
     @property
     def per_block(self) -> int:

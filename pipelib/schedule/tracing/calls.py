@@ -7,7 +7,7 @@ from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.code import Compiler, Env, Step, is_ref
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import UNKNOWN, line_of_function
-from pipelib.schedule.tracing.state import OPAQUE, Ref, Thread
+from pipelib.schedule.tracing.state import OPAQUE, Call, Ref, Thread
 
 
 def opaque(compiler: Compiler, eqn: Eqn) -> Step:
@@ -47,7 +47,7 @@ def kernel(compiler: Compiler, eqn: Eqn) -> Step:
                 " it on the host, or write its body where it is called."
             )
         values = [env[slot] for slot in inputs]
-        thread.kernels.append((eqn, values))
+        thread.kernels.append(Call(eqn, values, dict(thread.devices)))
         for slot, value in zip(inputs, values):
             if type(value) is Ref and value.is_empty:  # the kernel fills it
                 env[slot] = Ref(-1, value.shape, value.space)

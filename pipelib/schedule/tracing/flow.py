@@ -207,6 +207,9 @@ def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
     names = names if isinstance(names, tuple) else (names,)
 
     def step(thread: Thread, env: Env) -> None:
+        if thread.cluster is None:  # on the host, of the devices that it runs on
+            env[out] = OPAQUE
+            return
         flat = 0
         for name in names:
             flat = flat * thread.home.sizes[name] + thread.axes[name]
@@ -215,12 +218,30 @@ def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
     return Silent(step)
 
 
+def shard_map(compiler: Compiler, eqn: Eqn) -> Step:
+    """What the host does on each device of a mesh; parts of arrays are not looked into."""
+    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
+    outs, shape = list(map(compiler.slot, eqn.outvars)), eqn.params["mesh"].shape
+    axes = {name: size for name, size in shape.items() if name in eqn.params["newly_manual_axes"]}
+    is_whole = [not any(spec) for spec in eqn.params["in_specs"]]
+
+    def step(thread: Thread, env: Env) -> None:
+        values = [env[slot] if whole else OPAQUE for slot, whole in zip(inputs, is_whole)]
+        outer, thread.devices = thread.devices, thread.devices | axes
+        results = code.run(thread, values)
+        thread.devices = outer
+        for slot, value in zip(outs, results, strict=True):
+            env[slot] = OPAQUE if type(value) is not Ref else value
+
+    return step
+
+
 def program_id(compiler: Compiler, eqn: Eqn) -> Silent:
     """The block's index on an axis of the grid."""
     (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
 
     def step(thread: Thread, env: Env) -> None:
-        env[out] = thread.home.block[axis]
+        env[out] = thread.axes[thread.home.grid_names[axis]]
 
     return Silent(step)
 

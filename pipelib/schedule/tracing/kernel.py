@@ -44,8 +44,8 @@ def _role(atom: Atom, value: Any) -> Role:
 
 def arguments(
     cluster: Cluster, eqn: Eqn, invars: list[Any], values: list[Any], info: Any
-) -> list[Ref]:
-    """The kernel's operands and then its results, in GMEM."""
+) -> list[list[Ref]]:
+    """The kernel's operands and then its results, in GMEM, each for all blocks."""
     given, made = len(values), len(invars) - len(values)
     roles = [_role(atom, value) for atom, value in zip(eqn.invars, values)] + [Role.OUT] * made
     names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]

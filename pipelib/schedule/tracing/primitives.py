@@ -148,6 +148,7 @@ _HANDLERS: dict[str, Handler] = {
     "custom_vjp_call": flow.call("call_jaxpr"),
     "custom_vmap_call": flow.call("call"),
     "axis_index": flow.axis_index,
+    "shard_map": flow.shard_map,
     "program_id": flow.program_id,
     "num_programs": flow.num_programs,
     "mpmd_map": calls.kernel,

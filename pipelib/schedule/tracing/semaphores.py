@@ -3,7 +3,8 @@
 The model. A signal adds to a semaphore, and a wait returns once it holds as much as is waited for.
 `pl` and `plgpu` have these primitives under the same names, with the same operands. The amount of
 an op is 0 if it depends on what tensors hold. A semaphore that the kernel finds by its type
-(`pl.get_global`) is one for each place in the code. Not covered: which device a signal goes to.
+(`pl.get_global`) is one for each place in the code. Each device has semaphores of its own, and a
+signal may go to those of another device.
 """
 
 from typing import Any
@@ -14,36 +15,49 @@ from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing.code import Compiler, Env, Step
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.state import OPAQUE, Thread
+from pipelib.schedule.tracing.views import View, data_dependent
 
 
 def _emitting(
-    compiler: Compiler, eqn: Eqn, kind: Kind, ref: Any, transforms: Any, amount: Any
+    compiler: Compiler, eqn: Eqn, kind: Kind, ref: Any, transforms: Any, amount: Any,
+    device: Any = None,
 ) -> Step:
     """The step that appends an op of this kind on one semaphore."""
     leaves, tree = jax.tree.flatten(transforms)
     view, held = compiler.view(eqn, ref, leaves, tree), compiler.slot(amount)
-    emit = compiler.emitter(kind, eqn)
+    ids, tree = jax.tree.flatten(device)
+    devices, keeps = list(map(compiler.slot, ids)), not eqn.params.get("decrement", True)
+    emit = compiler.emitter(kind, eqn, keeps=keeps)
 
     def step(thread: Thread, env: Env) -> None:
         value = env[held]
         amount = 0 if value is OPAQUE else value
-        emit(thread, (), (), *view.barrier(thread, env), amount=amount)
+        id, index = view.barrier(thread, env)
+        if devices:
+            there = jax.tree.unflatten(tree, [_known(env[slot], view) for slot in devices])
+            id = view.ref(env).ids[thread.home.on_device(thread.block, there)]
+        emit(thread, (), (), id, index, amount=amount)
 
     return step
 
 
+def _known(value: Any, view: View) -> int:
+    """A device's index, which must not depend on what tensors hold."""
+    if value is OPAQUE:
+        raise data_dependent("The device that is signalled", view.line)
+    return int(value)
+
+
 def signal(compiler: Compiler, eqn: Eqn) -> Step:
     """Adds to a semaphore, of this device, of another or of all."""
-    ref, transforms, amount, *_ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    return _emitting(compiler, eqn, Kind.SIGNAL, ref, transforms, amount)
+    ref, transforms, amount, *more = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    return _emitting(compiler, eqn, Kind.SIGNAL, ref, transforms, amount, *more[:1])
 
 
 def signals(compiler: Compiler, eqn: Eqn) -> Step:
     """Adds to several semaphores."""
-    refs, transforms, amounts, _ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    steps = [
-        _emitting(compiler, eqn, Kind.SIGNAL, *each) for each in zip(refs, transforms, amounts)
-    ]
+    several = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    steps = [_emitting(compiler, eqn, Kind.SIGNAL, *each) for each in zip(*several, strict=True)]
 
     def step(thread: Thread, env: Env) -> None:
         for each in steps:
@@ -63,6 +77,6 @@ def get_global(compiler: Compiler, eqn: Eqn) -> Step:
     (out,), what = map(compiler.slot, eqn.outvars), eqn.params["what"]
 
     def step(thread: Thread, env: Env) -> None:
-        env[out] = thread.home.global_semaphores(eqn, tuple(what.shape))
+        env[out] = thread.home.global_semaphores(eqn, tuple(what.shape))[thread.block]
 
     return step

@@ -75,7 +75,7 @@ class Ended(Exception):
 class Ref:
     """A buffer or an array of barriers; `value` is what a scalar or a concrete argument holds.
 
-    `ids` has its number in each block of the cluster, `id` its number in this block. `is_empty`
+    `ids` has its number in each block of the program, `id` its number in this block. `is_empty`
     says that the host made it without contents.
     """
 
@@ -111,7 +111,8 @@ class Thread:
         self.smem_bytes = self.peak_bytes = 0
         self.registers: int | None = None
         self.axes: dict[Any, int] = {}
-        self.kernels: list[tuple[Any, list[Any]]] = []
+        self.devices: dict[Any, int] = {}  # of the host: the axes of the devices it runs on
+        self.kernels: list[Call] = []
 
     @property
     def home(self) -> "Cluster":
@@ -166,22 +167,39 @@ class Allocation(NamedTuple):
     barriers: tuple[Any, ...]
 
 
-class Cluster:
-    """The blocks of one cluster of a kernel, and what their threads share.
+class Call(NamedTuple):
+    """A kernel that the host calls: its equation, its operands, the axes of the devices it is on."""
 
+    eqn: Any
+    values: list[Any]
+    devices: dict[Any, int]
+
+
+class Cluster:
+    """The blocks of a kernel that are traced together, and what their threads share.
+
+    They are those of one cluster of one device, or, if `is_whole`, all blocks of the grid on each
+    of the devices: then the axes of the devices and of the grid are taken as the cluster's first.
     `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
     """
 
-    def __init__(self, name: str, mesh: Any, block: int | Sequence[int] | None):
-        self.name = name
+    def __init__(
+        self, name: str, mesh: Any, block: int | Sequence[int] | None,
+        devices: dict[Any, int] | None = None, is_whole: bool = False,
+    ):  # fmt: skip
+        devices = devices or {}
+        self.name, self.devices = name, devices if is_whole else {}
         self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
-        self.names = tuple(mesh.cluster_names)
+        self.grid_names, self.names = tuple(mesh.grid_names), tuple(mesh.cluster_names)
         self.threads, self.thread_name = mesh.num_threads or 1, mesh.thread_name
-        names = (*mesh.grid_names, *self.names)
+        names = (*self.grid_names, *self.names)
         self.block = self._checked(block, names)
-        self.axes = dict(zip(names, self.block))
-        self.sizes = dict(zip(names, self.grid + self.shape)) | {self.thread_name: self.threads}
-        self.places = list(itertools.product(*map(range, self.shape)))
+        self.axes = dict.fromkeys(devices, 0) | dict(zip(names, self.block))
+        own = dict(zip(names, self.grid + self.shape))
+        self.sizes = devices | own | {self.thread_name: self.threads}
+        if is_whole:
+            self.names = (*devices, *names)
+        self.places = list(itertools.product(*(range(self.sizes[name]) for name in self.names)))
         self.buffers: list[Buffer] = []
         self.barriers: list[Barrier] = []
         self.num_scopes = 0
@@ -235,13 +253,34 @@ class Cluster:
             if all(is_free or at == own for is_free, at, own in zip(free, place, mine))
         )
 
+    @property
+    def num_devices(self) -> int:
+        """How many devices the blocks are on."""
+        return math.prod(self.devices.values())
+
+    def device_of(self, block: int) -> int:
+        """The device that a block is on."""
+        return block * self.num_devices // len(self.places)
+
+    def on_device(self, block: int, device: Any) -> int:
+        """The block at this one's place on another device, by its index on the devices' axes.
+
+        The index is a number, if there is one axis, a tuple, or has the axes by name.
+        """
+        if not isinstance(device, dict):
+            indices = tuple(device) if isinstance(device, Iterable) else (device,)
+            device = dict(zip(self.devices, indices, strict=True))
+        return self.block_at(block, device)
+
     def block_at(self, block: int, indices: dict[Any, int]) -> int:
         """The block at this one's place, but with these indices."""
         place = tuple(indices.get(name, at) for name, at in zip(self.names, self.places[block]))
         if place not in self.places:
             raise ValueError(
-                f"Block {self.places[block]} reaches for the block {place} of its cluster of"
-                f" {self.shape}, which has none there: keep each index below the axis's size."
+                f"Block {self.places[block]} reaches for the block {place}, but the axes"
+                f" {', '.join(map(str, self.names))} have the sizes"
+                f" {tuple(self.sizes[name] for name in self.names)}, so there is none: keep each"
+                " index below the axis's size."
             )
         return self.places.index(place)
 
@@ -253,8 +292,8 @@ class Cluster:
         self.warps.append((Warp(thread.index, number), warp))
         return warp
 
-    def argument(self, name: str, aval: Any, value: Any, role: Role) -> Ref:
-        """A buffer in GMEM that is an operand or a result of the kernel."""
+    def argument(self, name: str, aval: Any, value: Any, role: Role) -> list[Ref]:
+        """A buffer in GMEM that is an operand or a result of the kernel, for each block."""
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
 
     def _gmem(
@@ -265,12 +304,27 @@ class Cluster:
         role: Role,
         scope: int | None,
         value: Any = OPAQUE,
-    ) -> Ref:
-        number, size = len(self.buffers), bytes_of(math.prod(shape), bits_of(dtype))
-        self.buffers.append(
-            Buffer(number, name, Space.GMEM, shape, str(dtype), size, scope_id=scope, role=role)
-        )
-        return Ref(number, shape, Space.GMEM, value, (number,) * len(self.places))
+    ) -> list[Ref]:
+        """A ref for each block; the blocks of a device have one buffer."""
+        size, first = bytes_of(math.prod(shape), bits_of(dtype)), len(self.buffers)
+        for device in range(self.num_devices):
+            label = self._on(name, device)
+            self.buffers.append(
+                Buffer(
+                    first + device, label, Space.GMEM, shape, str(dtype), size, scope_id=scope,
+                    role=role,
+                )
+            )  # fmt: skip
+        return self._for_blocks(first, shape, Space.GMEM, value)
+
+    def _for_blocks(
+        self, first: int, shape: tuple[int, ...], space: Space | Other, value: Any = OPAQUE
+    ) -> list[Ref]:
+        """A ref for each block to what its device has, numbered from `first` on."""
+        numbers = range(first, first + self.num_devices)
+        ids = tuple(numbers[self.device_of(block)] for block in range(len(self.places)))
+        each = [Ref(number, shape, space, value, ids) for number in numbers]
+        return [each[self.device_of(block)] for block in range(len(self.places))]
 
     def allocate(
         self,
@@ -357,21 +411,29 @@ class Cluster:
         """The name of what each block has of its own."""
         return name if len(self.places) == 1 else f"{name}@{block}"
 
+    def _on(self, name: str, device: int) -> str:
+        """The name of what each device has of its own."""
+        return name if self.num_devices == 1 else f"{name}@{device}"
+
     def _thread(self, owner: int | None, block: int) -> int | None:
         """The number of the thread that is `owner` in its block."""
         return None if owner is None else block * self.threads + owner
 
-    def global_semaphores(self, key: Any, shape: tuple[int, ...]) -> Ref:
-        """The semaphores of one place in the code, whoever comes to it first."""
+    def global_semaphores(self, key: Any, shape: tuple[int, ...]) -> list[Ref]:
+        """The semaphores of one place in the code, whoever comes to it first, for each block."""
         if key not in self._globals:
             self._globals[key] = self.semaphores(f"semaphore.{len(self._globals)}", shape)
         return self._globals[key]
 
-    def semaphores(self, name: str, shape: tuple[int, ...]) -> Ref:
-        """An array of semaphores, which all blocks share."""
-        number = len(self.barriers)
-        self.barriers.append(Barrier(number, name, 0, math.prod(shape), type=BarrierType.SEMAPHORE))
-        return Ref(number, shape, Other.SEMAPHORE, ids=(number,) * len(self.places))
+    def semaphores(self, name: str, shape: tuple[int, ...]) -> list[Ref]:
+        """An array of semaphores for each block, which all blocks of a device share."""
+        first, count = len(self.barriers), math.prod(shape)
+        for device in range(self.num_devices):
+            label = self._on(name, device)
+            self.barriers.append(
+                Barrier(first + device, label, 0, count, type=BarrierType.SEMAPHORE)
+            )
+        return self._for_blocks(first, shape, Other.SEMAPHORE)
 
     def _refs(
         self, name: str, aval: Any, transforms: Sequence[Any], owner: int | None, first: int
@@ -385,16 +447,14 @@ class Cluster:
                 " lacks: only kernels for Hopper are traced."
             )
         if space == Other.SEMAPHORE:
-            shared = self.semaphores(name, shape)
-            return [shared for _ in blocks]
+            return self.semaphores(name, shape)
         if space in (Other.REGISTERS, Other.UNKNOWN):
             raise NotImplementedError(
                 f"{name!r} is {aval}, in memory that no kernel of Mosaic GPU allocates, so no op on"
                 " it could be checked: allocate it in SMEM, GMEM or as an accumulator."
             )
         if space == Space.GMEM:
-            shared = self._gmem(name, shape, aval.dtype, Role.SCRATCH, first)
-            return [shared for _ in blocks]
+            return self._gmem(name, shape, aval.dtype, Role.SCRATCH, first)
         ids = tuple(len(self.buffers) + block for block in blocks)
         shape, _ = logical(shape, transforms)
         refs = [Ref(id, shape, space, ids=ids) for id in ids]
@@ -438,8 +498,8 @@ class Cluster:
         memory = (b for b in self.barriers if b.type is BarrierType.MBARRIER and not b.block)
         return _BARRIER_BYTES * sum(barrier.count for barrier in memory)
 
-    def program(self, code: Any, arguments: list[Ref], max_steps: int | None) -> Program:
-        """Runs the kernel's code for all threads of all blocks."""
+    def program(self, code: Any, arguments: list[list[Ref]], max_steps: int | None) -> Program:
+        """Runs the kernel's code for all threads of all blocks; each block has its arguments."""
         threads: list[Thread] = []
         ended: list[int] = []
         for block, place in enumerate(self.places):
@@ -447,7 +507,7 @@ class Cluster:
                 thread = Thread(len(threads), block, self, max_steps)
                 thread.axes = self.axes | dict(zip(self.names, place)) | {self.thread_name: local}
                 try:
-                    code.run(thread, arguments)
+                    code.run(thread, [refs[block] for refs in arguments])
                 except Ended:
                     ended += [thread.index, *(warp.index for warp in thread.warps)]
                 threads.append(thread)
@@ -458,7 +518,7 @@ class Cluster:
         return Program(
             self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
             self.shape, self.block, most, registers, tuple(ended), len(self.places),
-            tuple(warp for warp, _ in self.warps),
+            tuple(warp for warp, _ in self.warps), tuple(self.devices.values()),
         )  # fmt: skip
 
 

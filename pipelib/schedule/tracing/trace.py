@@ -27,7 +27,7 @@ Not covered:
 - flow and predicates that depend on what tensors hold, `barrier_test` among it: refused. Where
   only an index of memory does, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
-  runs in the interpreter, and nowhere else); Blackwell, memory of other devices: refused;
+  runs in the interpreter, and nowhere else); Blackwell, memory of all devices at once: refused;
 - a primitive that has effects and is not known: refused;
 - regions of `inline_mgpu`, which are whole buffers, and regions that `views` says are not covered;
 - memory of a scope that is entered again, which is new each time (its barriers are not);
@@ -53,7 +53,7 @@ from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
 from pipelib.schedule.tracing.kernel import arguments, infers_tiles, kernel_info, mesh_of
 from pipelib.schedule.tracing.source import function_name
-from pipelib.schedule.tracing.state import Cluster, Thread
+from pipelib.schedule.tracing.state import Call, Cluster, Thread
 
 
 def trace(
@@ -62,6 +62,7 @@ def trace(
     block: int | tuple[int, ...] | None = None,
     max_steps: int | None = None,
     call: int | None = None,
+    whole_grid: bool = False,
     **others: Any,
 ) -> Program:
     """What each Pallas thread of one cluster of a Mosaic GPU kernel does, in order.
@@ -75,6 +76,9 @@ def trace(
         zeros.
       max_steps: no loop runs for more steps. A thread ends there, and the program is `truncated`.
       call: which kernel, from 0, if the function calls several.
+      whole_grid: trace all blocks of the grid in one program; and all devices, if the function
+        calls the kernel within `jax.shard_map`, whose mesh may be a `jax.sharding.AbstractMesh`.
+        For blocks and devices that wait for each other by semaphores.
       **others: refused; bind the function's own keywords to it with `functools.partial`.
 
     Raises:
@@ -106,17 +110,21 @@ def trace(
             expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
-    eqn, values = _called(_kernels(kernel, args), call)
+    eqn, values, devices = _called(_kernels(kernel, args), call)
     mesh, (jaxpr, *_) = mesh_of(eqn.params), eqn.params["jaxprs"]
+    if whole_grid and block is not None:
+        raise ValueError(
+            f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
+        )
     code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
-    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
+    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block, devices, whole_grid)
     operands = arguments(cluster, eqn, code.invars, values, info)
     with uncollected():
         return cluster.program(code, operands, max_steps)
 
 
-def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[Any, list[Any]]]:
-    """The equations of the kernels that the function calls, and their operands."""
+def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Call]:
+    """The kernels that the function calls."""
     remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
     if not callable(function):
         raise wrong_type("trace", function, "a function", remedy)
@@ -139,7 +147,7 @@ def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[
     return host.kernels
 
 
-def _called(kernels: list[tuple[Any, list[Any]]], call: int | None) -> tuple[Any, list[Any]]:
+def _called(kernels: list[Call], call: int | None) -> Call:
     """The kernel that the caller means."""
     if len(kernels) == 1 if call is None else 0 <= call < len(kernels):
         return kernels[call or 0]

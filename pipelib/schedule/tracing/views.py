@@ -18,6 +18,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.core import ShapedArray
 
@@ -52,6 +53,11 @@ class At(NamedTuple):
     """Stands in a transform for the value in this slot."""
 
     slot: int
+
+
+def _is_held(value: object) -> bool:
+    """Whether this stands for a value."""
+    return isinstance(value, At)
 
 
 class _Dim(NamedTuple):
@@ -140,6 +146,7 @@ class View:
         self.is_swizzled = "UnswizzleRef" in kinds
         self.place = place(aval, transforms) if space_of(aval) == Space.SMEM else None
         self.peer: list[tuple[Any, Any]] = []
+        self.device: Any = None
         self.frames = [_Frame(shape, aval.dtype, None)]
         for transform in transforms[done:]:
             self._apply(transform)
@@ -149,7 +156,8 @@ class View:
         sized = not any(isinstance(size, At) for size in self.shape)
         self.elements = math.prod(self.shape) if sized else None
         self._slots = [slot for frame in self.frames for slot in frame.slots()]
-        peers = [at.slot for _, at in self.peer if isinstance(at, At)]
+        held = (*(at for _, at in self.peer), *jax.tree.leaves(self.device, is_leaf=_is_held))
+        peers = [at.slot for at in held if isinstance(at, At)]
         self._key = operator.itemgetter(slot, *dict.fromkeys(self._slots + peers))
         self._regions: dict[Any, Region] = {}
         self._parts: dict[Any, tuple[Region, ...]] = {}
@@ -159,10 +167,12 @@ class View:
         name, top = type(transform).__name__, self.frames[-1]
         if name == "ClusterRefTransform":
             self.peer += zip(transform.dims, transform.idxs, strict=True)
-        elif name in ("PeerMemRef", "MulticastRef"):
+        elif name == "PeerMemRef":
+            self.device = transform.device_id
+        elif name == "MulticastRef":
             raise NotImplementedError(
-                f"{self.line}: this access is to the memory of another device ({name}), but a"
-                " program is that of one cluster of one device: trace a kernel for one device."
+                f"{self.line}: this access is to the memory of all devices at once ({name}), which"
+                " is not traced: trace a kernel that writes to each device."
             )
         elif name == "UnswizzleRef" or not self.exact:
             pass
@@ -266,9 +276,12 @@ class View:
 
     def _id(self, thread: Any, ref: Ref, env: list[Any]) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
+        at = lambda index: env[index.slot] if isinstance(index, At) else index
+        if self.device is not None:
+            device = jax.tree.map(lambda index: int(at(index)), self.device, is_leaf=_is_held)
+            return ref.ids[thread.home.on_device(thread.block, device)]
         if not self.peer:
             return ref.id
-        at = lambda index: env[index.slot] if isinstance(index, At) else index
         indices = {name: at(index) for name, index in self.peer}
         if OPAQUE in indices.values():
             raise data_dependent("A block of the cluster", self.line)

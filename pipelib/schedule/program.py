@@ -391,8 +391,8 @@ class Program:
     `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
     warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
     allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
-    lists the threads whose ops end in the middle of a loop. `devices` has the sizes of the devices'
-    axes, if blocks of several are here.
+    lists the threads whose ops end in the middle of a loop. `devices` has the sizes of the axes of
+    the devices that the kernel runs on together, if `jax.shard_map` says so.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -421,6 +421,11 @@ class Program:
     def is_whole(self) -> bool:
         """Whether it has all blocks of the grid, on all devices: nobody else takes part."""
         return self.blocks == math.prod((*self.devices, *self.grid, *self.cluster))
+
+    @property
+    def spans_grid(self) -> bool:
+        """Whether it has several clusters or devices, and so all that there are."""
+        return self.is_whole and self.blocks > math.prod(self.cluster)
 
     @property
     def per_block(self) -> int:

@@ -316,6 +316,7 @@ class Report:
                 "grid": [*program.grid],
                 "block": None if self.compared else [*_index(program)],
                 "cluster": [*program.cluster],
+                "devices": [*program.devices],
                 "compared": self.compared or None,
                 "threads": len(program.threads),
                 "ops": sum(map(len, program.threads)),
@@ -386,11 +387,21 @@ def thread_name(program: Program, thread: int) -> str:
     """What a report calls a thread, or a warp of one: with its block, if there are several."""
     own = program.pallas_thread(thread)
     block, local = divmod(own, program.per_block)
-    where = f"block {block} of the cluster, " if program.blocks > 1 else ""
+    where = f"{_block(program, block)}, " if program.blocks > 1 else ""
     warp = (
         "" if own == thread else f"warp {program.warps[thread - len(program.threads)].number} of "
     )
     return f"{where}{warp}thread {local}"
+
+
+def _block(program: Program, number: int) -> str:
+    """What a report calls one of several blocks of a program."""
+    if not program.spans_grid:
+        return f"block {number} of the cluster"
+    each = program.blocks // math.prod(program.devices)
+    words = [f"device {number // each}"] if program.devices else []
+    words += [f"block {number % each}"] if each > 1 else []
+    return ", ".join(words)
 
 
 def block_name(program: Program) -> str:
@@ -407,7 +418,7 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
     line = int(number) if file else None
     return Shown(
         op, who + thread_name(program, op.thread), op.thread % each, op.thread // each,
-        _index(program), file or None, line, what,
+        _index_of(program, op.thread // each), file or None, line, what,
         linecache.getline(file, line).strip() if line else "",
     )  # fmt: skip
 
@@ -449,8 +460,23 @@ def _index(program: Program) -> tuple[int, ...]:
     return program.block[: len(program.grid)]
 
 
+def _index_of(program: Program, block: int) -> tuple[int, ...]:
+    """The index on the axes of the grid of one of a program's blocks, or of its cluster."""
+    if not program.spans_grid:
+        return _index(program)
+    sizes, found = (*program.grid, *program.cluster), list[int]()
+    for size in reversed(sizes):
+        block, index = divmod(block, size)
+        found.insert(0, index)
+    return tuple(found[: len(program.grid)])
+
+
 def _within_grid(program: Program) -> str:
     """Which block of its grid a program is: other blocks may have other faults."""
+    if program.spans_grid:
+        devices = math.prod(program.devices)
+        on = f" on {devices} devices" if program.devices else ""
+        return f" in all of grid {program.grid}{on}"
     if math.prod(program.grid) <= 1 or not program.block:
         return ""
     return f" in {block_name(program)} of grid {program.grid}"

@@ -331,6 +331,42 @@ def warped(draw) -> Program:
     return replace(writer.program(), warps=apart)
 
 
+@st.composite
+def signalled(draw) -> Program:
+    """Threads that let each other go on by semaphores, which hold more than one signal at times.
+
+    Each semaphore has one waiter that takes off, or some that leave it as it is.
+    """
+    threads = draw(st.integers(2, 4))
+    writer = Writer(threads, "signalled")
+    out, smem = writer.buffer("out0", "gmem", role="in/out"), writer.buffer("s0")
+    of = st.integers(0, threads - 1)
+    halves = st.sampled_from([(0, 2), (0, 1), (1, 1)])
+    for _ in range(draw(st.integers(1, 2))):
+        semaphore = writer.barrier(0, type="semaphore")
+        keeps, waiter = draw(st.booleans()), draw(of)
+        for _ in range(draw(st.integers(1, 4))):
+            thread, before = (t := draw(of)), len(writer.threads[t])
+            amount = draw(st.sampled_from([1, 1, 1, 2]))
+            writer.op("signal", thread, barrier=semaphore, amount=amount)
+            _scatter(draw, writer.threads[thread], before)
+        for _ in range(draw(st.integers(1, 2))):
+            thread = draw(of) if keeps else waiter
+            before, amount = len(writer.threads[thread]), draw(st.integers(1, 3))
+            writer.op("await", thread, barrier=semaphore, amount=amount, keeps=keeps)
+            _scatter(draw, writer.threads[thread], before)
+    for _ in range(draw(st.integers(2, 4))):
+        thread = draw(of)
+        before = len(writer.threads[thread])
+        kind, where = draw(st.sampled_from(["read", "write", "store"])), draw(halves)
+        if kind == "store":
+            writer.store((smem, *where), (out, *where), thread).wait_store(0, thread)
+        else:
+            getattr(writer, kind)((draw(st.sampled_from([smem, out])), *where), thread)
+        _scatter(draw, writer.threads[thread], before)
+    return replace(writer.program(), grid=())
+
+
 def _scopes(draw, writer: Writer, buffer: int) -> None:
     """Perhaps all threads meet; perhaps a buffer is the first's, and its scope ends before all."""
     if draw(st.booleans()):

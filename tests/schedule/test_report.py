@@ -45,8 +45,8 @@ def test_a_report_is_as_its_schema_says():
     validate(found)
     assert (found["format"], found["ok"]) == (1, False)
     assert found["program"] == {
-        "name": "hand-made", "grid": [2, 3], "block": [1, 2], "cluster": [], "compared": None,
-        "threads": 1, "ops": 2, "truncated": False,
+        "name": "hand-made", "grid": [2, 3], "block": [1, 2], "cluster": [], "devices": [],
+        "compared": None, "threads": 1, "ops": 2, "truncated": False,
     }  # fmt: skip
     race = next(finding for finding in found["findings"] if finding["kind"] == "race")
     assert (race["where"], race["slot"], race["count"], race["strict"]) == ("ring", 1, 1, False)

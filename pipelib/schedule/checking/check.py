@@ -18,7 +18,7 @@ command's `--block all` calls it); opaque code; memory that several
 scopes have one after another at the same address; registers that the compiler needs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 
 from pipelib.schedule.arguments import PROGRAM, expect
@@ -47,6 +47,7 @@ from pipelib.schedule.checking.resources import (
     registers,
     shared_memory,
 )
+from pipelib.schedule.checking.semaphores import orders
 from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.interleaving import Interleaving
 from pipelib.schedule.program import BarrierType, Kind, Program
@@ -86,7 +87,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 
 
 def _checked(program: Program, strict: bool) -> Report:
-    findings, order = Findings(program), Order(program)
+    findings, order = Findings(program), orders(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
     findings.add_all(out_of_bounds(program))
     overshoots: list[Remark] = []
@@ -116,14 +117,18 @@ def _checked(program: Program, strict: bool) -> Report:
     findings.add_all(register_requests(program))
     for block in range(program.blocks):
         findings.add_all(registers(program, block))
-    remarks = [*_remarks(program, stuck is not None), *overshoots, *memory.remarks()]
+    remarks = [
+        *_remarks(program, stuck is not None, order.semaphores.places),
+        *overshoots,
+        *memory.remarks(),
+    ]
     if is_whole:
         remarks += unobserved(order)
     notes = tuple(words.note(program, remark) for remark in remarks)
-    return Report(program, findings.all(), notes)
+    return Report(program, findings.all(order), notes)
 
 
-def _remarks(program: Program, is_stuck: bool) -> Iterator[Remark]:
+def _remarks(program: Program, is_stuck: bool, places: Set[tuple[int, int]]) -> Iterator[Remark]:
     """What the check did not look at."""
     if program.truncated:
         yield Truncated()
@@ -134,7 +139,11 @@ def _remarks(program: Program, is_stuck: bool) -> Iterator[Remark]:
         yield Trusted(tuple(sorted(opaque)))
     if any(op.kind == Kind.TEST for ops in program.threads for op in ops):
         yield Tested()
-    signalled = tuple(b.name for b in program.barriers if b.type is BarrierType.SEMAPHORE)
+    signalled = tuple(
+        barrier.name for barrier in program.barriers
+        if barrier.type is BarrierType.SEMAPHORE
+        and any((barrier.id, index) not in places for index in range(barrier.count))
+    )  # fmt: skip
     if signalled:
         yield Signalled(signalled)
 
@@ -163,13 +172,13 @@ class Findings:
         for fault in faults:
             self.add(fault)
 
-    def all(self) -> tuple[Finding, ...]:
+    def all(self, order: Order) -> tuple[Finding, ...]:
         """What was found, in the order of first occurrence, with orders of ops that show it."""
         clashes = {k: clash for k, fault in self._first.items() if (clash := clash_of(fault))}
-        orders = shortest(self.program, [*clashes.values()])
-        for (alike, clash), turns in zip(clashes.items(), orders, strict=True):
+        found = shortest(order, [*clashes.values()])
+        for (alike, clash), turns in zip(clashes.items(), found, strict=True):
             if turns is not None:
                 then = words.moment(self.program, self._first[alike])
-                order = Interleaving(turns, clash.coming, clash.in_flight, then)
-                self._found[alike] = replace(self._found[alike], interleaving=order)
+                shown = Interleaving(turns, clash.coming, clash.in_flight, then)
+                self._found[alike] = replace(self._found[alike], interleaving=shown)
         return tuple(self._found.values())

@@ -35,12 +35,14 @@ def deadlock(program: Program, order: Order) -> Deadlock | None:
 
 def _could_serve(program: Program, wait: Op, threads: Iterable[int]) -> bool:
     """Whether one of these threads arrives, anywhere, where this op waits."""
-    if wait.kind != Kind.WAIT:
+    if wait.kind not in (Kind.WAIT, Kind.AWAIT):
         return bool(set(threads))
     return any(_arrives(program, op, wait) for thread in threads for op in program.threads[thread])
 
 
 def _arrives(program: Program, op: Op, wait: Op) -> bool:
+    if wait.kind is Kind.AWAIT:
+        return op.kind is Kind.SIGNAL and op.place == wait.place
     if op.kind not in (Kind.LOAD, Kind.ARRIVE) or op.index != wait.index or op.barrier is None:
         return False
     peers = op.peers or program.barriers[op.barrier].peers or (op.barrier,)
@@ -53,9 +55,17 @@ def _stuck(
     if wait.kind is Kind.REGISTERS and order.registers is not None:
         block = program.block_of(wait.thread)
         return NoRegisters(wait, order.registers.held[wait.thread], order.registers.free[block])
+    if wait.kind is Kind.AWAIT:
+        held = order.semaphores
+        return Stuck(wait, held.totals[wait.place], held.need(wait), _coming(program, wait, rest))
     if wait.kind != Kind.WAIT:
         return Stuck(wait)
     place = order.places[wait.place]
     arrivals = len(place.phase(wait.phase).arrivals)
+    return Stuck(wait, arrivals, place.expects, _coming(program, wait, rest))
+
+
+def _coming(program: Program, wait: Op, rest: list[tuple[Op, ...]]) -> tuple[Op, ...]:
+    """The first op of each stuck thread that arrives or signals where another waits."""
     coming = (next((op for op in ops if _arrives(program, op, wait)), None) for ops in rest)
-    return Stuck(wait, arrivals, place.expects, tuple(op for op in coming if op is not None))
+    return tuple(op for op in coming if op is not None)

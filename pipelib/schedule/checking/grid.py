@@ -29,6 +29,7 @@ from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import Box, Cells, is_empty
 from pipelib.schedule.checking.check import Findings
 from pipelib.schedule.checking.facts import BlocksMeet, BlocksRace, UnwrittenOutput
+from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 from pipelib.schedule.report import Report
 
@@ -112,7 +113,7 @@ def compare(footprints: Sequence[Footprint]) -> Report:
         if is_output and _are_all(footprints) and (bare := shared.unwritten()) is not None:
             findings.add(UnwrittenOutput(bare))
     notes = (words.note(first, replace(one, times=times)) for one, times in meetings.items())
-    return Report(first, findings.all(), tuple(notes), len(footprints))
+    return Report(first, findings.all(Order(first)), tuple(notes), len(footprints))
 
 
 def _are_all(footprints: Sequence[Footprint]) -> bool:

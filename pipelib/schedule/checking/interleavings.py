@@ -11,56 +11,61 @@ tell the two apart, so a meeting at a thread's end is left out. A request for re
 have to give up first comes after all that the block's threads gave up before it in the run; fewer
 might do.
 
-Where barriers are misused, phases may fall otherwise than in the run. Then the order is replayed,
-and is given only if its waits pass and its arrivals count where they are meant to. In the replay a
-copy lands when somebody first waits for it, and those of the clash do not land. Not covered there:
-that no shorter order shows it, and orders that show what a misuse leads to.
+Where barriers are misused, phases may fall otherwise than in the run, and a wait on a semaphore may
+need signals of which none is sure by itself. Then the order is replayed, and is given only if its
+waits pass and its arrivals count where they are meant to. In the replay a copy lands when somebody
+first waits for it, and those of the clash do not land. Not covered there: that no shorter order
+shows it, and orders that show what a misuse leads to.
 Source: this project's own.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipelib.schedule.checking.facts import Clash
-from pipelib.schedule.checking.order import OVER, Order, Outcome, Step
+from pipelib.schedule.checking.order import OVER, End, Order, Outcome, Semaphores, Step
 from pipelib.schedule.interleaving import Spot, Turn
 from pipelib.schedule.program import Action, BarrierType, Kind, Op, Program
 
 Place = tuple[int, int]  # a single barrier: its array, and its index there
+_NO_CLOCK = np.zeros((2, 0), np.int64)  # where nobody asks what is over
 Counts = NDArray[np.int64]  # for each thread, how many of its ops come before a moment
 
 
-def shortest(program: Program, clashes: Sequence[Clash]) -> list[tuple[Turn, ...] | None]:
+def shortest(order: Order, clashes: Sequence[Clash]) -> list[tuple[Turn, ...] | None]:
     """The turns that lead to each clash, or None if they are not certain to.
 
-    The program is run once for all of them, and again for each if its barriers are misused.
+    The program of `order` is run once for all of them. The turns are replayed where that run does
+    not tell all: where barriers are misused, or threads wait for semaphores.
     """
     if not clashes:
         return []
     spots = {spot for clash in clashes for spot in clash.spots}
-    run = _Watched(program, spots)
+    run = _Watched(order.program, spots, order.semaphores.places, order.semaphores.sure)
     for _ in run:
         pass
-    found: list[tuple[Turn, ...] | None] = []
-    for clash in clashes:
-        turns = run.turns(run.needed(clash)) if run.reaches(clash) else None
-        if turns is not None and run.misused and not _Replay(program, clash).shows(turns):
-            turns = None
-        found.append(None if turns is None else tuple(turns))
-    return found
+    return [_turns(run, clash) if run.reaches(clash) else None for clash in clashes]
 
 
 class _Watched(Order):
     """Notes whose turn it was up to which op, and what is over where the ops at some spots come."""
 
-    def __init__(self, program: Program, spots: Iterable[Spot]):
-        super().__init__(program)
+    def __init__(
+        self,
+        program: Program,
+        spots: Iterable[Spot],
+        semaphores: Set[Place],
+        sure: Mapping[Spot, Sequence[Spot]],
+    ):
+        super().__init__(program, semaphores, sure)
         self._over: dict[Spot, Counts | None] = dict.fromkeys(spots)
         self._stops: list[Spot] = []  # of each turn: the thread, and the op before which it ends
+        self._ends: dict[Spot, End] = {}  # of what an engine reads there
         self._given: list[Spot] = []  # where registers were given up
         self._asked: dict[Spot, list[Spot]] = {}  # where more were got, and what was given before
 
@@ -79,6 +84,8 @@ class _Watched(Order):
             self._note_registers((thread, index), op)
         if (thread, index) in self._over:
             self._over[thread, index] = self.clocks[thread][OVER].copy()
+            if outcome is not None:
+                self._ends[thread, index] = outcome.read_end
         return outcome
 
     def _note_registers(self, spot: Spot, op: Op) -> None:
@@ -94,24 +101,67 @@ class _Watched(Order):
         """Whether its threads come as far as a clash, or are stuck before."""
         return all(index <= self.position[thread] for thread, index in clash.spots)
 
-    def needed(self, clash: Clash) -> Counts:
-        """How many ops of each thread come before a clash, at least."""
+    def needed(self, clash: Clash) -> Counts | None:
+        """How many ops of each thread come before a clash, at least.
+
+        None if no signals are found that a wait among them needs.
+        """
         counts = np.zeros(len(self.program.threads), np.int64)
         for spot in clash.spots:
             self._add(counts, spot)
-        # A request that is met needs registers that were given up: it may not come any sooner.
+        for thread, index in clash.coming:
+            counts[thread] = index
+        self._add_registers(counts)
+        while (place := self._unmet(counts)) is not None:
+            signals = (spot for spot, (at, _) in self.semaphores.signals.items() if at == place)
+            more = (self._with(counts, spot) for spot in signals if spot[1] >= counts[spot[0]])
+            fit = [new for new in more if self._is_before(new, clash)]
+            if not fit:
+                return None
+            counts = min(fit, key=lambda new: int(new.sum()))
+        return counts
+
+    def _add_registers(self, counts: Counts) -> None:
+        """A request that is met needs registers that were given up: it may not come any sooner."""
         waiting = dict(self._asked)
         while met := [spot for spot in waiting if spot[1] < counts[spot[0]]]:
             for given in {given for spot in met for given in waiting.pop(spot)}:
                 self._add(counts, given)
-        for thread, index in clash.coming:
-            counts[thread] = index
+
+    def _unmet(self, counts: Counts) -> Place | None:
+        """A semaphore on which one of these ops waits for more signals than there are."""
+        totals = Counter[Place]()
+        for (thread, index), (place, _) in self.semaphores.signals.items():
+            if index < counts[thread]:
+                totals[place] += self.program.threads[thread][index].amount
+        for (thread, index), (place, need) in self.semaphores.awaited.items():
+            if index < counts[thread] and totals[place] < need:
+                return place
+        return None
+
+    def _with(self, counts: Counts, signal: Spot) -> Counts:
+        """These ops, and a signal with all that comes before it."""
+        found = np.maximum(counts, self.semaphores.signals[signal][1][OVER])
+        self._add_registers(found)
+        return found
+
+    def _is_before(self, counts: Counts, clash: Clash) -> bool:
+        """Whether these ops can all come before a clash, with nothing over that is in flight."""
+        clock = np.stack([counts, counts])
+        ends = (self._ends[spot] for spot in clash.in_flight)
+        return all(counts[thread] <= index for thread, index in clash.coming) and not any(
+            waits.are_known(number, clock) for waits, number in ends
+        )
+
+    def without_meetings(self, counts: Counts, clash: Clash) -> Counts:
+        """These ops without a meeting at a thread's end: it has only to come there."""
+        found = counts.copy()
         for thread, count in enumerate(counts.tolist()):
             last, following = (thread, count - 1), (thread, count)
             goes_on = last in clash.spots or following in clash.spots
             if count and not goes_on and _is_meeting(self.program, last):
-                counts[thread] = count - 1
-        return counts
+                found[thread] = count - 1
+        return found
 
     def _add(self, counts: Counts, spot: Spot) -> None:
         """Adds what has come before an op, and the op; nothing of an op that is never made."""
@@ -135,6 +185,27 @@ class _Watched(Order):
         return found
 
 
+def _turns(run: _Watched, clash: Clash) -> tuple[Turn, ...] | None:
+    """The turns that lead to one clash."""
+    counts, again = run.needed(clash), run
+    if counts is not None and run.semaphores.places:  # other signals may do than in the run
+        again = _clipped(run, counts)
+    if counts is None or again is None:
+        return None
+    turns = again.turns(run.without_meetings(counts, clash))
+    is_plain = not run.misused and not run.semaphores.places
+    return tuple(turns) if is_plain or _Replay(run, clash).shows(turns) else None
+
+
+def _clipped(run: _Watched, counts: Counts) -> _Watched | None:
+    """A run of these ops only; None if they cannot all be made."""
+    ops = tuple(ops[:count] for ops, count in zip(run.program.threads, counts.tolist()))
+    again = _Watched(replace(run.program, threads=ops), (), run.semaphores.places, {})
+    for _ in again:
+        pass
+    return again if again.position == counts.tolist() else None
+
+
 def _is_meeting(program: Program, spot: Spot) -> bool:
     """Whether threads meet at this op."""
     op = program.threads[spot[0]][spot[1]]
@@ -144,8 +215,9 @@ def _is_meeting(program: Program, spot: Spot) -> bool:
 class _Replay:
     """Barriers as the ops of one order leave them; what is in flight at its end never lands."""
 
-    def __init__(self, program: Program, clash: Clash):
-        self.program, self._clash = program, clash
+    def __init__(self, order: Order, clash: Clash):
+        self.program, self._clash = order.program, clash
+        self._semaphores = Semaphores(order.semaphores.places, {})
         self.completed, self.arrived = Counter[Place](), Counter[Place]()
         self.copies = Counter[Place]()  # that the phase has yet to get
         self._flying: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
@@ -178,6 +250,11 @@ class _Replay:
                 for place in _places(op):
                     self._flying[place].append((spot, op))
                 return is_counted
+            case Kind.SIGNAL:
+                self._semaphores.signal(spot, op, _NO_CLOCK)
+                return True
+            case Kind.AWAIT:
+                return self._semaphores.pass_wait(spot, op, _NO_CLOCK)
             case _:
                 return True
 

@@ -25,8 +25,8 @@ it, so it makes nothing forgotten.
   to memory that held nothing, which a load overwrites: it may fill what the load leaves out. A load
   into SMEM or a product that nothing reads is a remark too: it takes time, and the kernel may read
   another slot than was meant.
-- A part of an output that nothing has written is a remark, where a kernel of one cluster ends: the
-  caller may not read it. Where a grid has more clusters, others may write it.
+- A part of an output that nothing has written is a remark, where a program with all blocks ends:
+  the caller may not read it. Where a grid has more, others may write it.
 
 Where accesses of a buffer race, nothing else is reported of their source lines.
 Not covered: opaque code, and accesses whose index a tensor holds: they count as having read and
@@ -34,7 +34,6 @@ written all that they may reach, and take part in no race; scopes that follow ea
 address. After FastTrack: Flanagan and Freund, PLDI 2009.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -253,7 +252,7 @@ class Memory:
 
     def _see_output(self, buffer: Buffer, cells: Cells) -> None:
         """Notes the part of an output that a kernel of one cluster should fill and has not."""
-        if buffer.role is Role.OUT and math.prod(self.program.grid) == 1:
+        if buffer.role is Role.OUT and self.program.is_whole:
             whole = cells.at(tuple((0, size) for size in buffer.shape))
             bare = None if whole is None else cells.bare(whole)
             if bare is not None:

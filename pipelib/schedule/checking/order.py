@@ -29,8 +29,9 @@ causality order").
 A scope that all threads share begins with a barrier of the whole block (Mosaic GPU's lowering of
 `run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
 thread waits for or commits, each of its warps does too. Corresponding multicast copies of a
-cluster's blocks are taken to fall in phases of the same number. Not covered: what a `test` of a
-barrier answers; semaphores, which put nothing in order here; other blocks of the grid.
+cluster's blocks are taken to fall in phases of the same number. A wait on a semaphore joins the
+clocks of the signals that are sure to come before it (`semaphores`). Not covered: what a `test` of
+a barrier answers; semaphores that are not followed; blocks of the grid that are not in the program.
 
 The cost. A clock has two numbers for each thread of the program, however long it is and however
 many barriers it makes. Only arrivals, waits and fences touch whole clocks, which are arrays changed
@@ -41,7 +42,7 @@ the waits, not with clocks.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Literal, assert_never
 
 import numpy as np
@@ -49,6 +50,7 @@ from numpy.typing import NDArray
 
 from pipelib.schedule.checking.facts import Clash, EarlyArrival, LappedWait
 from pipelib.schedule.checking.resources import may_wait_for_registers, registers_at_first
+from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import BarrierType, Kind, Op, Program
 
 # Two counts for each thread: of its ops that are over, and of those that also had a fence after.
@@ -219,6 +221,45 @@ class Registers:
         return True
 
 
+class Semaphores:
+    """The semaphores that are followed, and what is known at each of their signals and waits.
+
+    `sure` has, for each wait, the signals that are sure to come before it (`semaphores`). `signals`
+    and `awaited` have each signal and each wait so far: where it is, on which semaphore, what its
+    thread knew, and of a wait what it needs. `totals` has what was signalled.
+    """
+
+    def __init__(self, places: Set[tuple[int, int]], sure: Mapping[Spot, Sequence[Spot]]):
+        self.places, self.sure = places, sure
+        self.totals, self._taken = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+        self.signals: dict[Spot, tuple[tuple[int, int], Clock]] = {}
+        self.awaited: dict[Spot, tuple[tuple[int, int], int]] = {}
+
+    def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
+        """A signal."""
+        if op.place in self.places:
+            self.totals[op.place] += op.amount
+            self.signals[spot] = op.place, clock.copy()
+
+    def need(self, op: Op) -> int:
+        """What signals have to add up to for a wait to return."""
+        return self._taken[op.place] + op.amount
+
+    def pass_wait(self, spot: Spot, op: Op, clock: Clock) -> bool:
+        """Whether a wait returns; its thread then knows what was sure to come before."""
+        if op.place not in self.places:
+            return True
+        need = self.need(op)
+        if self.totals[op.place] < need:
+            return False
+        self.awaited[spot] = op.place, need
+        if not op.keeps:
+            self._taken[op.place] += op.amount
+        for signal in self.sure.get(spot, ()):
+            join(clock, self.signals[signal][1])
+        return True
+
+
 class Order:
     """Runs a program's threads as far as they get. Iterate once, over the events in one order.
 
@@ -228,9 +269,15 @@ class Order:
     or the number of its ops if it is not stuck.
     """
 
-    def __init__(self, program: Program):
+    def __init__(
+        self,
+        program: Program,
+        semaphores: Set[tuple[int, int]] = frozenset(),
+        sure: Mapping[Spot, Sequence[Spot]] | None = None,
+    ):
         self.program = program
         self.misused: list[EarlyArrival | LappedWait] = []
+        self.semaphores = Semaphores(semaphores, sure or {})
         self._size = len(program.threads)
         self.places = _places(program)
         self.clocks = [np.zeros((2, self._size), np.int64) for _ in program.threads]
@@ -305,7 +352,11 @@ class Order:
                 return self._access
             case Kind.REGISTERS:
                 return self._registers
-            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.SIGNAL | Kind.AWAIT:
+            case Kind.SIGNAL:
+                return self._signal
+            case Kind.AWAIT:
+                return self._await
+            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE:
                 return None
             case _:
                 assert_never(kind)
@@ -413,6 +464,14 @@ class Order:
 
     def _registers(self, thread: int, index: int, op: Op) -> Literal[False] | None:
         return None if self.registers is None or self.registers.take(thread, op) else False
+
+    def _signal(self, thread: int, index: int, op: Op) -> None:
+        self.semaphores.signal((thread, index), op, self.clocks[thread])
+
+    def _await(self, thread: int, index: int, op: Op) -> Literal[False] | None:
+        return (
+            None if self.semaphores.pass_wait((thread, index), op, self.clocks[thread]) else False
+        )
 
     # Phases.
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from pipelib.schedule.checking.order import End, Order
+from pipelib.schedule.checking.order import End
+from pipelib.schedule.checking.semaphores import orders
 from pipelib.schedule.interleaving import Interleaving, Spot
 from pipelib.schedule.lanes import Lanes
 from pipelib.schedule.program import Engine, Kind, Op, Program
@@ -65,7 +66,7 @@ def _made(order: Interleaving) -> Iterator[Spot]:
 def _ends(program: Program, order: Interleaving, at: dict[Spot, int]) -> Iterator[tuple[Spot, int]]:
     """For each op of an order that an engine works on, the step at whose begin its work is over."""
     ends: dict[Spot, End] = {}
-    for event in Order(program):
+    for event in orders(program):
         spot = event.op.thread, event.index
         if spot in at and event.op.kind.engine is not None:
             ends[spot] = event.read_end

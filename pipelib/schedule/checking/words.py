@@ -178,7 +178,8 @@ def note(program: Program, remark: Remark) -> str:
             )
         case Signalled(names):
             return (
-                f"semaphores order nothing here, since others may signal them: {', '.join(names)}."
+                f"semaphores order nothing here, since others may signal them, or several wait and"
+                f" take off what they hold: {', '.join(names)}."
             )
         case Unobserved(barrier, phases):
             name = program.barriers[barrier].name
@@ -512,6 +513,13 @@ def _why_stuck(program: Program, stuck: Stuck | NoRegisters) -> str:
             f"{who} has {stuck.held} registers a lane and waits for {op.registers}, of which"
             f" {stuck.free} are free: no other thread comes to give up some"
         )
+    if op.kind is Kind.AWAIT:
+        name = _barrier(program, *op.place)
+        hope = _hope(program, stuck)
+        return (
+            f"{who} waits until signals of {name} add up to {stuck.expects}, and they come to"
+            f" {stuck.arrivals}; {hope}"
+        )
     if op.kind == Kind.MEET:
         return f"{who} meets the other warps of its thread, to which not all come"
     if op.barrier is None:
@@ -519,15 +527,19 @@ def _why_stuck(program: Program, stuck: Stuck | NoRegisters) -> str:
     has = f"has {stuck.arrivals} of {count(stuck.expects, 'arrival')}"
     if stuck.arrivals >= stuck.expects:
         has = "has its arrivals but not the peers' parts of its multicast copy"
-    hope = "no thread makes another"
-    if stuck.coming:
-        places = (
-            thread_name(program, op.thread) + (f" at {op.line}" if op.line else "")
-            for op in stuck.coming
-        )
-        hope = f"the next comes from {', '.join(places)}, which is stuck"
     name = _barrier(program, *op.place)
-    return f"{who} waits for phase {op.phase} of {name}, which {has}, and {hope}"
+    return f"{who} waits for phase {op.phase} of {name}, which {has}, and {_hope(program, stuck)}"
+
+
+def _hope(program: Program, stuck: Stuck) -> str:
+    """Where the next arrival, or signal, would come from."""
+    if not stuck.coming:
+        return "no thread makes another"
+    places = (
+        thread_name(program, op.thread) + (f" at {op.line}" if op.line else "")
+        for op in stuck.coming
+    )
+    return f"the next comes from {', '.join(places)}, which is stuck"
 
 
 # Blocks of a grid.
@@ -681,5 +693,5 @@ def _barrier(program: Program, barrier: int, index: int) -> str:
     array, at = _where(program, barrier, index)
     each = "" if at is None else f"[{at}]"
     owner = program.barriers[barrier].block
-    block = f" of block {owner}" if program.blocks > 1 else ""
+    block = f" of block {owner}" if program.blocks > 1 and owner is not None else ""
     return f"`{array}{each}`{block}"

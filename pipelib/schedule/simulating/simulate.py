@@ -45,6 +45,7 @@ clocks that fall under load. Whether barriers are used rightly is `check`'s to s
 phase takes the arrivals in the order made.
 """
 
+import math
 from numbers import Integral, Real
 
 from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
@@ -77,7 +78,8 @@ def simulate(
 
     Raises:
       TypeError: `program` or `machine` is something else, or an option is not a number.
-      ValueError: an option out of its range, a wgmma on a dtype that the machine has no rate for.
+      ValueError: an option out of its range, a wgmma on a dtype that the machine has no rate for, a
+        program with all blocks of a grid.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -97,5 +99,11 @@ def simulate(
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
     if l2_hits is not None and not 0 <= l2_hits <= 1:
         raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")
+    if program.spans_grid:
+        on = f", on {math.prod(program.devices)} devices" if program.devices else ""
+        raise ValueError(
+            f"{program.name} has all {program.blocks} blocks of its grid{on}, but an SM's timeline"
+            " is of one block or cluster: trace it without whole_grid=True."
+        )
     hits = best_l2_hits(program) if l2_hits is None else l2_hits
     return Run(program, machine, blocks_per_sm, hits).timeline()

@@ -12,6 +12,7 @@ from pipelib.schedule.tracing import (
     copies,
     device,
     flow,
+    multimem,
     pure,
     semaphores,
     sync,
@@ -82,13 +83,8 @@ _EARLIER = (
     " give the copy a barrier and wait for that"
 )
 _BLACKWELL = "is Blackwell's, but only kernels for Hopper are traced: use wgmma and accumulators"
-_OTHERS = (
-    "is how blocks and devices reach each other, but a program is that of one cluster of one"
-    " device: trace a kernel that needs no others"
-)
 # Parts of the names of primitives that are refused, and why.
 _REFUSED = {
-    "multimem": _OTHERS,
     "tcgen05": _BLACKWELL, "tmem": _BLACKWELL, "cluster_cancel": _BLACKWELL,
     "async_load": _BLACKWELL, "wait_gmem_to_smem": _EARLIER,
 }  # fmt: skip
@@ -131,7 +127,9 @@ _HANDLERS: dict[str, Handler] = {
     "check": flow.nothing,
     "get_global": semaphores.get_global,
     "semaphore_signal": semaphores.signal,
-    "semaphore_signal_multicast": semaphores.signal,
+    "semaphore_signal_multicast": multimem.signal,
+    "multimem_store": multimem.store,
+    "multimem_load_reduce": multimem.load_reduce,
     "semaphore_signal_parallel": semaphores.signals,
     "semaphore_wait": semaphores.wait,
     "semaphore_read": flow.nothing,

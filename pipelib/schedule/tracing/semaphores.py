@@ -2,9 +2,9 @@
 
 The model. A signal adds to a semaphore, and a wait returns once it holds as much as is waited for.
 `pl` and `plgpu` have these primitives under the same names, with the same operands. The amount of
-an op is 0 if it depends on what tensors hold. A semaphore that the kernel finds by its type
-(`pl.get_global`) is one for each place in the code. Each device has semaphores of its own, and a
-signal may go to those of another device.
+an op is 0 if it depends on what tensors hold, or if the signal goes to a device that is not traced.
+A semaphore that the kernel finds by its type (`pl.get_global`) is one for each place in the code.
+Each device has semaphores of its own.
 """
 
 from typing import Any
@@ -19,21 +19,29 @@ from pipelib.schedule.tracing.views import View, data_dependent
 
 
 def _emitting(
-    compiler: Compiler, eqn: Eqn, kind: Kind, ref: Any, transforms: Any, amount: Any,
+    compiler: Compiler,
+    eqn: Eqn,
+    kind: Kind,
+    ref: Any,
+    transforms: Any,
+    amount: Any,
     device: Any = None,
+    keeps: bool = False,
 ) -> Step:
-    """The step that appends an op of this kind on one semaphore."""
+    """The step that appends an op of this kind on one semaphore, of this device or of another."""
     leaves, tree = jax.tree.flatten(transforms)
     view, held = compiler.view(eqn, ref, leaves, tree), compiler.slot(amount)
     ids, tree = jax.tree.flatten(device)
-    devices, keeps = list(map(compiler.slot, ids)), not eqn.params.get("decrement", True)
+    devices = list(map(compiler.slot, ids))
     emit = compiler.emitter(kind, eqn, keeps=keeps)
 
     def step(thread: Thread, env: Env) -> None:
         value = env[held]
         amount = 0 if value is OPAQUE else value
         id, index = view.barrier(thread, env)
-        if devices:
+        if devices and not thread.home.devices:
+            amount = 0  # the other device is not here
+        elif devices:
             there = jax.tree.unflatten(tree, [_known(env[slot], view) for slot in devices])
             id = view.ref(env).ids[thread.home.on_device(thread.block, there)]
         emit(thread, (), (), id, index, amount=amount)
@@ -49,7 +57,7 @@ def _known(value: Any, view: View) -> int:
 
 
 def signal(compiler: Compiler, eqn: Eqn) -> Step:
-    """Adds to a semaphore, of this device, of another or of all."""
+    """Adds to a semaphore, of this device or of another."""
     ref, transforms, amount, *more = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
     return _emitting(compiler, eqn, Kind.SIGNAL, ref, transforms, amount, *more[:1])
 
@@ -68,8 +76,10 @@ def signals(compiler: Compiler, eqn: Eqn) -> Step:
 
 def wait(compiler: Compiler, eqn: Eqn) -> Step:
     """Waits until a semaphore holds an amount, and takes that off unless it is told not to."""
-    ref, transforms, amount, _ = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    return _emitting(compiler, eqn, Kind.AWAIT, ref, transforms, amount)
+    args = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    ref, transforms, amount, decrements = args
+    keeps = not getattr(decrements, "val", decrements)
+    return _emitting(compiler, eqn, Kind.AWAIT, ref, transforms, amount, keeps=keeps)
 
 
 def get_global(compiler: Compiler, eqn: Eqn) -> Step:

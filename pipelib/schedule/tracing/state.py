@@ -168,7 +168,7 @@ class Allocation(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A kernel that the host calls: its equation, its operands, the axes of the devices it is on."""
+    """A kernel that the host calls: its equation, its operands, the axes of its devices."""
 
     eqn: Any
     values: list[Any]
@@ -188,7 +188,8 @@ class Cluster:
         devices: dict[Any, int] | None = None, is_whole: bool = False,
     ):  # fmt: skip
         devices = devices or {}
-        self.name, self.devices = name, devices if is_whole else {}
+        self.name, self.mesh_sizes = name, tuple(devices.values())
+        self.devices = devices if is_whole else {}
         self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
         self.grid_names, self.names = tuple(mesh.grid_names), tuple(mesh.cluster_names)
         self.threads, self.thread_name = mesh.num_threads or 1, mesh.thread_name
@@ -206,7 +207,7 @@ class Cluster:
         self._made: dict[Any, list[Allocation]] = {}
         self._entered: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._pool: dict[Any, list[list[Ref]]] = {}
-        self._globals: dict[Any, Ref] = {}
+        self._globals: dict[Any, list[Ref]] = {}
         self._named: dict[tuple[int, int], int] = {}
         self.warps: list[tuple[Warp, Thread]] = []
 
@@ -267,10 +268,10 @@ class Cluster:
 
         The index is a number, if there is one axis, a tuple, or has the axes by name.
         """
-        if not isinstance(device, dict):
-            indices = tuple(device) if isinstance(device, Iterable) else (device,)
-            device = dict(zip(self.devices, indices, strict=True))
-        return self.block_at(block, device)
+        if isinstance(device, dict):
+            return self.block_at(block, cast(dict[Any, int], device))
+        indices = jax.tree.leaves(device)
+        return self.block_at(block, dict(zip(self.devices, indices, strict=True)))
 
     def block_at(self, block: int, indices: dict[Any, int]) -> int:
         """The block at this one's place, but with these indices."""
@@ -518,7 +519,7 @@ class Cluster:
         return Program(
             self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
             self.shape, self.block, most, registers, tuple(ended), len(self.places),
-            tuple(warp for warp, _ in self.warps), tuple(self.devices.values()),
+            tuple(warp for warp, _ in self.warps), self.mesh_sizes,
         )  # fmt: skip
 
 

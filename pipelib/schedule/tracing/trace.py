@@ -27,7 +27,8 @@ Not covered:
 - flow and predicates that depend on what tensors hold, `barrier_test` among it: refused. Where
   only an index of memory does, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
-  runs in the interpreter, and nowhere else); Blackwell, memory of all devices at once: refused;
+  runs in the interpreter, and nowhere else); Blackwell: refused; memory of other
+  devices: refused without `whole_grid`;
 - a primitive that has effects and is not known: refused;
 - regions of `inline_mgpu`, which are whole buffers, and regions that `views` says are not covered;
 - memory of a scope that is entered again, which is new each time (its barriers are not);

@@ -278,6 +278,12 @@ class View:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
         at = lambda index: env[index.slot] if isinstance(index, At) else index
         if self.device is not None:
+            if not thread.home.devices:
+                raise NotImplementedError(
+                    f"{self.line or UNKNOWN}: this access is to the memory of another device, but"
+                    " a program is that of one block or cluster of one device: pass"
+                    " whole_grid=True to trace, within jax.shard_map, for all of them."
+                )
             device = jax.tree.map(lambda index: int(at(index)), self.device, is_leaf=_is_held)
             return ref.ids[thread.home.on_device(thread.block, device)]
         if not self.peer:

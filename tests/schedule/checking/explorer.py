@@ -17,7 +17,7 @@ race                two accesses are in progress at once that overlap, and one w
                     begins whose thread has a product in flight, the scope of whose operands has
                     ended
 deadlock            no move is left, and a thread is not at its end: it may wait for a barrier, for
-                    others to meet, or for registers
+                    a semaphore, for others to meet, or for registers
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
                     about to arrive where the phase takes one more (chance decides whose arrival
                     counts in which phase); a wait whose phase is complete and the next one too
@@ -49,8 +49,9 @@ What is left out, since the rest covers it:
 
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, `compute`, `signal`, `await` and `skip` do (nothing),
-products in flight when a thread ends, memory that scopes of different threads have in turn.
+covered: what `opaque`, `test`, `prefetch`, `compute` and `skip` do (nothing), semaphores of a
+program that lacks blocks of its grid, products in flight when a thread ends, memory that scopes of
+different threads have in turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
@@ -66,7 +67,8 @@ from typing import NamedTuple
 from pipelib.schedule.program import Buffer, Op, Program, Region
 
 LIMIT = 200_000
-NOTHING = ("opaque", "test", "prefetch", "compute", "signal", "await", "skip")
+NOTHING = ("opaque", "test", "prefetch", "compute", "skip")
+COUNTED = ("signal", "await")  # of a program that lacks blocks, others may signal
 LOCAL = ("commit_group", "scope_begin")
 ORDINARY = ("read", "write", "acc_init", "acc_write")
 FLYING = ("load", "store", "wgmma")
@@ -99,7 +101,7 @@ class State(NamedTuple):
     """`flying` and `writing` (stores that have read), `pending` writes: bits by op.
 
     `barriers` has for each barrier its completed phases, the arrivals in this one and the copies
-    that this one still expects.
+    that this one still expects; `held` has what each semaphore holds.
     """
 
     counters: tuple[int, ...]
@@ -107,6 +109,7 @@ class State(NamedTuple):
     writing: int
     pending: int
     barriers: tuple[tuple[int, int, int], ...]
+    held: tuple[int, ...] = ()
 
 
 def explore(program: Program, limit: int = LIMIT) -> Outcome:
@@ -162,7 +165,7 @@ class _Explorer:
         for thread, ops in enumerate(program.threads):
             found = []
             for index, op in enumerate(ops):
-                if op.kind not in NOTHING:
+                if op.kind not in NOTHING and (program.is_whole or op.kind not in COUNTED):
                     found.append(len(self.ops))
                     self.ops.append(op)
                     self.places.append((thread, index))
@@ -227,8 +230,12 @@ class _Explorer:
     def _synchronisation(self) -> None:
         """Barriers' numbers, what a wait for copies or products ends, where scopes end."""
         self.place, self.arrivals, self.homes, self.is_memory = {}, [], [], []
+        self.semaphores: dict[tuple[int, int], int] = {}
         for barrier in self.program.barriers:
             for index in range(barrier.count):
+                if barrier.type == "semaphore":
+                    self.semaphores[barrier.id, index] = len(self.semaphores)
+                    continue
                 self.place[barrier.id, index] = len(self.arrivals)
                 self.arrivals.append(barrier.arrivals)
                 self.is_memory.append(barrier.type == "mbarrier")
@@ -284,9 +291,7 @@ class _Explorer:
     # The visit.
 
     def outcome(self) -> Outcome:
-        first = State(
-            (0,) * len(self.threads), 0, 0, 0, ((0, 0, 0),) * len(self.arrivals)
-        )  # fmt: skip
+        first = self._first()
         seen, stack = {first}, [first]
         while stack:
             state = stack.pop()
@@ -307,6 +312,10 @@ class _Explorer:
         if not kinds & {"race", "deadlock", "barrier-misuse"}:
             self._tell_unread(first)
         return Outcome(frozenset(self.bad), len(seen))
+
+    def _first(self) -> State:
+        barriers = ((0, 0, 0),) * len(self.arrivals)
+        return State((0,) * len(self.threads), 0, 0, 0, barriers, (0,) * len(self.semaphores))
 
     def _tell(self, kind: str, *ops: int) -> None:
         self.bad.add(Bad(kind, tuple(sorted(self.places[i] for i in ops))))
@@ -363,6 +372,8 @@ class _Explorer:
         op = self.ops[i]
         if op.kind == "wait":
             return state.barriers[self.place[op.barrier, op.index]][0] > op.phase
+        if op.kind == "await":
+            return state.held[self.semaphores[op.place]] >= op.amount
         if op.kind == "registers":
             return self._has_registers(state, op)
         if members := self._members(op):
@@ -403,7 +414,7 @@ class _Explorer:
     def _moved(self, state: State, thread: int, i: int) -> State | None:
         """The state after an op of a thread."""
         op, bit = self.ops[i], 1 << i
-        counters, flying, writing, pending, barriers = state
+        counters, flying, writing, pending, barriers, held = state
         if op.kind == "wait" and self._is_lapped(barriers, op):
             self._tell("barrier-misuse", i)
             return None
@@ -426,7 +437,10 @@ class _Explorer:
         elif op.kind == "write":
             pending |= bit
         counters = (*counters[:thread], counters[thread] + 1, *counters[thread + 1 :])
-        new = State(counters, flying, writing, pending, barriers)
+        if op.kind == "signal" or (op.kind == "await" and not op.keeps):
+            amount, at = op.amount if op.kind == "signal" else -op.amount, self.semaphores[op.place]
+            held = (*held[:at], held[at] + amount, *held[at + 1 :])
+        new = State(counters, flying, writing, pending, barriers, held)
         if op.kind == "scope_begin" and self.of_scope.get(op.scope_id, 0) & self.shared_memory:
             self._tell_taken(new, i)
         if counters[thread] == len(self.threads[thread]):

@@ -657,7 +657,7 @@ def cluster(*, waits=True, both=True, last=True):
             waits and last
         )  # else it may end before its peer arrives there
         threads.append(ops)
-    return program(*threads, buffers=buffers, barriers=made, blocks=2)
+    return program(*threads, buffers=buffers, barriers=made, blocks=2, cluster=(2,))
 
 
 def test_multicast_copies():

@@ -91,6 +91,12 @@ def test_warps_apart_from_each_other(program):
     agree(program)
 
 
+@quick
+@given(strategies.signalled())
+def test_threads_that_wait_for_semaphores(program):
+    agree(program)
+
+
 def test_the_programs_have_every_fault():
     """Else the agreement would say little."""
     seen = Counter()

@@ -16,7 +16,7 @@ from pipelib.schedule import check
 from pipelib.schedule.checking.facts import EarlyArrival
 from pipelib.schedule.checking.order import Order
 from tests.schedule import corpus, strategies
-from tests.schedule.checking.explorer import State, TooLarge, _bits, _Explorer
+from tests.schedule.checking.explorer import TooLarge, _bits, _Explorer
 from tests.schedule.checking.mutations import mutants
 from tests.schedule.checking.test_mutations import LIMITS
 
@@ -36,7 +36,7 @@ class Judge(_Explorer):
         super().__init__(program, limit)
         self.is_local = [False] * len(self.ops)
         self.number = {spot: i for i, spot in enumerate(self.places)}
-        self.first = State((0,) * len(self.threads), 0, 0, 0, ((0, 0, 0),) * len(self.arrivals))
+        self.first = self._first()
 
     # One order.
 
@@ -162,6 +162,12 @@ def test_programs_of_any_shape(program):
 @quick
 @given(strategies.warped())
 def test_warps_apart_from_each_other(program):
+    judge(program)
+
+
+@quick
+@given(strategies.signalled())
+def test_threads_that_wait_for_semaphores(program):
     judge(program)
 
 

@@ -1,0 +1,91 @@
+"""`orders`: which signals of semaphores a wait is sure to come after.
+
+The model. A wait on a semaphore returns once the signals so far add up to what it **needs**: its
+amount, and what the same thread's waits have taken off before. It does not say which signals these
+were. A signal is **sure** to come before a wait if the others that can come before the wait do not
+add up to what it needs. A signal cannot come before the wait if it comes after the wait anyway, or
+after the signal that is left out. Whether it does is asked of the clocks of `order`; what is sure
+puts ops in order, by which more may become sure. So the program is run again until nothing changes.
+Each run only adds what holds in every interleaving.
+
+Signals never block, and a sum only grows, so that how far threads get does not depend on the order
+of ops (`order` says why that matters). This holds if nobody else takes off what a wait needs:
+several threads may wait on one semaphore only if all leave it as it is (`decrement=False`). Other
+semaphores are not followed, and neither are those of a program that has not all blocks and devices,
+since others may signal them: they put nothing in order, and no thread waits for them.
+Source: this project's own.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipelib.schedule.checking.order import OVER, Order
+from pipelib.schedule.interleaving import Spot
+from pipelib.schedule.program import BarrierType, Kind, Op, Program
+
+Place = tuple[int, int]  # a semaphore: its array, and its index there
+
+
+def followed(program: Program) -> frozenset[Place]:
+    """The semaphores whose waits put ops in order."""
+    if not program.is_whole or program.truncated:
+        return frozenset()
+    waits: dict[Place, list[Op]] = defaultdict(list)
+    vague: set[Place] = set()
+    places = {
+        (barrier.id, index)
+        for barrier in program.barriers if barrier.type is BarrierType.SEMAPHORE
+        for index in range(barrier.count)
+    }  # fmt: skip
+    for ops in program.threads if places else ():
+        for op in ops:
+            if op.kind in (Kind.SIGNAL, Kind.AWAIT):
+                if op.amount < 1:  # it depends on what tensors hold
+                    vague.add(op.place)
+                if op.kind is Kind.AWAIT:
+                    waits[op.place].append(op)
+    for place, found in waits.items():
+        if len({op.thread for op in found}) > 1 and not all(op.keeps for op in found):
+            vague.add(place)
+    return frozenset(places - vague)
+
+
+def orders(program: Program) -> Order:
+    """A run of the program to come, with what is sure of its semaphores."""
+    places = followed(program)
+    sure: dict[Spot, tuple[Spot, ...]] = {}
+    while places:
+        run = Order(program, places, sure)
+        for _ in run:
+            pass
+        found = {spot: them for place in places for spot, them in _sure(run, place).items()}
+        if found == sure:
+            break
+        sure = found
+    return Order(program, places, sure)
+
+
+def _sure(run: Order, place: Place) -> dict[Spot, tuple[Spot, ...]]:
+    """The signals that are sure to come before each wait on a semaphore, after a run."""
+    signals = {s: clock for s, (at, clock) in run.semaphores.signals.items() if at == place}
+    needs = {spot: need for spot, (at, need) in run.semaphores.awaited.items() if at == place}
+    if not signals or not needs:
+        return {}
+    spots, clocks = [*signals], np.array([*signals.values()])
+    amounts = np.array([run.program.threads[thread][index].amount for thread, index in spots])
+    # [i, j] says whether signal i can come without signal j, or before wait j.
+    without = ~_after(clocks, spots) & ~np.eye(len(spots), dtype=bool)
+    before = ~_after(clocks, [*needs])
+    most = (without.T * amounts) @ before.astype(np.int64)
+    return {
+        spot: tuple(spots[i] for i in np.flatnonzero(most[:, number] < need))
+        for number, (spot, need) in enumerate(needs.items())
+    }
+
+
+def _after(clocks: NDArray[np.int64], spots: list[Spot]) -> NDArray[np.bool_]:
+    """Whether each of the clocks has the op at each of the spots."""
+    threads, indices = np.array(spots).T
+    return clocks[:, OVER, threads] > indices

@@ -35,6 +35,9 @@ scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` sc
                     threads of the block, which meet where it begins
 meet                returns once all `members` have come to this meeting of theirs
 signal, await       adds `amount` to a semaphore; waits until it holds `amount`, and takes that off
+grid_wait           returns once the kernels before this one have ended, and what they wrote can
+                    be seen
+grid_signal         lets the kernel after this one start, once each block has done so or ended
 skip                is a copy whose predicate is off: what it would read counts as used
 opaque              is code that only the device understands (`function`); its regions are whole
                     buffers
@@ -72,7 +75,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
-FORMAT = 5
+FORMAT = 6
 
 
 class Engine(enum.StrEnum):
@@ -154,6 +157,8 @@ class Kind(
     SKIP = "skip"
     SIGNAL = "signal"
     AWAIT = "await"
+    GRID_WAIT = "grid_wait"
+    GRID_SIGNAL = "grid_signal"
     OPAQUE = "opaque"
 
 
@@ -388,7 +393,8 @@ class Program:
     `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
     warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
     allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
-    lists the threads whose ops end in the middle of a loop.
+    lists the threads whose ops end in the middle of a loop. `starts_early` says whether the grid
+    may start before the kernel before it has ended (programmatic dependent launch).
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -411,6 +417,7 @@ class Program:
     truncated: tuple[int, ...] = ()
     blocks: int = 1
     warps: tuple[Warp, ...] = ()
+    starts_early: bool = False
 
     @property
     def per_block(self) -> int:

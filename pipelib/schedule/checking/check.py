@@ -2,7 +2,8 @@
 
 The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
 gives each op a clock; its docstring says why one run is enough for all interleavings. `memory`
-compares accesses by these clocks. Then comes what only the end shows: which threads are stuck
+compares accesses by these clocks, and `launch` each access of GMEM with the end of the kernel
+before. Then comes what only the end shows: which threads are stuck
 (`deadlock`), what is unfinished (`leftover`), what does not fit (`resources`). Each of these gives
 `facts`, and `words` makes the sentences of the report.
 
@@ -34,6 +35,7 @@ from pipelib.schedule.checking.facts import (
     Trusted,
     Unchecked,
 )
+from pipelib.schedule.checking.launch import Launch
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
 from pipelib.schedule.checking.order import Order
@@ -84,6 +86,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 def _checked(program: Program, strict: bool) -> Report:
     findings, order = Findings(program), Order(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
+    launch = Launch(order)
     findings.add_all(out_of_bounds(program))
     overshoots: list[Remark] = []
     for fact in beyond_arrays(program):
@@ -94,6 +97,7 @@ def _checked(program: Program, strict: bool) -> Report:
     for event in order:
         memory.see(event)
         findings.add_all(readers.see(event))
+        findings.add_all(launch.see(event))
     findings.add_all(order.misused)
     stuck = deadlock(program, order)
     if stuck is not None:
@@ -113,6 +117,7 @@ def _checked(program: Program, strict: bool) -> Report:
     for block in range(program.blocks):
         findings.add_all(registers(program, block))
     remarks = [*_remarks(program, stuck is not None), *overshoots, *memory.remarks()]
+    remarks += launch.remarks()
     if is_whole:
         remarks += unobserved(order)
     notes = tuple(words.note(program, remark) for remark in remarks)

@@ -1,9 +1,9 @@
 """What the check finds, as typed facts: one class for each way in which a program can go wrong.
 
-The model. A detector (`bounds`, `order`, `memory`, `deadlock`, `leftover`, `resources`) says which
-ops, which memory or which barrier it is about, and what it counted there; it makes no sentence. A
-`Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text. A barrier
-is named by the id of its array and its index there.
+The model. A detector (`bounds`, `order`, `memory`, `launch`, `deadlock`, `leftover`, `resources`)
+says which ops, which memory or which barrier it is about, and what it counted there; it makes no
+sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text.
+A barrier is named by the id of its array and its index there.
 """
 
 from dataclasses import dataclass
@@ -57,6 +57,19 @@ class Outliving:
 
     late: Op
     taker: Op | None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyAccess:
+    """An access of GMEM before the kernels before this one are known to have ended.
+
+    `wait` is the first wait for them of its thread, else of another; None if no thread has one.
+    """
+
+    op: Op
+    buffer: Buffer
+    writes: bool
+    wait: Op | None
 
 
 # Bounds.
@@ -253,10 +266,10 @@ class Spill:
 
 
 Fault = (
-    Race | MissingCommit | Uninitialized | LostWrite | Outliving | OutsideBuffer | OutsideBarriers
-    | BeyondArray | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad | EarlyExit
-    | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters
-    | WrongWay | TooManyBarriers | Spill
+    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | OutsideBuffer
+    | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad
+    | EarlyExit | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory
+    | TooManyRegisters | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
 
 
@@ -359,7 +372,16 @@ class BlocksMeet:
     times: int
 
 
+@dataclass(frozen=True, slots=True)
+class EarlySignal:
+    """A signal at `line` to the kernel after, which a write of a buffer does not come before."""
+
+    line: str | None
+    buffer: str
+    write: str | None
+
+
 Remark = (
     Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused | Unplaced
-    | Signalled | Unobserved | Overshoot | BlocksMeet
+    | Signalled | Unobserved | Overshoot | BlocksMeet | EarlySignal
 )  # fmt: skip

@@ -300,12 +300,14 @@ class Order:
                 return self._meet
             case (
                 Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.SKIP | Kind.OPAQUE
-                | Kind.SCOPE_END
+                | Kind.SCOPE_END | Kind.GRID_SIGNAL
             ):  # fmt: skip
                 return self._access
             case Kind.REGISTERS:
                 return self._registers
-            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.SIGNAL | Kind.AWAIT:
+            case (
+                Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.SIGNAL | Kind.AWAIT | Kind.GRID_WAIT
+            ):
                 return None
             case _:
                 assert_never(kind)

@@ -13,8 +13,10 @@ from pipelib.schedule.checking.facts import (
     BlocksMeet,
     BlocksRace,
     Deadlock,
+    EarlyAccess,
     EarlyArrival,
     EarlyExit,
+    EarlySignal,
     Fault,
     IncompletePhase,
     LappedWait,
@@ -72,6 +74,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _lost_write(program, fault)
         case Outliving():
             return _outliving(program, fault)
+        case EarlyAccess():
+            return _early_access(program, fault)
         case OutsideBuffer():
             return _outside_buffer(program, fault)
         case OutsideBarriers():
@@ -162,6 +166,14 @@ def note(program: Program, remark: Remark) -> str:
             )
         case BlocksMeet():
             return _blocks_meet(remark)
+        case EarlySignal(line, name, write):
+            at = f" ({write})" if write else ""
+            return (
+                f"{line or 'at an unknown line'}: the next kernel may start from here on, and"
+                f" `{name}` may be written later{at}: right if that kernel calls"
+                f" griddepcontrol_wait before it reads `{name}`, since this wait ends when the"
+                " kernel here has ended."
+            )
         case _:
             assert_never(remark)
 
@@ -305,6 +317,29 @@ def _landing(program: Program, load: Op, taker: Op) -> Finding:
         f" {thread_name(program, load.thread)} may still land in it:"
         f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over.",
         f"Wait on {barrier} before the scope of `{name}` ends.", name,
+    )  # fmt: skip
+
+
+def _early_access(program: Program, fault: EarlyAccess) -> Finding:
+    op, buffer, wait = fault.op, fault.buffer, fault.wait
+    who = thread_name(program, op.thread)
+    does, may = "read", "still write it"
+    unless = f" It is right as it is only if no kernel before writes {_named(buffer)}."
+    if fault.writes:
+        does, may, unless = "written", "still use its memory", ""
+    why, across = "no thread of it comes to call that", ""
+    if wait is not None and wait.thread == op.thread:
+        why = f"{who} calls that only later" + (f" ({wait.line})" if wait.line else "")
+    elif wait is not None:
+        other = thread_name(program, wait.thread)
+        why = f"nothing that {other} does after its call is waited for by {who} before"
+        across = f", or let {other} arrive after it on a barrier on which {who} waits before"
+    return Finding(
+        FindingKind.RACE, (op,),
+        f"{_named(buffer)} is {does} by {_agent(program, op)} while the kernel before may {may}:"
+        " this kernel uses griddepcontrol_wait, so it may start before that one has ended, and"
+        f" {why}.",
+        f"Call griddepcontrol_wait in {who} before the access{across}.{unless}", buffer.name,
     )  # fmt: skip
 
 

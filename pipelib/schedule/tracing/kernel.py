@@ -35,6 +35,16 @@ def kernel_info(jaxpr: Any) -> Any:
     return None
 
 
+def starts_early(jaxpr: Any) -> bool:
+    """Whether Mosaic GPU lets the kernel start before the kernel before it has ended.
+
+    It does so if `griddepcontrol_wait` is anywhere in the kernel, also where no thread comes, but
+    not within `warp_map`, which hides the effect. `griddepcontrol_launch_dependents` has no such
+    effect. Source: `uses_pdl` in `jax/_src/pallas/mosaic_gpu/lowering.py`.
+    """
+    return any(type(effect).__name__ == "PdlEffect" for effect in jaxpr.effects)
+
+
 def _role(atom: Atom, value: Any) -> Role:
     """What a kernel does with an operand."""
     if not is_ref(atom):

@@ -39,6 +39,7 @@ for clusters the lowering of `ClusterBarrier` and of collective copies in their
 `jax.experimental.mosaic.gpu`.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from numbers import Integral
@@ -51,7 +52,13 @@ from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
-from pipelib.schedule.tracing.kernel import arguments, infers_tiles, kernel_info, mesh_of
+from pipelib.schedule.tracing.kernel import (
+    arguments,
+    infers_tiles,
+    kernel_info,
+    mesh_of,
+    starts_early,
+)
 from pipelib.schedule.tracing.source import function_name
 from pipelib.schedule.tracing.state import Cluster, Thread
 
@@ -112,7 +119,8 @@ def trace(
     cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
     operands = arguments(cluster, eqn, code.invars, values, info)
     with uncollected():
-        return cluster.program(code, operands, max_steps)
+        program = cluster.program(code, operands, max_steps)
+    return dataclasses.replace(program, starts_early=starts_early(jaxpr))
 
 
 def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[Any, list[Any]]]:

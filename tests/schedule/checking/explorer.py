@@ -47,10 +47,14 @@ What is left out, since the rest covers it:
 - an unread ordinary write is looked for in one run only: without a race, every run has the same
   flow of data; with a race it is not told.
 
+Where a program `starts_early`, the kernel before is one more thread: it reads and writes all GMEM
+until it ends, in one move, and a `grid_wait` is enabled then.
+
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, `compute`, `signal`, `await` and `skip` do (nothing),
-products in flight when a thread ends, memory that scopes of different threads have in turn.
+covered: what `opaque`, `test`, `prefetch`, `compute`, `signal`, `await`, `skip` and `grid_signal`
+do (nothing), products in flight when a thread ends, memory that scopes of different threads have in
+turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
@@ -66,7 +70,8 @@ from typing import NamedTuple
 from pipelib.schedule.program import Buffer, Op, Program, Region
 
 LIMIT = 200_000
-NOTHING = ("opaque", "test", "prefetch", "compute", "signal", "await", "skip")
+NOTHING = ("opaque", "test", "prefetch", "compute", "signal", "await", "skip",
+           "grid_signal")  # fmt: skip
 LOCAL = ("commit_group", "scope_begin")
 ORDINARY = ("read", "write", "acc_init", "acc_write")
 FLYING = ("load", "store", "wgmma")
@@ -168,16 +173,32 @@ class _Explorer:
                     self.places.append((thread, index))
             self.threads.append(found)
         self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
+        self.before = len(program.threads) if program.starts_early else None
+        if self.before is not None:
+            self._begin_before()
         self._memory()
         self._conflicts()
         self._synchronisation()
+
+    def _begin_before(self) -> None:
+        """The kernel before, as the last thread: it uses all GMEM, and ends in one move.
+
+        It is the only opaque op here, since the program's own are left out.
+        """
+        self.threads.append([len(self.ops)])
+        self.own.append(self.before)
+        self.ops.append(Op("opaque", self.before))
+        self.places.append(None)
 
     # The program in bits.
 
     def _memory(self) -> None:
         cells = _Cells(self.program)
+        gmem = sum(cells.buffer_masks[b.id] for b in self.program.buffers if b.space == "gmem")
         self.reads = [cells.mask(op.reads) for op in self.ops]
         self.writes = [cells.mask(op.writes) for op in self.ops]
+        if self.before is not None:
+            self.reads[-1] = self.writes[-1] = gmem
         self.given = self.shared_memory = 0
         self.of_scope: dict[int, int] = {}
         for buffer in self.program.buffers:
@@ -215,6 +236,8 @@ class _Explorer:
             is_alone = op.kind in ORDINARY and alone and not _is_atomic(op)
             self.is_local.append(harmless or is_alone)
         self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
+        if self.before is not None:  # what it wrote is no concern of this kernel but for races
+            self.reads[-1] = self.writes[-1] = 0
 
     def _by_cell(self, masks: list[int]) -> dict[int, int]:
         """For each cell, the ops whose mask has it."""
@@ -313,7 +336,8 @@ class _Explorer:
         return Outcome(frozenset(self.bad), len(seen))
 
     def _tell(self, kind: str, *ops: int) -> None:
-        self.bad.add(Bad(kind, tuple(sorted(self.places[i] for i in ops))))
+        places = (self.places[i] for i in ops)
+        self.bad.add(Bad(kind, tuple(sorted(filter(None, places)))))
 
     def _next(self, state: State, thread: int) -> int | None:
         ops, counter = self.threads[thread], state.counters[thread]
@@ -321,7 +345,7 @@ class _Explorer:
 
     def _tell_races(self, state: State) -> None:
         active = [i for i in map(self._next, itertools.repeat(state), range(len(self.threads)))
-                  if i is not None and self.ops[i].kind in ORDINARY]  # fmt: skip
+                  if i is not None and self.ops[i].kind in (*ORDINARY, "opaque")]  # fmt: skip
         active += _bits(state.flying)
         mask = state.flying | sum(1 << i for i in active if not state.flying >> i & 1)
         for i in active:
@@ -371,6 +395,8 @@ class _Explorer:
             block = self.program.threads_of(self.program.block_of(op.thread))
             return all(state.counters[t] >= self.begins.get((t, op.scope_id), math.inf)
                        for t in block)  # fmt: skip
+        if op.kind == "grid_wait":
+            return self.before is None or self._next(state, self.before) is None
         if op.kind == "registers":
             return self._has_registers(state, op)
         if op.kind == "meet":

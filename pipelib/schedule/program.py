@@ -23,7 +23,7 @@ read, write         accesses GMEM or SMEM ordinarily. The banks of SMEM serve it
                     that also reads
 compute             does arithmetic in registers: `flops` operations, `transcendental` of them
                     transcendental functions, then lanes pass each other `exchanges` words of 32
-                    bits
+                    bits, those of several warps by way of the SMEM at `scratch`
 wgmma               starts a product on the tensor core
 wgmma_wait          returns once at most `pending` products are unfinished
 acc_init            gives an accumulator its first value
@@ -318,6 +318,8 @@ class Op:
       shared: whether all threads of the block have that scope together.
       members: the threads that meet, this one among them.
       amount: what a semaphore is given, or has to hold.
+      scratch: where the memory begins that warps use to reduce an array together, in bytes from the
+        start of the block's SMEM; all its threads share that memory. None if warps do not.
       flops, transcendental, exchanges: operations of arithmetic, how many of them are
         transcendental functions, and words of 32 bits that lanes pass each other.
       wavefronts: of an access of SMEM; None if they are not known.
@@ -331,6 +333,7 @@ class Op:
       registers, action: what a lane has from here on, and whether that is more or less; the name
         of an action becomes that `Action`.
       function: the name of opaque code.
+      is_sure: false if a layout that is not known decides whether `scratch` is used.
 
     Raises:
       ValueError: a `kind` or an `action` that does not exist.
@@ -360,6 +363,7 @@ class Op:
     shared: bool = False
     members: tuple[int, ...] = ()
     amount: int = 0
+    scratch: int | None = None
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
@@ -372,6 +376,7 @@ class Op:
     registers: int | None = None
     action: Action = Action.NONE
     function: str = ""
+    is_sure: bool = True
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:
@@ -392,9 +397,11 @@ class Program:
 
     `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
     warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
-    allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
-    lists the threads whose ops end in the middle of a loop. `starts_early` says whether the grid
-    may start before the kernel before it has ended (programmatic dependent launch).
+    allocates at once, with the `scratch_bytes` of its reductions and the `profiler_bytes` of a
+    kernel that is compiled to be profiled; `registers` what each Pallas thread asked for last, if
+    it did. `truncated` lists the threads whose ops end in the middle of a loop. `starts_early` says
+    whether the grid may start before the kernel before it has ended (programmatic dependent
+    launch).
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -418,6 +425,8 @@ class Program:
     blocks: int = 1
     warps: tuple[Warp, ...] = ()
     starts_early: bool = False
+    scratch_bytes: int = 0
+    profiler_bytes: int = 0
 
     @property
     def per_block(self) -> int:
@@ -563,6 +572,7 @@ def _remark(op: Op) -> str:
         f"{combines} {op.combines}" if op.combines else "",
         "read_only" if op.read_only else "",
         "shared" if op.shared else "",
+        "" if op.scratch is None else "across warps" if op.is_sure else "perhaps across warps",
         op.action,
         op.function,
         f"threads {', '.join(map(str, op.members))}" if op.members else "",

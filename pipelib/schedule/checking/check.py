@@ -1,11 +1,11 @@
 """`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
 
 The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
-gives each op a clock; its docstring says why one run is enough for all interleavings. `memory`
-compares accesses by these clocks, and `launch` each access of GMEM with the end of the kernel
-before. Then comes what only the end shows: which threads are stuck
-(`deadlock`), what is unfinished (`leftover`), what does not fit (`resources`). Each of these gives
-`facts`, and `words` makes the sentences of the report.
+gives each op a clock; its docstring says why one run is enough for all interleavings. By these
+clocks `memory` compares accesses, `launch` compares each access of GMEM with the end of the kernel
+before, and `reductions` compares what threads do in a scratch that they share. Then comes what only
+the end shows: which threads are stuck (`deadlock`), what is unfinished (`leftover`), what does not
+fit (`resources`). Each of these gives `facts`, and `words` makes the sentences of the report.
 
 The proxy question. An ordinary write needs `commit_smem` before an engine reads or overwrites the
 same memory, always. By the letter of PTX an ordinary *read* of a slot needs one too before a load
@@ -39,6 +39,7 @@ from pipelib.schedule.checking.launch import Launch
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
 from pipelib.schedule.checking.order import Order
+from pipelib.schedule.checking.reductions import Reductions
 from pipelib.schedule.checking.resources import (
     barriers,
     named_barriers,
@@ -86,7 +87,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 def _checked(program: Program, strict: bool) -> Report:
     findings, order = Findings(program), Order(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
-    launch = Launch(order)
+    launch, reductions = Launch(order), Reductions(order)
     findings.add_all(out_of_bounds(program))
     overshoots: list[Remark] = []
     for fact in beyond_arrays(program):
@@ -98,6 +99,7 @@ def _checked(program: Program, strict: bool) -> Report:
         memory.see(event)
         findings.add_all(readers.see(event))
         findings.add_all(launch.see(event))
+        findings.add_all(reductions.see(event))
     findings.add_all(order.misused)
     stuck = deadlock(program, order)
     if stuck is not None:
@@ -117,7 +119,7 @@ def _checked(program: Program, strict: bool) -> Report:
     for block in range(program.blocks):
         findings.add_all(registers(program, block))
     remarks = [*_remarks(program, stuck is not None), *overshoots, *memory.remarks()]
-    remarks += launch.remarks()
+    remarks += [*launch.remarks(), *reductions.remarks()]
     if is_whole:
         remarks += unobserved(order)
     notes = tuple(words.note(program, remark) for remark in remarks)

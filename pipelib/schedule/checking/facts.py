@@ -1,9 +1,9 @@
 """What the check finds, as typed facts: one class for each way in which a program can go wrong.
 
-The model. A detector (`bounds`, `order`, `memory`, `launch`, `deadlock`, `leftover`, `resources`)
-says which ops, which memory or which barrier it is about, and what it counted there; it makes no
-sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text.
-A barrier is named by the id of its array and its index there.
+The model. A detector (`bounds`, `order`, `memory`, `launch`, `reductions`, `deadlock`, `leftover`,
+`resources`) says which ops, which memory or which barrier it is about, and what it counted there;
+it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns
+each into text. A barrier is named by the id of its array and its index there.
 """
 
 from dataclasses import dataclass
@@ -70,6 +70,14 @@ class EarlyAccess:
     buffer: Buffer
     writes: bool
     wait: Op | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScratch:
+    """Reductions of two threads, in no order, that use the same scratch."""
+
+    newer: Op
+    older: Op
 
 
 # Bounds.
@@ -266,10 +274,10 @@ class Spill:
 
 
 Fault = (
-    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | OutsideBuffer
-    | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad
-    | EarlyExit | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory
-    | TooManyRegisters | WrongWay | TooManyBarriers | Spill
+    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | SharedScratch
+    | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait | IncompletePhase
+    | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput
+    | TooMuchMemory | TooManyRegisters | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
 
 
@@ -381,7 +389,16 @@ class EarlySignal:
     write: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedScratchPerhaps:
+    """Lines with reductions of two threads, in no order, that may use the same scratch."""
+
+    older: str | None
+    newer: str | None
+
+
 Remark = (
     Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused | Unplaced
     | Signalled | Unobserved | Overshoot | BlocksMeet | EarlySignal
+    | SharedScratchPerhaps
 )  # fmt: skip

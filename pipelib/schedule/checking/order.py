@@ -306,9 +306,11 @@ class Order:
             case Kind.REGISTERS:
                 return self._registers
             case (
-                Kind.PREFETCH | Kind.TEST | Kind.COMPUTE | Kind.SIGNAL | Kind.AWAIT | Kind.GRID_WAIT
-            ):
+                Kind.PREFETCH | Kind.TEST | Kind.SIGNAL | Kind.AWAIT | Kind.GRID_WAIT
+            ):  # fmt: skip
                 return None
+            case Kind.COMPUTE:
+                return self._compute
             case _:
                 assert_never(kind)
 
@@ -317,6 +319,9 @@ class Order:
     def _access(self, thread: int, index: int, op: Op) -> Event:
         end = self._own[thread], index
         return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+
+    def _compute(self, thread: int, index: int, op: Op) -> Event | None:
+        return None if op.scratch is None else self._access(thread, index, op)
 
     def _load(self, thread: int, index: int, op: Op) -> Event:
         if op.barrier is None:

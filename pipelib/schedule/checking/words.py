@@ -30,6 +30,8 @@ from pipelib.schedule.checking.facts import (
     Overwritten,
     Race,
     Remark,
+    SharedScratch,
+    SharedScratchPerhaps,
     Signalled,
     Spill,
     Stuck,
@@ -60,6 +62,9 @@ from pipelib.schedule.report import (
     truncation,
 )
 
+#: What a report calls the memory that reductions across warps share.
+SCRATCH = "the scratch of reductions"
+
 
 def finding(program: Program, fault: Fault) -> Finding:
     """A fault in words."""
@@ -76,6 +81,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _outliving(program, fault)
         case EarlyAccess():
             return _early_access(program, fault)
+        case SharedScratch():
+            return _shared_scratch(program, fault)
         case OutsideBuffer():
             return _outside_buffer(program, fault)
         case OutsideBarriers():
@@ -166,6 +173,13 @@ def note(program: Program, remark: Remark) -> str:
             )
         case BlocksMeet():
             return _blocks_meet(remark)
+        case SharedScratchPerhaps(older, newer):
+            return (
+                f"{_lines(older, newer)}: two threads reduce arrays, in no order: a race on the"
+                " scratch that all threads of a block share, if the layout that Mosaic GPU chooses"
+                " spreads the reduced axes over several warps. A plgpu.layout_cast before the"
+                " reductions would say which layout it is."
+            )
         case EarlySignal(line, name, write):
             at = f" ({write})" if write else ""
             return (
@@ -340,6 +354,21 @@ def _early_access(program: Program, fault: EarlyAccess) -> Finding:
         " this kernel uses griddepcontrol_wait, so it may start before that one has ended, and"
         f" {why}.",
         f"Call griddepcontrol_wait in {who} before the access{across}.{unless}", buffer.name,
+    )  # fmt: skip
+
+
+def _shared_scratch(program: Program, fault: SharedScratch) -> Finding:
+    who, other = (thread_name(program, op.thread) for op in (fault.newer, fault.older))
+    return Finding(
+        FindingKind.RACE, (fault.newer, fault.older),
+        f"{who} reduces an array across its warps while {other} may still do so: both pass parts of"
+        " their results through the scratch in SMEM that Mosaic GPU gives to reductions, one for"
+        f" all threads of a block, and nothing that {other} does after it is waited for by {who}"
+        " before.",
+        f"Let {other}, after its reduction, arrive on a barrier on which {who} waits before its"
+        " own, and so in turn; or reduce within warps: the last axis of an array in"
+        " plgpu.Layout.WGMMA.",
+        SCRATCH,
     )  # fmt: skip
 
 
@@ -568,13 +597,13 @@ def _unwritten_output(program: Program, fault: UnwrittenOutput) -> Finding:
 
 
 def _blocks_meet(remark: BlocksMeet) -> str:
-    lines = " and ".join(dict.fromkeys(line or "an unknown line" for line in remark.lines))
     why = "the blocks may wait for each other in a way that is not followed here"
     if remark.is_rounded:
         why = "what is accessed is no box, and was rounded up to one"
     return (
-        f"{lines}: two blocks of the grid may access the same part of `{remark.buffer}`, one to"
-        f" write it, {count(remark.times, 'time')}: not judged, since {why}."
+        f"{_lines(*remark.lines)}: two blocks of the grid may access the same part of"
+        f" `{remark.buffer}`, one to write it, {count(remark.times, 'time')}: not judged, since"
+        f" {why}."
     )
 
 
@@ -586,6 +615,8 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
     terms = [f"{b.bytes:,} ({b.name})" for b in mine]
     singles = sum(barrier.count for barrier in program.barriers if not barrier.block)
     terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
+    reserved = (program.scratch_bytes, SCRATCH), (program.profiler_bytes, "the profiler")
+    terms += [f"{size:,} ({name})" for size, name in reserved if size]
     return Finding(
         FindingKind.RESOURCE, (),
         f"The block allocates {program.smem_bytes:,} bytes of SMEM at once, and a block can have"
@@ -637,6 +668,11 @@ def _spill(program: Program, fault: Spill) -> Finding:
 
 
 # Names.
+
+
+def _lines(*lines: str | None) -> str:
+    """Lines of source, each once."""
+    return " and ".join(dict.fromkeys(line or "an unknown line" for line in lines))
 
 
 def _agent(program: Program, op: Op) -> str:

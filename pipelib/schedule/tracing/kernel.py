@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
 from pipelib.schedule.tracing.jaxprs import Atom, Eqn
 from pipelib.schedule.tracing.source import argument_names
-from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
+from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Reserved
 
 
 def mesh_of(params: Mapping[str, Any]) -> Any:
@@ -25,6 +27,19 @@ def infers_tiles(eqn: Eqn) -> bool:
     """Whether Mosaic GPU infers where shared memory has its elements, as it does by default."""
     semantics = getattr(eqn.params.get("compiler_params"), "lowering_semantics", None)
     return getattr(semantics, "name", "") != "Lane"
+
+
+def reserved(eqn: Eqn) -> Reserved:
+    """The SMEM that Mosaic GPU reserves for reductions and for the profiler.
+
+    A trace of the profiler has a header of 3 words of 4 bytes within its `4 * profile_space` words;
+    there is one for each Pallas thread, or one for each of its 4 warps. Source: `ProfilerSpec` in
+    `jax/experimental/mosaic/gpu/profiler.py`.
+    """
+    found: Any = eqn.params.get("compiler_params")
+    params = found if isinstance(found, plgpu.CompilerParams) else plgpu.CompilerParams()
+    traces = 4 if params.profile_trace_scope.name == "WARP" else 1
+    return Reserved(params.reduction_scratch_bytes, 16 * params.profile_space * traces)
 
 
 def kernel_info(jaxpr: Any) -> Any:

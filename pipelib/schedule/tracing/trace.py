@@ -57,6 +57,7 @@ from pipelib.schedule.tracing.kernel import (
     infers_tiles,
     kernel_info,
     mesh_of,
+    reserved,
     starts_early,
 )
 from pipelib.schedule.tracing.source import function_name
@@ -116,7 +117,7 @@ def trace(
     eqn, values = _called(_kernels(kernel, args), call)
     mesh, (jaxpr, *_) = mesh_of(eqn.params), eqn.params["jaxprs"]
     code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
-    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block)
+    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block, reserved(eqn))
     operands = arguments(cluster, eqn, code.invars, values, info)
     with uncollected():
         program = cluster.program(code, operands, max_steps)

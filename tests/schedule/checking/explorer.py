@@ -47,14 +47,16 @@ What is left out, since the rest covers it:
 - an unread ordinary write is looked for in one run only: without a race, every run has the same
   flow of data; with a race it is not told.
 
+A `compute` with a `scratch` writes that memory, which is a block's.
+
 Where a program `starts_early`, the kernel before is one more thread: it reads and writes all GMEM
 until it ends, in one move, and a `grid_wait` is enabled then.
 
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, `compute`, `signal`, `await`, `skip` and `grid_signal`
-do (nothing), products in flight when a thread ends, memory that scopes of different threads have in
-turn.
+covered: what `opaque`, `test`, `prefetch`, other `compute`, `signal`, `await`, `skip` and
+`grid_signal` do (nothing), products in flight when a thread ends, memory that scopes of different
+threads have in turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
@@ -73,7 +75,7 @@ LIMIT = 200_000
 NOTHING = ("opaque", "test", "prefetch", "compute", "signal", "await", "skip",
            "grid_signal")  # fmt: skip
 LOCAL = ("commit_group", "scope_begin")
-ORDINARY = ("read", "write", "acc_init", "acc_write")
+ORDINARY = ("read", "write", "acc_init", "acc_write", "compute")
 FLYING = ("load", "store", "wgmma")
 READERS = ("read", "acc_read", *FLYING)
 
@@ -167,7 +169,7 @@ class _Explorer:
         for thread, ops in enumerate(program.threads):
             found = []
             for index, op in enumerate(ops):
-                if op.kind not in NOTHING:
+                if op.kind not in NOTHING or _reduces_across_warps(op):
                     found.append(len(self.ops))
                     self.ops.append(op)
                     self.places.append((thread, index))
@@ -197,6 +199,11 @@ class _Explorer:
         gmem = sum(cells.buffer_masks[b.id] for b in self.program.buffers if b.space == "gmem")
         self.reads = [cells.mask(op.reads) for op in self.ops]
         self.writes = [cells.mask(op.writes) for op in self.ops]
+        places: dict[tuple[int, int], int] = {}
+        for i, op in enumerate(self.ops):
+            if _reduces_across_warps(op):
+                place = self.program.block_of(op.thread), op.scratch
+                self.writes[i] |= 1 << (cells.count + places.setdefault(place, len(places)))
         if self.before is not None:
             self.reads[-1] = self.writes[-1] = gmem
         self.given = self.shared_memory = 0
@@ -596,6 +603,11 @@ def _reduces(op: Op) -> bool:
 
 def _adds_registers(op: Op) -> bool:
     return op.kind == "load" and bool(op.combines)
+
+
+def _reduces_across_warps(op: Op) -> bool:
+    """Whether it uses the scratch of its block that begins at `op.scratch`, a cell of its own."""
+    return op.scratch is not None and op.is_sure
 
 
 def _is_atomic(op: Op) -> bool:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
 DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "grid", "launch", "leftover",
-             "memory", "order", "resources")  # fmt: skip
+             "memory", "order", "reductions", "resources")  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
@@ -28,6 +28,7 @@ FAULTS = [
     facts.LostWrite(build.write(0), SMEM, is_useful=False),
     facts.Outliving(STORE, None),
     facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None),
+    facts.SharedScratch(build.just("compute", scratch=0), build.just("compute", scratch=0)),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
     facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
@@ -60,6 +61,7 @@ REMARKS = [
     facts.Overshoot("load", "k.py:1", "x", 2),
     facts.BlocksMeet(("k.py:1", None), "out", True, 2),
     facts.EarlySignal("k.py:1", "out", None),
+    facts.SharedScratchPerhaps("k.py:1", None),
 ]
 
 

@@ -333,6 +333,8 @@ class Op:
       registers, action: what a lane has from here on, and whether that is more or less; the name
         of an action becomes that `Action`.
       function: the name of opaque code.
+      layout: of the values that an ordinary access reads or writes, in the lanes' registers; empty
+        if it is not known.
       is_sure: false if a layout that is not known decides whether `scratch` is used.
 
     Raises:
@@ -376,6 +378,7 @@ class Op:
     registers: int | None = None
     action: Action = Action.NONE
     function: str = ""
+    layout: str = ""
     is_sure: bool = True
 
     def __post_init__(self) -> None:
@@ -401,7 +404,8 @@ class Program:
     kernel that is compiled to be profiled; `registers` what each Pallas thread asked for last, if
     it did. `truncated` lists the threads whose ops end in the middle of a loop. `starts_early` says
     whether the grid may start before the kernel before it has ended (programmatic dependent
-    launch).
+    launch), `auto_barriers` whether a thread's lanes meet before and after each ordinary write of
+    the thread, and before each of its loads.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -427,6 +431,7 @@ class Program:
     starts_early: bool = False
     scratch_bytes: int = 0
     profiler_bytes: int = 0
+    auto_barriers: bool = True
 
     @property
     def per_block(self) -> int:

@@ -3,7 +3,8 @@
 The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
 gives each op a clock; its docstring says why one run is enough for all interleavings. By these
 clocks `memory` compares accesses, `launch` compares each access of GMEM with the end of the kernel
-before, and `reductions` compares what threads do in a scratch that they share. Then comes what only
+before, `reductions` compares what threads do in a scratch that they share, and `lanes` compares
+what the lanes of one thread do, where the compiler keeps them in no order. Then comes what only
 the end shows: which threads are stuck (`deadlock`), what is unfinished (`leftover`), what does not
 fit (`resources`). Each of these gives `facts`, and `words` makes the sentences of the report.
 
@@ -35,6 +36,7 @@ from pipelib.schedule.checking.facts import (
     Trusted,
     Unchecked,
 )
+from pipelib.schedule.checking.lanes import Lanes
 from pipelib.schedule.checking.launch import Launch
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
@@ -87,7 +89,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 def _checked(program: Program, strict: bool) -> Report:
     findings, order = Findings(program), Order(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
-    launch, reductions = Launch(order), Reductions(order)
+    launch, reductions, lanes = Launch(order), Reductions(order), Lanes(order)
     findings.add_all(out_of_bounds(program))
     overshoots: list[Remark] = []
     for fact in beyond_arrays(program):
@@ -100,6 +102,7 @@ def _checked(program: Program, strict: bool) -> Report:
         findings.add_all(readers.see(event))
         findings.add_all(launch.see(event))
         findings.add_all(reductions.see(event))
+        findings.add_all(lanes.see(event))
     findings.add_all(order.misused)
     stuck = deadlock(program, order)
     if stuck is not None:
@@ -119,7 +122,7 @@ def _checked(program: Program, strict: bool) -> Report:
     for block in range(program.blocks):
         findings.add_all(registers(program, block))
     remarks = [*_remarks(program, stuck is not None), *overshoots, *memory.remarks()]
-    remarks += [*launch.remarks(), *reductions.remarks()]
+    remarks += [*launch.remarks(), *reductions.remarks(), *lanes.remarks()]
     if is_whole:
         remarks += unobserved(order)
     notes = tuple(words.note(program, remark) for remark in remarks)

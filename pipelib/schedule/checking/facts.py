@@ -1,9 +1,9 @@
 """What the check finds, as typed facts: one class for each way in which a program can go wrong.
 
-The model. A detector (`bounds`, `order`, `memory`, `launch`, `reductions`, `deadlock`, `leftover`,
-`resources`) says which ops, which memory or which barrier it is about, and what it counted there;
-it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns
-each into text. A barrier is named by the id of its array and its index there.
+The model. A detector (`bounds`, `order`, `memory`, `launch`, `reductions`, `lanes`, `deadlock`,
+`leftover`, `resources`) says which ops, which memory or which barrier it is about, and what it
+counted there; it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note:
+`words` turns each into text. A barrier is named by the id of its array and its index there.
 """
 
 from dataclasses import dataclass
@@ -78,6 +78,11 @@ class SharedScratch:
 
     newer: Op
     older: Op
+
+
+@dataclass(frozen=True, slots=True)
+class LanesRace(Collision):
+    """The two are of one thread, by different of its lanes, which do not meet in between."""
 
 
 # Bounds.
@@ -275,9 +280,9 @@ class Spill:
 
 Fault = (
     Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | SharedScratch
-    | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait | IncompletePhase
-    | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput
-    | TooMuchMemory | TooManyRegisters | WrongWay | TooManyBarriers | Spill
+    | LanesRace | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait
+    | IncompletePhase | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock | BlocksRace
+    | UnwrittenOutput | TooMuchMemory | TooManyRegisters | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
 
 
@@ -397,8 +402,17 @@ class SharedScratchPerhaps:
     newer: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class LanesRacePerhaps:
+    """Lines with accesses of one thread which race if different of its lanes make them."""
+
+    older: str | None
+    newer: str | None
+    buffer: str
+
+
 Remark = (
     Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused | Unplaced
     | Signalled | Unobserved | Overshoot | BlocksMeet | EarlySignal
-    | SharedScratchPerhaps
+    | SharedScratchPerhaps | LanesRacePerhaps
 )  # fmt: skip

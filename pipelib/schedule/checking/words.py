@@ -19,6 +19,8 @@ from pipelib.schedule.checking.facts import (
     EarlySignal,
     Fault,
     IncompletePhase,
+    LanesRace,
+    LanesRacePerhaps,
     LappedWait,
     LostWrite,
     MissingCommit,
@@ -83,6 +85,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _early_access(program, fault)
         case SharedScratch():
             return _shared_scratch(program, fault)
+        case LanesRace():
+            return _lanes_race(program, fault)
         case OutsideBuffer():
             return _outside_buffer(program, fault)
         case OutsideBarriers():
@@ -179,6 +183,12 @@ def note(program: Program, remark: Remark) -> str:
                 " scratch that all threads of a block share, if the layout that Mosaic GPU chooses"
                 " spreads the reduced axes over several warps. A plgpu.layout_cast before the"
                 " reductions would say which layout it is."
+            )
+        case LanesRacePerhaps(older, newer, name):
+            return (
+                f"{_lines(older, newer)}: one thread accesses `{name}` twice, and its lanes do not"
+                " meet between (unsafe_no_auto_barriers): right if each lane accesses the same"
+                " elements both times, which depends on layouts that are not known here."
             )
         case EarlySignal(line, name, write):
             at = f" ({write})" if write else ""
@@ -369,6 +379,25 @@ def _shared_scratch(program: Program, fault: SharedScratch) -> Finding:
         " own, and so in turn; or reduce within warps: the last axis of an array in"
         " plgpu.Layout.WGMMA.",
         SCRATCH,
+    )  # fmt: skip
+
+
+def _lanes_race(program: Program, fault: LanesRace) -> Finding:
+    first, second, buffer = fault.older, fault.newer, fault.buffer
+    who = thread_name(program, second.thread)
+    verb = "overwritten" if fault.newer_writes else "read"
+    doing = "written" if fault.older_writes else "read"
+    which = f"the first access is in {first.layout}, the second in {second.layout}"
+    if second.kind is Kind.LOAD:
+        which = "one lane issues a load for all"
+    return Finding(
+        FindingKind.RACE, (second, first),
+        f"{_place(buffer, first, second)} is {verb} by {_agent(program, second)} while other lanes"
+        f" of that thread may still have it to be {doing}: {which}, and the lanes do not meet in"
+        " between, since the kernel is compiled with unsafe_no_auto_barriers.",
+        f"Call commit_smem in {who} between the two, where the lanes meet, or compile without"
+        " unsafe_no_auto_barriers.",
+        buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
 

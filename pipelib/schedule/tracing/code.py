@@ -210,12 +210,21 @@ class Compiler:
         """The wavefronts of an access of this memory that writes or reads a value."""
         if view.place is None:
             return None
+        layout = self._layout_or_cast(value)
+        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+
+    def layout_name(self, value: Any) -> str:
+        """The layout of a value that is read or written, as an op has it."""
+        return layouts.name(self._layout_or_cast(value))
+
+    def _layout_or_cast(self, value: Any) -> Any:
+        """The layout of a value; of one that is read, the cast that follows says it."""
         layout = self._layout(value)
-        if layout is None:  # of a value that is read, the cast that follows says it
+        if layout is None:
             casts = (e for e in self.jaxpr.eqns if e.primitive.name == "layout_cast")
             cast = next((e for e in casts if e.invars[0] is value), None)
             (layout,) = [None] if cast is None else layouts.of_results(cast, {})
-        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+        return layout
 
     def exchanges(self, eqn: Eqn) -> int:
         """How many words lanes pass each other, if the equation is a reduction."""

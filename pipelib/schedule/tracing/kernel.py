@@ -29,6 +29,17 @@ def infers_tiles(eqn: Eqn) -> bool:
     return getattr(semantics, "name", "") != "Lane"
 
 
+def _compiler_params(eqn: Eqn) -> plgpu.CompilerParams:
+    """How the kernel is to be compiled, or the defaults."""
+    found: Any = eqn.params.get("compiler_params")
+    return found if isinstance(found, plgpu.CompilerParams) else plgpu.CompilerParams()
+
+
+def has_auto_barriers(eqn: Eqn) -> bool:
+    """Whether Mosaic GPU puts barriers of a thread's lanes around its accesses."""
+    return not _compiler_params(eqn).unsafe_no_auto_barriers
+
+
 def reserved(eqn: Eqn) -> Reserved:
     """The SMEM that Mosaic GPU reserves for reductions and for the profiler.
 
@@ -36,8 +47,7 @@ def reserved(eqn: Eqn) -> Reserved:
     there is one for each Pallas thread, or one for each of its 4 warps. Source: `ProfilerSpec` in
     `jax/experimental/mosaic/gpu/profiler.py`.
     """
-    found: Any = eqn.params.get("compiler_params")
-    params = found if isinstance(found, plgpu.CompilerParams) else plgpu.CompilerParams()
+    params = _compiler_params(eqn)
     traces = 4 if params.profile_trace_scope.name == "WARP" else 1
     return Reserved(params.reduction_scratch_bytes, 16 * params.profile_space * traces)
 

@@ -167,6 +167,14 @@ def _index(index: Any) -> tuple[Any, ...] | None:
     return start, start + index.size * index.stride, index.stride
 
 
+def name(layout: Any) -> str:
+    """A layout as text: the name that `plgpu.Layout` has for it, if it has one; empty for None."""
+    if layout is None:
+        return ""
+    named = (each for each in _NAMED if each.to_mgpu() == layout)
+    return next((each.name for each in named), repr(layout))
+
+
 def wavefronts(
     place: Place, layout: Any = None, optimized: bool | None = True, inferred: bool = True
 ) -> int | None:
@@ -188,6 +196,10 @@ def wavefronts(
 
 
 _WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
+_NAMED = (
+    plgpu.Layout.WGMMA, plgpu.Layout.WGMMA_TRANSPOSED, plgpu.Layout.WGMMA_8BIT,
+    plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA_UPCAST_4X,
+)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -54,6 +54,7 @@ from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
 from pipelib.schedule.tracing.kernel import (
     arguments,
+    has_auto_barriers,
     infers_tiles,
     kernel_info,
     mesh_of,
@@ -121,7 +122,9 @@ def trace(
     operands = arguments(cluster, eqn, code.invars, values, info)
     with uncollected():
         program = cluster.program(code, operands, max_steps)
-    return dataclasses.replace(program, starts_early=starts_early(jaxpr))
+    return dataclasses.replace(
+        program, starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn)
+    )
 
 
 def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[tuple[Any, list[Any]]]:

@@ -15,7 +15,7 @@ from tests.schedule import build
 pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
-DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "grid", "launch", "leftover",
+DETECTORS = ("bounds", "cells", "check", "deadlock", "facts", "grid", "lanes", "launch", "leftover",
              "memory", "order", "reductions", "resources")  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
@@ -29,6 +29,7 @@ FAULTS = [
     facts.Outliving(STORE, None),
     facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None),
     facts.SharedScratch(build.just("compute", scratch=0), build.just("compute", scratch=0)),
+    facts.LanesRace(LOAD, build.read(0), SMEM, True, False),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
     facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
@@ -62,6 +63,7 @@ REMARKS = [
     facts.BlocksMeet(("k.py:1", None), "out", True, 2),
     facts.EarlySignal("k.py:1", "out", None),
     facts.SharedScratchPerhaps("k.py:1", None),
+    facts.LanesRacePerhaps("k.py:1", None, "ring"),
 ]
 
 

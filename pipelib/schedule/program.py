@@ -33,7 +33,8 @@ fence               is `commit_smem`: asynchronous readers see what was written 
 registers           gives the thread this many `registers` from here on (`action` says which way)
 scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` scope is that of all
                     threads of the block, which meet where it begins
-meet                returns once all `members` have come to this meeting of theirs
+meet                returns once all `members` have come to this meeting of theirs; of one thread,
+                    once all of its lanes have
 signal, await       adds `amount` to a semaphore; waits until it holds `amount`, and takes that off
 grid_wait           returns once the kernels before this one have ended, and what they wrote can
                     be seen

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
@@ -46,6 +47,11 @@ def passed(between=nothing, write=PAIRS, read=SINGLES, auto=False):
         kernel, X, scratch_types=[plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()],
         compiler_params=plgpu.CompilerParams(unsafe_no_auto_barriers=not auto),
     )  # fmt: skip
+
+
+@plgpu.inline_mgpu()
+def lanes_meet(_):
+    mgpu.warpgroup_barrier()
 
 
 def refilled(between=nothing, auto=False):
@@ -100,8 +106,13 @@ def test_what_is_loaded_over_what_is_read():
 @pytest.mark.parametrize("kernel", [passed, refilled])
 @pytest.mark.parametrize(
     "options",
-    [dict(between=commit), dict(between=arrive_and_wait), dict(auto=True)],
-    ids=["commit", "barrier", "auto"],
+    [
+        dict(between=commit),
+        dict(between=arrive_and_wait),
+        dict(between=lambda _: lanes_meet()),
+        dict(auto=True),
+    ],
+    ids=["commit", "barrier", "inline", "auto"],
 )
 def test_where_lanes_meet(kernel, options):
     report = check(pipelib.trace(kernel(**options), X))

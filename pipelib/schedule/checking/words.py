@@ -393,7 +393,7 @@ def _lanes_race(program: Program, fault: LanesRace) -> Finding:
     return Finding(
         FindingKind.RACE, (second, first),
         f"{_place(buffer, first, second)} is {verb} by {_agent(program, second)} while other lanes"
-        f" of that thread may still have it to be {doing}: {which}, and the lanes do not meet in"
+        f" of that thread may not have {doing} it yet: {which}, and the lanes do not meet in"
         " between, since the kernel is compiled with unsafe_no_auto_barriers.",
         f"Call commit_smem in {who} between the two, where the lanes meet, or compile without"
         " unsafe_no_auto_barriers.",

@@ -81,8 +81,8 @@ def test_what_is_read_in_another_layout():
     assert (finding.kind, finding.where) == ("race", "tile")
     assert [op.kind for op in finding.ops] == ["read", "write"]
     assert finding.cause == (
-        "`tile` is read by thread 0 while other lanes of that thread may still have it to be"
-        " written: the first access is in WGStridedFragLayout(shape=(64, 64), vec_size=2), the"
+        "`tile` is read by thread 0 while other lanes of that thread may not have written it yet:"
+        " the first access is in WGStridedFragLayout(shape=(64, 64), vec_size=2), the"
         " second in WGStridedFragLayout(shape=(64, 64), vec_size=1), and the lanes do not meet in"
         " between, since the kernel is compiled with unsafe_no_auto_barriers."
     )
@@ -97,8 +97,8 @@ def test_what_is_loaded_over_what_is_read():
     (finding,) = check(pipelib.trace(refilled(), X))
     assert (finding.kind, [op.kind for op in finding.ops]) == ("race", ["load", "read"])
     assert finding.cause == (
-        "`tile` is overwritten by the load of thread 0 while other lanes of that thread may still"
-        " have it to be read: one lane issues a load for all, and the lanes do not meet in between,"
+        "`tile` is overwritten by the load of thread 0 while other lanes of that thread may not"
+        " have read it yet: one lane issues a load for all, and the lanes do not meet in between,"
         " since the kernel is compiled with unsafe_no_auto_barriers."
     )
 

@@ -42,7 +42,7 @@ sizes depend on the run, and layouts that do not fit the shape. Not covered eith
 two accesses of one ref would give different swizzles; layouts that only a later use of a value
 says; two values of 16 bits side by side that lanes pass as one word.
 Source: `layout_inference.py`, `constraints.py`, `dialect_lowering.py` and `fragmented_array.py` of
-`jax.experimental.mosaic.gpu` and `lowering.py` of `jax._src.pallas.mosaic_gpu` in JAX 0.11.2 and
+`jax.experimental.mosaic.gpu` and `jax/_src/pallas/mosaic_gpu/lowering.py` in JAX 0.11.2 and
 0.12.0.1, and the layouts that they gave to the accesses of the kernels in
 `tests/schedule/corpus.py`, all of which take what is counted here.
 """

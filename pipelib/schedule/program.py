@@ -23,7 +23,7 @@ read, write         accesses GMEM or SMEM ordinarily. The banks of SMEM serve it
                     that also reads
 compute             does arithmetic in registers: `flops` operations, `transcendental` of them
                     transcendental functions, then lanes pass each other `exchanges` words of 32
-                    bits
+                    bits, those of several warps by way of the SMEM at `scratch`
 wgmma               starts a product on the tensor core
 wgmma_wait          returns once at most `pending` products are unfinished
 acc_init            gives an accumulator its first value
@@ -33,8 +33,12 @@ fence               is `commit_smem`: asynchronous readers see what was written 
 registers           gives the thread this many `registers` from here on (`action` says which way)
 scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` scope is that of all
                     threads of the block, which meet where it begins
-meet                returns once all `members` have come to this meeting of theirs
+meet                returns once all `members` have come to this meeting of theirs; of one thread,
+                    once all of its lanes have
 signal, await       adds `amount` to a semaphore; waits until it holds `amount`, and takes that off
+grid_wait           returns once the kernels before this one have ended, and what they wrote can
+                    be seen
+grid_signal         lets the kernel after this one start, once each block has done so or ended
 skip                is a copy whose predicate is off: what it would read counts as used
 opaque              is code that only the device understands (`function`); its regions are whole
                     buffers
@@ -73,7 +77,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
-FORMAT = 5
+FORMAT = 6
 
 
 class Engine(enum.StrEnum):
@@ -155,6 +159,8 @@ class Kind(
     SKIP = "skip"
     SIGNAL = "signal"
     AWAIT = "await"
+    GRID_WAIT = "grid_wait"
+    GRID_SIGNAL = "grid_signal"
     OPAQUE = "opaque"
 
 
@@ -314,6 +320,8 @@ class Op:
       shared: whether all threads of the block have that scope together.
       members: the threads that meet, this one among them.
       amount: what a semaphore is given, or has to hold.
+      scratch: where the memory begins that warps use to reduce an array together, in bytes from the
+        start of the block's SMEM; all its threads share that memory. None if warps do not.
       flops, transcendental, exchanges: operations of arithmetic, how many of them are
         transcendental functions, and words of 32 bits that lanes pass each other.
       wavefronts: of an access of SMEM; None if they are not known.
@@ -328,6 +336,9 @@ class Op:
         of an action becomes that `Action`.
       function: the name of opaque code.
       keeps: whether a wait for a semaphore leaves what it holds.
+      layout: of the values that an ordinary access reads or writes, in the lanes' registers; empty
+        if it is not known.
+      is_sure: false if a layout that is not known decides whether `scratch` is used.
 
     Raises:
       ValueError: a `kind` or an `action` that does not exist.
@@ -357,6 +368,7 @@ class Op:
     shared: bool = False
     members: tuple[int, ...] = ()
     amount: int = 0
+    scratch: int | None = None
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
@@ -370,6 +382,8 @@ class Op:
     action: Action = Action.NONE
     function: str = ""
     keeps: bool = False
+    layout: str = ""
+    is_sure: bool = True
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:
@@ -390,9 +404,13 @@ class Program:
 
     `threads` has the ops of each Pallas thread of each of the `blocks`, then the ops of single
     warps, whose threads `warps` names in the same order. `smem_bytes` is the most that a block
-    allocates at once; `registers` what each Pallas thread asked for last, if it did. `truncated`
-    lists the threads whose ops end in the middle of a loop. `devices` has the sizes of the axes of
-    the devices that the kernel runs on together, if `jax.shard_map` says so.
+    allocates at once, with the `scratch_bytes` of its reductions and the `profiler_bytes` of a
+    kernel that is compiled to be profiled; `registers` what each Pallas thread asked for last, if
+    it did. `truncated` lists the threads whose ops end in the middle of a loop. `devices` has the
+    sizes of the axes of the devices that the kernel runs on together, if `jax.shard_map` says so.
+    `starts_early` says whether the grid may start before the kernel before it has ended
+    (programmatic dependent launch), `auto_barriers` whether a thread's lanes meet before and after
+    each ordinary write of the thread, and before each of its loads.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -416,6 +434,10 @@ class Program:
     blocks: int = 1
     warps: tuple[Warp, ...] = ()
     devices: tuple[int, ...] = ()
+    starts_early: bool = False
+    scratch_bytes: int = 0
+    profiler_bytes: int = 0
+    auto_barriers: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -571,6 +593,7 @@ def _remark(op: Op) -> str:
         f"{combines} {op.combines}" if op.combines else "",
         "read_only" if op.read_only else "",
         "shared" if op.shared else "",
+        "" if op.scratch is None else "across warps" if op.is_sure else "perhaps across warps",
         op.action,
         op.function,
         f"threads {', '.join(map(str, op.members))}" if op.members else "",

@@ -367,6 +367,21 @@ def signalled(draw) -> Program:
     return replace(writer.program(), grid=())
 
 
+@st.composite
+def early(draw) -> Program:
+    """A program that may start before the kernel before it has ended, with waits for its end.
+
+    Each thread may have one, at its begin or anywhere.
+    """
+    program = draw(rings() | small_programs())
+    threads = []
+    for thread, ops in enumerate(program.threads):
+        wait = Op("grid_wait", thread, line=f"w.py:{thread}")
+        at = draw(st.sampled_from([None, 0, 0, draw(st.integers(0, len(ops)))]))
+        threads.append(ops if at is None else (*ops[:at], wait, *ops[at:]))
+    return replace(program, threads=tuple(threads), starts_early=True)
+
+
 def _scopes(draw, writer: Writer, buffer: int) -> None:
     """Perhaps all threads meet; perhaps a buffer is the first's, and its scope ends before all."""
     if draw(st.booleans()):

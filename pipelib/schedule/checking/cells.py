@@ -77,7 +77,7 @@ class Cells:
         if cell is None and not is_empty(box):
             cell = Cell(box, self.is_given)
             for other in self._not_far(box):
-                if _overlap(other.box, box):
+                if overlap(other.box, box):
                     _note_overlap(cell, other)
                     _note_overlap(other, cell)
             self._cells[box] = cell
@@ -130,7 +130,8 @@ def is_empty(box: Box) -> bool:
     return False
 
 
-def _overlap(first: Box, second: Box) -> bool:
+def overlap(first: Box, second: Box) -> bool:
+    """Whether two boxes of one buffer have elements in common."""
     return all(a < d and c < b for (a, b), (c, d) in zip(first, second))
 
 
@@ -140,7 +141,7 @@ def _uncovered(box: Box, written: Iterable[Box]) -> Iterator[Box]:
     while parts:
         part, first = parts.pop()
         for number in range(first, len(others)):
-            if _overlap(part, others[number]):
+            if overlap(part, others[number]):
                 parts += [(rest, number + 1) for rest in _without(part, others[number])]
                 break
         else:

@@ -1,11 +1,13 @@
 """`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
 
 The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
-gives each op a clock; its docstring says why one run is enough for all interleavings. `memory`
-compares accesses by these clocks. Then comes what only the end shows: which threads are stuck
-(`deadlock`), what is unfinished (`leftover`), what does not fit (`resources`). Each of these gives
-`facts`, and `words` makes the sentences of the report. A fault that only some orders of the ops
-bring out gets the shortest of these (`interleavings`).
+gives each op a clock; its docstring says why one run is enough for all interleavings. By these
+clocks `memory` compares accesses, `launch` compares each access of GMEM with the end of the kernel
+before, `reductions` compares what threads do in a scratch that they share, and `lanes` compares
+what the lanes of one thread do, where the compiler keeps them in no order. Then comes what only
+the end shows: which threads are stuck (`deadlock`), what is unfinished (`leftover`), what does not
+fit (`resources`). Each of these gives `facts`, and `words` makes the sentences of the report. A
+fault that only some orders of the ops bring out gets the shortest of these (`interleavings`).
 
 The proxy question. An ordinary write needs `commit_smem` before an engine reads or overwrites the
 same memory, always. By the letter of PTX an ordinary *read* of a slot needs one too before a load
@@ -37,9 +39,12 @@ from pipelib.schedule.checking.facts import (
     clash_of,
 )
 from pipelib.schedule.checking.interleavings import shortest
+from pipelib.schedule.checking.lanes import Lanes
+from pipelib.schedule.checking.launch import Launch
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
 from pipelib.schedule.checking.order import Order
+from pipelib.schedule.checking.reductions import Reductions
 from pipelib.schedule.checking.resources import (
     barriers,
     named_barriers,
@@ -89,6 +94,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
 def _checked(program: Program, strict: bool) -> Report:
     findings, order = Findings(program), orders(program)
     memory, readers = Memory(program, findings.add, strict), Readers(order)
+    launch, reductions, lanes = Launch(order), Reductions(order), Lanes(order)
     findings.add_all(out_of_bounds(program))
     overshoots: list[Remark] = []
     for fact in beyond_arrays(program):
@@ -99,6 +105,9 @@ def _checked(program: Program, strict: bool) -> Report:
     for event in order:
         memory.see(event)
         findings.add_all(readers.see(event))
+        findings.add_all(launch.see(event))
+        findings.add_all(reductions.see(event))
+        findings.add_all(lanes.see(event))
     findings.add_all(order.misused)
     stuck = deadlock(program, order)
     if stuck is not None:
@@ -121,6 +130,9 @@ def _checked(program: Program, strict: bool) -> Report:
         *_remarks(program, stuck is not None, order.semaphores.places),
         *overshoots,
         *memory.remarks(),
+        *launch.remarks(),
+        *reductions.remarks(),
+        *lanes.remarks(),
     ]
     if is_whole:
         remarks += unobserved(order)

@@ -1,9 +1,9 @@
 """What the check finds, as typed facts: one class for each way in which a program can go wrong.
 
-The model. A detector (`bounds`, `order`, `memory`, `deadlock`, `leftover`, `resources`) says which
-ops, which memory or which barrier it is about, and what it counted there; it makes no sentence. A
-`Fault` becomes a `Finding` and a `Remark` becomes a note: `words` turns each into text. A barrier
-is named by the id of its array and its index there.
+The model. A detector (`bounds`, `order`, `memory`, `launch`, `reductions`, `lanes`, `deadlock`,
+`leftover`, `resources`) says which ops, which memory or which barrier it is about, and what it
+counted there; it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note:
+`words` turns each into text. A barrier is named by the id of its array and its index there.
 
 A fault that some orders of the threads' ops bring out, and others do not, has a `Clash`: which ops
 have to be where for it to show. `interleavings` makes an order of that.
@@ -84,6 +84,32 @@ class Outliving:
     late: Op
     taker: Op | None
     clash: Clash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyAccess:
+    """An access of GMEM before the kernels before this one are known to have ended.
+
+    `wait` is the first wait for them of its thread, else of another; None if no thread has one.
+    """
+
+    op: Op
+    buffer: Buffer
+    writes: bool
+    wait: Op | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScratch:
+    """Reductions of two threads, in no order, that use the same scratch."""
+
+    newer: Op
+    older: Op
+
+
+@dataclass(frozen=True, slots=True)
+class LanesRace(Collision):
+    """The two are of one thread, by different of its lanes, which do not meet in between."""
 
 
 # Bounds.
@@ -284,10 +310,10 @@ class Spill:
 
 
 Fault = (
-    Race | MissingCommit | Uninitialized | LostWrite | Outliving | OutsideBuffer | OutsideBarriers
-    | BeyondArray | EarlyArrival | LappedWait | IncompletePhase | UnawaitedLoad | EarlyExit
-    | TakenBarrier | Deadlock | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters
-    | WrongWay | TooManyBarriers | Spill
+    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | SharedScratch
+    | LanesRace | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait
+    | IncompletePhase | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock | BlocksRace
+    | UnwrittenOutput | TooMuchMemory | TooManyRegisters | WrongWay | TooManyBarriers | Spill
 )  # fmt: skip
 
 
@@ -399,7 +425,34 @@ class BlocksMeet:
     times: int
 
 
+@dataclass(frozen=True, slots=True)
+class EarlySignal:
+    """A signal at `line` to the kernel after, which a write of a buffer does not come before."""
+
+    line: str | None
+    buffer: str
+    write: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScratchPerhaps:
+    """Lines with reductions of two threads, in no order, that may use the same scratch."""
+
+    older: str | None
+    newer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LanesRacePerhaps:
+    """Lines with accesses of one thread which race if different of its lanes make them."""
+
+    older: str | None
+    newer: str | None
+    buffer: str
+
+
 Remark = (
     Truncated | Unchecked | Trusted | Tested | Overwritten | Unwritten | Unused | Unplaced
-    | Signalled | Unobserved | Overshoot | BlocksMeet
+    | Signalled | Unobserved | Overshoot | BlocksMeet | EarlySignal
+    | SharedScratchPerhaps | LanesRacePerhaps
 )  # fmt: skip

@@ -265,8 +265,9 @@ class Order:
 
     `misused` has the faults of barriers that came up so far. `places` has the single barriers, by
     id and index, `clocks` what each thread knows. `registers` is None if no thread has to wait for
-    registers. After the iteration `position` has the index of the op that each thread is stuck at,
-    or the number of its ops if it is not stuck.
+    registers. `met` counts, for each Pallas thread, those of its ops that all of its lanes know to
+    be over: the ones before the last place where its lanes met. After the iteration `position` has
+    the index of the op that each thread is stuck at, or the number of its ops if it is not stuck.
     """
 
     def __init__(
@@ -282,6 +283,7 @@ class Order:
         self.places = _places(program)
         self.clocks = [np.zeros((2, self._size), np.int64) for _ in program.threads]
         self.position = [0] * self._size
+        self.met = [0] * self._size
         self._groups, self._products = [0] * self._size, [0] * self._size
         self._warps: dict[int, list[int]] = defaultdict(list)  # of each thread that has some
         for number, warp in enumerate(program.warps, self._size - len(program.warps)):
@@ -346,8 +348,8 @@ class Order:
             case Kind.MEET:
                 return self._meet
             case (
-                Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.SKIP | Kind.OPAQUE
-                | Kind.SCOPE_END
+                Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.SKIP
+                | Kind.SCOPE_END | Kind.GRID_SIGNAL
             ):  # fmt: skip
                 return self._access
             case Kind.REGISTERS:
@@ -356,8 +358,12 @@ class Order:
                 return self._signal
             case Kind.AWAIT:
                 return self._await
-            case Kind.PREFETCH | Kind.TEST | Kind.COMPUTE:
+            case Kind.PREFETCH | Kind.TEST | Kind.GRID_WAIT:
                 return None
+            case Kind.COMPUTE:
+                return self._compute
+            case Kind.OPAQUE:
+                return self._opaque
             case _:
                 assert_never(kind)
 
@@ -366,6 +372,20 @@ class Order:
     def _access(self, thread: int, index: int, op: Op) -> Event:
         end = self._own[thread], index
         return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+
+    def _compute(self, thread: int, index: int, op: Op) -> Event | None:
+        if op.scratch is None:
+            return None
+        self._meet_lanes(thread, index, op)
+        return self._access(thread, index, op)
+
+    def _opaque(self, thread: int, index: int, op: Op) -> Event:
+        self._meet_lanes(thread, index, op)
+        return self._access(thread, index, op)
+
+    def _meet_lanes(self, thread: int, index: int, op: Op) -> None:
+        """All lanes of a thread come here: a warpgroup barrier, as far as it is known."""
+        self.met[thread] = index + 1
 
     def _load(self, thread: int, index: int, op: Op) -> Event:
         if op.barrier is None:
@@ -395,6 +415,7 @@ class Order:
             self._groups[each] += 1
 
     def _wait_store(self, thread: int, index: int, op: Op) -> None:
+        self._meet_lanes(thread, index, op)
         if op.pending is None:
             return
         for each in (thread, *self._warps.get(thread, ())):
@@ -417,6 +438,7 @@ class Order:
         return self._access(thread, index, op)
 
     def _fence(self, thread: int, index: int, op: Op) -> None:
+        self._meet_lanes(thread, index, op)
         clock = self.clocks[thread]
         clock[FENCED] = clock[OVER]
 
@@ -443,6 +465,7 @@ class Order:
         if len(meeting.come) < len(members):
             return False
         join(self.clocks[thread], meeting.clock)
+        self.met[thread] = meeting.clock.item(OVER, thread)
         self._met[thread, members] += 1
         meeting.gone += 1
         if meeting.gone == len(members):
@@ -453,7 +476,11 @@ class Order:
         place = self.places[op.place]
         if place.completed <= op.phase:
             return False
-        join(self.clocks[thread], place.pass_wait(op).clock)
+        phase = place.pass_wait(op)
+        join(self.clocks[thread], phase.clock)
+        if any(by != thread or other.kind is Kind.ARRIVE for by, _, other in phase.arrivals):
+            # All lanes arrive and all lanes wait, but one lane issues a load for all.
+            self.met[thread] = max(self.met[thread], phase.clock.item(OVER, thread))
         return None
 
     def _arrive(self, thread: int, index: int, op: Op) -> None:
@@ -469,9 +496,10 @@ class Order:
         self.semaphores.signal((thread, index), op, self.clocks[thread])
 
     def _await(self, thread: int, index: int, op: Op) -> Literal[False] | None:
-        return (
-            None if self.semaphores.pass_wait((thread, index), op, self.clocks[thread]) else False
-        )
+        if not self.semaphores.pass_wait((thread, index), op, self.clocks[thread]):
+            return False
+        self._meet_lanes(thread, index, op)
+        return None
 
     # Phases.
 

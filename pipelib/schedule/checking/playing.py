@@ -92,10 +92,12 @@ def _kind(kind: Kind) -> SpanKind:
         case (
             Kind.LOAD | Kind.STORE | Kind.PREFETCH | Kind.WGMMA | Kind.COMMIT_GROUP | Kind.ARRIVE
             | Kind.SIGNAL | Kind.FENCE | Kind.REGISTERS | Kind.SCOPE_BEGIN | Kind.SCOPE_END
-            | Kind.SKIP
+            | Kind.SKIP | Kind.GRID_SIGNAL
         ):  # fmt: skip
             return SpanKind.ISSUE
-        case Kind.WAIT | Kind.WAIT_STORE | Kind.WGMMA_WAIT | Kind.MEET | Kind.AWAIT:
+        case (
+            Kind.WAIT | Kind.WAIT_STORE | Kind.WGMMA_WAIT | Kind.MEET | Kind.AWAIT | Kind.GRID_WAIT
+        ):
             return SpanKind.WAIT
         case Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_READ | Kind.ACC_WRITE | Kind.TEST:
             return SpanKind.ACCESS

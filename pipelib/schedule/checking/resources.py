@@ -1,11 +1,12 @@
 """Whether a block's shared memory and registers fit, and whose its named barriers are.
 
-The model. `Program.smem_bytes` is the most SMEM that a block allocates at once. Registers are the
-ones that threads ask for, and at least the ones that accumulators take. A block begins with the
-same number for each lane, a multiple of 8, and its threads share out these when they ask for others
-later (`setmaxnreg`): a thread that finds too few waits, and the end of another block brings no
-more. Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each)
-are Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
+The model. `Program.smem_bytes` is the most SMEM that a block allocates at once, with the SMEM that
+Mosaic GPU reserves for reductions and for the profiler. Registers are the ones that threads ask
+for, and at least the ones that accumulators take. A block begins with the same number for each
+lane, a multiple of 8, and its threads share out these when they ask for others later
+(`setmaxnreg`): a thread that finds too few waits, and the end of another block brings no more.
+Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each) are
+Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
 registers that the compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0;
 the pool of a block: PTX ISA, `setmaxnreg`.

@@ -13,10 +13,14 @@ from pipelib.schedule.checking.facts import (
     BlocksMeet,
     BlocksRace,
     Deadlock,
+    EarlyAccess,
     EarlyArrival,
     EarlyExit,
+    EarlySignal,
     Fault,
     IncompletePhase,
+    LanesRace,
+    LanesRacePerhaps,
     LappedWait,
     LostWrite,
     MissingCommit,
@@ -28,6 +32,8 @@ from pipelib.schedule.checking.facts import (
     Overwritten,
     Race,
     Remark,
+    SharedScratch,
+    SharedScratchPerhaps,
     Signalled,
     Spill,
     Stuck,
@@ -58,6 +64,9 @@ from pipelib.schedule.report import (
     truncation,
 )
 
+#: What a report calls the memory that reductions across warps share.
+SCRATCH = "the scratch of reductions"
+
 
 def finding(program: Program, fault: Fault) -> Finding:
     """A fault in words."""
@@ -72,6 +81,12 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _lost_write(program, fault)
         case Outliving():
             return _outliving(program, fault)
+        case EarlyAccess():
+            return _early_access(program, fault)
+        case SharedScratch():
+            return _shared_scratch(program, fault)
+        case LanesRace():
+            return _lanes_race(program, fault)
         case OutsideBuffer():
             return _outside_buffer(program, fault)
         case OutsideBarriers():
@@ -195,6 +210,27 @@ def note(program: Program, remark: Remark) -> str:
             )
         case BlocksMeet():
             return _blocks_meet(remark)
+        case SharedScratchPerhaps(older, newer):
+            return (
+                f"{_lines(older, newer)}: two threads reduce arrays, in no order: a race on the"
+                " scratch that all threads of a block share, if the layout that Mosaic GPU chooses"
+                " spreads the reduced axes over several warps. A plgpu.layout_cast before the"
+                " reductions would say which layout it is."
+            )
+        case LanesRacePerhaps(older, newer, name):
+            return (
+                f"{_lines(older, newer)}: one thread accesses `{name}` twice, and its lanes do not"
+                " meet between (unsafe_no_auto_barriers): right if each lane accesses the same"
+                " elements both times, which depends on layouts that are not known here."
+            )
+        case EarlySignal(line, name, write):
+            at = f" ({write})" if write else ""
+            return (
+                f"{line or 'at an unknown line'}: the next kernel may start from here on, and"
+                f" `{name}` may be written later{at}: right if that kernel calls"
+                f" griddepcontrol_wait before it reads `{name}`, since this wait ends when the"
+                " kernel here has ended."
+            )
         case _:
             assert_never(remark)
 
@@ -338,6 +374,63 @@ def _landing(program: Program, load: Op, taker: Op) -> Finding:
         f" {thread_name(program, load.thread)} may still land in it:"
         f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over.",
         f"Wait on {barrier} before the scope of `{name}` ends.", name,
+    )  # fmt: skip
+
+
+def _early_access(program: Program, fault: EarlyAccess) -> Finding:
+    op, buffer, wait = fault.op, fault.buffer, fault.wait
+    who = thread_name(program, op.thread)
+    does, may = "read", "still write it"
+    unless = f" It is right as it is only if no kernel before writes {_named(buffer)}."
+    if fault.writes:
+        does, may, unless = "written", "still use its memory", ""
+    why, across = "no thread of it comes to call that", ""
+    if wait is not None and wait.thread == op.thread:
+        why = f"{who} calls that only later" + (f" ({wait.line})" if wait.line else "")
+    elif wait is not None:
+        other = thread_name(program, wait.thread)
+        why = f"nothing that {other} does after its call is waited for by {who} before"
+        across = f", or let {other} arrive after it on a barrier on which {who} waits before"
+    return Finding(
+        FindingKind.RACE, (op,),
+        f"{_named(buffer)} is {does} by {_agent(program, op)} while the kernel before may {may}:"
+        " this kernel uses griddepcontrol_wait, so it may start before that one has ended, and"
+        f" {why}.",
+        f"Call griddepcontrol_wait in {who} before the access{across}.{unless}", buffer.name,
+    )  # fmt: skip
+
+
+def _shared_scratch(program: Program, fault: SharedScratch) -> Finding:
+    who, other = (thread_name(program, op.thread) for op in (fault.newer, fault.older))
+    return Finding(
+        FindingKind.RACE, (fault.newer, fault.older),
+        f"{who} reduces an array across its warps while {other} may still do so: both pass parts of"
+        " their results through the scratch in SMEM that Mosaic GPU gives to reductions, one for"
+        f" all threads of a block, and nothing that {other} does after it is waited for by {who}"
+        " before.",
+        f"Let {other}, after its reduction, arrive on a barrier on which {who} waits before its"
+        " own, and so in turn; or reduce within warps: the last axis of an array in"
+        " plgpu.Layout.WGMMA.",
+        SCRATCH,
+    )  # fmt: skip
+
+
+def _lanes_race(program: Program, fault: LanesRace) -> Finding:
+    first, second, buffer = fault.older, fault.newer, fault.buffer
+    who = thread_name(program, second.thread)
+    verb = "overwritten" if fault.newer_writes else "read"
+    doing = "written" if fault.older_writes else "read"
+    which = f"the first access is in {first.layout}, the second in {second.layout}"
+    if second.kind is Kind.LOAD:
+        which = "one lane issues a load for all"
+    return Finding(
+        FindingKind.RACE, (second, first),
+        f"{_place(buffer, first, second)} is {verb} by {_agent(program, second)} while other lanes"
+        f" of that thread may not have {doing} it yet: {which}, and the lanes do not meet in"
+        " between, since the kernel is compiled with unsafe_no_auto_barriers.",
+        f"Call commit_smem in {who} between the two, where the lanes meet, or compile without"
+        " unsafe_no_auto_barriers.",
+        buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
 
@@ -577,13 +670,13 @@ def _unwritten_output(program: Program, fault: UnwrittenOutput) -> Finding:
 
 
 def _blocks_meet(remark: BlocksMeet) -> str:
-    lines = " and ".join(dict.fromkeys(line or "an unknown line" for line in remark.lines))
     why = "the blocks may wait for each other in a way that is not followed here"
     if remark.is_rounded:
         why = "what is accessed is no box, and was rounded up to one"
     return (
-        f"{lines}: two blocks of the grid may access the same part of `{remark.buffer}`, one to"
-        f" write it, {count(remark.times, 'time')}: not judged, since {why}."
+        f"{_lines(*remark.lines)}: two blocks of the grid may access the same part of"
+        f" `{remark.buffer}`, one to write it, {count(remark.times, 'time')}: not judged, since"
+        f" {why}."
     )
 
 
@@ -595,6 +688,8 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
     terms = [f"{b.bytes:,} ({b.name})" for b in mine]
     singles = sum(barrier.count for barrier in program.barriers if not barrier.block)
     terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
+    reserved = (program.scratch_bytes, SCRATCH), (program.profiler_bytes, "the profiler")
+    terms += [f"{size:,} ({name})" for size, name in reserved if size]
     return Finding(
         FindingKind.RESOURCE, (),
         f"The block allocates {program.smem_bytes:,} bytes of SMEM at once, and a block can have"
@@ -646,6 +741,11 @@ def _spill(program: Program, fault: Spill) -> Finding:
 
 
 # Names.
+
+
+def _lines(*lines: str | None) -> str:
+    """Lines of source, each once."""
+    return " and ".join(dict.fromkeys(line or "an unknown line" for line in lines))
 
 
 def _agent(program: Program, op: Op) -> str:

@@ -102,7 +102,7 @@ class Operations:
                 return self.count_opaque
             case (
                 Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END | Kind.SIGNAL
-                | Kind.AWAIT | Kind.SKIP
+                | Kind.AWAIT | Kind.SKIP | Kind.GRID_WAIT | Kind.GRID_SIGNAL
             ):  # fmt: skip
                 return self.nothing
             case _:

@@ -3,24 +3,45 @@
 Source: XLA's semantics of division and of overflow.
 """
 
-import operator
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 
+class Scratch(enum.IntEnum):
+    """What arithmetic does with the scratch in SMEM by which warps pass each other parts of sums.
+
+    NONE: there is no reduction. RESERVED: there is one, for which Mosaic GPU reserves the scratch,
+    but no warp passes anything. PERHAPS: that depends on a layout which is not known. USED: they
+    pass parts.
+    """
+
+    NONE = enum.auto()
+    RESERVED = enum.auto()
+    PERHAPS = enum.auto()
+    USED = enum.auto()
+
+
 class Cost(NamedTuple):
     """The cost of arithmetic in registers: operations, how many of them are transcendental, and
-    words of 32 bits that lanes pass each other. `Op` has fields of these names."""
+    words of 32 bits that lanes pass each other; and what it does with the scratch of reductions.
+    `Op` has fields of the first three names."""
 
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
+    scratch: Scratch = Scratch.NONE
 
     def plus(self, other: "Cost") -> "Cost":
         """The cost of both."""
-        return Cost(*map(operator.add, self, other))
+        return Cost(
+            self.flops + other.flops,
+            self.transcendental + other.transcendental,
+            self.exchanges + other.exchanges,
+            max(self.scratch, other.scratch),
+        )
 
 
 def wrapping(function: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:

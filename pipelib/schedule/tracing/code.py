@@ -20,7 +20,7 @@ from jax.extend.core import Literal
 from pipelib.schedule.frozen import maker
 from pipelib.schedule.program import Kind, Op, Region
 from pipelib.schedule.tracing import layouts
-from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.arithmetic import Cost, Scratch
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import function_of, line_of
 from pipelib.schedule.tracing.state import OPAQUE, Thread
@@ -163,12 +163,18 @@ class Compiler:
         (eqn, cost), *others = waiting
         for _, other in others:
             cost = cost.plus(other)
+        fields = cost._asdict()
+        has_scratch = fields.pop("scratch") >= Scratch.PERHAPS
+        if has_scratch:  # whose line is the one to tell
+            eqn = next(each for each, its in waiting if its.scratch is cost.scratch)
         waiting.clear()
-        emit = self.emitter(Kind.COMPUTE, eqn, **cost._asdict())
+        is_sure, reduces = cost.scratch != Scratch.PERHAPS, cost.scratch >= Scratch.RESERVED
+        emit = self.emitter(Kind.COMPUTE, eqn, **fields, is_sure=is_sure)
 
         def compute(thread: Thread, env: Env) -> None:
             before = thread.ops[-1] if thread.ops else None
-            emit(thread)
+            at = thread.reserve_scratch() if reduces else None
+            emit(thread, scratch=at if has_scratch else None)
             if before is not None and before.kind == Kind.COMPUTE:
                 _merge(thread.ops, before)
 
@@ -204,12 +210,21 @@ class Compiler:
         """The wavefronts of an access of this memory that writes or reads a value."""
         if view.place is None:
             return None
+        layout = self._layout_or_cast(value)
+        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+
+    def layout_name(self, value: Any) -> str:
+        """The layout of a value that is read or written, as an op has it."""
+        return layouts.name(self._layout_or_cast(value))
+
+    def _layout_or_cast(self, value: Any) -> Any:
+        """The layout of a value; of one that is read, the cast that follows says it."""
         layout = self._layout(value)
-        if layout is None:  # of a value that is read, the cast that follows says it
+        if layout is None:
             casts = (e for e in self.jaxpr.eqns if e.primitive.name == "layout_cast")
             cast = next((e for e in casts if e.invars[0] is value), None)
             (layout,) = [None] if cast is None else layouts.of_results(cast, {})
-        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+        return layout
 
     def exchanges(self, eqn: Eqn) -> int:
         """How many words lanes pass each other, if the equation is a reduction."""
@@ -217,6 +232,16 @@ class Compiler:
             return 0
         (value,) = eqn.invars
         return layouts.exchanges(value.aval.shape, eqn.params["axes"], self._layout(value))
+
+    def scratch(self, eqn: Eqn) -> Scratch:
+        """What an equation does with the scratch of reductions."""
+        if not layouts.reduces(eqn):
+            return Scratch.NONE
+        (value,) = eqn.invars
+        layout = self._layout(value)
+        found = layouts.scratch(value.aval.shape, eqn.params["axes"], layout)
+        has_mma = layout is None and any(e.primitive.name == "mma" for e in self.jaxpr.eqns)
+        return min(found, Scratch.PERHAPS) if has_mma else found
 
     def line(self, eqn: Eqn) -> str | None:
         """The line of the equation, or else of its function or of the equation around it."""
@@ -245,13 +270,14 @@ class Compiler:
             shared: bool = False,
             members: tuple[int, ...] = (),
             amount: int = 0,
+            scratch: int | None = None,
         ) -> None:
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
             op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, peers, scope_id, shared, members, amount, *rest,
+                size, peers, scope_id, shared, members, amount, scratch, *rest,
             )  # fmt: skip
             thread.ops.append(op)
 
@@ -295,8 +321,17 @@ def _merge(ops: list[Op], before: Op) -> None:
     """Makes one op of the last two, if both are arithmetic in one step and named scope."""
     last = ops[-1]
     if (before.step, before.scope) == (last.step, last.scope):
-        both = {name: getattr(before, name) + getattr(last, name) for name in Cost._fields}
-        ops[-2:] = [dataclasses.replace(before, **both)]
+        both = {name: getattr(before, name) + getattr(last, name) for name in _SUMS}
+        has_scratch = max(before, last, key=_by_scratch)  # the first, if they are equal
+        ops[-2:] = [dataclasses.replace(has_scratch, **both)]
+
+
+_SUMS = ("flops", "transcendental", "exchanges")
+
+
+def _by_scratch(op: Op) -> tuple[bool, bool]:
+    """What makes one op tell more than another of the scratch of reductions."""
+    return op.scratch is not None, op.is_sure
 
 
 def value_of(x: Any) -> Any:

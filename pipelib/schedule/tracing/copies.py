@@ -25,7 +25,8 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     ref, *leaves = eqn.invars
     view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
     waves = compiler.wavefronts(view, eqn.outvars[0], eqn.params.get("optimized", True))
-    emit = compiler.emitter(Kind.READ, eqn, wavefronts=waves)
+    layout = compiler.layout_name(eqn.outvars[0])
+    emit = compiler.emitter(Kind.READ, eqn, wavefronts=waves, layout=layout)
     acc = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
 
@@ -58,7 +59,8 @@ def put(compiler: Compiler, eqn: Eqn) -> Step:
     ref, held, *leaves = eqn.invars
     view, value = compiler.view(eqn, ref, leaves, eqn.params["tree"]), compiler.slot(held)
     waves = compiler.wavefronts(view, held, eqn.params.get("optimized"))
-    emit = compiler.emitter(Kind.WRITE, eqn, wavefronts=waves)
+    layout = compiler.layout_name(held)
+    emit = compiler.emitter(Kind.WRITE, eqn, wavefronts=waves, layout=layout)
     acc = compiler.emitter(Kind.ACC_WRITE, eqn)
     old = next((v for v in eqn.outvars if type(v).__name__ != "DropVar"), None)
     out = None if old is None else compiler.slot(old)

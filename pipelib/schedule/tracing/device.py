@@ -4,8 +4,8 @@ The model. `inline` says what the code does. An instruction on a named barrier i
 and a sync waits for the end of that phase too. A named barrier starts over at each phase, so a
 thread takes part once in each: it has no parity that could be wrong. Lanes are counted in Pallas
 threads (128) if they are whole ones, and else in warps (32): a Pallas thread then makes four
-arrivals. Not covered: a warp on a barrier of whole threads. That is one opaque op, as all is that
-`inline` does not understand.
+arrivals. Where a thread's lanes meet by themselves, it meets no other thread. Not covered: a warp
+on a barrier of whole threads. That is one opaque op, as all is that `inline` does not understand.
 """
 
 from pipelib.schedule.program import Kind
@@ -40,6 +40,8 @@ def _step(compiler: Compiler, eqn: Eqn, instruction: Instruction, opaque: Step) 
             return lambda thread, env: emit(thread)
         case Does.MEET:
             return _meet(compiler, eqn, opaque)
+        case Does.LANES:
+            return _lanes_meet(compiler, eqn)
         case Does.ARRIVE | Does.SYNC:
             return _on_named_barrier(compiler, eqn, instruction, opaque)
 
@@ -54,6 +56,17 @@ def _meet(compiler: Compiler, eqn: Eqn, opaque: Step) -> Step:
             return
         first = thread.block * thread.home.threads
         emit(thread, members=tuple(range(first, first + thread.home.threads)))
+
+    return step
+
+
+def _lanes_meet(compiler: Compiler, eqn: Eqn) -> Step:
+    """The lanes of one thread come together: a meeting of this thread alone."""
+    emit = compiler.emitter(Kind.MEET, eqn)
+
+    def step(thread: Thread, env: Env) -> None:
+        if thread.index == thread.own:
+            emit(thread, members=(thread.index,))
 
     return step
 

@@ -30,11 +30,15 @@ _HOPPER = {"arch_major": 9, "arch_minor": 0}  # as Mosaic GPU notes it of a modu
 
 
 class Does(enum.Enum):
-    """What an instruction does; ARRIVE and SYNC are on a named barrier."""
+    """What an instruction does; ARRIVE and SYNC are on a named barrier.
+
+    All threads of the block MEET; LANES are those of one thread, which meet by themselves.
+    """
 
     ARRIVE = enum.auto()
     SYNC = enum.auto()
     MEET = enum.auto()
+    LANES = enum.auto()
     FENCE = enum.auto()
 
 
@@ -140,7 +144,9 @@ def _of_ptx(op: Any) -> Iterator[Instruction]:
     def operand(word: str) -> int | Operand:
         return _value(op.operands[int(word[1:])]) if word.startswith("$") else int(word)
 
-    if operand(lanes) != _LANES or verb != "sync":  # else a thread's lanes meet, and no others
+    if operand(lanes) == _LANES and verb == "sync":
+        yield Instruction(Does.LANES)
+    else:
         yield Instruction(Does[verb.upper()], operand(barrier), operand(lanes))
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
 from pipelib.schedule.tracing.jaxprs import Atom, Eqn
 from pipelib.schedule.tracing.source import argument_names
-from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref
+from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Reserved
 
 
 def mesh_of(params: Mapping[str, Any]) -> Any:
@@ -27,12 +29,45 @@ def infers_tiles(eqn: Eqn) -> bool:
     return getattr(semantics, "name", "") != "Lane"
 
 
+def _compiler_params(eqn: Eqn) -> plgpu.CompilerParams:
+    """How the kernel is to be compiled, or the defaults."""
+    found: Any = eqn.params.get("compiler_params")
+    return found if isinstance(found, plgpu.CompilerParams) else plgpu.CompilerParams()
+
+
+def has_auto_barriers(eqn: Eqn) -> bool:
+    """Whether Mosaic GPU puts barriers of a thread's lanes around its accesses."""
+    return not _compiler_params(eqn).unsafe_no_auto_barriers
+
+
+def reserved(eqn: Eqn) -> Reserved:
+    """The SMEM that Mosaic GPU reserves for reductions and for the profiler.
+
+    A trace of the profiler has a header of 3 words of 4 bytes within its `4 * profile_space` words;
+    there is one for each Pallas thread, or one for each of its 4 warps. Source: `ProfilerSpec` in
+    `jax/experimental/mosaic/gpu/profiler.py`.
+    """
+    params = _compiler_params(eqn)
+    traces = 4 if params.profile_trace_scope.name == "WARP" else 1
+    return Reserved(params.reduction_scratch_bytes, 16 * params.profile_space * traces)
+
+
 def kernel_info(jaxpr: Any) -> Any:
     """What JAX noted of the kernel's function: of the scope that gives it its scratch memory."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
         if eqn.primitive.name == "run_scoped":
             return eqn.params["jaxpr"].debug_info
     return None
+
+
+def starts_early(jaxpr: Any) -> bool:
+    """Whether Mosaic GPU lets the kernel start before the kernel before it has ended.
+
+    It does so if `griddepcontrol_wait` is anywhere in the kernel, also where no thread comes, but
+    not within `warp_map`, which hides the effect. `griddepcontrol_launch_dependents` has no such
+    effect. Source: `uses_pdl` in `jax/_src/pallas/mosaic_gpu/lowering.py`.
+    """
+    return any(type(effect).__name__ == "PdlEffect" for effect in jaxpr.effects)
 
 
 def _role(atom: Atom, value: Any) -> Role:

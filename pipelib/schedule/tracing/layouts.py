@@ -27,13 +27,24 @@ each lane writes its part and reads the parts of all these warps. All 128 lanes 
 one number in this way. To reduce it to several, Mosaic GPU needs a tiled layout: WGMMA, unless the
 kernel says another.
 
+*The scratch of reductions.* The parts of several warps go through a scratch that begins where the
+SMEM of the scopes ends that are open there, at the same place for every Pallas thread of the block
+(`offset` in `_reduce_lowering_rule_wg`, `scratch_view` in `_reduce_lowering_rule`). A warpgroup
+barrier on either side keeps the lanes of one thread in order, and nothing keeps two threads in
+order. Mosaic GPU reserves `reduction_scratch_bytes` of `plgpu.CompilerParams` for it where there is
+any reduction, also one that stays within warps (`_reduce_resource_estimator`), and rounds them up
+to 1,024. Where a layout is not known, an array of two axes or more that is reduced to one number
+counts as spread over the warps: of the layouts that Mosaic GPU chooses itself, only those of
+`plgpu.mma` are not. Of other arrays it is not known.
+
 Not covered, and then None: elements of less than a byte, bitcasts, unions of refs, slices whose
 sizes depend on the run, and layouts that do not fit the shape. Not covered either: memory to which
 two accesses of one ref would give different swizzles; layouts that only a later use of a value
 says; two values of 16 bits side by side that lanes pass as one word.
-Source: `layout_inference.py`, `constraints.py` and `fragmented_array.py` of
-`jax.experimental.mosaic.gpu` in JAX 0.11.2 and 0.12.0.1, and the layouts that they gave to the
-accesses of the kernels in `tests/schedule/corpus.py`, all of which take what is counted here.
+Source: `layout_inference.py`, `constraints.py`, `dialect_lowering.py` and `fragmented_array.py` of
+`jax.experimental.mosaic.gpu` and `jax/_src/pallas/mosaic_gpu/lowering.py` in JAX 0.11.2 and
+0.12.0.1, and the layouts that they gave to the accesses of the kernels in
+`tests/schedule/corpus.py`, all of which take what is counted here.
 """
 
 import enum
@@ -46,6 +57,7 @@ import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.schedule.tracing import banks
+from pipelib.schedule.tracing.arithmetic import Scratch
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.state import bits_of
 
@@ -155,6 +167,14 @@ def _index(index: Any) -> tuple[Any, ...] | None:
     return start, start + index.size * index.stride, index.stride
 
 
+def name(layout: Any) -> str:
+    """A layout as text: the name that `plgpu.Layout` has for it, if it has one; empty for None."""
+    if layout is None:
+        return ""
+    named = (each for each in _NAMED if each.to_mgpu() == layout)
+    return next((each.name for each in named), repr(layout))
+
+
 def wavefronts(
     place: Place, layout: Any = None, optimized: bool | None = True, inferred: bool = True
 ) -> int | None:
@@ -176,6 +196,10 @@ def wavefronts(
 
 
 _WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
+_NAMED = (
+    plgpu.Layout.WGMMA, plgpu.Layout.WGMMA_TRANSPOSED, plgpu.Layout.WGMMA_8BIT,
+    plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA_UPCAST_4X,
+)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)
@@ -222,6 +246,22 @@ def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -
     warps = _holders(after.warp_dims) // _holders(before.warp_dims)
     held = results * _holders(after.lane_dims) * _holders(after.warp_dims)
     return held * _rounds(lanes, warps)
+
+
+def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> Scratch:
+    """Whether a reduction passes parts of results from warp to warp; arguments as `exchanges`."""
+    name, is_full = type(layout).__name__, len(axes) == len(shape)
+    if name == "WGSplatFragLayout":
+        return Scratch.RESERVED
+    is_tiled = name == "TiledLayout"
+    if is_tiled or not is_full:
+        before = layout if is_tiled else _WGMMA
+        after = _reduced(before, shape, axes)
+        if _holders(after.warp_dims) == _holders(before.warp_dims):
+            return Scratch.RESERVED
+        return Scratch.USED if is_tiled else Scratch.PERHAPS
+    is_sure = name == "WGStridedFragLayout" or len(shape) > 1
+    return Scratch.USED if is_sure else Scratch.PERHAPS
 
 
 def _reduced(layout: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Any:

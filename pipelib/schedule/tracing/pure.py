@@ -93,7 +93,8 @@ def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
     reduces = name.startswith(_REDUCTIONS)
     counted = eqn.invars if reduces else eqn.outvars[:1]
     flops = sum(math.prod(getattr(atom.aval, "shape", ())) for atom in counted)
-    return Cost(flops, flops if name in _TRANSCENDENTAL else 0, compiler.exchanges(eqn))
+    transcendental = flops if name in _TRANSCENDENTAL else 0
+    return Cost(flops, transcendental, compiler.exchanges(eqn), compiler.scratch(eqn))
 
 
 def _is_scalar(atom: Any) -> bool:

@@ -147,6 +147,14 @@ class Thread:
         self.reserved.subtract(made.barriers)
         self.smem_bytes -= made.size
 
+    def reserve_scratch(self) -> int | None:
+        """Where the scratch of a reduction begins; None if the kernel gives reductions none."""
+        if not self.home.scratch_bytes:
+            return None
+        self.peak_bytes = max(self.peak_bytes, self.smem_bytes + self.home.scratch_bytes)
+        self.home.has_reduction = True
+        return self.smem_bytes
+
     def begin_step(self, index: int, outer: tuple[int, ...]) -> None:
         """Enters a step of a loop within the steps `outer`; raises Ended if it is one too many."""
         if index == self.max_steps:
@@ -175,25 +183,36 @@ class Call(NamedTuple):
     devices: dict[Any, int]
 
 
+class Reserved(NamedTuple):
+    """SMEM that Mosaic GPU reserves by itself, in bytes: for a block's `reductions`, if it has any,
+    and for each Pallas thread for the `profiler`."""
+
+    reductions: int = 0
+    profiler: int = 0
+
+
 class Cluster:
     """The blocks of a kernel that are traced together, and what their threads share.
 
     They are those of one cluster of one device, or, if `is_whole`, all blocks of the grid on each
     of the devices: then the axes of the devices and of the grid are taken as the cluster's first.
     `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
+    `params` say what SMEM is reserved that no scope has.
     """
 
     def __init__(
-        self, name: str, mesh: Any, block: int | Sequence[int] | None,
+        self, name: str, mesh: Any, block: int | Sequence[int] | None, params: Reserved,
         devices: dict[Any, int] | None = None, is_whole: bool = False,
     ):  # fmt: skip
         devices = devices or {}
         self.name, self.mesh_sizes = name, tuple(devices.values())
         self.devices = devices if is_whole else {}
+        self.scratch_bytes, self.has_reduction = _aligned(params.reductions), False
         self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
         self.grid_names, self.names = tuple(mesh.grid_names), tuple(mesh.cluster_names)
         self.threads, self.thread_name = mesh.num_threads or 1, mesh.thread_name
         names = (*self.grid_names, *self.names)
+        self.profiler_bytes = params.profiler * self.threads
         self.block = self._checked(block, names)
         self.axes = dict.fromkeys(devices, 0) | dict(zip(names, self.block))
         own = dict(zip(names, self.grid + self.shape))
@@ -492,7 +511,7 @@ class Cluster:
     def _smem_bytes(self, refs: list[Ref]) -> int:
         """The bytes of a block's shared memory that buffers take, each aligned."""
         sizes = (self.buffers[ref.id].bytes for ref in refs if ref.space == Space.SMEM)
-        return sum(-(-size // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT for size in sizes)
+        return sum(map(_aligned, sizes))
 
     def _barrier_bytes(self) -> int:
         """The bytes of shared memory that a block's barriers take, in use or not."""
@@ -513,6 +532,7 @@ class Cluster:
                     ended += [thread.index, *(warp.index for warp in thread.warps)]
                 threads.append(thread)
         most = max(thread.peak_bytes for thread in threads) + self._barrier_bytes()
+        most += self.profiler_bytes
         registers = tuple(thread.registers for thread in threads)
         threads += [thread for _, thread in self.warps]
         ops = tuple(tuple(thread.ops) for thread in threads)
@@ -520,7 +540,14 @@ class Cluster:
             self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
             self.shape, self.block, most, registers, tuple(ended), len(self.places),
             tuple(warp for warp, _ in self.warps), self.mesh_sizes,
+            scratch_bytes=self.scratch_bytes if self.has_reduction else 0,
+            profiler_bytes=self.profiler_bytes,
         )  # fmt: skip
+
+
+def _aligned(size: int) -> int:
+    """The bytes that an allocation of this size takes in SMEM."""
+    return -(-size // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT
 
 
 def _several(axis: object) -> tuple[object, ...]:

@@ -40,6 +40,7 @@ for clusters the lowering of `ClusterBarrier` and of collective copies in their
 `jax.experimental.mosaic.gpu`.
 """
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from numbers import Integral
@@ -52,7 +53,15 @@ from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
-from pipelib.schedule.tracing.kernel import arguments, infers_tiles, kernel_info, mesh_of
+from pipelib.schedule.tracing.kernel import (
+    arguments,
+    has_auto_barriers,
+    infers_tiles,
+    kernel_info,
+    mesh_of,
+    reserved,
+    starts_early,
+)
 from pipelib.schedule.tracing.source import function_name
 from pipelib.schedule.tracing.state import Call, Cluster, Thread
 
@@ -118,10 +127,14 @@ def trace(
             f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
         )
     code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
-    cluster = Cluster(function_name(info) or eqn.params["name"], mesh, block, devices, whole_grid)
+    name = function_name(info) or eqn.params["name"]
+    cluster = Cluster(name, mesh, block, reserved(eqn), devices, whole_grid)
     operands = arguments(cluster, eqn, code.invars, values, info)
     with uncollected():
-        return cluster.program(code, operands, max_steps)
+        program = cluster.program(code, operands, max_steps)
+    return dataclasses.replace(
+        program, starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn)
+    )
 
 
 def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Call]:

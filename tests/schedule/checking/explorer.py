@@ -47,11 +47,16 @@ What is left out, since the rest covers it:
 - an unread ordinary write is looked for in one run only: without a race, every run has the same
   flow of data; with a race it is not told.
 
+A `compute` with a `scratch` writes that memory, which is a block's.
+
+Where a program `starts_early`, the kernel before is one more thread: it reads and writes all GMEM
+until it ends, in one move, and a `grid_wait` is enabled then.
+
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, `compute` and `skip` do (nothing), semaphores of a
-program that lacks blocks of its grid, products in flight when a thread ends, memory that scopes of
-different threads have in turn.
+covered: what `opaque`, `test`, `prefetch`, other `compute`, `skip` and `grid_signal` do (nothing),
+semaphores of a program that lacks blocks of its grid, products in flight when a thread ends, memory
+that scopes of different threads have in turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
@@ -67,10 +72,10 @@ from typing import NamedTuple
 from pipelib.schedule.program import Buffer, Op, Program, Region
 
 LIMIT = 200_000
-NOTHING = ("opaque", "test", "prefetch", "compute", "skip")
+NOTHING = ("opaque", "test", "prefetch", "compute", "skip", "grid_signal")
 COUNTED = ("signal", "await")  # of a program that lacks blocks, others may signal
 LOCAL = ("commit_group", "scope_begin")
-ORDINARY = ("read", "write", "acc_init", "acc_write")
+ORDINARY = ("read", "write", "acc_init", "acc_write", "compute")
 FLYING = ("load", "store", "wgmma")
 READERS = ("read", "acc_read", *FLYING)
 
@@ -165,22 +170,44 @@ class _Explorer:
         for thread, ops in enumerate(program.threads):
             found = []
             for index, op in enumerate(ops):
-                if op.kind not in NOTHING and (program.is_whole or op.kind not in COUNTED):
+                is_counted = program.is_whole or op.kind not in COUNTED
+                if (op.kind not in NOTHING and is_counted) or _reduces_across_warps(op):
                     found.append(len(self.ops))
                     self.ops.append(op)
                     self.places.append((thread, index))
             self.threads.append(found)
         self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
+        self.before = len(program.threads) if program.starts_early else None
+        if self.before is not None:
+            self._begin_before()
         self._memory()
         self._conflicts()
         self._synchronisation()
+
+    def _begin_before(self) -> None:
+        """The kernel before, as the last thread: it uses all GMEM, and ends in one move.
+
+        It is the only opaque op here, since the program's own are left out.
+        """
+        self.threads.append([len(self.ops)])
+        self.own.append(self.before)
+        self.ops.append(Op("opaque", self.before))
+        self.places.append(None)
 
     # The program in bits.
 
     def _memory(self) -> None:
         cells = _Cells(self.program)
+        gmem = sum(cells.buffer_masks[b.id] for b in self.program.buffers if b.space == "gmem")
         self.reads = [cells.mask(op.reads) for op in self.ops]
         self.writes = [cells.mask(op.writes) for op in self.ops]
+        places: dict[tuple[int, int], int] = {}
+        for i, op in enumerate(self.ops):
+            if _reduces_across_warps(op):
+                place = self.program.block_of(op.thread), op.scratch
+                self.writes[i] |= 1 << (cells.count + places.setdefault(place, len(places)))
+        if self.before is not None:
+            self.reads[-1] = self.writes[-1] = gmem
         self.given = self.shared_memory = 0
         self.of_scope: dict[int, int] = {}
         for buffer in self.program.buffers:
@@ -218,6 +245,8 @@ class _Explorer:
             is_alone = op.kind in ORDINARY and alone and not _is_atomic(op)
             self.is_local.append(harmless or is_alone)
         self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
+        if self.before is not None:  # what it wrote is no concern of this kernel but for races
+            self.reads[-1] = self.writes[-1] = 0
 
     def _by_cell(self, masks: list[int]) -> dict[int, int]:
         """For each cell, the ops whose mask has it."""
@@ -318,7 +347,8 @@ class _Explorer:
         return State((0,) * len(self.threads), 0, 0, 0, barriers, (0,) * len(self.semaphores))
 
     def _tell(self, kind: str, *ops: int) -> None:
-        self.bad.add(Bad(kind, tuple(sorted(self.places[i] for i in ops))))
+        places = (self.places[i] for i in ops)
+        self.bad.add(Bad(kind, tuple(sorted(filter(None, places)))))
 
     def _next(self, state: State, thread: int) -> int | None:
         ops, counter = self.threads[thread], state.counters[thread]
@@ -326,7 +356,7 @@ class _Explorer:
 
     def _tell_races(self, state: State) -> None:
         active = [i for i in map(self._next, itertools.repeat(state), range(len(self.threads)))
-                  if i is not None and self.ops[i].kind in ORDINARY]  # fmt: skip
+                  if i is not None and self.ops[i].kind in (*ORDINARY, "opaque")]  # fmt: skip
         active += _bits(state.flying)
         mask = state.flying | sum(1 << i for i in active if not state.flying >> i & 1)
         for i in active:
@@ -374,6 +404,8 @@ class _Explorer:
             return state.barriers[self.place[op.barrier, op.index]][0] > op.phase
         if op.kind == "await":
             return state.held[self.semaphores[op.place]] >= op.amount
+        if op.kind == "grid_wait":
+            return self.before is None or self._next(state, self.before) is None
         if op.kind == "registers":
             return self._has_registers(state, op)
         if members := self._members(op):
@@ -582,6 +614,11 @@ def _reduces(op: Op) -> bool:
 
 def _adds_registers(op: Op) -> bool:
     return op.kind == "load" and bool(op.combines)
+
+
+def _reduces_across_warps(op: Op) -> bool:
+    """Whether it uses the scratch of its block that begins at `op.scratch`, a cell of its own."""
+    return op.scratch is not None and op.is_sure
 
 
 def _is_atomic(op: Op) -> bool:

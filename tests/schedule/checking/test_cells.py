@@ -55,13 +55,13 @@ SINGLES = [((i, i + 1),) for i in range(3000)]
 @pytest.mark.parametrize("is_sorted", [False, True])
 def test_many_boxes_are_compared_with_few_others(boxes, is_whole_first, is_sorted, monkeypatch):
     """Not each with each, which would be a thousand times as often; and without recursion."""
-    compared, overlap = [0], cells._overlap
+    compared, overlap = [0], cells.overlap
 
     def counting(first, second):
         compared[0] += 1
         return overlap(first, second)
 
-    monkeypatch.setattr(cells, "_overlap", counting)
+    monkeypatch.setattr(cells, "overlap", counting)
     if not is_sorted:
         boxes = random.Random(0).sample(boxes, len(boxes))
     whole = tuple((0, max(stop for _, stop in axis)) for axis in zip(*boxes))

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
 DETECTORS = (
-    "bounds", "cells", "check", "deadlock", "facts", "grid", "interleavings", "leftover", "memory",
-    "order", "playing", "resources", "semaphores",
+    "bounds", "cells", "check", "deadlock", "facts", "grid", "interleavings", "lanes", "launch",
+    "leftover", "memory", "order", "playing", "reductions", "resources", "semaphores",
 )  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
@@ -30,6 +30,9 @@ FAULTS = [
     facts.Uninitialized(STORE, SMEM),
     facts.LostWrite(build.write(0), SMEM, is_useful=False),
     facts.Outliving(STORE, None),
+    facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None),
+    facts.SharedScratch(build.just("compute", scratch=0), build.just("compute", scratch=0)),
+    facts.LanesRace(LOAD, build.read(0), SMEM, True, False),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
     facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
@@ -61,6 +64,9 @@ REMARKS = [
     facts.Unobserved(build.CONSUMED, 2),
     facts.Overshoot("load", "k.py:1", "x", 2),
     facts.BlocksMeet(("k.py:1", None), "out", True, 2),
+    facts.EarlySignal("k.py:1", "out", None),
+    facts.SharedScratchPerhaps("k.py:1", None),
+    facts.LanesRacePerhaps("k.py:1", None, "ring"),
 ]
 
 

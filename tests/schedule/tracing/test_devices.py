@@ -155,8 +155,8 @@ def test_all_devices_at_once():
         "out1@0[64:128]", "out1@1[64:128]"
     ]  # fmt: skip
     assert not check(program)
-    assert kinds(traced(waits=False)) == {"race"}
-    assert kinds(traced(gathers=False)) == {"race"}
+    assert "race" in kinds(traced(waits=False))
+    assert "race" in kinds(traced(gathers=False))
 
 
 def test_a_device_that_does_not_exist():

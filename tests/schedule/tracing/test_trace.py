@@ -474,7 +474,7 @@ def test_accesses_of_other_kinds():
     assert words(program) == [
         "read reads smem[1, 0:64]", "compute 0", "write writes o[0, 0:64]",
         "read reads x[2, 0:64]", "write reads o[2, 0:64] writes o[2, 0:64] (atomic add)",
-        "opaque (griddepcontrol_wait)", "opaque (delay)", "opaque (debug_print)",
+        "grid_wait", "opaque (delay)", "opaque (debug_print)",
     ]  # fmt: skip
 
 

@@ -1,0 +1,51 @@
+"""`Reductions`: Pallas threads that may be in the scratch of reductions at the same time.
+
+The model. A reduction across a thread's warps passes parts of its result through SMEM, at a place
+that all threads of a block share (`layouts` in `tracing` has JAX's sources). A warpgroup barrier
+begins and ends its use, so a thread's own reductions are in order. Two threads' reductions at one
+place have to be in order by something that the kernel does, or one overwrites what the other is
+about to read. If a layout decides that is not known, this is a remark.
+
+Of each thread the last reduction at a place is kept: whoever comes after it comes after all. Those
+that are surely across warps are kept apart from the others.
+Not covered: a scratch that begins within another one or in the memory of a scope that another
+thread has not left yet; what a thread's own copies and products still do in the memory of a scope
+that has ended, where the scratch is next.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pipelib.schedule.checking.facts import SharedScratch, SharedScratchPerhaps
+from pipelib.schedule.checking.order import Event, Order, has_come
+from pipelib.schedule.program import Op
+
+
+class Reductions:
+    """Sees all events in turn: `see` gives the reductions that race."""
+
+    def __init__(self, order: Order):
+        self.program = order.program
+        # Of each block, and place in its SMEM: the last reductions of each thread, sure and unsure.
+        self._last: defaultdict[tuple[int, int], dict[tuple[int, bool], tuple[int, Op]]]
+        self._last = defaultdict(dict)
+        self._remarks: dict[SharedScratchPerhaps, None] = {}
+
+    def see(self, event: Event) -> Iterator[SharedScratch]:
+        """One event; the reductions that it races with, if it is one."""
+        op = event.op
+        if op.scratch is None:
+            return
+        own = self.program.pallas_thread(op.thread)
+        last = self._last[self.program.block_of(op.thread), op.scratch]
+        for (thread, _), (index, older) in last.items():
+            if thread != own and not has_come(event.clock, older.thread, index):
+                if op.is_sure and older.is_sure:
+                    yield SharedScratch(op, older)
+                else:
+                    self._remarks[SharedScratchPerhaps(older.line, op.line)] = None
+        last[own, op.is_sure] = event.index, op
+
+    def remarks(self) -> Iterator[SharedScratchPerhaps]:
+        """The reductions that race if they are across warps."""
+        yield from self._remarks

@@ -35,7 +35,8 @@ scope_begin/_end    begins or ends the memory of scope `scope_id`; a `shared` sc
                     threads of the block, which meet where it begins
 meet                returns once all `members` have come to this meeting of theirs; of one thread,
                     once all of its lanes have
-signal, await       adds `amount` to a semaphore; waits until it holds `amount`, and takes that off
+signal, await       adds `amount` to a semaphore, perhaps another device's; waits until it holds
+                    `amount`, and takes that off unless it `keeps` it
 grid_wait           returns once the kernels before this one have ended, and what they wrote can
                     be seen
 grid_signal         lets the kernel after this one start, once each block has done so or ended
@@ -65,6 +66,9 @@ among them), and `arrivals` counts the arrivals from all blocks. A load with `pe
 it writes the regions `writes`, its part in each peer's SMEM, and its bytes count on the barrier of
 each peer. The phase of its own barrier is complete when it has arrived and the corresponding loads
 of all peers have landed there too.
+
+A grid. A program may also have all blocks of a grid, on one or more devices (`devices`): in the
+order of the devices, then of the grid, then within the cluster. Blocks of one device share GMEM.
 Source: this project's own.
 """
 

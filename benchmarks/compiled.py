@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks import (
     attention,
     contenders,
-    faulty,
+    faults,
     hazards,
     kernels,
     machine,
@@ -138,10 +138,10 @@ def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
 
 
-def _faulty(suite: faulty.Suite, record: dict[str, Any]) -> Iterator[Measurement]:
+def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement]:
     for name, found in record["hazards"].items():
         hazard = suite.hazards[name]
-        args = hazard.arguments(np.random.default_rng(faulty.SEED), record["blocks"])
+        args = hazard.arguments(np.random.default_rng(faults.SEED), record["blocks"])
         for version in ("fixed", "faulty") if "faulty" in found else ("faulty",):
             kernel = functools.partial(hazard.kernel, fixed=version == "fixed")
             kept = found.get(version, found)
@@ -264,7 +264,7 @@ def write(path: pathlib.Path, record: dict[str, Any]) -> None:
         case "tune":
             write_lines(path, "searches", record["searches"])
         case "hazards" | "wild":
-            path.write_text(faulty.text(record), "utf-8")
+            path.write_text(faults.text(record), "utf-8")
         case "profile":
             path.write_text(json.dumps(record) + "\n", "utf-8")
         case _:

@@ -2,18 +2,18 @@
 
 `python -m benchmarks.wild` runs those of `pipelib_book.wild`, many copies of each at once, and
 writes `results/<gpu>/wild.json`; with `--interpret`, on any machine and a single copy,
-`results/interpreter/wild-jax-<version>.json`. `benchmarks.faulty` says how, and what is in them.
+`results/interpreter/wild-jax-<version>.json`. `benchmarks.faults` says how, and what is in them.
 In these records `blocks` is the number of copies.
 """
 
-from benchmarks import faulty
+from benchmarks import faults
 from pipelib_book.wild import WILD, many
 
-SUITE = faulty.Suite(
+SUITE = faults.Suite(
     "wild",
     {name: many(hazard) for name, hazard in WILD.items()},
     "What faults of public kernels do, in small kernels.",
 )
 
 if __name__ == "__main__":
-    faulty.main(SUITE)
+    faults.main(SUITE)

@@ -11,7 +11,7 @@ import pytest
 
 import pipelib
 import pipelib_book as book
-from benchmarks import compiled, faulty, wild
+from benchmarks import compiled, faults, wild
 from pipelib.schedule import check
 from pipelib_book.gallery import GALLERY
 from pipelib_book.measured import outcomes, results
@@ -22,7 +22,7 @@ from tests.pipelib_book import test_gallery as of_the_gallery
 EVERY = pytest.mark.parametrize("hazard", WILD.values(), ids=WILD)
 VERSIONS = "0.11.2", "0.12.0.1"
 INTERPRETERS = [
-    json.loads((faulty.RESULTS / f"interpreter/wild-jax-{version}.json").read_text())
+    json.loads((faults.RESULTS / f"interpreter/wild-jax-{version}.json").read_text())
     for version in VERSIONS
 ]
 
@@ -110,7 +110,7 @@ def start(monkeypatch):
     with contextlib.ExitStack() as pipes:
 
         def started(mode):
-            worker = faulty.Worker(wild.SUITE, mode, "whole-store")
+            worker = faults.Worker(wild.SUITE, mode, "whole-store")
             pipes.callback(worker.process.__exit__, None, None, None)
             return worker
 
@@ -118,25 +118,25 @@ def start(monkeypatch):
 
 
 def test_a_process_of_the_benchmark_tells_what_the_interpreter_gives(start):
-    found = faulty.in_interpreter(start("--interpret-one"))
+    found = faults.in_interpreter(start("--interpret-one"))
     assert found["race"].startswith("write by `o_smem[:, half] =") or "read by" in found["race"]
     assert found["end"] in ("right", "wrong", "raised")
 
 
 def test_a_process_without_a_gpu_is_one_that_the_compiler_refuses(start):
     """All that a machine without a GPU can say of the GPU's part: both versions are asked for."""
-    found = faulty.on_gpu(start("--gpu-one"))
+    found = faults.on_gpu(start("--gpu-one"))
     assert [found[version]["outcome"] for version in ("fixed", "faulty")] == ["refused"] * 2
 
 
 def made_up(outcome="nothing"):
     """A record of a GPU, as the benchmark writes it, in which every fault had this outcome."""
-    told = [dict(version="faulty", wrong=int(outcome == "wrong"), error=1.0)] * faulty.RUNS
+    told = [dict(version="faulty", wrong=int(outcome == "wrong"), error=1.0)] * faults.RUNS
     hangs = outcome == "hang"
     told = of_the_gallery.Told([*of_the_gallery.RIGHT, *(told if not hangs else [])], hangs=hangs)
-    found = faulty.on_gpu(told)
+    found = faults.on_gpu(told)
     facts = INTERPRETERS[0]["provenance"] | dict(gpu="NVIDIA H200", compute_capability="9.0")
-    head = dict(command="python -m benchmarks.wild", seed=0, runs=faulty.RUNS, blocks=256)
+    head = dict(command="python -m benchmarks.wild", seed=0, runs=faults.RUNS, blocks=256)
     return head | dict(timeout_s=10, provenance=facts, hazards={name: found for name in WILD})
 
 
@@ -171,7 +171,7 @@ def seen(request, tmp_path, monkeypatch):
     if request.param != "not yet run":
         path = folder / results.GPU / "wild.json"
         path.parent.mkdir()
-        path.write_text(faulty.text(made_up(request.param.removesuffix(" seen"))))
+        path.write_text(faults.text(made_up(request.param.removesuffix(" seen"))))
     read = outcomes.Outcomes.read.__func__
     there = lambda cls, suite: read(cls, (folder,), suite)
     monkeypatch.setattr(outcomes.Outcomes, "read", classmethod(there))
@@ -199,7 +199,7 @@ def test_a_fault_is_shown_with_what_a_gpu_did_or_that_none_ran_it(seen, capsys):
 def test_a_record_of_a_gpu_is_of_the_kernels_that_it_ran(tmp_path):
     path = tmp_path / "nvidia-h200" / "wild.json"
     path.parent.mkdir()
-    path.write_text(faulty.text(made_up() | dict(blocks=2)))
+    path.write_text(faults.text(made_up() | dict(blocks=2)))
     compiled.note(path)
     record = json.loads(path.read_text())
     kept = record["hazards"]["whole-store"]

@@ -9,6 +9,7 @@ finding counts once for each configuration that has it.
 import json
 import pathlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pipelib_book.measured.results import table
@@ -53,29 +54,38 @@ def counts(sources: list[dict[str, Any]]) -> list[str]:
 
 
 def projects_table(sources: Sources) -> str:
-    """A row for each project at a version."""
+    """A row for each project at a version: what was traced, and what the findings are."""
     found: dict[str, list[dict[str, Any]]] = {}
     for name in in_order(sources):
         found.setdefault(_project(name), []).append(sources[name])
-    rows = [[project, *counts(parts)] for project, parts in found.items()]
-    return table(["project", *HEAD], rows)
+    rows = [[project, *_brief(counts(parts))] for project, parts in found.items()]
+    return table(["project", *_brief(HEAD)], rows)
+
+
+def _brief(row: Sequence[str]) -> list[str]:
+    """A row of `HEAD` without what was not traced."""
+    return [cell for head, cell in zip(HEAD, row) if head not in ("configurations", "refused")]
 
 
 def places_table(sources: Sources) -> str:
-    """Where the faults stand that are in no test: a row for each file, verdict and finding."""
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
+    """Where the faults stand that are in no test: a row for each file and verdict."""
+    found: dict[tuple[str, str], dict[str, Counter[str]]] = {}
     for name in in_order(sources):
         for group in sources[name]["findings"]:
-            file = group["lines"][0].partition(":")[0]
-            if group["verdict"].startswith("fault") and not file.startswith("tests/"):
-                by_project = found.setdefault((file, group["verdict"], group["kind"]), {})
-                project = _project(name)
-                by_project[project] = by_project.get(project, 0) + group["count"]
+            path = pathlib.PurePosixPath(group["lines"][0].partition(":")[0])
+            if group["verdict"].startswith("fault") and path.parts[0] != "tests":
+                by_project = found.setdefault((path.name, group["verdict"]), {})
+                kinds = by_project.setdefault(_project(name), Counter())
+                kinds[group["kind"]] += group["count"]
     rows = [
-        [f"`{file}`", verdict, kind, ", ".join(f"{n} in {p}" for p, n in by_project.items())]
-        for (file, verdict, kind), by_project in found.items()
+        [f"`{file}`", verdict, "; ".join(map(_words, by_project, by_project.values()))]
+        for (file, verdict), by_project in found.items()
     ]
-    return table(["file", "it is a", "kind", "findings"], rows, words=(0, 1, 2, 3))
+    return table(["file", "it is a", "findings"], rows, words=(0, 1, 2))
+
+
+def _words(project: str, kinds: Counter[str]) -> str:
+    return f"{project}: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"
 
 
 def in_order(sources: Sources) -> list[str]:

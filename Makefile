@@ -121,7 +121,8 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 		$(GPU_PYTHON) -m benchmarks.machine profile $(RESULTS)/profile.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \
-		$(GPU_PYTHON) -m benchmarks.hazards
+		$(GPU_PYTHON) -m benchmarks.hazards; \
+		$(GPU_PYTHON) -m benchmarks.wild
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links

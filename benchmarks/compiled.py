@@ -30,7 +30,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import attention, contenders, hazards, kernels, machine, memory_bound, probes
+from benchmarks import (
+    attention,
+    contenders,
+    faults,
+    hazards,
+    kernels,
+    machine,
+    memory_bound,
+    probes,
+    wild,
+)
 from benchmarks.attentions import Problem as Attention
 from pipelib.bench.jaxprs import digest
 from pipelib.bench.provenance import PACKAGE
@@ -39,7 +49,6 @@ from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.tuning.on_gpu import ours
 from pipelib.tuning.products import Problem
 from pipelib.tuning.record import write_lines
-from pipelib_book import gallery
 from pipelib_book.measured.attention import OTHERS
 
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
@@ -129,10 +138,10 @@ def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
 
 
-def _hazards(record: dict[str, Any]) -> Iterator[Measurement]:
+def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement]:
     for name, found in record["hazards"].items():
-        hazard = gallery.GALLERY[name]
-        args = hazard.arguments(np.random.default_rng(hazards.SEED), record["blocks"])
+        hazard = suite.hazards[name]
+        args = hazard.arguments(np.random.default_rng(faults.SEED), record["blocks"])
         for version in ("fixed", "faulty") if "faulty" in found else ("faulty",):
             kernel = functools.partial(hazard.kernel, fixed=version == "fixed")
             kept = found.get(version, found)
@@ -141,7 +150,8 @@ def _hazards(record: dict[str, Any]) -> Iterator[Measurement]:
 
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
-    "machine": _machine, "profile": _profile, "hazards": _hazards,
+    "machine": _machine, "profile": _profile,
+    **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
 
@@ -253,8 +263,8 @@ def write(path: pathlib.Path, record: dict[str, Any]) -> None:
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])
-        case "hazards":
-            path.write_text(hazards.text(record), "utf-8")
+        case "hazards" | "wild":
+            path.write_text(faults.text(record), "utf-8")
         case "profile":
             path.write_text(json.dumps(record) + "\n", "utf-8")
         case _:

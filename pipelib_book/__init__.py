@@ -2,8 +2,9 @@
 
 `setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth;
-`show_*` show code, reports and hazards. `gallery` has the faulty kernels of chapter 12, `measured`
-reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15.
+`show_*` show code, reports and hazards. `gallery` has the faulty kernels of chapter 12, `wild`
+those of chapter 19, `measured` reads the records of the benchmarks, the two ladders have the
+configurations of chapters 14 and 15.
 """
 
 from pipelib_book.comparing import check, compare, fastest
@@ -11,9 +12,11 @@ from pipelib_book.grading import Grade, grade
 from pipelib_book.judging import relative_error
 from pipelib_book.notebook import Device, pick, say, setup
 from pipelib_book.showing import (
+    fault_table,
     hazard_table,
     play_hazard,
     show_code,
+    show_fault,
     show_hazard,
     show_report,
 )
@@ -24,6 +27,7 @@ __all__ = [
     "check",
     "compare",
     "fastest",
+    "fault_table",
     "grade",
     "hazard_table",
     "pick",
@@ -32,6 +36,7 @@ __all__ = [
     "say",
     "setup",
     "show_code",
+    "show_fault",
     "show_hazard",
     "show_report",
 ]

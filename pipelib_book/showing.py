@@ -1,15 +1,17 @@
-"""Shows source code, reports and the gallery's hazards in a chapter."""
+"""Shows source code, reports, and hazards in a chapter: the gallery's, and public kernels'."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import pipelib
 from pipelib.schedule.drawing.player import Player, Setting
 from pipelib.schedule.report import Report
-from pipelib_book.gallery import GALLERY
+from pipelib_book.gallery import GALLERY, Hazard
 from pipelib_book.measured import outcomes
 from pipelib_book.notebook import say
 from pipelib_book.page import first_findings, report_text
+from pipelib_book.wild import WILD
 
 
 def show_code(*objects: Any) -> None:
@@ -53,14 +55,29 @@ def show_hazard(name: str) -> None:
       ...
       - **Remedy:** ...
     """
-    hazard, seen = GALLERY[name], outcomes.Outcomes.read()
+    _show(GALLERY[name], outcomes.Outcomes.read())
+
+
+def show_fault(name: str) -> None:
+    """Shows a fault of a public kernel, in the small kernel of `pipelib_book.wild`, likewise.
+
+    Example:
+      >>> book.show_fault("causal-ring")
+      The memory thread fills every slot, and the first block has fewer
+      steps than slots.
+      ...
+    """
+    _show(WILD[name], outcomes.Outcomes.read(suite="wild"))
+
+
+def _show(hazard: Hazard, seen: outcomes.Outcomes) -> None:
     source = hazard.source().replace("  # fmt: skip", "")
     report = report_text(pipelib.check(hazard.program(fixed=False)), most=2)
     say(
         f"{hazard.summary}\n\n````python\n{source}````\n\n"
         f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n"
-        f"- **JAX's race detector:** {seen.in_jax(name)}\n"
-        f"- **{seen.gpu_name}:** {seen.on_gpu(name)}\n"
+        f"- **JAX's race detector:** {seen.in_jax(hazard.name)}\n"
+        f"- **{seen.gpu_name}:** {seen.on_gpu(hazard.name)}\n"
         f"- **Remedy:** {hazard.remedy}"
     )
 
@@ -86,7 +103,7 @@ def play_hazard(name: str, **window: Any) -> Player:
 
 
 def hazard_table() -> str:
-    """A row for each hazard: what the checker, JAX's race detector and the GPU made of it.
+    """A row for each hazard of the gallery: what the checker, JAX's detector and the GPU said.
 
     Example:
       >>> print(book.hazard_table())
@@ -94,10 +111,25 @@ def hazard_table() -> str:
       |---|---|---|---|
       | Read before the wait | race | ...
     """
-    seen = outcomes.Outcomes.read()
+    return _table(GALLERY, outcomes.Outcomes.read())
+
+
+def fault_table() -> str:
+    """The same for the faults of public kernels.
+
+    Example:
+      >>> print(book.fault_table())
+      | fault | `pipelib.check` | JAX's race detector | ... |
+      |---|---|---|---|
+      | A wrong head | out-of-bounds | ...
+    """
+    return _table(WILD, outcomes.Outcomes.read(suite="wild"))
+
+
+def _table(hazards: Mapping[str, Hazard], seen: outcomes.Outcomes) -> str:
     rows = [f"| fault | `pipelib.check` | JAX's race detector | {seen.gpu_name} |"]
     rows.append("|---|---|---|---|")
-    for name, hazard in GALLERY.items():
+    for name, hazard in hazards.items():
         kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
         rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(seen.row(name))} |")
     return "\n".join(rows)

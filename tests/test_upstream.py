@@ -1,42 +1,27 @@
 """Reports for other projects: what they quote is what pipelib prints, and their kernels hold."""
 
-import contextlib
-import functools
-import io
-import pathlib
 import re
 import sys
 
 import jax
 import pytest
 
-from pipelib import __main__ as command
 from pipelib.command import targets
+from tools import upstream
+from tools.upstream import UPSTREAM, said
 
-ROOT = pathlib.Path(__file__).parents[1]
-UPSTREAM = ROOT / "docs/upstream"
-KERNELS = sorted(path.name for path in (UPSTREAM / "kernels").glob("*.py"))
-_QUOTE = re.compile(r"^```console\n\$ python -m pipelib (.+)\n((?:.+\n|\n)*?)```$", re.MULTILINE)
-REPORTS = {
-    path.name: _QUOTE.findall(path.read_text("utf-8"))
-    for path in sorted(UPSTREAM.glob("*.md"))
-    if path.name != "README.md"
-}
-WORDS = sorted({words for quotes in REPORTS.values() for words, _ in quotes})
+FOLDER = "pipelib_book/wild"
+KERNELS = sorted(
+    path.name for path in (upstream.ROOT / FOLDER).glob("*.py") if path.name != "__init__.py"
+)
+REPORTS = {path.name: upstream.quotes(path.read_text("utf-8")) for path in upstream.reports()}
+WORDS = sorted({quote.words for quotes in REPORTS.values() for quote in quotes})
 
 
 @pytest.fixture(autouse=True)
 def _in_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(upstream.ROOT)
     monkeypatch.setattr(sys, "path", [*sys.path])
-
-
-@functools.cache
-def said(words):
-    """The status and the text of a command."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        status = command.main(words.split())
-    return status, out.getvalue()
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -76,7 +61,29 @@ def test_each_kernel_is_in_a_report_and_each_report_in_the_list():
 def test_a_report_links_to_its_kernel_and_names_its_place():
     for name, quotes in REPORTS.items():
         text = (UPSTREAM / name).read_text("utf-8")
-        kernel = quotes[0][0].split()[1].split(":")[0].split("/")[-1]
-        assert f"[kernels/{kernel}](kernels/{kernel})" in text
+        kernel = quotes[0].words.split()[1].split(":")[0].split("/")[-1]
+        assert f"[{kernel}](../../{FOLDER}/{kernel})" in text
         for part in ("- Repository: https://", "- File: `", "## What happens", "## On a GPU"):
             assert part in text, (name, part)
+
+
+# What rewrites them.
+
+
+def test_a_quote_is_rewritten_and_the_rest_of_a_report_stays():
+    words = next(words for words in WORDS if ":right" in words)
+    head, tail = "# A report\n\n```console\n$ make\nno\n```\n\n", "\nText.\n"
+    old = f"{head}```console\n$ python -m pipelib {words}\nold\n\nlines\n```{tail}"
+    new = upstream.rewritten(old)
+    assert new == f"{head}```console\n$ python -m pipelib {words}\n{said(words)[1]}```{tail}"
+    assert upstream.rewritten(new) == new and upstream.quotes(new) == [(words, said(words)[1])]
+
+
+def test_the_tool_writes_the_reports_that_have_changed(tmp_path, monkeypatch, capsys):
+    name, text = "jax_ragged_dot.md", (UPSTREAM / "jax_ragged_dot.md").read_text("utf-8")
+    for file, written in ((name, text.replace("1 thread checked", "9 threads")), ("b.md", "B\n")):
+        (tmp_path / file).write_text(written)
+    monkeypatch.setattr(upstream, "UPSTREAM", tmp_path)
+    upstream.main()
+    assert capsys.readouterr().out == f"{name}: rewritten.\n"
+    assert (tmp_path / name).read_text() == text

@@ -1,39 +1,25 @@
 """The checker on kernels that others wrote, as tables: what `tests/foreign` recorded.
 
-The model. `tests/foreign/results.json` has, for each source of kernels, how many configurations
-were traced, and the findings in groups, each with the verdict of a person who read the kernel
-(`tests/foreign/readings.py`). A configuration is a kernel with the types and the integers of its
-operands. A finding counts once for each configuration that has it.
+The model is that of `pipelib_book.measured.foreign`, which reads the record; these are the tables
+of the page on the checker. `tests/foreign/readings.py` has the verdicts.
 """
 
-import json
 import re
-from collections import Counter
 from typing import Any
 
+from pipelib_book.measured import foreign
+from pipelib_book.measured.foreign import HEAD, VERDICTS, counts
 from pipelib_book.measured.results import table
-from tools.execution import ROOT
-
-RESULTS = ROOT / "tests/foreign/results.json"
-#: The verdicts, gravest first, and the heads of their columns.
-VERDICTS = {
-    "fault": "faults",
-    "fault by the letter of PTX": "by PTX's letter",
-    "true, and harmless": "harmless",
-    "fault that the test plants": "planted",
-    "false alarm": "false alarms",
-}
 
 
 def tables() -> str:
     """A row for each source; and for each reading, in what opens when it is asked for."""
-    results = json.loads(RESULTS.read_text("utf-8"))
-    names = sorted(results, key=lambda name: (not name.startswith("tokamax"), name))
+    results = foreign.read()
     return "\n\n".join(
         [
             table(
-                ["source", "configurations", "traced", "refused", *VERDICTS.values()],
-                [_row(name, results[name]) for name in names],
+                ["source", *HEAD],
+                [[name, *counts([results[name]])] for name in foreign.in_order(results)],
             ),
             ":::{admonition} Each reading\n:class: dropdown",
             table(
@@ -44,16 +30,6 @@ def tables() -> str:
             ":::",
         ]
     )
-
-
-def _row(name: str, source: dict[str, Any]) -> list[str]:
-    """The counts of one source."""
-    counts = Counter(source["counts"])
-    by_verdict = Counter[str]()
-    for group in source["findings"]:
-        by_verdict[group["verdict"]] += group["count"]
-    numbers = [counts["lowered"], counts["traced"], counts["refused"]]
-    return [name, *(f"{number:,}" for number in (*numbers, *(by_verdict[v] for v in VERDICTS)))]
 
 
 def _readings(results: dict[str, Any]) -> list[list[str]]:

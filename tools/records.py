@@ -34,7 +34,8 @@ QUOTES = {
     "matmul.json": r"\bladder\.",
     "tune.json": r"\bladder\.search",
     "memory_bound.json": r"\bbandwidth\.",
-    "hazards.*.json": r"show_hazard|hazard_table|\boutcomes\.Outcomes|\bseen\.",
+    "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
+    "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6
@@ -155,6 +156,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "A copy, over slots and bytes of a step", _curve(record)
     elif name == "hazards.json":
         yield "What each faulty kernel did", book.hazard_table()
+    elif name == "wild.json":
+        yield "What each faulty kernel did", book.fault_table()
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
     elif name == "schedule.json":

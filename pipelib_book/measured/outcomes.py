@@ -1,36 +1,56 @@
-"""What the gallery's faulty kernels did, in words: the records of `benchmarks/hazards.py`."""
+"""What faulty kernels did, in words: the records of `benchmarks/hazards.py` and `wild.py`."""
 
 import pathlib
 from typing import Any, NamedTuple
 
 from pipelib_book.measured import results
 
-_GPU, _JAX = f"{results.GPU}/hazards.json", "interpreter/hazards-jax-*.json"
-
 
 class Outcomes(NamedTuple):
-    """The GPU's record, and the interpreter's for each version of JAX."""
+    """The GPU's record, None if no GPU ran them yet; the interpreter's for each version of JAX."""
 
-    gpu: dict[str, Any]
+    gpu: dict[str, Any] | None
     jax: tuple[dict[str, Any], ...]
 
     @classmethod
-    def read(cls, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> "Outcomes":
-        """The committed records; FileNotFoundError if the package came without them."""
-        for gpu in results.read(_GPU, folders):
-            return cls(gpu, tuple(results.read(_JAX, folders)))
+    def read(
+        cls, folders: tuple[pathlib.Path, ...] = results.FOLDERS, suite: str = "hazards"
+    ) -> "Outcomes":
+        """The committed records of a suite of `benchmarks`.
+
+        Raises:
+          FileNotFoundError: there is none, since the package came without them.
+        """
+        gpu = results.read(f"{results.GPU}/{suite}.json", folders)
+        jax = results.read(f"interpreter/{suite}-jax-*.json", folders)
+        if gpu or jax:
+            return cls(gpu[0] if gpu else None, tuple(jax))
         raise FileNotFoundError(
-            f"{_GPU} is in none of {', '.join(map(str, folders))}, so there is nothing to say on"
-            " what hazards did: use a checkout of the repository, or a wheel built from one."
+            f"A record of {suite} is in none of {', '.join(map(str, folders))}, so there is"
+            " nothing to say on what hazards did: use a checkout of the repository, or a wheel"
+            " built from one."
         )
 
     @property
     def gpu_name(self) -> str:
-        """The GPU that the faulty kernels ran on."""
-        return self.gpu["provenance"]["gpu"]
+        """The GPU that the faulty kernels ran on; "GPU" if they ran on none."""
+        return self.gpu["provenance"]["gpu"] if self.gpu else "GPU"
+
+    def runs(self) -> str:
+        """A sentence on how the kernels ran on the GPU."""
+        if self.gpu is None:
+            return "None of these kernels has run on a GPU yet."
+        record, facts = self.gpu, self.gpu["provenance"]
+        return (
+            f"On an {self.gpu_name}: {record['runs']} runs of each version, {record['blocks']}"
+            f" copies of the kernel in a run, {record['timeout_s']} seconds to answer; JAX"
+            f" {facts['jax']}, {facts['utc'][:10]}. Written by `{record['command']}`."
+        )
 
     def on_gpu(self, name: str) -> str:
         """A sentence on what a faulty kernel did on the GPU."""
+        if self.gpu is None:
+            return "not yet run on a GPU."
         found = self.gpu["hazards"][name]["faulty"]
         runs, wrong = len(found["wrong"]), sum(map(bool, found["wrong"]))
         match found["outcome"]:
@@ -60,11 +80,17 @@ class Outcomes(NamedTuple):
 
     def row(self, name: str) -> tuple[str, str]:
         """A word or two on each: JAX's detector, the GPU."""
-        found, faulty = [r["hazards"][name] for r in self.jax], self.gpu["hazards"][name]["faulty"]
+        found = [record["hazards"][name] for record in self.jax]
         words = {"hang": "hangs", "raised": "error"}
         said = ["race" if f["race"] is not None else words.get(f["end"], "nothing") for f in found]
-        outcome = "nothing seen" if faulty["outcome"] == "nothing" else faulty["outcome"]
-        return " / ".join(dict.fromkeys(said)), outcome
+        return " / ".join(dict.fromkeys(said)), self._outcome(name)
+
+    def _outcome(self, name: str) -> str:
+        """A word or two on the GPU."""
+        if self.gpu is None:
+            return "not yet run"
+        outcome = self.gpu["hazards"][name]["faulty"]["outcome"]
+        return "nothing seen" if outcome == "nothing" else outcome
 
 
 def _interpreter_words(found: dict[str, Any]) -> str:

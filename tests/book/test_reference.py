@@ -3,6 +3,7 @@
 import json
 import re
 
+from pipelib_book.measured import foreign as measured
 from tests.foreign import readings, sources
 from tools import execution, foreign, notebooks, plgpu_names, records
 
@@ -156,11 +157,11 @@ def test_a_record_leads_to_the_headings_that_quote_it():
 
 
 def test_the_table_of_foreign_kernels_knows_each_verdict():
-    assert {*foreign.VERDICTS} == {*readings.Verdict}
+    assert {*measured.VERDICTS} == {*readings.Verdict}
     assert "<!-- made from the code: foreign -->" in (BOOK / "checker_method.md").read_text("utf-8")
 
 
-def test_the_table_of_foreign_kernels_is_that_of_the_record(tmp_path, monkeypatch):
+def test_the_table_of_foreign_kernels_is_that_of_the_record(monkeypatch):
     def group(count, kind, verdict, why="Because.", test="a.py::T::test_it12"):
         return {"count": count, "kind": kind, "verdict": verdict, "why": why, "test": test}
 
@@ -172,8 +173,7 @@ def test_the_table_of_foreign_kernels_is_that_of_the_record(tmp_path, monkeypatc
         },
         "tokamax 2": {"counts": {"lowered": 1, "traced": 1}, "findings": [race]},
     }
-    monkeypatch.setattr(foreign, "RESULTS", tmp_path / "results.json")
-    foreign.RESULTS.write_text(json.dumps(made))
+    monkeypatch.setattr(measured, "read", lambda: made)
     lines = foreign.tables().splitlines()
     assert lines[2:4] == [
         "| tokamax 2 | 1 | 1 | 0 | 3 | 0 | 0 | 0 | 0 |",
@@ -186,7 +186,7 @@ def test_the_table_of_foreign_kernels_is_that_of_the_record(tmp_path, monkeypatc
 
 
 def test_each_source_that_is_recorded_has_a_row():
-    recorded = json.loads(foreign.RESULTS.read_text("utf-8"))
+    recorded = measured.read()
     rows = [line.split(" | ")[0] for line in foreign.tables().partition(":::")[0].splitlines()[2:]]
     assert sorted(filter(None, rows)) == sorted(f"| {name}" for name in recorded)
     assert recorded.keys() == sources.SOURCES.keys()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pipelib_book as book
-from benchmarks import hazards
+from benchmarks import faults
 from pipelib.schedule import check
 from pipelib.schedule.report import FindingKind
 from pipelib_book import gallery
@@ -19,7 +19,7 @@ VERSIONS = "0.11.2", "0.12.0.1"
 
 
 def read(path):
-    return json.loads((hazards.RESULTS / path).read_text())
+    return json.loads((faults.RESULTS / path).read_text())
 
 
 GPU = read("nvidia-h200/hazards.json")
@@ -119,11 +119,11 @@ def test_the_interpreter_s_record(record):
 
 def test_the_benchmark_counts_what_differs():
     expected = np.zeros((2, 3), np.float32)
-    assert hazards.compare(expected, expected) == {"wrong": 0, "error": 0.0}
-    assert hazards.compare(expected + 2, expected) == {"wrong": 6, "error": 2.0}
+    assert faults.compare(expected, expected) == {"wrong": 0, "error": 0.0}
+    assert faults.compare(expected + 2, expected) == {"wrong": 6, "error": 2.0}
     actual = expected.copy()
     actual[0, 0] = np.nan
-    assert hazards.compare(actual, expected) == {"wrong": 1, "error": None}
+    assert faults.compare(actual, expected) == {"wrong": 1, "error": None}
 
 
 class Told:
@@ -145,7 +145,7 @@ class Told:
         return self.words
 
 
-RIGHT = [dict(version="fixed", wrong=0, error=0.0)] * hazards.RUNS
+RIGHT = [dict(version="fixed", wrong=0, error=0.0)] * faults.RUNS
 WRONG = dict(version="faulty", wrong=3, error=None)
 KILLED = dict(version="faulty", outcome="killed", text="\n  CUDA error \n more")
 
@@ -162,7 +162,7 @@ KILLED = dict(version="faulty", outcome="killed", text="\n  CUDA error \n more")
     ],
 )
 def test_the_benchmark_names_outcomes(worker, fixed, faulty, text):
-    found = hazards.on_gpu(worker)
+    found = faults.on_gpu(worker)
     assert (found["fixed"]["outcome"], found["faulty"]["outcome"]) == (fixed, faulty)
     assert text in (found["faulty"].get("text"), found["fixed"].get("text"))
 
@@ -174,18 +174,18 @@ def test_the_benchmark_reads_what_the_interpreter_says(tmp_path):
     printed = {"printed": f"{race}{source}:1:0\n"}
     worker = Told([printed, {"wrong": 0, "error": 0.0}])
     words = dict(race="read by `copy(x)` and write by `x[...] = 1`", end="right", text="")
-    assert hazards.in_interpreter(worker) == words
-    assert hazards.in_interpreter(Told([], hangs=True)) == dict(
+    assert faults.in_interpreter(worker) == words
+    assert faults.in_interpreter(Told([], hangs=True)) == dict(
         race=None, end="hang", text="no end in 40 s"
     )
-    assert hazards.in_interpreter(Told([{"raised": "Trace\nValueError: no"}])) == dict(
+    assert faults.in_interpreter(Told([{"raised": "Trace\nValueError: no"}])) == dict(
         race=None, end="raised", text="ValueError: no"
     )
 
 
 # The chapter.
 
-CHAPTER = (hazards.ROOT / "book" / "12_what_can_go_wrong.md").read_text()
+CHAPTER = (faults.ROOT / "book" / "12_what_can_go_wrong.md").read_text()
 
 
 @EVERY
@@ -203,12 +203,12 @@ def test_a_hazard_is_shown_with_all_that_is_known_of_it(capsys):
     assert "race: slot 0 of `x_smem` is overwritten" in shown
     assert "more findings)" in shown and "kernel: 6 findings" in shown
     assert "**NVIDIA H200:** " in shown and "**JAX's race detector:** " in shown
-    assert str(hazards.ROOT) not in shown and "fmt:" not in shown
+    assert str(faults.ROOT) not in shown and "fmt:" not in shown
 
 
 def test_a_report_is_shown_in_lines_without_a_machine_s_paths(capsys):
     long = "race: " + "word " * 30
-    lines = [long, f"  --> {hazards.ROOT}/pipelib_book/gallery.py:3"]
+    lines = [long, f"  --> {faults.ROOT}/pipelib_book/gallery.py:3"]
     lines.append("  --> /a/ipykernel_12/34.py:5")
     lines.append("      " + "x" * 90)
     book.show_report(Said("\n".join(lines)))

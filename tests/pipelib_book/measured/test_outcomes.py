@@ -47,6 +47,13 @@ def test_words_on_the_gpu(faulty, words, short):
     assert seen.row("x")[1] == short
 
 
+def test_words_where_no_gpu_ran_them_yet():
+    seen = outcomes()._replace(gpu=None)
+    assert seen.gpu_name == "GPU" and seen.on_gpu("x") == "not yet run on a GPU."
+    assert seen.row("x") == ("race", "not yet run")
+    assert seen.runs() == "None of these kernels has run on a GPU yet."
+
+
 def test_an_unknown_outcome_is_refused():
     with pytest.raises(ValueError, match="'odd' is no outcome"):
         outcomes(ended("odd", "")).on_gpu("x")
@@ -88,5 +95,9 @@ def test_records_are_read_where_they_are_first(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(record))
     assert Outcomes.read((tmp_path / "none", folder)) == outcomes()
+    gpu_path = folder / "nvidia-h200" / "hazards.json"
+    gpu_path.rename(gpu_path.with_name("wild.json"))
+    assert Outcomes.read((folder,)) == outcomes()._replace(gpu=None)
+    assert Outcomes.read((folder,), "wild") == outcomes()._replace(jax=())
     with pytest.raises(FileNotFoundError, match=r"is in none of .*none, so"):
         Outcomes.read((tmp_path / "none",))

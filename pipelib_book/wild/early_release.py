@@ -16,20 +16,22 @@ _TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 def wrong(a: jax.Array, b: jax.Array) -> jax.Array:
     """The product of a, float16[64, k], and b, float16[k, 64]."""
-    return _product(a, b, is_right=False)
+    return product(a, b, fixed=False)
 
 
 def right(a: jax.Array, b: jax.Array) -> jax.Array:
     """The same, with the wait."""
-    return _product(a, b, is_right=True)
+    return product(a, b, fixed=True)
 
 
-def _product(a: jax.Array, b: jax.Array, *, is_right: bool) -> jax.Array:
+def product(a: jax.Array, b: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
+
     def kernel(a_gmem, b_gmem, o_gmem):
         def scope(acc):
             def step(_, a_smem, b_smem):
                 plgpu.wgmma(acc, a_smem, b_smem)
-                if is_right:
+                if fixed:
                     plgpu.wgmma_wait(1)
 
             plgpu.emit_pipeline(

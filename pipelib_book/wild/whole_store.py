@@ -16,15 +16,17 @@ ROWS, COLUMNS = 64, 128
 
 def wrong(x: jax.Array) -> jax.Array:
     """Twice x, float16[64, 256]."""
-    return _doubled(x, is_right=False)
+    return doubled(x, fixed=False)
 
 
 def right(x: jax.Array) -> jax.Array:
     """The same, with one store after both halves."""
-    return _doubled(x, is_right=True)
+    return doubled(x, fixed=True)
 
 
-def _doubled(x: jax.Array, *, is_right: bool) -> jax.Array:
+def doubled(x: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
+
     def kernel(x_gmem, o_gmem, o_smem, written):
         me = lax.axis_index("thread")
         half = pl.ds(me * COLUMNS, COLUMNS)
@@ -35,7 +37,7 @@ def _doubled(x: jax.Array, *, is_right: bool) -> jax.Array:
             plgpu.wait_smem_to_gmem(0)
 
         plgpu.commit_smem()
-        if is_right:
+        if fixed:
             plgpu.barrier_arrive(written)
 
             @pl.when(me == 0)

@@ -16,15 +16,16 @@ GROUP, ROWS = 4, 128
 
 def wrong(x: jax.Array, bias: jax.Array) -> jax.Array:
     """Sums over each group of heads of x and bias, float32[heads, 128]."""
-    return _sums(x, bias, is_right=False)
+    return sums(x, bias, fixed=False)
 
 
 def right(x: jax.Array, bias: jax.Array) -> jax.Array:
     """The same, with one formula."""
-    return _sums(x, bias, is_right=True)
+    return sums(x, bias, fixed=True)
 
 
-def _sums(x: jax.Array, bias: jax.Array, *, is_right: bool) -> jax.Array:
+def sums(x: jax.Array, bias: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
     groups = len(x) // GROUP
 
     def kernel(x_gmem, bias_gmem, o_gmem, x_smem, loaded):
@@ -32,7 +33,7 @@ def _sums(x: jax.Array, bias: jax.Array, *, is_right: bool) -> jax.Array:
 
         def step(j, total):
             loaded_head = GROUP * head + j
-            read_head = loaded_head if is_right else GROUP * j + head
+            read_head = loaded_head if fixed else GROUP * j + head
             plgpu.copy_gmem_to_smem(x_gmem.at[loaded_head], x_smem.at[j], loaded)
             plgpu.barrier_wait(loaded)
             return total + x_smem[j] + bias_gmem[read_head]

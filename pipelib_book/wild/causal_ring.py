@@ -16,15 +16,16 @@ SLOTS, TILE = 2, 128
 
 def wrong(x: jax.Array) -> jax.Array:
     """Sums of the tiles of x, float32[blocks * 128], up to each: a float32[blocks, 128]."""
-    return _sums(x, is_right=False)
+    return sums(x, fixed=False)
 
 
 def right(x: jax.Array) -> jax.Array:
     """The same, with the loads that the block has steps for."""
-    return _sums(x, is_right=True)
+    return sums(x, fixed=True)
 
 
-def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
+def sums(x: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
     blocks = x.size // TILE
 
     def kernel(x_gmem, o_gmem, x_smem, produced, consumed):
@@ -41,6 +42,7 @@ def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
                 slot = lax.rem(i, SLOTS)
                 plgpu.barrier_wait(produced.at[slot])
                 total += x_smem[slot]
+                plgpu.commit_smem()
                 plgpu.barrier_arrive(consumed.at[slot])
                 return total
 
@@ -49,16 +51,16 @@ def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
         @pl.when(lax.axis_index("thread") == 1)
         def _load():
             for i in range(SLOTS):
-                if is_right:
+                if fixed:
                     pl.when(i < steps)(lambda i=i: load(i, i))
                 else:
                     load(i, i)
 
-            @pl.loop(SLOTS, steps)
+            @pl.loop(0, steps)
             def _(i):
                 slot = lax.rem(i, SLOTS)
                 plgpu.barrier_wait(consumed.at[slot])
-                load(i, slot)
+                pl.when(i + SLOTS < steps)(lambda: load(i + SLOTS, slot))
 
     return plgpu.kernel(
         kernel,

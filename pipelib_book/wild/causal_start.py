@@ -17,15 +17,16 @@ START, SLOTS, TILE = 4, 2, 128
 
 def wrong(x: jax.Array) -> jax.Array:
     """Sums of tiles of x, float32[blocks * 128]: a float32[blocks, 128]."""
-    return _sums(x, is_right=False)
+    return sums(x, fixed=False)
 
 
 def right(x: jax.Array) -> jax.Array:
     """The same, with one start for both."""
-    return _sums(x, is_right=True)
+    return sums(x, fixed=True)
 
 
-def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
+def sums(x: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
     blocks = x.size // TILE
 
     def kernel(x_gmem, o_gmem, x_smem, produced, consumed):
@@ -38,10 +39,11 @@ def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
                 slot = lax.rem(i - START, SLOTS)
                 plgpu.barrier_wait(produced.at[slot])
                 total += x_smem[slot]
+                plgpu.commit_smem()
                 plgpu.barrier_arrive(consumed.at[slot])
                 return total
 
-            masked = lax.max(block, START) if is_right else block  # where the mask begins
+            masked = lax.max(block, START) if fixed else block  # where the mask begins
             total = lax.fori_loop(START, masked, step, jnp.zeros(TILE, jnp.float32))
             o_gmem[block] = lax.fori_loop(masked, end, step, total)
 
@@ -53,6 +55,10 @@ def _sums(x: jax.Array, *, is_right: bool) -> jax.Array:
                 pl.when(i - START >= SLOTS)(lambda: plgpu.barrier_wait(consumed.at[slot]))
                 tile = x_gmem.at[pl.ds(i * TILE, TILE)]
                 plgpu.copy_gmem_to_smem(tile, x_smem.at[slot], produced.at[slot])
+
+            @pl.loop(lax.max(START, end - SLOTS), end)
+            def _(i):
+                plgpu.barrier_wait(consumed.at[lax.rem(i - START, SLOTS)])
 
     return plgpu.kernel(
         kernel,

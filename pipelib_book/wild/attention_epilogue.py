@@ -18,15 +18,17 @@ _TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 def wrong(q: jax.Array, k: jax.Array) -> jax.Array:
     """Scores, float16[2, 64, 128], of q, float16[2, 64, 64], and k, float16[128, 64]."""
-    return _scores(q, k, is_right=False)
+    return all_scores(q, k, fixed=False)
 
 
 def right(q: jax.Array, k: jax.Array) -> jax.Array:
     """The same, with the wait."""
-    return _scores(q, k, is_right=True)
+    return all_scores(q, k, fixed=True)
 
 
-def _scores(q: jax.Array, k: jax.Array, *, is_right: bool) -> jax.Array:
+def all_scores(q: jax.Array, k: jax.Array, *, fixed: bool) -> jax.Array:
+    """The kernel, with its fault or mended."""
+
     def kernel(q_gmem, k_gmem, o_gmem, memory, loaded, turn, finished):
         (q_smem, k_smem), o_smem = memory
         me = lax.axis_index("thread")
@@ -45,14 +47,14 @@ def _scores(q: jax.Array, k: jax.Array, *, is_right: bool) -> jax.Array:
             return acc[...]
 
         scores = pl.run_scoped(product, plgpu.ACC((ROWS, KEYS), jnp.float32))
-        if is_right:
+        if fixed:
             pl.when(me == 1)(lambda: plgpu.barrier_arrive(finished))
         plgpu.barrier_wait(turn.at[me])
 
         @pl.when(me == 0)
         def _():
             plgpu.barrier_arrive(turn.at[1])
-            if is_right:
+            if fixed:
                 plgpu.barrier_wait(finished)
 
         o_smem[me] = scores.astype(jnp.float16)

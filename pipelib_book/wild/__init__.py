@@ -1,0 +1,122 @@
+"""Faults that the checker found in public kernels: small kernels of our own that have them.
+
+The model. Each module here has one kernel, which takes `fixed`, and calls it as `wrong`, with the
+fault, and as `right`, without. It needs JAX and nothing else, so that a report for the authors
+(`docs/upstream`) can hand it on as it is. `WILD` has these kernels as hazards, as
+`pipelib_book.gallery` has its own, but for one thing: their shapes are those of the reports,
+however many blocks `arguments` is asked for. `many` makes a hazard of as many copies as that.
+
+A faulty kernel may hang the GPU: run it in a process that can be killed (`benchmarks/wild.py`).
+"""
+
+import functools
+
+import jax
+import numpy as np
+
+from pipelib_book.gallery import Hazard, integers
+from pipelib_book.wild import (
+    attention_epilogue,
+    causal_ring,
+    causal_start,
+    early_release,
+    grouped_heads,
+    whole_store,
+)
+
+
+def many(hazard: Hazard) -> Hazard:
+    """A hazard whose `arguments(rng, n)` and results are those of n copies, launched together."""
+
+    def arguments(rng: np.random.Generator, copies: int) -> tuple[np.ndarray, ...]:
+        return tuple(map(np.stack, zip(*(hazard.arguments(rng, 1) for _ in range(copies)))))
+
+    def reference(*args: np.ndarray) -> np.ndarray:
+        return np.stack([hazard.reference(*each) for each in zip(*args)])
+
+    def kernel(*args: jax.Array, fixed: bool) -> jax.Array:
+        return jax.vmap(functools.partial(hazard.kernel, fixed=fixed))(*args)
+
+    return hazard._replace(arguments=arguments, reference=reference, kernel=kernel)
+
+
+def _tiles(rng: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
+    """So many tiles in a row, as both causal kernels take them."""
+    return (integers(rng, count * causal_ring.TILE),)
+
+
+def _sums_from(start: int, x: np.ndarray) -> np.ndarray:
+    """For each tile, the sum of the tiles from `start` up to it."""
+    rows = x.reshape(-1, causal_ring.TILE)
+    return np.cumsum([*(0 * rows[:start]), *rows[start:]], 0)
+
+
+_FOUND = (
+    Hazard(
+        "grouped-heads",
+        "A wrong head",
+        "out-of-bounds",
+        "The copy takes one head of queries, the body reads the bias of another.",
+        "Use one formula for the head, in the copy and in the body.",
+        lambda rng, _: (integers(rng, 4, 128), integers(rng, 4, 128)),
+        lambda x, bias: (x + bias).reshape(-1, grouped_heads.GROUP, grouped_heads.ROWS).sum(1),
+        grouped_heads.sums,
+    ),
+    Hazard(
+        "causal-start",
+        "A tile that nobody loads",
+        "deadlock",
+        "The compute thread takes a tile that comes before the first one to be loaded.",
+        "Begin both loops of the compute thread no earlier than the loads begin.",
+        lambda rng, _: _tiles(rng, 8),
+        lambda x: _sums_from(causal_start.START, x),
+        causal_start.sums,
+    ),
+    Hazard(
+        "attention-epilogue",
+        "Results over operands",
+        "race",
+        "Thread 0 writes its results where the product of thread 1 may still read.",
+        "Let thread 0 wait until the product of thread 1 is over.",
+        lambda rng, _: (
+            integers(rng, 2, 64, 64, dtype=np.float16),
+            integers(rng, 128, 64, dtype=np.float16),
+        ),
+        lambda q, k: q @ k.T,
+        attention_epilogue.all_scores,
+    ),
+    Hazard(
+        "whole-store",
+        "A tile that is stored twice",
+        "race",
+        "Each thread writes one half of the tile and stores both.",
+        "Let one thread store the tile, once both threads have written.",
+        lambda rng, _: (integers(rng, 64, 256, dtype=np.float16),),
+        lambda x: x * 2,
+        whole_store.doubled,
+    ),
+    Hazard(
+        "causal-ring",
+        "More slots than steps",
+        "barrier-misuse",
+        "The memory thread fills every slot, and the first block has fewer steps than slots.",
+        "Load up front only the tiles that the block has steps for.",
+        lambda rng, _: _tiles(rng, 4),
+        lambda x: _sums_from(0, x),
+        causal_ring.sums,
+    ),
+    Hazard(
+        "early-release",
+        "A product that nobody waits for",
+        "race",
+        "A slot is filled again while the product of the step before may still read it.",
+        "Wait for the product of the step before: `wgmma_wait(1)`.",
+        lambda rng, _: (
+            integers(rng, 64, 256, dtype=np.float16),
+            integers(rng, 256, 64, dtype=np.float16),
+        ),
+        lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
+        early_release.product,
+    ),
+)
+WILD: dict[str, Hazard] = {hazard.name: hazard for hazard in _FOUND}

@@ -1,0 +1,72 @@
+"""Reports for other projects (`docs/upstream`): rewrites what they quote, as pipelib prints it now.
+
+    python -m tools.upstream  rewrites the quotes of all reports
+
+The model. A *quote* is a console block of a report that begins with `$ python -m pipelib ...`: the
+words after `pipelib` are a command, the rest of the block is what it prints when it is run in the
+repository's root. Everything else in a report is a person's, and stays as it is.
+"""
+
+import contextlib
+import functools
+import io
+import pathlib
+import re
+from typing import NamedTuple
+
+from pipelib import __main__ as command
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+UPSTREAM = ROOT / "docs" / "upstream"
+_QUOTE = re.compile(
+    r"^```console\n\$ python -m pipelib (?P<words>.+)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE
+)
+
+
+class Quote(NamedTuple):
+    """A command's words, and what a report says that it prints."""
+
+    words: str
+    text: str
+
+
+def reports() -> list[pathlib.Path]:
+    """The reports' files."""
+    return sorted(path for path in UPSTREAM.glob("*.md") if path.name != "README.md")
+
+
+def quotes(report: str) -> list[Quote]:
+    """What a report's text quotes, from first to last."""
+    return [Quote(match["words"], match["text"]) for match in _QUOTE.finditer(report)]
+
+
+@functools.cache
+def said(words: str) -> tuple[int, str]:
+    """The exit status of a command, and what it prints in the repository's root."""
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(io.StringIO()) as out:
+        status = command.main(words.split())
+    return status, out.getvalue()
+
+
+def rewritten(report: str) -> str:
+    """A report's text, its quotes as the commands print now."""
+
+    def quote(match: re.Match[str]) -> str:
+        words = match["words"]
+        return f"```console\n$ python -m pipelib {words}\n{said(words)[1]}```"
+
+    return _QUOTE.sub(quote, report)
+
+
+def main() -> None:
+    """Rewrites the reports whose quotes differ, and names them."""
+    for path in reports():
+        before = path.read_text("utf-8")
+        after = rewritten(before)
+        if after != before:
+            path.write_text(after, "utf-8")
+            print(f"{path.name}: rewritten.")
+
+
+if __name__ == "__main__":
+    main()

@@ -445,7 +445,7 @@ class Program:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all blocks of the grid, on all devices: nobody else takes part."""
+        """Whether it has all blocks of the grid on all devices, so that nobody else takes part."""
         return self.blocks == math.prod((*self.devices, *self.grid, *self.cluster))
 
     @property

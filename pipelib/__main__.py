@@ -20,7 +20,9 @@ so is what is found: a fault at an edge may be in the last alone. `--block 3,0` 
 last of each axis, with each of the other axes'. It then compares those that it checked: two blocks
 that access one place of GMEM race, and what no block writes of an output is told. The last line
 says how many blocks those were. They are checked in several processes where that takes less time;
-`--jobs N` says how many.
+`--jobs N` says how many. `--block together` takes all blocks into one program, and all devices if
+the function calls the kernel within `jax.shard_map`: for kernels whose blocks or devices wait for
+each other by semaphores.
 
 How strictly. `--strict` also reports asynchronous copies that overwrite what a thread has read with
 ordinary loads, with no `commit_smem` between: PTX asks for one, though no GPU has been seen to need
@@ -52,6 +54,7 @@ from pipelib.command.targets import (
     ALL,
     MOST_BLOCKS,
     REFUSALS,
+    TOGETHER,
     CallersFailure,
     Target,
     block_of,
@@ -92,7 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"module:function or file.py:function; without it, the kernels of {config.FILE}",
     )  # fmt: skip
     which = "which block of the grid, as 0,1 (the first)"
-    each = f"; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes"
+    each = (
+        f"; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes; or {TOGETHER}:"
+    )
+    each += " all in one program, with all devices of a shard_map, as they wait for each other"
     _add_rest(check, block_or_all, which + each)
     check.add_argument(
         "--strict", action="store_true",

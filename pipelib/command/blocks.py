@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pipelib
-from pipelib.command.targets import ALL, Block, Target, spread, tracer
+from pipelib.command.targets import ALL, TOGETHER, Block, Target, spread, tracer
 from pipelib.schedule import Finding, Program, Report
 from pipelib.schedule.checking.grid import Footprint, footprint
 from pipelib.schedule.report import count
@@ -53,8 +53,11 @@ def checked(target: Target, jobs: int | None = None) -> Iterator[Checked]:
       jobs: how many processes; by default one for each core, if that pays.
     """
     traced = tracer(target)
+    if target.block == TOGETHER:
+        yield _look(target, traced(None))
+        return
     if target.block != ALL:
-        assert not isinstance(target.block, str), "the one word for blocks is ALL"
+        assert not isinstance(target.block, str), "the words for blocks are ALL and TOGETHER"
         yield _look(target, traced(target.block))
         return
     first = traced(None)

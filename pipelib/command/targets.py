@@ -25,6 +25,8 @@ from pipelib.schedule import Program
 
 #: The word for every block, and the most blocks of a grid for which it means each of them.
 ALL, MOST_BLOCKS = "all", 32
+#: The word for all blocks in one program, where they wait for each other; of all devices, too.
+TOGETHER = "together"
 #: What says in its own words what the caller can mend.
 REFUSALS = (ValueError, ImportError, OSError)
 _SHORT = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint"}
@@ -47,7 +49,7 @@ class CallersFailure(ValueError):
 class Target:
     """A kernel by the names of its function and arguments, and what to check of it.
 
-    `block` is the index of a block, None for the first, or `ALL`.
+    `block` is the index of a block, None for the first, `ALL` or `TOGETHER`.
     """
 
     function: str
@@ -68,9 +70,11 @@ def tracer(target: Target) -> Callable[[Block | None], Program]:
         function = _function(target.function)
 
     def traced(block: Block | None) -> Program:
-        steps, call = target.max_steps, target.call
+        steps, call, whole = target.max_steps, target.call, target.block == TOGETHER
         with _callers(target.function):
-            return pipelib.trace(function, *args, block=block, max_steps=steps, call=call)
+            return pipelib.trace(
+                function, *args, block=block, max_steps=steps, call=call, whole_grid=whole
+            )
 
     return traced
 
@@ -84,8 +88,8 @@ def spread(grid: tuple[int, ...]) -> list[Block]:
 
 
 def block_or_all(text: str) -> Block | str:
-    """What `--block` says, where it may be every block."""
-    return text if text == ALL else block_of(text)
+    """What `--block` says, where it may be every block, apart or together."""
+    return text if text in (ALL, TOGETHER) else block_of(text)
 
 
 def block_of(text: str) -> Block:

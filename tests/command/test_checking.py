@@ -35,6 +35,13 @@ def test_blocks_are_compared(run):
     ]
 
 
+def test_blocks_in_one_program(run):
+    status, out, err = run("check", f"{NAMES}:right", X, "--block", "together")
+    assert status == 0 and not err and "copy: no finding in all of grid (4,) (" in out
+    status, out, _ = run("check", f"{NAMES}:overlapping", X, "--block", "together")
+    assert status == 1 and "the store of block 1, thread 0" in out
+
+
 def test_a_large_grid_says_that_some_blocks_were_compared(run):
     _, out, _ = run("check", f"{NAMES}:right", "f32[320,64]", "--block", "all")
     assert lines_of(out)[-2:] == [

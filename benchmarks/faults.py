@@ -57,11 +57,13 @@ class Suite(NamedTuple):
       name: that of a module of `benchmarks` which calls `main`, and of the records.
       hazards: by name.
       what: what the records have, in a sentence.
+      runs: of each version on a GPU.
     """
 
     name: str
     hazards: Mapping[str, Hazard]
     what: str
+    runs: int = RUNS
 
     @property
     def module(self) -> str:
@@ -83,8 +85,8 @@ def compare(actual: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
     return {"wrong": int((actual != expected).sum()), "error": error if error < np.inf else None}
 
 
-def work_on_gpu(hazard: Hazard) -> None:
-    """Compiles both versions; once told to, runs each RUNS times."""
+def work_on_gpu(hazard: Hazard, runs: int) -> None:
+    """Compiles both versions; once told to, runs each so many times."""
     compiled = {}
     shapes = hazard.arguments(np.random.default_rng(SEED), BLOCKS)
     for version in ("fixed", "faulty"):
@@ -96,7 +98,7 @@ def work_on_gpu(hazard: Hazard) -> None:
     tell(ready=True)
     sys.stdin.readline()
     for number, (version, kernel) in enumerate(compiled.items()):
-        for run in range(RUNS):
+        for run in range(runs):
             args = hazard.arguments(np.random.default_rng([SEED, number, run]), BLOCKS)
             try:
                 result = np.asarray(kernel(*map(jnp.asarray, args)))
@@ -165,8 +167,8 @@ def first_line(text: str) -> str:
     return line.strip().replace(f"{ROOT}/", "")
 
 
-def on_gpu(worker: Worker) -> dict[str, Any]:
-    """Lets a worker run, and gathers what becomes of each version."""
+def on_gpu(worker: Worker, runs: int = RUNS) -> dict[str, Any]:
+    """Lets a worker run, and gathers what becomes of each version, of which so many runs are due."""
     results: dict[str, dict[str, Any]] = {
         version: dict(outcome="nothing", wrong=[], error=[]) for version in ("fixed", "faulty")
     }
@@ -189,7 +191,7 @@ def on_gpu(worker: Worker) -> dict[str, Any]:
     except TimeoutError:
         unfinished = dict(outcome="hang", text=f"no answer in {timeout_s} s")
     if unfinished and not any("text" in result for result in results.values()):
-        results["fixed" if len(results["fixed"]["wrong"]) < RUNS else "faulty"].update(unfinished)
+        results["fixed" if len(results["fixed"]["wrong"]) < runs else "faulty"].update(unfinished)
     return results
 
 
@@ -241,7 +243,7 @@ def main(suite: Suite) -> None:
     parser.add_argument("--interpret-one", metavar="NAME", help="(one process's part)")
     options = parser.parse_args()
     if options.gpu_one:
-        return work_on_gpu(suite.hazards[options.gpu_one])
+        return work_on_gpu(suite.hazards[options.gpu_one], suite.runs)
     if options.interpret_one:
         return work_in_interpreter(suite.hazards[options.interpret_one])
     found, start = {}, time.monotonic()
@@ -258,7 +260,7 @@ def main(suite: Suite) -> None:
         return record(suite, path, found, seed=SEED, blocks=1, timeout_s=INTERPRETER_HANG_S)
     workers = {name: Worker(suite, "--gpu-one", name) for name in suite.hazards}
     for name, worker in workers.items():
-        note(name, on_gpu(worker))
+        note(name, on_gpu(worker, suite.runs))
     device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    settings = dict(seed=SEED, runs=RUNS, blocks=BLOCKS, timeout_s=HANG_S)
+    settings = dict(seed=SEED, runs=suite.runs, blocks=BLOCKS, timeout_s=HANG_S)
     record(suite, f"{device}/{suite.name}.json", found, **settings)

@@ -53,6 +53,7 @@ class Hazard(NamedTuple):
       arguments: `arguments(rng, blocks)` gives numpy arrays for a grid of so many blocks.
       reference: the right result for these, by numpy.
       kernel: takes jax arrays and `fixed`.
+      whole_grid: the fault is one among blocks, so all of them are checked together.
     """
 
     name: str
@@ -63,11 +64,13 @@ class Hazard(NamedTuple):
     arguments: Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]
     reference: Callable[..., np.ndarray]
     kernel: Callable[..., jax.Array]
+    whole_grid: bool = False
 
     def program(self, *, fixed: bool) -> Program:
-        """The trace of one version, for a grid of one block."""
+        """The trace of one version: of its first block, or of all."""
         args = self.arguments(np.random.default_rng(0), 1)
-        return pipelib.trace(functools.partial(self.kernel, fixed=fixed), *args)
+        kernel = functools.partial(self.kernel, fixed=fixed)
+        return pipelib.trace(kernel, *args, whole_grid=self.whole_grid)
 
     def source(self) -> str:
         """The kernel's source, from its `def` on, without its docstring."""

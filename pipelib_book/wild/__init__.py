@@ -19,14 +19,20 @@ from pipelib_book.wild import (
     attention_epilogue,
     causal_ring,
     causal_start,
+    counted_signals,
     early_release,
     grouped_heads,
+    next_tile,
     whole_store,
 )
 
 
 def many(hazard: Hazard) -> Hazard:
-    """A hazard whose `arguments(rng, n)` and results are those of n copies, launched together."""
+    """A hazard whose `arguments(rng, n)` and results are those of n copies.
+
+    They are launched together; those of a whole grid, whose blocks wait for each other and have
+    one set of semaphores in a launch, one after another.
+    """
 
     def arguments(rng: np.random.Generator, copies: int) -> tuple[np.ndarray, ...]:
         return tuple(map(np.stack, zip(*(hazard.arguments(rng, 1) for _ in range(copies)))))
@@ -35,7 +41,10 @@ def many(hazard: Hazard) -> Hazard:
         return np.stack([hazard.reference(*each) for each in zip(*args)])
 
     def kernel(*args: jax.Array, fixed: bool) -> jax.Array:
-        return jax.vmap(functools.partial(hazard.kernel, fixed=fixed))(*args)
+        one = functools.partial(hazard.kernel, fixed=fixed)
+        if hazard.whole_grid:
+            return jax.lax.map(lambda each: one(*each), args)
+        return jax.vmap(one)(*args)
 
     return hazard._replace(arguments=arguments, reference=reference, kernel=kernel)
 
@@ -82,7 +91,7 @@ _FOUND = (
             integers(rng, 2, 64, 64, dtype=np.float16),
             integers(rng, 128, 64, dtype=np.float16),
         ),
-        lambda q, k: q @ k.T,
+        lambda q, k: (q.astype(np.float32) @ k.T.astype(np.float32)).astype(np.float16),
         attention_epilogue.all_scores,
     ),
     Hazard(
@@ -117,6 +126,34 @@ _FOUND = (
         ),
         lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
         early_release.product,
+    ),
+    Hazard(
+        "next-tile",
+        "The last slot of a tile",
+        "race",
+        "A tile's first loads do not wait for the last product of the tile before.",
+        "Give each tile slots and barriers of its own, or let the last step arrive too.",
+        lambda rng, _: (
+            integers(rng, 128, 256, dtype=np.float16),
+            integers(rng, 256, 64, dtype=np.float16),
+        ),
+        lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
+        next_tile.product,
+    ),
+    Hazard(
+        "counted-signals",
+        "Signals that are only counted",
+        "race",
+        "One semaphore counts the signals of all steps, and does not know which block sent them.",
+        "A semaphore for each step.",
+        lambda rng, _: (
+            integers(
+                rng, counted_signals.STATIONS, counted_signals.PARTS, counted_signals.WIDTH
+            ),
+        ),
+        lambda x: np.broadcast_to(x.sum(0), x.shape).copy(),
+        counted_signals.sums,
+        whole_grid=True,
     ),
 )
 WILD: dict[str, Hazard] = {hazard.name: hazard for hazard in _FOUND}

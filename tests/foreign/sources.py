@@ -33,7 +33,7 @@ class Source:
                 f"{self.package} is not installed here, so its tests cannot run: run `make"
                 " test-foreign`, which makes an environment that has it."
             )
-        return pathlib.Path(spec.origin).parents[1]
+        return pathlib.Path(spec.origin).resolve().parents[1]
 
 
 _OF_JAX = {

@@ -60,6 +60,8 @@ def test_a_module_s_own_functions_are_both_versions(hazard):
 @EVERY
 @pytest.mark.parametrize("copies", [None, 2])
 def test_the_mended_kernel_is_right(hazard, copies):
+    if hazard.whole_grid:
+        pytest.skip("JAX's interpreter has no semaphores that a grid shares: only a GPU runs it")
     hazard = many(hazard) if copies else hazard
     args = hazard.arguments(np.random.default_rng(1), copies or 1)
     with contract.interpreted():

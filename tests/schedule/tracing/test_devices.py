@@ -323,3 +323,11 @@ def test_on_three_devices_a_fast_block_may_signal_for_a_slow_one():
     signals = [op for op in last if op.kind == "signal"]
     blocks = [report.program.block_of(op.thread) for op in signals]
     assert max(map(blocks.count, blocks)) == 2  # one block has signalled twice, another not yet
+
+
+def test_with_several_tiles_a_block_refills_the_last_slot_before_it_was_read():
+    """Nobody arrives for a tile's last step: the next tile's load may meet its product or store."""
+    report = check(gathered(2, rows=256))
+    assert {finding.kind for finding in report} == {"race"}
+    readers = {finding.ops[1].kind for finding in report}
+    assert readers == {"wgmma", "store"}, report

@@ -168,7 +168,7 @@ def first_line(text: str) -> str:
 
 
 def on_gpu(worker: Worker, runs: int = RUNS) -> dict[str, Any]:
-    """Lets a worker run, and gathers what becomes of each version, of which so many runs are due."""
+    """Lets a worker run, and gathers what becomes of each version; so many runs are due."""
     results: dict[str, dict[str, Any]] = {
         version: dict(outcome="nothing", wrong=[], error=[]) for version in ("fixed", "faulty")
     }

@@ -23,7 +23,7 @@ import pipelib_book as book
 from benchmarks import machine as machine_benchmark
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
-from pipelib_book.measured import attention, bandwidth, ladder
+from pipelib_book.measured import attention, bandwidth, ladder, outcomes
 from tools import notebooks
 from tools.execution import ROOT
 from tools.sections import links, sections
@@ -36,6 +36,7 @@ QUOTES = {
     "memory_bound.json": r"\bbandwidth\.",
     "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
+    "tokamax.json": r"\bin_tokamax\(",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6
@@ -158,6 +159,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "What each faulty kernel did", book.hazard_table()
     elif name == "wild.json":
         yield "What each faulty kernel did", book.fault_table()
+    elif name == "tokamax.json":
+        yield "What each fault did in tokamax itself", outcomes.tokamax_table()
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
     elif name == "schedule.json":

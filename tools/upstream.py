@@ -1,10 +1,11 @@
 """Reports for other projects (`docs/upstream`): rewrites what they quote, as pipelib prints it now.
 
-    python -m tools.upstream  rewrites the quotes of all reports
+    python -m tools.upstream  rewrites the quotes of all reports, and what a GPU did
 
 The model. A *quote* is a console block of a report that begins with `$ python -m pipelib ...`: the
 words after `pipelib` are a command, the rest of the block is what it prints when it is run in the
-repository's root. Everything else in a report is a person's, and stays as it is.
+repository's root. The section "On a GPU", the last one, says what the records say of the kernel
+that the report quotes. Everything else in a report is a person's, and stays as it is.
 """
 
 import contextlib
@@ -12,12 +13,15 @@ import functools
 import io
 import pathlib
 import re
+import textwrap
 from typing import NamedTuple
 
 from pipelib import __main__ as command
+from pipelib_book.measured import outcomes
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 UPSTREAM = ROOT / "docs" / "upstream"
+ON_A_GPU = "\n## On a GPU\n\n"
 _QUOTE = re.compile(
     r"^```console\n\$ python -m pipelib (?P<words>.+)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE
 )
@@ -48,18 +52,37 @@ def said(words: str) -> tuple[int, str]:
     return status, out.getvalue()
 
 
+def fault(report: str) -> str:
+    """The name in `pipelib_book.wild` of the kernel that a report quotes."""
+    file = quotes(report)[0].words.split()[1].partition(":")[0]
+    return pathlib.Path(file).stem.replace("_", "-")
+
+
+def on_a_gpu(name: str) -> str:
+    """What the records say of a fault: of the small kernel, and of tokamax itself."""
+    seen = outcomes.Outcomes.read(suite="wild")
+    parts = [
+        f"{seen.runs()} The small kernel, with its fault: {seen.on_gpu(name)} {seen.mended(name)}"
+    ]
+    if name in outcomes.of_tokamax()["cases"]:
+        parts.append(outcomes.in_tokamax(name))
+    fill = textwrap.TextWrapper(96, break_long_words=False, break_on_hyphens=False).fill
+    return "\n\n".join(map(fill, parts)) + "\n"
+
+
 def rewritten(report: str) -> str:
-    """A report's text, its quotes as the commands print now."""
+    """A report's text, its quotes and its last section as they would be written now."""
 
     def quote(match: re.Match[str]) -> str:
         words = match["words"]
         return f"```console\n$ python -m pipelib {words}\n{said(words)[1]}```"
 
-    return _QUOTE.sub(quote, report)
+    text, heading, _ = _QUOTE.sub(quote, report).partition(ON_A_GPU)
+    return text + heading + (on_a_gpu(fault(report)) if heading else "")
 
 
 def main() -> None:
-    """Rewrites the reports whose quotes differ, and names them."""
+    """Rewrites the reports that differ, and names them."""
     for path in reports():
         before = path.read_text("utf-8")
         after = rewritten(before)

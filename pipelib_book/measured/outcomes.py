@@ -1,9 +1,13 @@
-"""What faulty kernels did, in words: the records of `benchmarks/hazards.py` and `wild.py`."""
+"""What faulty kernels did, in words: the records of `benchmarks/hazards.py` and `wild.py`.
+
+And what tokamax itself did, by the record of `benchmarks/tokamax_attention.py`.
+"""
 
 import pathlib
 from typing import Any, NamedTuple
 
 from pipelib_book.measured import results
+from pipelib_book.measured.results import table
 
 
 class Outcomes(NamedTuple):
@@ -68,6 +72,16 @@ class Outcomes(NamedTuple):
                 return f"refused by the compiler: `{found['text']}`."
         raise ValueError(f"{found['outcome']!r} is no outcome of a hazard: there are no words.")
 
+    def mended(self, name: str) -> str:
+        """A sentence on what the mended kernel did on the GPU; empty if none ran it."""
+        if self.gpu is None:
+            return ""
+        found = self.gpu["hazards"][name]["fixed"]
+        runs, wrong = len(found["wrong"]), sum(map(bool, found["wrong"]))
+        if found["outcome"] == "nothing":
+            return f"Mended, it was right in all of {runs}."
+        return f"Mended, it was wrong in {wrong} of {runs}, or ended early ({found['outcome']})."
+
     def in_jax(self, name: str) -> str:
         """A sentence on what JAX's interpreter and race detector said, for each version of JAX."""
         words = {
@@ -102,3 +116,56 @@ def _interpreter_words(found: dict[str, Any]) -> str:
         case "raised":
             return f"an error, “{found['text'].removesuffix('.')}”"
     return f"nothing, and the result is {found['end']}"
+
+
+def in_tokamax(name: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """Sentences on what a fault did in tokamax itself, and what its control did.
+
+    Raises:
+      FileNotFoundError: the package came without the record.
+    """
+    record = of_tokamax(folders)
+    facts, found = record["provenance"], record["cases"][name]
+    return (
+        f"tokamax {facts['tokamax']} itself, on an {facts['gpu']}. With the fault"
+        f" ({found['faulty']['what']}): {_said(found['faulty'])}. Without"
+        f" ({found['control']['what']}): {_said(found['control'])}."
+        f" Written by `{record['command']}`."
+    )
+
+
+def tokamax_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """A row for each fault of tokamax: with what brings it out, and without."""
+    cases = of_tokamax(folders)["cases"]
+    rows = [
+        [name, *(_said(found[v]) for v in ("faulty", "control"))] for name, found in cases.items()
+    ]
+    return table(["fault", "with it", "control"], rows)
+
+
+def of_tokamax(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any]:
+    """The record of `benchmarks/tokamax_attention.py`.
+
+    Raises:
+      FileNotFoundError: the package came without it.
+    """
+    if found := results.read(f"{results.GPU}/tokamax.json", folders):
+        return found[0]
+    raise FileNotFoundError(
+        f"A record of tokamax is in none of {', '.join(map(str, folders))}, so there is nothing"
+        " to say on what it did: use a checkout of the repository, or a wheel built from one."
+    )
+
+
+def _said(found: dict[str, Any]) -> str:
+    """What became of all runs of one version; errors are relative to the largest value."""
+    errors = found["errors"]
+    if found["outcome"] == "hang":
+        return f"a hang ({found['text']})"
+    if found["outcome"] == "killed":
+        return f"ended by an error (`{found['text']}`)"
+    size = "the largest error was "
+    size += "not finite" if None in errors else f"{max(errors):.1%} of the largest value"
+    if found["outcome"] == "nothing":
+        return f"right in all of {len(errors):,} runs; {size}"
+    return f"wrong in {found['wrong_runs']:,} of {len(errors):,} runs; {size}"

@@ -14,7 +14,7 @@ import functools
 import jax
 import numpy as np
 
-from pipelib_book.gallery import Hazard, integers
+from pipelib_book.gallery import Hazard, integers, matmul
 from pipelib_book.wild import (
     attention_epilogue,
     causal_ring,
@@ -91,7 +91,7 @@ _FOUND = (
             integers(rng, 2, 64, 64, dtype=np.float16),
             integers(rng, 128, 64, dtype=np.float16),
         ),
-        lambda q, k: (q.astype(np.float32) @ k.T.astype(np.float32)).astype(np.float16),
+        lambda q, k: matmul(q, k.T).astype(np.float16),
         attention_epilogue.all_scores,
     ),
     Hazard(
@@ -124,7 +124,7 @@ _FOUND = (
             integers(rng, 64, 256, dtype=np.float16),
             integers(rng, 256, 64, dtype=np.float16),
         ),
-        lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
+        matmul,
         early_release.product,
     ),
     Hazard(
@@ -137,7 +137,7 @@ _FOUND = (
             integers(rng, 128, 256, dtype=np.float16),
             integers(rng, 256, 64, dtype=np.float16),
         ),
-        lambda a, b: a.astype(np.float32) @ b.astype(np.float32),
+        matmul,
         next_tile.product,
     ),
     Hazard(
@@ -147,9 +147,7 @@ _FOUND = (
         "One semaphore counts the signals of all steps, and does not know which block sent them.",
         "A semaphore for each step.",
         lambda rng, _: (
-            integers(
-                rng, counted_signals.STATIONS, counted_signals.PARTS, counted_signals.WIDTH
-            ),
+            integers(rng, counted_signals.STATIONS, counted_signals.PARTS, counted_signals.WIDTH),
         ),
         lambda x: np.broadcast_to(x.sum(0), x.shape).copy(),
         counted_signals.sums,

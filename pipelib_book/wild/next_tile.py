@@ -8,7 +8,6 @@ does not ask. In `right` each tile allocates its own, and all threads meet in be
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 

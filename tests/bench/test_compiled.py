@@ -30,8 +30,9 @@ def test_a_record_is_of_the_present_kernels(path):
 
 def test_every_record_of_a_gpu_is_checked():
     found = {path.name for path in RECORDS}
-    assert found >= {path.name for path in compiled.RESULTS.glob("nvidia-*/*.json")}
-    assert len(found) == 11
+    others = {"tokamax.json"}  # of kernels that nothing here changes
+    assert found >= {path.name for path in compiled.RESULTS.glob("nvidia-*/*.json")} - others
+    assert len(found) == 12 and not found & others
 
 
 # What makes stale. A copy of the package, and of the benchmarks, is edited.

@@ -109,11 +109,11 @@ class _Groups:
         more = {k: [self._short(x) for x in v] if k == "lines" else v for k, v in more.items()}
         alike = re.sub(r"\b\d[\d,]*\b", "#", re.sub(r"\S+\.py:\d+: ", "", said))
         key = json.dumps([alike if "kind" not in more else kernel, more], sort_keys=True)
-        group = self._found.setdefault(
-            key,
-            {"count": 0, "kernel": kernel, "test": test, "said": self._short(said), **more},
-        )
+        new = {"count": 0, "kernel": kernel, "test": test, "said": self._short(said), **more}
+        group = self._found.setdefault(key, new)
         group["count"] += 1
+        if test < group["test"]:  # tests run in no order, and the example is to stay the same
+            group.update(test=test, said=new["said"])
 
     def _short(self, text: str | None) -> str:
         """Paths without the folders of this machine."""
@@ -122,4 +122,7 @@ class _Groups:
 
     def listed(self) -> list[Row]:
         """The groups, the largest first."""
-        return sorted(self._found.values(), key=lambda group: (-group["count"], group["kernel"]))
+        return sorted(
+            self._found.values(),
+            key=lambda group: (-group["count"], group["kernel"], json.dumps(group, sort_keys=True)),
+        )

@@ -5,7 +5,8 @@ explorer is the judge: it agrees with the checker as `test_check_properties` say
 does no harm has no finding. A mutant that does harm has a finding of a kind that `expectations`
 foresees. A table of what was found is printed at the end of the run.
 
-Not judged by the explorer: the lanes of one thread (`test_lanes` makes a thread of each).
+Of a kernel without automatic barriers, the explorer judges a program in which each of a thread's
+lanes is a thread (`lanes_apart`).
 """
 
 import collections
@@ -20,10 +21,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from pipelib.schedule import check
 from tests.schedule import kernels
-from tests.schedule.checking import expectations, test_launch, test_reductions
+from tests.schedule.checking import expectations, test_lanes, test_launch, test_reductions
 from tests.schedule.checking.explorer import explore
+from tests.schedule.checking.lanes_apart import apart
 from tests.schedule.checking.mutations import mutants
-from tests.schedule.checking.test_check_properties import agree
+from tests.schedule.checking.test_check_properties import BARRIERS, agree
 from tests.schedule.checking.test_mutations import HEADER, TITLE, row
 from tests.schedule.kernels import like
 from tests.schedule.tracing import (
@@ -173,3 +175,28 @@ def test_few_mutants_have_semaphores_that_are_not_followed():
     program = KERNELS["semaphores of blocks"]()
     vague = [mutant.mutation for mutant in mutants(program) if judged(mutant) == "not followed"]
     assert vague == ["kept"] * 2
+
+
+# Lanes of one thread, in kernels without automatic barriers.
+
+LANES = {
+    "write and read, commit": test_lanes.passed(test_lanes.commit),
+    "write and read, barrier": test_lanes.passed(test_lanes.arrive_and_wait),
+    "read and load, commit": test_lanes.refilled(test_lanes.commit),
+    "read and load, barrier": test_lanes.refilled(test_lanes.arrive_and_wait),
+}
+
+
+@pytest.mark.parametrize("kernel", LANES)
+def test_every_mutant_whose_lanes_race_is_found_and_no_other(kernel):
+    program = pipelib.trace(LANES[kernel], test_lanes.X)
+    assert check(program).ok and not explore(apart(program).program).bad
+    races = 0
+    for mutant in mutants(program):
+        kinds = explore(apart(mutant.program).program).kinds
+        found = {str(finding.kind) for finding in check(mutant.program)}
+        assert found <= kinds and bool(found) == bool(kinds), (mutant.name, found, kinds)
+        if not found & BARRIERS:
+            assert ("race" in found) == ("race" in kinds), mutant.name
+        races += found == {"race"}
+    assert races

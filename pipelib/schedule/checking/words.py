@@ -718,11 +718,13 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
 
 def _wrong_way(program: Program, fault: WrongWay) -> Finding:
     op, who = fault.op, thread_name(program, fault.op.thread)
-    right = "decrease" if op.action is Action.INCREASE else "increase"
+    asked, right = "a decrease", "increase"
+    if op.action is Action.INCREASE:
+        asked, right = "an increase", "decrease"
     return Finding(
         FindingKind.RESOURCE, (op,),
-        f"{who} asks for {op.registers} registers a lane as an {op.action}, and it has"
-        f" {fault.held}: PTX gives that no meaning.".replace("an decrease", "a decrease"),
+        f"{who} asks for {op.registers} registers a lane as {asked}, and it has {fault.held}: PTX"
+        " gives that no meaning.",
         f'Ask with action="{right}", or for another number.',
     )  # fmt: skip
 

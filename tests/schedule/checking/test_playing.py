@@ -64,8 +64,9 @@ def test_the_other_faults_in_words():
     writer = Writer(2)
     b, c = writer.barrier(), writer.barrier()
     writer.wait(b).arrive(c).wait(c, thread=1).arrive(b, thread=1)
-    (stuck,) = check(writer.program())
+    (stuck,) = report = check(writer.program())
     assert stuck.interleaving.turns == () and stuck.interleaving.then == "no thread can go on."
+    assert report.timeline().summary().startswith("k, an order of 1 step\n")
     writer = Writer(2)
     b = writer.barrier()
     writer.arrive(b).arrive(b).wait(b, thread=1).wait(b, thread=1)
@@ -160,7 +161,9 @@ def test_a_figure_counts_steps():
     report = check(refilled())
     figure = str(report.play())
     assert ">steps</text>" in figure and "µs" not in figure
-    assert 'toLocaleString("en")} steps`' in figure and "} cycles" not in figure
+    assert 'toLocaleString("en")} step${Math.round(time) === 1 ? "" : "s"}`' in figure
+    assert '} step${Math.round(stop - start) === 1 ? "" : "s"}, ' in figure
+    assert "} cycles" not in figure
     assert "one order of the ops, a step each" in figure
     axes = report.timeline().plot().axes[0]
     assert {text.get_text() for text in axes.texts} & {"steps", "cycles"} == {"steps"}

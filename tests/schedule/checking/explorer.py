@@ -56,9 +56,10 @@ until it ends, in one move, and a `grid_wait` is enabled then.
 
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, other `compute`, `skip` and `grid_signal` do (nothing),
-semaphores of a program that lacks blocks of its grid, products in flight when a thread ends, memory
-that scopes of different threads have in turn.
+covered: that who waits for registers need not see what others wrote before they gave them up; what
+`opaque`, `test`, `prefetch`, other `compute`, `skip` and `grid_signal` do (nothing), semaphores of
+a program that lacks blocks of its grid, products in flight when a thread ends, memory that scopes
+of different threads have in turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 

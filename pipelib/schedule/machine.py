@@ -16,6 +16,7 @@ import pathlib
 from dataclasses import dataclass
 from typing import Any
 
+WARP_LANES, THREAD_LANES = 32, 128  # lanes of a warp, and of a Pallas thread
 LINE_BYTES = 128  # that L2 fetches from HBM together
 WAVEFRONT_BYTES = 128  # that the banks of shared memory give or take at once
 

@@ -383,7 +383,7 @@ class Timeline:
 def duration(timeline: Timeline, microseconds: str = "us") -> str:
     """How long a timeline is, in cycles and microseconds; if it is stuck, when it stops."""
     if not timeline.is_timed:
-        return f"{timeline.cycles:,.0f} steps"
+        return f"{timeline.cycles:,.0f} step{'s' * (timeline.cycles != 1)}"
     cycles = f"{timeline.cycles:,.0f} cycles"
     if timeline.stuck:
         return f"stops at {cycles}"

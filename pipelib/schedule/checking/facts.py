@@ -20,13 +20,15 @@ class Clash:
     """A moment at which a fault shows.
 
     The `done` ops are over, those `in_flight` have been issued and are not, the `coming` are next.
-    Of a barrier, by id and index, a phase may have to be `incomplete`.
+    Of a barrier, by id and index, a phase may have to be `incomplete`. No thread may have come to
+    the `later` ops.
     """
 
     done: tuple[Spot, ...] = ()
     in_flight: tuple[Spot, ...] = ()
     coming: tuple[Spot, ...] = ()
     incomplete: tuple[tuple[int, int], int] | None = None
+    later: tuple[Spot, ...] = ()
 
     @property
     def spots(self) -> tuple[Spot, ...]:
@@ -97,6 +99,7 @@ class EarlyAccess:
     buffer: Buffer
     writes: bool
     wait: Op | None
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,18 @@ class SharedScratch:
 
     newer: Op
     older: Op
+    clash: Clash
 
 
 @dataclass(frozen=True, slots=True)
 class LanesRace(Collision):
-    """The two are of one thread, by different of its lanes, which do not meet in between."""
+    """The two are of one thread, by different of its lanes, which do not meet in between.
+
+    The order that shows it has the ops of the thread's fastest lane, the older access among them,
+    which its slowest lane has yet to make.
+    """
+
+    clash: Clash
 
 
 # Bounds.
@@ -320,7 +330,10 @@ Fault = (
 def clash_of(fault: Fault) -> Clash | None:
     """The moment at which a fault shows; None if it shows in every order, or at no one moment."""
     match fault:
-        case Race() | EarlyArrival() | LappedWait() | EarlyExit() | Deadlock() | Outliving():
+        case (
+            Race() | EarlyAccess() | SharedScratch() | LanesRace() | EarlyArrival() | LappedWait()
+            | EarlyExit() | Deadlock() | Outliving()
+        ):  # fmt: skip
             return fault.clash
         case _:
             return None

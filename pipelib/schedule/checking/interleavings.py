@@ -6,16 +6,21 @@ others. So they are in every order that leads to this clash, and there is no sho
 also enough: whatever comes before one of them is among them, so the run that `Order` makes, without
 all other ops, is a run of the program. Its turns are given.
 
+An access that meets the kernel before must come before any wait for the end of that kernel: where
+the ops that it needs have such a wait, there is no order. Lanes of one thread that race are shown
+by the ops of the fastest lane; the slowest is still at the older of the two accesses.
+
 A thread that others meet has only to come to the meeting, not to go on from it; a clock does not
 tell the two apart, so a meeting at a thread's end is left out. A request for registers that others
 have to give up first comes after all that the block's threads gave up before it in the run; fewer
 might do.
 
 Where barriers are misused, phases may fall otherwise than in the run, and a wait on a semaphore may
-need signals of which none is sure by itself. Then the order is replayed, and is given only if its
-waits pass and its arrivals count where they are meant to. In the replay a copy lands when somebody
-first waits for it, and those of the clash do not land. Not covered there: that no shorter order
-shows it, and orders that show what a misuse leads to.
+need signals of which none is sure by itself, or which nobody follows. Then the order is replayed,
+and is given only if its waits pass and its arrivals count where they are meant to. Where others may
+signal, since the program lacks blocks of its grid, a wait on a semaphore passes. In the replay a
+copy lands when somebody first waits for it, and those of the clash do not land. Not covered there:
+that no shorter order shows it, and orders that show what a misuse leads to.
 Source: this project's own.
 """
 
@@ -28,12 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelib.schedule.checking.facts import Clash
-from pipelib.schedule.checking.order import OVER, End, Order, Outcome, Semaphores, Step
+from pipelib.schedule.checking.order import OVER, End, Order, Outcome, Step
 from pipelib.schedule.interleaving import Spot, Turn
 from pipelib.schedule.program import Action, BarrierType, Kind, Op, Program
 
 Place = tuple[int, int]  # a single barrier: its array, and its index there
-_NO_CLOCK = np.zeros((2, 0), np.int64)  # where nobody asks what is over
 Counts = NDArray[np.int64]  # for each thread, how many of its ops come before a moment
 
 
@@ -69,9 +73,9 @@ class _Watched(Order):
         self._given: list[Spot] = []  # where registers were given up
         self._asked: dict[Spot, list[Spot]] = {}  # where more were got, and what was given before
 
-    def _step(self, kind: Kind) -> Step | None:
-        step = super()._step(kind)
-        return None if step is None else partial(self._watch, step)
+    def _step(self, kind: Kind) -> Step:
+        """Also of ops that no other op can notice: by them, too, a thread comes to a meeting."""
+        return partial(self._watch, super()._step(kind) or _pass)
 
     def _watch(self, step: Step, thread: int, index: int, op: Op) -> Outcome:
         outcome = step(thread, index, op)
@@ -104,7 +108,7 @@ class _Watched(Order):
     def needed(self, clash: Clash) -> Counts | None:
         """How many ops of each thread come before a clash, at least.
 
-        None if no signals are found that a wait among them needs.
+        None if no signals are found that a wait among them needs, or an op that has to come later.
         """
         counts = np.zeros(len(self.program.threads), np.int64)
         for spot in clash.spots:
@@ -112,6 +116,8 @@ class _Watched(Order):
         for thread, index in clash.coming:
             counts[thread] = index
         self._add_registers(counts)
+        if any(counts[thread] > index for thread, index in clash.later):
+            return None
         while (place := self._unmet(counts)) is not None:
             signals = (spot for spot, (at, _) in self.semaphores.signals.items() if at == place)
             more = (self._with(counts, spot) for spot in signals if spot[1] >= counts[spot[0]])
@@ -149,7 +155,8 @@ class _Watched(Order):
         """Whether these ops can all come before a clash, with nothing over that is in flight."""
         clock = np.stack([counts, counts])
         ends = (self._ends[spot] for spot in clash.in_flight)
-        return all(counts[thread] <= index for thread, index in clash.coming) and not any(
+        coming = clash.coming + clash.later
+        return all(counts[thread] <= index for thread, index in coming) and not any(
             waits.are_known(number, clock) for waits, number in ends
         )
 
@@ -173,8 +180,7 @@ class _Watched(Order):
         """The turns of the run with no more than the first `counts` ops of each thread."""
         found: list[Turn] = []
         reached = [0] * len(self.program.threads)
-        # Nobody notes the turns of ops that no other op can notice: they come where there is room.
-        for thread, stop in (*self._stops, *enumerate(counts.tolist())):
+        for thread, stop in self._stops:
             start, stop = reached[thread], min(stop, int(counts[thread]))
             if start >= stop:
                 continue
@@ -185,6 +191,10 @@ class _Watched(Order):
         return found
 
 
+def _pass(thread: int, index: int, op: Op) -> None:
+    """What an op comes to that no other op can notice."""
+
+
 def _turns(run: _Watched, clash: Clash) -> tuple[Turn, ...] | None:
     """The turns that lead to one clash."""
     counts, again = run.needed(clash), run
@@ -193,7 +203,8 @@ def _turns(run: _Watched, clash: Clash) -> tuple[Turn, ...] | None:
     if counts is None or again is None:
         return None
     turns = again.turns(run.without_meetings(counts, clash))
-    is_plain = not run.misused and not run.semaphores.places
+    signals = any(barrier.type is BarrierType.SEMAPHORE for barrier in run.program.barriers)
+    is_plain = not run.misused and not signals
     return tuple(turns) if is_plain or _Replay(run, clash).shows(turns) else None
 
 
@@ -217,9 +228,9 @@ class _Replay:
 
     def __init__(self, order: Order, clash: Clash):
         self.program, self._clash = order.program, clash
-        self._semaphores = Semaphores(order.semaphores.places, {})
         self.completed, self.arrived = Counter[Place](), Counter[Place]()
         self.copies = Counter[Place]()  # that the phase has yet to get
+        self.held = Counter[Place]()  # by semaphores
         self._flying: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
 
     def shows(self, turns: Iterable[Turn]) -> bool:
@@ -251,10 +262,12 @@ class _Replay:
                     self._flying[place].append((spot, op))
                 return is_counted
             case Kind.SIGNAL:
-                self._semaphores.signal(spot, op, _NO_CLOCK)
+                self.held[op.place] += op.amount
                 return True
-            case Kind.AWAIT:
-                return self._semaphores.pass_wait(spot, op, _NO_CLOCK)
+            case Kind.AWAIT if self.program.is_whole:
+                is_enough = self.held[op.place] >= op.amount
+                self.held[op.place] -= 0 if op.keeps else op.amount
+                return is_enough
             case _:
                 return True
 

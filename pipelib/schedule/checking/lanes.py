@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipelib.schedule.checking.cells import overlap
-from pipelib.schedule.checking.facts import LanesRace, LanesRacePerhaps
+from pipelib.schedule.checking.facts import Clash, LanesRace, LanesRacePerhaps
 from pipelib.schedule.checking.order import Event, Order
 from pipelib.schedule.program import Kind, Op, Region, Space
 
@@ -89,7 +89,10 @@ class Lanes:
             is_sure = bool(first.layout and second.layout) and not is_same
         buffer = self.program.buffers[newer.region.buffer]
         if is_sure and older.region.is_exact and newer.region.is_exact:
-            yield LanesRace(second, first, buffer, newer.writes, older.writes)
+            spots = ((second.thread, newer.at),)
+            is_load = second.kind is Kind.LOAD
+            clash = Clash(in_flight=spots) if is_load else Clash(coming=spots)
+            yield LanesRace(second, first, buffer, newer.writes, older.writes, clash)
         else:
             self._remarks[LanesRacePerhaps(first.line, second.line, buffer.name)] = None
 

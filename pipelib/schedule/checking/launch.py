@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import is_empty
-from pipelib.schedule.checking.facts import EarlyAccess, EarlySignal
+from pipelib.schedule.checking.facts import Clash, EarlyAccess, EarlySignal
 from pipelib.schedule.checking.order import End, Event, Order, has_come
 from pipelib.schedule.program import Buffer, Kind, Op, Region, Space
 
@@ -67,7 +67,12 @@ class Launch:
             return
         own = self.waits.get(op.thread)
         _, wait = own or next(iter(self.waits.values()), (0, None))
-        yield EarlyAccess(op, *found, wait)
+        spot, waits = (op.thread, event.index), tuple((t, at) for t, (at, _) in self.waits.items())
+        if op.kind.engine is None:
+            clash = Clash(coming=(spot,), later=waits)
+        else:
+            clash = Clash(in_flight=(spot,), later=waits)
+        yield EarlyAccess(op, *found, wait, clash)
 
     def _follow(self, event: Event) -> None:
         """Notes a write and the signals before it, or a signal and the writes not over by then."""

@@ -30,8 +30,9 @@ A scope that all threads share begins with a barrier of the whole block (Mosaic 
 `run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
 thread waits for or commits, each of its warps does too. Corresponding multicast copies of a
 cluster's blocks are taken to fall in phases of the same number. A wait on a semaphore joins the
-clocks of the signals that are sure to come before it (`semaphores`). Not covered: what a `test` of
-a barrier answers; semaphores that are not followed; blocks of the grid that are not in the program.
+clocks of the signals that are sure to come before it (`semaphores`). A wait for registers joins
+none: PTX says nothing of memory where it defines `setmaxnreg`. Not covered: what a `test` of a
+barrier answers; semaphores that are not followed; blocks of the grid that are not in the program.
 
 The cost. A clock has two numbers for each thread of the program, however long it is and however
 many barriers it makes. Only arrivals, waits and fences touch whole clocks, which are arrays changed

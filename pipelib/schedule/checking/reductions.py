@@ -16,7 +16,7 @@ that has ended, where the scratch is next.
 from collections import defaultdict
 from collections.abc import Iterator
 
-from pipelib.schedule.checking.facts import SharedScratch, SharedScratchPerhaps
+from pipelib.schedule.checking.facts import Clash, SharedScratch, SharedScratchPerhaps
 from pipelib.schedule.checking.order import Event, Order, has_come
 from pipelib.schedule.program import Op
 
@@ -41,7 +41,8 @@ class Reductions:
         for (thread, _), (index, older) in last.items():
             if thread != own and not has_come(event.clock, older.thread, index):
                 if op.is_sure and older.is_sure:
-                    yield SharedScratch(op, older)
+                    both = (older.thread, index), (op.thread, event.index)
+                    yield SharedScratch(op, older, Clash(coming=both))
                 else:
                     self._remarks[SharedScratchPerhaps(older.line, op.line)] = None
         last[own, op.is_sure] = event.index, op

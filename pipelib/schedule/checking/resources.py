@@ -22,11 +22,12 @@ from pipelib.schedule.checking.facts import (
     TooMuchMemory,
     WrongWay,
 )
+from pipelib.schedule.machine import THREAD_LANES
 from pipelib.schedule.program import Action, BarrierType, Kind, Program, Space
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
 ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
-_LANES, _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 128, 4, 8, 256
+_REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 4, 8, 256
 
 
 def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
@@ -57,7 +58,7 @@ def named_barriers(program: Program) -> Iterator[TakenBarrier]:
 
 def registers_at_first(program: Program) -> int:
     """The registers a lane that each thread of a block begins with."""
-    equally = min(REGISTERS // (_LANES * program.per_block), _MOST_REGISTERS)
+    equally = min(REGISTERS // (THREAD_LANES * program.per_block), _MOST_REGISTERS)
     return equally // _REGISTER_UNIT * _REGISTER_UNIT
 
 
@@ -98,13 +99,11 @@ def register_requests(program: Program) -> Iterator[WrongWay]:
 
 def registers(program: Program, block: int) -> Iterator[TooManyRegisters | Spill]:
     """Whether the block's threads ask for too many registers, or accumulators need too many."""
-    each, threads = program.per_block, program.threads_of(block)
-    asked = [(program.registers[t] or 0) if program.registers else 0 for t in threads]
-    equally = registers_at_first(program)
-    later = tuple(own or equally for own in asked)
-    if sum(later) > each * equally:
-        yield TooManyRegisters(later, equally)
-    for thread, own in zip(threads, asked):
+    first, later = registers_at_first(program), _asked_later(program, block)
+    if sum(later) > program.per_block * first:
+        yield TooManyRegisters(later, first)
+    for thread in program.threads_of(block):
+        own = program.registers[thread] if program.registers else None
         needed, limit = _accumulator_registers(program, thread), own or THREAD_REGISTERS
         if needed > limit:
             yield Spill(thread, needed, limit)
@@ -115,7 +114,7 @@ def _accumulator_registers(program: Program, thread: int) -> int:
     sizes: dict[int, int] = {}
     for buffer in program.buffers:
         if buffer.space is Space.ACC and buffer.thread == thread and buffer.scope_id is not None:
-            size = buffer.bytes // (_LANES * _REGISTER_BYTES)
+            size = buffer.bytes // (THREAD_LANES * _REGISTER_BYTES)
             sizes[buffer.scope_id] = sizes.get(buffer.scope_id, 0) + size
     now = most = 0
     for op in program.threads[thread]:

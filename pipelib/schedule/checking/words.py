@@ -137,6 +137,23 @@ def moment(program: Program, fault: Fault) -> str:
                 return f"{agents[0]} and {agents[1]} may access it in either order, or at once."
             agents = agents if flying[0] else agents[::-1]
             return f"{agents[0]} is in flight, and {agents[1]} goes on to its access."
+        case EarlyAccess(op=op):
+            does = "goes on to its access" if op.kind.engine is None else "is in flight"
+            return f"{_agent(program, op)} {does}, and the kernel before has not ended."
+        case SharedScratch(newer=newer, older=older):
+            who, other = (thread_name(program, op.thread) for op in (older, newer))
+            return f"{who} and {other} go on to their reductions, and may use the scratch at once."
+        case LanesRace(newer=newer, older=older):
+            older_access = f"the {older.kind} at {older.line or 'an unknown line'}"
+            if newer.kind is Kind.LOAD:
+                return (
+                    f"{_agent(program, newer)} is in flight, and one of the thread's lanes has yet"
+                    f" to make {older_access}."
+                )
+            return (
+                f"one lane of {thread_name(program, newer.thread)} goes on to its access, and"
+                f" another has yet to make {older_access}."
+            )
         case Outliving(late, _):
             return f"the {late.kind} is in flight, and its memory is given to the next scope."
         case EarlyArrival(arrival, _, barrier, index, number):
@@ -701,11 +718,13 @@ def _too_much_memory(program: Program, fault: TooMuchMemory) -> Finding:
 
 def _wrong_way(program: Program, fault: WrongWay) -> Finding:
     op, who = fault.op, thread_name(program, fault.op.thread)
-    right = "decrease" if op.action is Action.INCREASE else "increase"
+    asked, right = "a decrease", "increase"
+    if op.action is Action.INCREASE:
+        asked, right = "an increase", "decrease"
     return Finding(
         FindingKind.RESOURCE, (op,),
-        f"{who} asks for {op.registers} registers a lane as an {op.action}, and it has"
-        f" {fault.held}: PTX gives that no meaning.".replace("an decrease", "a decrease"),
+        f"{who} asks for {op.registers} registers a lane as {asked}, and it has {fault.held}: PTX"
+        " gives that no meaning.",
         f'Ask with action="{right}", or for another number.',
     )  # fmt: skip
 

@@ -121,7 +121,7 @@ async function (figure, packed) {
     }
     const [start, stop, heading, text, line, cause] = frame.spans[i];
     const number = (cycles) => Math.round(cycles).toLocaleString("en");
-    what.textContent = `${texts[heading]} · ${number(stop - start)} <!--unit-->, ${number(start)} to ${number(stop)}`;
+    what.textContent = `${texts[heading]} · ${number(stop - start)} <!--length-->, ${number(start)} to ${number(stop)}`;
     sentence.textContent = texts[text] + (texts[line] ? "  " : "");
     if (texts[line]) sentence.append(element("code", texts[line]));
     why.textContent = "";

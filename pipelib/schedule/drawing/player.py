@@ -318,8 +318,13 @@ def _units(settings: list[Setting]) -> dict[str, str]:
             " one axis cannot show both. Draw two figures."
         )
     if is_timed == {False}:
-        return {"unit": "steps", "microseconds": ""}
-    return {"unit": "cycles", "microseconds": "\\n${us.toFixed(2)} µs"}
+        return {"unit": _steps("time"), "length": _steps("stop - start"), "microseconds": ""}
+    return {"unit": "cycles", "length": "cycles", "microseconds": "\\n${us.toFixed(2)} µs"}
+
+
+def _steps(number: str) -> str:
+    """`step` or `steps`, in the script, by how many it counts."""
+    return f'step${{Math.round({number}) === 1 ? "" : "s"}}'
 
 
 def _title(settings: list[Setting]) -> str:

@@ -22,9 +22,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipelib.schedule.machine import WAVEFRONT_BYTES
+from pipelib.schedule.machine import WARP_LANES, WAVEFRONT_BYTES
 
-WORD_BYTES, LANES, MOST_BYTES = 4, 32, 16
+WORD_BYTES, MOST_BYTES = 4, 16
 BANKS = WAVEFRONT_BYTES // WORD_BYTES
 _CHUNK_BYTES = 16
 
@@ -40,8 +40,8 @@ def wavefronts(addresses: np.ndarray, itemsize: int) -> int:
     elements = addresses.shape[2]
     at_once = max(1, min(elements, MOST_BYTES // itemsize))
     # What a lane moves beyond 16 bytes is another instruction's.
-    parts = addresses.reshape(-1, LANES, elements // at_once, at_once).swapaxes(1, 2)
-    lanes = LANES // max(1, at_once * itemsize // WORD_BYTES)
+    parts = addresses.reshape(-1, WARP_LANES, elements // at_once, at_once).swapaxes(1, 2)
+    lanes = WARP_LANES // max(1, at_once * itemsize // WORD_BYTES)
     groups = parts.reshape(-1, lanes * at_once)
     first = groups // WORD_BYTES
     words = [first + i for i in range(max(1, itemsize // WORD_BYTES))]
@@ -100,7 +100,7 @@ def untiled(array: np.ndarray, tile: Sequence[int]) -> np.ndarray:
 
 def strided_lanes(addresses: np.ndarray, elements: int) -> np.ndarray:
     """What each lane has of an array that is dealt out in row-major order, `elements` at a time."""
-    return addresses.reshape(-1, LANES, elements)
+    return addresses.reshape(-1, WARP_LANES, elements)
 
 
 def tiled_lanes(
@@ -127,5 +127,5 @@ def tiled_lanes(
     outer = math.prod(array.shape[: -1 - len(own)])
     array = array.reshape(outer, *spread, array.shape[-1])
     return np.broadcast_to(array, (outer, *full, array.shape[-1])).reshape(
-        outer, LANES, array.shape[-1]
+        outer, WARP_LANES, array.shape[-1]
     )

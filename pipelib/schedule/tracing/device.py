@@ -8,6 +8,7 @@ arrivals. Where a thread's lanes meet by themselves, it meets no other thread. N
 on a barrier of whole threads. That is one opaque op, as all is that `inline` does not understand.
 """
 
+from pipelib.schedule.machine import THREAD_LANES, WARP_LANES
 from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import calls, inline
 from pipelib.schedule.tracing.code import Compiler, Env, Step
@@ -15,8 +16,6 @@ from pipelib.schedule.tracing.inline import Does, Instruction, Operand
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import UNKNOWN
 from pipelib.schedule.tracing.state import OPAQUE, Thread
-
-_LANES, _WARP_LANES = 128, 32
 
 
 def code(compiler: Compiler, eqn: Eqn) -> Step:
@@ -84,8 +83,8 @@ def _on_named_barrier(compiler: Compiler, eqn: Eqn, instruction: Instruction, op
         if number is OPAQUE or lanes is OPAQUE:
             opaque(thread, env)
             return
-        unit = _WARP_LANES if lanes % _LANES else _LANES
-        mine = _LANES if thread.index == thread.own else _WARP_LANES
+        unit = WARP_LANES if lanes % THREAD_LANES else THREAD_LANES
+        mine = THREAD_LANES if thread.index == thread.own else WARP_LANES
         if lanes % unit or mine % unit:
             opaque(thread, env)
             return

@@ -23,9 +23,9 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.interpreters import mlir
 
+from pipelib.schedule.machine import THREAD_LANES
 from pipelib.schedule.tracing.jaxprs import Eqn
 
-_LANES = 128
 _HOPPER = {"arch_major": 9, "arch_minor": 0}  # as Mosaic GPU notes it of a module
 
 
@@ -144,7 +144,7 @@ def _of_ptx(op: Any) -> Iterator[Instruction]:
     def operand(word: str) -> int | Operand:
         return _value(op.operands[int(word[1:])]) if word.startswith("$") else int(word)
 
-    if operand(lanes) == _LANES and verb == "sync":
+    if operand(lanes) == THREAD_LANES and verb == "sync":
         yield Instruction(Does.LANES)
     else:
         yield Instruction(Does[verb.upper()], operand(barrier), operand(lanes))

@@ -56,12 +56,13 @@ from typing import Any, NamedTuple, assert_never
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.schedule.machine import THREAD_LANES, WARP_LANES
 from pipelib.schedule.tracing import banks
 from pipelib.schedule.tracing.arithmetic import Scratch
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.state import bits_of
 
-_THREAD_LANES, _STRIDED_BYTES = 128, 8
+_STRIDED_BYTES = 8
 _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
 
 
@@ -206,7 +207,7 @@ _NAMED = (
 def _count(place: Place, layout: Any, optimized: bool) -> int | None:
     addresses, itemsize = place.addresses(), place.itemsize
     if addresses.size == 1:
-        return _THREAD_LANES // banks.LANES  # each warp on its own
+        return THREAD_LANES // WARP_LANES  # each warp on its own
     try:
         if type(layout).__name__ != "TiledLayout":
             elements = getattr(layout, "vec_size", None) or _side_by_side(addresses.size, itemsize)
@@ -224,7 +225,7 @@ def _count(place: Place, layout: Any, optimized: bool) -> int | None:
 def _side_by_side(size: int, itemsize: int) -> int:
     """The elements that a lane moves at once of an array of this size, if nothing says another."""
     elements = max(1, _STRIDED_BYTES // itemsize)
-    while elements > 1 and size % (elements * _THREAD_LANES):
+    while elements > 1 and size % (elements * THREAD_LANES):
         elements //= 2
     return elements
 
@@ -238,7 +239,7 @@ def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -
       layout: of the registers, as `plgpu.Layout.to_mgpu()` gives it; None if it is not known.
     """
     if len(axes) == len(shape):
-        return _THREAD_LANES * _rounds(banks.LANES, _THREAD_LANES // banks.LANES)
+        return THREAD_LANES * _rounds(WARP_LANES, THREAD_LANES // WARP_LANES)
     before = layout if type(layout).__name__ == "TiledLayout" else _WGMMA
     after = _reduced(before, shape, axes)
     results = math.prod(size for axis, size in enumerate(shape) if axis not in axes)

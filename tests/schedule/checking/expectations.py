@@ -9,6 +9,7 @@ be seen in the thread that was altered:
   that matters there. If the mutant has nothing more at any of them, no one can see the difference.
 - Two ops that change places: which of them holds whom back, and whether the other is concerned.
 - A wait after which the thread does nothing that others could meet.
+- Requests for registers: whether each says the right way, and all threads get theirs.
 
 What neither covers has its reason in `BY_HAND`, by kernel. It is looked at last, so an entry that
 is not needed is an error of the tests.
@@ -24,7 +25,7 @@ from tests.schedule.checking.mutations import PASSED, Mutant
 
 RACE = frozenset({"race", "uninitialized-read"})
 LOST, MISUSED, STUCK = (frozenset({kind}) for kind in ("lost-store", "barrier-misuse", "deadlock"))
-UNCOMMITTED = frozenset({"missing-commit"})
+UNCOMMITTED, REFUSED, NONE = frozenset({"missing-commit"}), frozenset({"resource"}), frozenset()
 
 EXPECTED = {
     ("without", "wait"): (RACE | MISUSED, "nothing holds the thread back"),
@@ -66,8 +67,54 @@ EXPECTED = {
     ("later", "acc_read"): (RACE, "a product reads operands that are given away"),
     ("without", "scope_begin"): (RACE | STUCK | MISUSED, "the threads do not meet"),
     ("once less", "scope_begin"): (STUCK, "the others wait for it where they meet"),
-    ("earlier", "scope_begin"): (RACE | STUCK, "what comes before it for others comes after"),
-    ("later", "scope_begin"): (RACE | STUCK, "what comes after it for others comes before"),
+    ("earlier", "scope_begin"): (
+        RACE | STUCK | MISUSED,
+        "what comes before it for others comes after",
+    ),
+    ("later", "scope_begin"): (
+        RACE | STUCK | MISUSED,
+        "what comes after it for others comes before",
+    ),
+    ("without", "meet"): (STUCK, "the others wait for it"),
+    ("once less", "meet"): (STUCK, "the others wait for it"),
+    ("twice", "meet"): (STUCK, "it waits for others that come once"),
+    ("alone", "meet"): (RACE | UNCOMMITTED, "nothing holds it back, nor others for it"),
+    ("earlier", "meet"): (RACE | UNCOMMITTED | LOST, "what comes before it comes after"),
+    ("later", "meet"): (RACE | UNCOMMITTED | LOST | STUCK, "what comes after it comes before"),
+    ("without", "registers"): (REFUSED, "the others ask for more than there are"),
+    ("once less", "registers"): (REFUSED, "the others ask for more than there are"),
+    ("raised", "registers"): (REFUSED, "the threads ask for more than there are"),
+    ("lowered", "registers"): (REFUSED, "it asks the wrong way"),
+    ("reversed", "registers"): (REFUSED, "it asks the wrong way"),
+    ("earlier", "registers"): (STUCK, "others wait for the registers, and it for them"),
+    ("later", "registers"): (STUCK, "others wait for the registers, and it for them"),
+    ("last", "registers"): (STUCK, "others wait for the registers, and it for them"),
+    ("without", "signal"): (STUCK, "the sum never comes"),
+    ("once less", "signal"): (STUCK, "the sum never comes"),
+    ("twice", "signal"): (RACE, "the sum comes too early"),
+    ("raised", "signal"): (RACE, "the sum comes too early"),
+    ("lowered", "signal"): (STUCK, "the sum never comes"),
+    ("elsewhere", "signal"): (STUCK, "the sum never comes"),
+    ("earlier", "signal"): (RACE, "others are let at it too early"),
+    ("later", "signal"): (STUCK | RACE, "it comes after a wait that needs it"),
+    ("without", "await"): (RACE, "nothing holds the thread back"),
+    ("once less", "await"): (RACE, "nothing holds the thread back"),
+    ("twice", "await"): (STUCK, "the first has taken off what the second waits for"),
+    ("raised", "await"): (STUCK, "the sum never comes"),
+    ("lowered", "await"): (RACE, "a signal is not waited for"),
+    ("kept", "await"): (STUCK | RACE, "what is left lets others go on, what is taken does not"),
+    ("elsewhere", "await"): (STUCK, "nobody signals there"),
+    ("earlier", "await"): (STUCK | RACE, "it waits for what it would cause itself, next"),
+    ("later", "await"): (RACE, "what it should hold back is done first"),
+    ("without", "grid_wait"): (RACE, "nothing holds the thread back"),
+    ("earlier", "grid_wait"): (NONE, "to wait sooner holds back more"),
+    ("later", "grid_wait"): (RACE, "what it should hold back is done first"),
+    ("without", "grid_signal"): (NONE, "the next kernel comes when this one has ended"),
+    ("earlier", "grid_signal"): (NONE, "the next kernel waits for the end of this one"),
+    ("later", "grid_signal"): (NONE, "the next kernel waits for the end of this one"),
+    ("plain", "write"): (RACE, "additions commute, and this is none"),
+    ("plain", "load"): (RACE, "additions commute, and this is none"),
+    ("plain", "store"): (RACE, "additions commute, and this is none"),
     ("fewer", "barrier"): (RACE | MISUSED, "the phase is complete before the last has arrived"),
     ("more", "barrier"): (STUCK | MISUSED, "the phase is never complete"),
 }
@@ -111,7 +158,7 @@ BY_HAND = {
     (ATTENTION, "earlier arrive args.3, thread 0"): TURNS,
     (ATTENTION, "earlier arrive args.3, thread 1"): TURNS,
     (ATTENTION, "later wait args.1.0, thread 1"): TURNS,
-    (ATTENTION, "once less wait args.3, thread 1, site 11"): TURNS,
+    (ATTENTION, "once less wait args.3, thread 1, site 12"): TURNS,
     (ATTENTION, "without wait args.1.0, thread 1"): OTHER_WAITS,
     (ATTENTION, "without wait args.1.1, thread 1"): OTHER_WAITS,
     (ATTENTION, "once less wait args.1.1, thread 1"): OTHER_WAITS,
@@ -126,6 +173,7 @@ BY_HAND = {
     (EMITTED, "once less wait flat_produced_barrier_refs.0, thread 1"): OTHER_WAITS,
 }
 
+UNKNOWN = 0  # registers
 ASYNCHRONOUS = ("load", "store", "wgmma")
 ARRIVALS = ("arrive", "load")
 ACCESSES = ("read", "write", "acc_init", "acc_read", "acc_write", *ASYNCHRONOUS)
@@ -139,6 +187,8 @@ def reason(program: Program, mutant: Mutant) -> str:
     ops = program.threads[mutant.thread]
     if mutant.kind in SYNCHRONISING:
         return NO_MORE[mutant.kind] if _sees_no_more(program, mutant) else ""
+    if mutant.kind == "registers":
+        return _of_registers(mutant.program)
     if mutant.mutation in ("earlier", "later"):
         return _of_a_swap(program, mutant, *_swapped(ops, mutant))
     if mutant.mutation in ("without", "once less") and mutant.kind == "wait":
@@ -196,6 +246,28 @@ def _of_a_swap(program: Program, mutant: Mutant, first: Op, second: Op) -> str:
     return ""
 
 
+def _of_registers(program: Program) -> str:
+    """Why requests for registers do no harm."""
+    first = _registers_at_first(program)
+    for ops in program.threads:
+        held = first
+        for op in ops:
+            if op.kind == "registers":
+                is_wrong = op.registers > held if op.action == "decrease" else op.registers < held
+                if is_wrong and held != UNKNOWN:
+                    return ""
+                held = op.registers
+    if first == UNKNOWN:
+        return "nobody knows what so few threads begin with, and so whether they wait"
+    return "each asks the right way, for no more than there are" * _runs(program)
+
+
+def _registers_at_first(program: Program) -> int:
+    """What each thread of a block begins with, if there are so many that they share all."""
+    first = 65_536 // 128 // program.per_block // 8 * 8
+    return first if first < 255 else UNKNOWN
+
+
 def _before(program: Program, scope: int) -> Iterator[Op]:
     """The ops of all threads before the beginning of a scope."""
     for ops in program.threads:
@@ -220,6 +292,8 @@ def _hands_over(program: Program, place: tuple, op: Op) -> bool:
 def _runs(program: Program) -> bool:
     """Whether all threads come to their ends, if arrivals and copies are there at once."""
     counters, counts, met = [0] * len(program.threads), Counter(), defaultdict(set)
+    first = _registers_at_first(program)
+    held = [first] * len(program.threads)
     going = True
     while going:
         going = False
@@ -237,6 +311,13 @@ def _runs(program: Program) -> bool:
                     met[op.scope_id].add(thread)
                     if len(met[op.scope_id]) < len(program.threads) // program.blocks:
                         break
+                elif op.kind == "registers" and first != UNKNOWN:
+                    block = program.threads_of(program.block_of(thread))
+                    if sum(held[t] for t in block if t != thread) + op.registers > first * len(
+                        block
+                    ):
+                        break
+                    held[thread] = op.registers
                 counters[thread] += 1
                 going = True
     return all(count == len(ops) for count, ops in zip(counters, program.threads))

@@ -31,6 +31,8 @@ lost-store          a store has not read its SMEM where its thread ends or, that
                     having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
                     nothing is ever read, nor written over ordinarily by the same thread, unless it
                     is the first there and one load overwrites all of it
+resource            a request for more registers than the thread has which is a decrease, or for
+                    less which is an increase
 ==================  ================================================================================
 
 Why "by anyone" is right for fences. Let A be the asynchronous op and W the write, ordered before A.
@@ -54,9 +56,10 @@ until it ends, in one move, and a `grid_wait` is enabled then.
 
 A thread that waits for its stores, or commits them, does so for each of its warps too; a warp's
 stores are looked for where its thread ends. Where a path has a misused barrier it ends there. Not
-covered: what `opaque`, `test`, `prefetch`, other `compute`, `skip` and `grid_signal` do (nothing),
-semaphores of a program that lacks blocks of its grid, products in flight when a thread ends, memory
-that scopes of different threads have in turn.
+covered: that who waits for registers need not see what others wrote before they gave them up; what
+`opaque`, `test`, `prefetch`, other `compute`, `skip` and `grid_signal` do (nothing), semaphores of
+a program that lacks blocks of its grid, products in flight when a thread ends, memory that scopes
+of different threads have in turn.
 Source: the semantics in `program.py`, PTX's mbarrier.
 """
 
@@ -176,6 +179,7 @@ class _Explorer:
                     self.ops.append(op)
                     self.places.append((thread, index))
             self.threads.append(found)
+        self.first_registers = 65_536 // 128 // program.per_block // 8 * 8
         self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
         self.before = len(program.threads) if program.starts_early else None
         if self.before is not None:
@@ -416,21 +420,31 @@ class _Explorer:
     def _has_registers(self, state: State, op: Op) -> bool:
         """Whether a thread's block has the registers that the thread asks for.
 
-        With one or two threads a block it is not known what they begin with; with too many in all,
-        nobody waits here, since that is told without a run.
+        With one or two threads a block it is not known what they begin with.
         """
-        first = 65_536 // 128 // self.program.per_block // 8 * 8
         block = self.program.threads_of(self.program.block_of(op.thread))
-        held, last = dict.fromkeys(block, first), dict.fromkeys(block, first)
-        for thread in block:
-            for counter, i in enumerate(self.threads[thread]):
-                if self.ops[i].kind == "registers":
-                    last[thread] = self.ops[i].registers
-                    if counter < state.counters[thread]:
-                        held[thread] = self.ops[i].registers
-        if first > 254 or sum(last.values()) > first * len(block):
+        if self.first_registers > 254:
             return True
-        return sum(held.values()) - held[op.thread] + op.registers <= first * len(block)
+        others = sum(self._registers(state, thread) for thread in block if thread != op.thread)
+        return others + op.registers <= self.first_registers * len(block)
+
+    def _registers(self, state: State, thread: int) -> int:
+        """The registers a lane that a thread has asked for last, or began with."""
+        done = (self.ops[i] for i in self.threads[thread][: state.counters[thread]])
+        asked = [op.registers for op in done if op.kind == "registers"]
+        return asked[-1] if asked else self.first_registers
+
+    def _tell_wrong_way(self, state: State, i: int) -> None:
+        """A request for more registers that is a decrease, or for less that is an increase."""
+        op = self.ops[i]
+        is_first = not any(
+            self.ops[before].kind == "registers"
+            for before in self.threads[op.thread][: state.counters[op.thread]]
+        )
+        more = op.registers - self._registers(state, op.thread)
+        is_known = self.first_registers <= 254 or not is_first
+        if is_known and (more > 0 if op.action == "decrease" else more < 0):
+            self._tell("resource", i)
 
     def _members(self, op: Op) -> tuple[int, ...]:
         """Who meets at an op: a scope that all share begins with a barrier of the whole block."""
@@ -459,6 +473,8 @@ class _Explorer:
         if op.kind == "acc_read":
             for other in _bits(self.conflicts[i] & flying):
                 self._tell("race", i, other)
+        if op.kind == "registers":
+            self._tell_wrong_way(state, i)
         if op.kind in READERS or op.reads:
             self._tell_uninitialized(state, i)
         if op.kind in FLYING:

@@ -737,6 +737,12 @@ def test_threads_that_wait_for_registers_for_ever():
     assert explore(program(memory, compute, [], **fields)).kinds == {"deadlock"}
 
 
+def test_who_waits_for_registers_need_not_see_what_was_written_before():
+    """Who reads waits for registers that who writes gives up later; that orders no memory."""
+    writing, reading = [write(0), asks(40, "decrease")], [asks(232, "increase"), read(0)]
+    assert only(check(program(writing, reading, [], registers=(40, 232, None))), "race")
+
+
 @pytest.mark.parametrize(
     ("registers", "action", "told"),
     [(160, "increase", "decrease"), (176, "decrease", "increase"), (240, "increase", "")],

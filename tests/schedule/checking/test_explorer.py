@@ -300,6 +300,22 @@ def test_an_arrival_on_all_peers():
     assert "race" in explore(replace(program, barriers=tuple(alone))).kinds
 
 
+@pytest.mark.parametrize(
+    ("given", "asked", "expected"),
+    [
+        (104, 232, set()),
+        (104, 240, {Bad("deadlock", ((0, 0),))}),  # 8 more than the other gives up
+        (176, 160, {Bad("resource", ((0, 0),)), Bad("resource", ((1, 0),))}),
+    ],
+)
+def test_registers_that_one_thread_gives_up_and_one_gets(given, asked, expected):
+    """Each of three begins with 168: a decrease to 176 and an increase to 160 have no meaning."""
+    writer = Writer(3)
+    writer.op("registers", registers=asked, action="increase")
+    writer.op("registers", 1, registers=given, action="decrease")
+    assert bad(writer) == expected
+
+
 def test_the_race_that_no_one_complained_of():
     """A product left unfinished, a slot refilled at once: `wgmma_wait(1)`, `delay_release=0`."""
     right = ring(2, 4, specialized=False, delay=1, products=True)

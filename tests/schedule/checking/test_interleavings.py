@@ -3,20 +3,27 @@
 The explorer shares nothing with the checker. It makes the ops of an order one after another, lets a
 copy land only where the next op needs it, and says whether the fault is there at the end. Then it
 looks, without leaving out any order, how many ops the shortest one has.
+
+An order of lanes that race has the ops of the fastest lane. `LanesJudge` makes them in the program
+in which each lane is a thread; the slowest lane makes them, too, up to the older access.
 """
 
 import contextlib
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import pipelib
 from pipelib.schedule import check
 from pipelib.schedule.checking.facts import EarlyArrival
 from pipelib.schedule.checking.order import Order
 from tests.schedule import corpus, strategies
+from tests.schedule.checking import test_lanes, test_mutants_of_constructs, test_reductions
 from tests.schedule.checking.explorer import TooLarge, _bits, _Explorer
+from tests.schedule.checking.lanes_apart import LANES, apart
 from tests.schedule.checking.mutations import mutants
 from tests.schedule.checking.test_mutations import LIMITS
 
@@ -52,10 +59,17 @@ class Judge(_Explorer):
     def _made(self, state, thread, i):
         assert self._next(state, thread) == i, "a thread makes its ops in order"
         state = self._let_land(state, i)
+        if self.ops[i].kind == "grid_wait":
+            state = self._let_end(state)
         assert self._is_enabled(state, i), self.ops[i]
         new = self._moved(state, thread, i)
         assert new is not None, f"misused: {self.ops[i]}"
         return new
+
+    def _let_end(self, state):
+        """The state when the kernel before has ended."""
+        last = None if self.before is None else self._next(state, self.before)
+        return state if last is None else self._moved(state, self.before, last)
 
     def _let_land(self, state, i):
         """Copies land until an op can be made: a wait, or an arrival on what is full."""
@@ -83,6 +97,7 @@ class Judge(_Explorer):
         if finding.kind != "race":  # what may land has landed: no thread gets further by it
             for load in _bits(state.flying):
                 state = self._landed(state, load) if self.ops[load].kind == "load" else state
+            state = self._let_end(state)
         self._tell_all(state)
         for spot in finding.interleaving.coming:
             if (i := self.number[spot]) is not None and self._is_enabled(state, i):
@@ -101,6 +116,10 @@ class Judge(_Explorer):
 
     # All orders.
 
+    def cost(self, state):
+        """How many ops of the program have been made."""
+        return sum(state.counters[: len(self.program.threads)])
+
     def least(self, finding):
         """How many ops an order has that shows a finding, at least."""
         seen, levels = {self.first}, {0: [self.first]}
@@ -114,11 +133,68 @@ class Judge(_Explorer):
                 for new in following:
                     if new not in seen:
                         seen.add(new)
-                        count = sum(new.counters)
+                        count = self.cost(new)
                         (level if count == made else levels.setdefault(count, [])).append(new)
                 if len(seen) > self.limit:
                     raise TooLarge(self.program.name)
         raise AssertionError("no order shows it")
+
+
+class LanesJudge(Judge):
+    """A judge of the races of one thread's lanes, each of which is a thread to it."""
+
+    def __init__(self, program, finding, limit=LIMIT):
+        lanes, self.origin = apart(program)
+        super().__init__(lanes, limit)
+        newer, older = finding.ops
+        turns = [turn for turn in finding.interleaving.turns if turn.thread == newer.thread]
+        before = enumerate(program.threads[newer.thread][: turns[-1].stop])
+        self.slow = LANES * newer.thread + 1
+        self.older = max(index for index, op in before if op is older)
+
+    def replay(self, order):
+        """As of a thread; of each op, a meeting of the lanes comes when both have come to it."""
+        state, self.late = self.first, set()
+        for turn in order.turns:
+            for index in range(turn.start, turn.stop):
+                made = [
+                    (at, lane)
+                    for lane in range(LANES * turn.thread, LANES * (turn.thread + 1))
+                    if lane != self.slow or index < self.older
+                    for at, i in enumerate(self._ops_of(lane, index))
+                ]
+                for at, lane in sorted(made):
+                    state = self._made(state, lane, self._ops_of(lane, index)[at])
+        return state
+
+    def _ops_of(self, lane, index):
+        """A lane's ops for one of its thread's."""
+        return [i for i, at in zip(self.threads[lane], self.origin[lane]) if at == index]
+
+    def cost(self, state):
+        """How many ops the fastest lanes have made of their threads'."""
+        reached = [
+            origin[count - 1] + 1 if count else 0
+            for origin, count in zip(self.origin, state.counters)
+        ]
+        return sum(max(reached[t : t + LANES]) for t in range(0, len(reached), LANES))
+
+    def sees(self, finding, state):
+        """Whether the two accesses race in a state."""
+        self.bad.clear()
+        self._tell_all(state)
+        return self._bad_of(finding)
+
+    def _bad_of(self, finding):
+        newer, older = finding.ops
+        return any(
+            kind == "race" and {self._line(spot) for spot in places} == {newer.line, older.line}
+            for kind, places in self.bad
+        )
+
+    def _line(self, spot):
+        thread, index = spot
+        return self.program.threads[thread][index].line
 
 
 def judge(program, limit=LIMIT):
@@ -132,9 +208,11 @@ def judge(program, limit=LIMIT):
         if (order := finding.interleaving) is None:
             continue
         kinds.append(str(finding.kind))
-        judge, told = Judge(program, limit), f"{finding}\n{order}\n{program}"
+        told = f"{finding}\n{order}\n{program}"
+        of_lanes = "the lanes do not meet" in finding.cause
+        judge = LanesJudge(program, finding, limit) if of_lanes else Judge(program, limit)
         state = judge.replay(order)
-        assert sum(state.counters) <= order.ops
+        assert judge.cost(state) <= order.ops, told
         if finding.kind == "barrier-misuse" and order.coming in early:
             fact = early[order.coming]
             completed, *_ = state.barriers[judge.place[fact.barrier, fact.index]]
@@ -143,7 +221,7 @@ def judge(program, limit=LIMIT):
         assert judge.sees(finding, state), told
         if not run.misused:
             with contextlib.suppress(TooLarge):
-                assert judge.least(finding) == sum(state.counters), told
+                assert judge.least(finding) == judge.cost(state), told
     return kinds
 
 
@@ -169,6 +247,71 @@ def test_warps_apart_from_each_other(program):
 @given(strategies.signalled())
 def test_threads_that_wait_for_semaphores(program):
     judge(program)
+
+
+def shown(program, words):
+    """How many findings with these words there are; each has an order, which is judged."""
+    judge(program)
+    findings = [finding for finding in check(program) if words in finding.cause]
+    if "barrier-misuse" not in {finding.kind for finding in check(program)}:
+        assert all(finding.interleaving is not None for finding in findings), program
+    return len(findings)
+
+
+@quick
+@given(strategies.early())
+def test_accesses_before_the_kernel_before_has_ended(program):
+    shown(program, "while the kernel before may")
+
+
+def test_an_access_whose_registers_are_given_up_after_the_kernel_before_has_ended():
+    """No order shows it: what the access needs has that kernel's end."""
+    for waits in (True, False):
+        writer = strategies.Writer(3)
+        x = writer.buffer("x", "gmem", role="in")
+        if waits:
+            writer.op("grid_wait", 1)
+        writer.op("registers", 1, registers=24, action="decrease")
+        writer.op("registers", 0, registers=240, action="increase").read(x)
+        asked = dict(registers=(240, 24, None), starts_early=True)
+        (finding,) = check(replace(writer.program(), **asked))
+        assert (finding.interleaving is None) == waits
+
+
+PLACES = st.sampled_from([0, 0, 0, 1024, None])
+
+
+@quick
+@given(st.lists(PLACES, min_size=2, max_size=4), st.data())
+def test_reductions_of_two_threads_in_one_scratch(places, data):
+    threads = st.integers(0, len(places) - 1)
+    links = data.draw(st.lists(st.tuples(threads, threads), max_size=3))
+    shown(test_reductions.reductions(*places, links=links), "reduces an array across its warps")
+
+
+@quick
+@given(st.lists(st.sampled_from(test_lanes.OPS), max_size=6))
+def test_lanes_of_one_thread(ops):
+    shown(test_lanes.one_thread(ops), "the lanes do not meet")
+
+
+@pytest.mark.parametrize("kernel", test_mutants_of_constructs.LANES)
+def test_mutants_whose_lanes_race(kernel):
+    made = test_mutants_of_constructs.LANES[kernel]
+    program = pipelib.trace(made, test_lanes.X)
+    assert sum(shown(mutant.program, "the lanes do not meet") for mutant in mutants(program))
+
+
+@pytest.mark.parametrize("kernel", test_mutants_of_constructs.KERNELS)
+def test_mutants_with_one_construct(kernel):
+    words = {
+        "scratch of reductions": "reduces an array across its warps",
+        "dependent launch": "while the kernel before may",
+    }
+    seen = 0
+    for mutant in mutants(test_mutants_of_constructs.KERNELS[kernel]()):
+        seen += shown(mutant.program, words.get(kernel, "in no order at all"))
+    assert bool(seen) == (kernel in words)
 
 
 def test_the_programs_have_orders_of_every_kind():

@@ -16,6 +16,7 @@ from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import layouts
 from tests.schedule import kernels
 from tests.schedule.checking.explorer import explore
+from tests.schedule.checking.lanes_apart import apart
 from tests.schedule.checking.test_check_properties import quick
 from tests.schedule.strategies import Writer
 
@@ -61,7 +62,7 @@ def refilled(between=nothing, auto=False):
         for half in (0, 1):
             plgpu.copy_gmem_to_smem(x, tile, barrier)
             plgpu.barrier_wait(barrier)
-            o[half] = tile[...]
+            o[half] = plgpu.layout_cast(tile[...], PAIRS)
             between(more)
 
     scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier(), plgpu.Barrier()]
@@ -164,13 +165,11 @@ def test_names_of_layouts():
     assert layouts.name(strided) == repr(strided)
 
 
-# The explorer's judgement: each of two lanes is a thread to it. A layout gives each lane one row.
-
-MINE = {"a": (0, 1), "b": (1, 0)}  # of each layout, the row of each lane
+# The explorer's judgement: each of two lanes is a thread to it, and has one row of `s`.
 
 
 def one_thread(ops):
-    """A thread that does these ops, each lane one row of `s` in each access."""
+    """A thread that does these ops, in layouts `a` and `b`."""
     writer = Writer(1)
     x, s = writer.buffer("x", "gmem", role="in"), writer.buffer("s", scope_id=0)
     loaded, turn = writer.barrier(), writer.barrier()
@@ -188,37 +187,18 @@ def one_thread(ops):
     return replace(writer.program(), auto_barriers=False)
 
 
-def its_lanes(ops):
-    """The two lanes of that thread."""
-    writer = Writer(2)
-    x, s = writer.buffer("x", "gmem", role="in"), writer.buffer("s", scope_id=0)
-    loaded, turn = writer.barrier(), writer.barrier(2)
-    for op in ops:
-        if op == "load":
-            writer.load(x, s, loaded)
-        for lane in (0, 1):
-            match op:
-                case kind, layout:
-                    row = [(s, MINE[layout][lane], 1)]
-                    writer.op(kind, lane, *((row, []) if kind == "read" else ([], row)))
-                case "load":
-                    writer.wait(loaded, thread=lane)
-                case "turn":
-                    writer.arrive(turn, thread=lane).wait(turn, thread=lane)
-                case _:
-                    writer.op("meet", lane, members=(0, 1))
-    return writer.program()
+ACCESSES = [(kind, layout) for kind in ("read", "write") for layout in "ab"]
 
 
-ACCESSES = [(kind, layout) for kind in ("read", "write") for layout in MINE]
+OPS = [*ACCESSES, "load", "load", "turn", "fence"]
 
 
 @quick
-@given(st.lists(st.sampled_from([*ACCESSES, "load", "load", "turn", "fence"]), max_size=6))
+@given(st.lists(st.sampled_from(OPS), max_size=6))
 def test_lanes_as_threads(ops):
     """Of a load over what was written, without a fence, the checker says that instead."""
     found = {finding.kind for finding in check(one_thread(ops))}
-    races = "race" in explore(its_lanes(ops)).kinds
+    races = "race" in explore(apart(one_thread(ops)).program).kinds
     assert races or "race" not in found, ops
     assert not races or found & {"race", "missing-commit"}, ops
 
@@ -229,5 +209,5 @@ def test_lanes_as_threads(ops):
 def test_two_accesses(first, second, between):
     ops = [("write", "a"), "fence", first, *between, second]
     is_race = not between and first[1] != second[1] and "write" in (first[0], second[0])
-    assert ("race" in explore(its_lanes(ops)).kinds) == is_race
+    assert ("race" in explore(apart(one_thread(ops)).program).kinds) == is_race
     assert ("race" in {finding.kind for finding in check(one_thread(ops))}) == is_race

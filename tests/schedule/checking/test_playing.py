@@ -9,6 +9,7 @@ from pipelib.schedule import check
 from pipelib.schedule.interleaving import Turn
 from pipelib.schedule.program import Action, Kind
 from tests.schedule import build
+from tests.schedule.checking import test_lanes, test_launch, test_reductions
 from tests.schedule.strategies import Writer, ring, with_thread
 
 pytestmark = pytest.mark.one_jax
@@ -63,8 +64,9 @@ def test_the_other_faults_in_words():
     writer = Writer(2)
     b, c = writer.barrier(), writer.barrier()
     writer.wait(b).arrive(c).wait(c, thread=1).arrive(b, thread=1)
-    (stuck,) = check(writer.program())
+    (stuck,) = report = check(writer.program())
     assert stuck.interleaving.turns == () and stuck.interleaving.then == "no thread can go on."
+    assert report.timeline().summary().startswith("k, an order of 1 step\n")
     writer = Writer(2)
     b = writer.barrier()
     writer.arrive(b).arrive(b).wait(b, thread=1).wait(b, thread=1)
@@ -87,6 +89,49 @@ def test_an_order_with_registers():
     (race,) = (f for f in check(program) if f.kind == "race")
     assert race.interleaving.turns == (Turn(1, 0, 1), Turn(0, 0, 1))
     assert race.interleaving.coming == ((2, 0), (0, 1))
+
+
+def test_an_order_with_a_meeting():
+    """A thread comes to the meeting by ops that nobody else can notice, before others go on."""
+    writer = Writer(2)
+    s = writer.buffer("s")
+    for thread in (0, 1):
+        writer.op("prefetch", thread).op("scope_begin", thread, scope_id=5, shared=True)
+        writer.write(s, thread)
+    (race,) = (f for f in check(writer.program()) if f.kind == "race")
+    order = [spot for turn in race.interleaving.turns for spot in made(turn)]
+    assert sorted(order[:2]) == [(0, 0), (1, 0)] and sorted(order[2:]) == [(0, 1), (1, 1)]
+
+
+def made(turn):
+    return [(turn.thread, index) for index in range(turn.start, turn.stop)]
+
+
+def test_the_other_races_in_words():
+    program = test_lanes.one_thread([("write", "a"), ("read", "b")])
+    assert then(program) == (
+        "one lane of thread 0 goes on to its access, and another has yet to make the write at"
+        " k.py:1."
+    )
+    program = test_lanes.one_thread(["load", ("read", "a"), "load"])
+    assert then(program) == (
+        "the load of thread 0 is in flight, and one of the thread's lanes has yet to make the read"
+        " at k.py:3."
+    )
+    assert then(test_reductions.reductions(0, 0)) == (
+        "thread 0 and thread 1 go on to their reductions, and may use the scratch at once."
+    )
+    program = test_launch.early(test_launch.specialized([]))
+    assert [then(program, number) for number in (0, -1)] == [
+        "the load of thread 0 is in flight, and the kernel before has not ended.",
+        "thread 1 goes on to its access, and the kernel before has not ended.",
+    ]
+
+
+def then(program, number=0):
+    """The last sentence of an order that shows a race."""
+    races = [finding for finding in check(program) if finding.kind == "race"]
+    return races[number].interleaving.then
 
 
 def test_the_timeline_of_a_race():
@@ -116,7 +161,9 @@ def test_a_figure_counts_steps():
     report = check(refilled())
     figure = str(report.play())
     assert ">steps</text>" in figure and "µs" not in figure
-    assert 'toLocaleString("en")} steps`' in figure and "} cycles" not in figure
+    assert 'toLocaleString("en")} step${Math.round(time) === 1 ? "" : "s"}`' in figure
+    assert '} step${Math.round(stop - start) === 1 ? "" : "s"}, ' in figure
+    assert "} cycles" not in figure
     assert "one order of the ops, a step each" in figure
     axes = report.timeline().plot().axes[0]
     assert {text.get_text() for text in axes.texts} & {"steps", "cycles"} == {"steps"}

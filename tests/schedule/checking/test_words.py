@@ -23,6 +23,7 @@ LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUC
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
 REGISTERS = build.just("registers", registers=40, action="increase")
+REDUCTION = build.just("compute", scratch=0)
 CLASH = facts.Clash(coming=((0, 1),))
 FAULTS = [
     facts.Race(LOAD, STORE, SMEM, True, False, CLASH),
@@ -30,9 +31,9 @@ FAULTS = [
     facts.Uninitialized(STORE, SMEM),
     facts.LostWrite(build.write(0), SMEM, is_useful=False),
     facts.Outliving(STORE, None),
-    facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None),
-    facts.SharedScratch(build.just("compute", scratch=0), build.just("compute", scratch=0)),
-    facts.LanesRace(LOAD, build.read(0), SMEM, True, False),
+    facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None, CLASH),
+    facts.SharedScratch(REDUCTION, REDUCTION, CLASH),
+    facts.LanesRace(LOAD, build.read(0), SMEM, True, False, CLASH),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
     facts.OutsideBarriers(WAIT),
     facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),

@@ -112,8 +112,7 @@ def test_lanes_that_do_not_agree_are_refused():
         pipelib.trace(handed_over(("sync", 5, 384)))
 
 
-@pytest.mark.parametrize("lanes", [160, 256])
-def test_a_barrier_of_a_thread_and_a_warp(lanes):
+def given_back(lanes):
     """As tokamax hands slots back to the warp that loads: 128 lanes arrive, and 32 wait."""
 
     def kernel(x, o, smem, loaded):
@@ -135,18 +134,24 @@ def test_a_barrier_of_a_thread_and_a_warp(lanes):
                     bar("sync", 5, lanes)
                     plgpu.copy_gmem_to_smem(x, smem, loaded)
 
-    made = kernels.of(
+    return kernels.of(
         kernel, ROW, scratch_types=[plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()],
         num_threads=2, thread_name="wg",
     )  # fmt: skip
-    report, kinds = found(made, ROW)
+
+
+@pytest.mark.parametrize("lanes", [160, 256])
+def test_a_barrier_of_a_thread_and_a_warp(lanes):
+    report, kinds = found(given_back(lanes), ROW)
     if lanes == 160:
         assert report.ok, report
     else:  # a quarter of an arrival
         assert any("opaque" in note for note in report.notes) and "race" in kinds
 
 
-def test_a_barrier_of_all_threads():
+def met_by_all():
+    """Thread 0 writes a row, and thread 1 reads it, after the barrier of the whole block."""
+
     def kernel(o, row):
         @pl.when(lax.axis_index("wg") == 0)
         def _():
@@ -158,11 +163,14 @@ def test_a_barrier_of_all_threads():
         def _():
             o[...] = row[...]
 
-    made = kernels.of(
+    return kernels.of(
         kernel, ROW, scratch_types=[plgpu.SMEM((128,), jnp.float32)], num_threads=2,
         thread_name="wg",
     )  # fmt: skip
-    program = pipelib.trace(made)
+
+
+def test_a_barrier_of_all_threads():
+    program = pipelib.trace(met_by_all())
     assert [op.members for op in program.threads[0] if op.kind == "meet"] == [(0, 1)]
     assert pipelib.check(program).ok
 

@@ -138,13 +138,14 @@ def summed(x, o, part, waits=True, gathers=True):
     o[...] = o[...] + 1.0
 
 
-def test_all_devices_at_once():
-    def traced(**faults):
-        kernel = plgpu.kernel(functools.partial(summed, **faults), out_type=(ROW, ROW))
-        arg = jax.ShapeDtypeStruct((256,), jnp.float32)
-        return trace(on_devices(kernel, 2), arg, whole_grid=True)
+def summed_up(**faults):
+    kernel = plgpu.kernel(functools.partial(summed, **faults), out_type=(ROW, ROW))
+    arg = jax.ShapeDtypeStruct((256,), jnp.float32)
+    return trace(on_devices(kernel, 2), arg, whole_grid=True)
 
-    program = traced()
+
+def test_all_devices_at_once():
+    program = summed_up()
     store = next(op for op in program.threads[1] if len(op.writes) == 2)
     assert [program.index_of(region) for region in store.writes] == [
         "out0@0[64:128]",
@@ -155,8 +156,8 @@ def test_all_devices_at_once():
         "out1@0[64:128]", "out1@1[64:128]"
     ]  # fmt: skip
     assert not check(program)
-    assert "race" in kinds(traced(waits=False))
-    assert "race" in kinds(traced(gathers=False))
+    assert "race" in kinds(summed_up(waits=False))
+    assert "race" in kinds(summed_up(gathers=False))
 
 
 def test_a_device_that_does_not_exist():
@@ -204,22 +205,23 @@ def turns(x, o, waits=True, amount=1):
     pl.semaphore_signal(semaphore)
 
 
+def in_turns(blocks=4, **faults):
+    def summed(x):
+        o = jax.new_ref(jnp.zeros(128))
+        kernel = functools.partial(turns, **faults)
+        plgpu.kernel(kernel, out_type=(), grid=(blocks,), grid_names=("i",))(x, o)
+        return o[...]
+
+    return trace(summed, ROW, whole_grid=True)
+
+
 def test_blocks_of_a_grid_that_wait_for_each_other():
-    def traced(**faults):
-        def summed(x):
-            o = jax.new_ref(jnp.zeros(128))
-            kernel = functools.partial(turns, **faults)
-            plgpu.kernel(kernel, out_type=(), grid=(4,), grid_names=("i",))(x, o)
-            return o[...]
-
-        return trace(summed, ROW, whole_grid=True)
-
-    program = traced()
+    program = in_turns()
     assert (program.blocks, program.devices) == (4, ())
     assert not check(program)
     assert "turns: no finding in all of grid (4,) (" in str(check(program))
-    assert kinds(traced(waits=False)) == {"race"}
-    assert kinds(traced(amount=2)) == {"deadlock"}
+    assert kinds(in_turns(waits=False)) == {"race"}
+    assert kinds(in_turns(amount=2)) == {"deadlock"}
     one = trace(lambda x: plgpu.kernel(
         lambda x, o: turns(x, o), out_type=ROW, grid=(4,), grid_names=("i",))(x), ROW)  # fmt: skip
     assert any("semaphores order nothing here" in note for note in check(one).notes)

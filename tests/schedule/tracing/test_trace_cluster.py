@@ -170,33 +170,35 @@ def test_what_a_block_does_in_another():
         ]
 
 
+def of_two(atomic):
+    """Two blocks store their values to the memory of one, which one of the two reads."""
+
+    def kernel(x, o, total, ready, barrier):
+        @pl.when(lax.axis_index("x") == 0)
+        def _():
+            total[...] = jnp.zeros((64, 64), jnp.float32)
+            plgpu.commit_smem()
+
+        plgpu.barrier_arrive(ready)
+        plgpu.barrier_wait(ready)
+        ones = jnp.ones((64, 64), jnp.float32)
+        value = plgpu.layout_cast(ones, plgpu.Layout.WG_STRIDED((64, 64), vec_size=2))
+        plgpu.async_store_smem(
+            value, total, barrier, cluster_idx=jnp.int32(0), cluster_dim="x", atomic=atomic
+        )
+
+        @pl.when(lax.axis_index("x") == 0)
+        def _():
+            plgpu.barrier_wait(barrier)
+            o[0:64] = total[...].astype(jnp.float16)
+
+    tile = plgpu.SMEM((64, 64), jnp.float32)
+    barriers = [plgpu.ClusterBarrier(collective_axes=("x",)), plgpu.Barrier(num_arrivals=2)]
+    return pipelib.trace(of(kernel, scratch_types=[tile, *barriers]), X)
+
+
 def test_what_two_blocks_add_to_the_memory_of_one():
     """Two atomic additions to one place are no race; two copies are."""
-
-    def of_two(atomic):
-        def kernel(x, o, total, ready, barrier):
-            @pl.when(lax.axis_index("x") == 0)
-            def _():
-                total[...] = jnp.zeros((64, 64), jnp.float32)
-                plgpu.commit_smem()
-
-            plgpu.barrier_arrive(ready)
-            plgpu.barrier_wait(ready)
-            ones = jnp.ones((64, 64), jnp.float32)
-            value = plgpu.layout_cast(ones, plgpu.Layout.WG_STRIDED((64, 64), vec_size=2))
-            plgpu.async_store_smem(
-                value, total, barrier, cluster_idx=jnp.int32(0), cluster_dim="x", atomic=atomic
-            )
-
-            @pl.when(lax.axis_index("x") == 0)
-            def _():
-                plgpu.barrier_wait(barrier)
-                o[0:64] = total[...].astype(jnp.float16)
-
-        tile = plgpu.SMEM((64, 64), jnp.float32)
-        barriers = [plgpu.ClusterBarrier(collective_axes=("x",)), plgpu.Barrier(num_arrivals=2)]
-        return pipelib.trace(of(kernel, scratch_types=[tile, *barriers]), X)
-
     added, copied = of_two("add"), of_two(None)
     loads = [op for ops in added.threads for op in ops if op.kind == "load"]
     assert [(op.from_registers, op.combines) for op in loads] == [(True, "add")] * 2

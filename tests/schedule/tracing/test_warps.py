@@ -33,7 +33,7 @@ def loader(fault=""):
             @pl.when(warp == 1)
             def _():
                 plgpu.copy_smem_to_gmem(o_smem, o.at[rows(0)])
-                if fault != "no wait for the store":
+                if fault not in ("no wait for the store", "the thread waits for the store"):
                     plgpu.wait_smem_to_gmem(0)
 
         o_smem[...] = jnp.zeros_like(o_smem)

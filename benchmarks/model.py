@@ -1,0 +1,79 @@
+"""Measures the kernels and configurations that the simulator's error is worked out on.
+
+`python -m benchmarks.model` on the GPU writes `results/<gpu>/model.json`; a pair that the record
+has is not measured again. `benchmarks.model_pairs` says which pairs of kernel and configuration
+there are, and which of them are held out; `benchmarks.model_runs` how a pair is measured.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from benchmarks.model_pairs import Pair, pairs
+from benchmarks.model_runs import BURST_S, ROUNDS, prepare
+from pipelib.bench.provenance import provenance
+from pipelib.tuning.on_gpu import UNTIMED_FLAGS
+from pipelib.tuning.workers import Failed, Workers
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+
+
+def in_turn(wanted: Iterable[Pair]) -> list[Pair]:
+    """One of each family after the other, so that a record that was cut short has all of them."""
+    families: dict[str, list[Pair]] = {}
+    for pair in wanted:
+        families.setdefault(pair.family, []).append(pair)
+    return [pair for column in itertools.zip_longest(*families.values()) for pair in column if pair]
+
+
+def measure(seconds: float) -> None:
+    """Measures every pair that the record lacks, for so long, and writes the record."""
+    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
+    path = RESULTS / device / "model.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = json.loads(path.read_text("utf-8"))["pairs"] if path.exists() else {}
+    names = [pair.name for pair in in_turn(p for p in pairs().values() if p.name not in found)]
+    stop = time.monotonic() + seconds
+    tasks = (
+        functools.partial(prepare, name)
+        for name in itertools.takewhile(lambda _: time.monotonic() < stop, names)
+    )
+    count = max(1, (os.cpu_count() or 2) - 1)
+    with Workers(count, env=dict(XLA_FLAGS=UNTIMED_FLAGS)) as workers:
+        for number, result in workers.stream(tasks):
+            is_good = not isinstance(result, Failed)
+            found[names[number]] = result if is_good else dict(reason=str(result))
+            if not is_good:
+                print(f"{names[number]}: {result}", flush=True)
+    command = " ".join(["python -m benchmarks.model", *sys.argv[1:]])
+    head = dict(command=command, provenance=provenance(), burst_s=BURST_S, rounds=ROUNDS)
+    path.write_text(text(head, found), "utf-8")
+    print(f"{len(found)} of {len(pairs())} pairs are in the record.")
+
+
+def text(head: dict[str, Any], found: dict[str, Any]) -> str:
+    """A record as JSON, a pair on a line."""
+    lines = [
+        f"  {json.dumps(each)}: {json.dumps(found[each])}" for each in pairs() if each in found
+    ]
+    return json.dumps(head, indent=1)[:-2] + ',\n "pairs": {\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def main() -> None:
+    """Measures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=480, help="no new pair after so long")
+    measure(parser.parse_args().seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""The pairs of kernel and configuration that the simulator's error is measured on.
+
+The model. A `Pair` is a function that launches kernels, arrays to call it with, and a family: the
+kernels that a person would choose among. Of matmul and of JAX's `hopper_matmul_mgpu` there are
+configurations that a search of the record has measured, so that all of them are right; of
+attention those that fit. The hash of their names decides which ones are taken, and whether a pair
+is for calibration or held out. A constant of the model may be chosen by what calibration pairs
+took, never by what a pair that is held out took.
+"""
+
+import functools
+import hashlib
+import itertools
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import attention, attentions, kernels, memory_bound, upstream
+from pipelib.kernels import MatmulConfig
+from pipelib.kernels.memory_bound import RmsNorm, Softmax, launch_rows
+from pipelib.tuning.on_gpu import ours
+from pipelib.tuning.products import Problem
+from pipelib.tuning.search import short
+from pipelib_book.attention_ladder import RUNGS as ATTENTION_RUNGS
+from pipelib_book.matmul_ladder import RUNGS
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "nvidia-h200"
+#: How many products, and configurations of each, of either matmul.
+PRODUCTS, CONFIGS = 9, 7
+#: How many configurations of attention, of each size of a head.
+ATTENTIONS = 9
+
+
+class Pair(NamedTuple):
+    """A kernel and its configuration.
+
+    Attributes:
+      family: the kernels among which one would choose.
+      work: what is computed, in words; within it times can be ranked.
+      config: how, in words.
+      function: launches the kernels.
+      args: what it is called with.
+    """
+
+    family: str
+    work: str
+    config: str
+    function: Callable[..., Any]
+    args: tuple[jax.ShapeDtypeStruct, ...]
+
+    @property
+    def name(self) -> str:
+        """All three in one line."""
+        return f"{self.family}: {self.work}: {self.config}"
+
+    @property
+    def held_out(self) -> bool:
+        """Whether no constant may be chosen by it: two thirds of the pairs."""
+        return _rank(self.name) % 3 > 0
+
+
+@functools.cache
+def pairs() -> dict[str, Pair]:
+    """All pairs by name."""
+    sources = _products, _upstream, _rows, _forward, _backward, _rungs, _chapters
+    return {pair.name: pair for source in sources for pair in source()}
+
+
+def _rank(name: str) -> int:
+    """A number that is as good as random, and always the same."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
+
+
+def _some[T](count: int, things: Sequence[T], name: Callable[[T], str]) -> list[T]:
+    """So many of them, by the hash of their names."""
+    return sorted(things, key=lambda thing: _rank(name(thing)))[:count]
+
+
+def _problem(fields: dict[str, Any]) -> Problem:
+    return Problem(**{name: fields[name] for name in Problem._fields if name in fields})
+
+
+def _products() -> Iterator[Pair]:
+    """`pipelib.kernels.matmul`, as searches have measured it."""
+    searches = json.loads((RESULTS / "tune.json").read_text("utf-8"))["searches"]
+    for search in _some(PRODUCTS, searches, lambda search: str(_problem(search["problem"]))):
+        problem = _problem(search["problem"])
+        good = [row[0] for row in search["rows"] if row[1] and not row[3]]
+        configs = [MatmulConfig(**dict(zip(search["fields"], row))) for row in good]
+        for config in _some(CONFIGS, configs, short):
+            yield Pair("matmul", str(problem), short(config), ours(problem, config),
+                       problem.factors)  # fmt: skip
+
+
+def _upstream() -> Iterator[Pair]:
+    """JAX's `hopper_matmul_mgpu`, likewise."""
+    groups = json.loads((RESULTS / "matmul.json").read_text("utf-8"))["groups"]
+    searches = [group for group in groups if group["part"] == "upstream"]
+    for search in _some(PRODUCTS, searches, lambda search: str(_problem(search["problem"]))):
+        problem = _problem(search["problem"])
+        good = [row[0] for row in search["rows"] if row[1] and not row[3]]
+        for fields in _some(CONFIGS, good, str):
+            config = upstream.from_json(fields)
+            words = ", ".join(f"{key}={value}" for key, value in fields.items())
+            yield Pair("hopper_matmul_mgpu", str(problem), words, upstream.contender(config),
+                       problem.factors)  # fmt: skip
+
+
+def _rows() -> Iterator[Pair]:
+    """`rms_norm`, `softmax` and a copy, of rows of several lengths, with other plans."""
+    for shape in ((65536, 1024), (16384, 4096), (8192, 8192), (2048, 32768)):
+        operations = RmsNorm(shape[1], memory_bound.EPS), Softmax(approximate=True)
+        x = (jax.ShapeDtypeStruct(shape, jnp.bfloat16),)
+        named = zip(("rms_norm", "softmax", "copy"), (*operations, memory_bound.Copy()))
+        for (name, operation), (slots, rows) in itertools.product(
+            named, ((None, None), (2, None), (3, None), (4, None), (None, 2), (2, 2))
+        ):
+            try:
+                plan = memory_bound.plan_of(shape, slots=slots, rows=rows)
+            except ValueError:
+                continue
+            run = functools.partial(launch_rows, operation, plan)
+            fields = ", ".join(f"{key}={value}" for key, value in plan._asdict().items())
+            yield Pair(name, f"{shape[0]}x{shape[1]} bfloat16", fields, run, x)
+
+
+def _attention(family: str, problem: attentions.Problem, config: Any, words: str) -> Pair:
+    run = attention.ours(problem, config)
+    args = (problem.out,) * 3
+    if problem.backward:
+        forward = run
+        run, args = functools.partial(_gradients, forward), (problem.out,) * 4
+    return Pair(family, str(problem), words, run, args)
+
+
+def _gradients(forward: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
+    return jax.vjp(forward, q, k, v)[1](d_out)
+
+
+def _forward() -> Iterator[Pair]:
+    """The forward kernel of attention, with configurations of its grid that fit."""
+    for head_dim, seq in ((128, 16384), (64, 16384), (256, 8192), (128, 4096)):
+        problem = attentions.Problem(seq, head_dim, dtype="float16")
+        found = attention.space(problem)
+        for number, config in enumerate(_some(ATTENTIONS, found, short)):
+            causal = problem._replace(causal=number % 3 == 2)
+            yield _attention("attention", causal, config, short(config))
+
+
+def _backward() -> Iterator[Pair]:
+    """The gradients of attention, as the record has them."""
+    for head_dim, causal in itertools.product((64, 128), (False, True)):
+        problem = attentions.Problem(8192, head_dim, causal, "float16", backward=True)
+        for words, run in attention._backward(problem, ()).items():
+            if words.startswith(attention.OURS):
+                gradients = functools.partial(_gradients, run)
+                yield Pair("attention's gradients", str(problem), words, gradients,
+                           (problem.out,) * 4)  # fmt: skip
+
+
+def _rungs() -> Iterator[Pair]:
+    """The rungs of the book's two ladders."""
+    for size in (4096, 8192):
+        problem = Problem(size, size, size, "bfloat16")
+        for rung in RUNGS:
+            yield Pair("the ladder of matmul", str(problem), f"rung {rung.number}",
+                       ours(problem, rung.config), problem.factors)  # fmt: skip
+    for rung, causal in itertools.product(ATTENTION_RUNGS, (False, True)):
+        problem = attentions.Problem(16384, rung.head_dim, causal, "float16")
+        yield _attention("the ladder of attention", problem, rung.config, f"rung {rung.number}")
+
+
+def _chapters() -> Iterator[Pair]:
+    """Kernels as chapters write them, not by the package's own."""
+    for case in kernels.cases():
+        yield Pair("kernels of chapters", case.name.partition(",")[0], case.name, case.build(False),
+                   case.inputs)  # fmt: skip

@@ -1,0 +1,73 @@
+"""The pairs that the simulator's error is worked out on, and how they are measured."""
+
+import json
+
+import jax
+import pytest
+
+from benchmarks import model, model_runs
+from benchmarks.model_pairs import Pair, pairs
+from pipelib.bench.cupti import Kernel
+from pipelib.kernels.hopper import Gpu, assumed
+
+pytestmark = pytest.mark.one_jax
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_an_h200():
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        yield
+
+
+def test_there_are_enough_pairs_of_every_family():
+    found = pairs()
+    assert len(found) >= 200 and all(pair.name == name for name, pair in found.items())
+    families = {pair.family for pair in found.values()}
+    assert families >= {"matmul", "hopper_matmul_mgpu", "softmax", "attention",
+                        "attention's gradients", "kernels of chapters"}  # fmt: skip
+    for family in families:
+        held_out = [pair.held_out for pair in found.values() if pair.family == family]
+        assert any(held_out) and not all(held_out), family
+    assert sum(pair.held_out for pair in found.values()) >= len(found) / 2
+
+
+def test_a_name_alone_says_whether_a_pair_is_held_out():
+    pair = next(iter(pairs().values()))
+    assert pair._replace(function=print, args=()).held_out == pair.held_out
+    others = [pair._replace(config=str(number)).held_out for number in range(300)]
+    assert 150 < sum(others) < 250
+
+
+def test_families_come_in_turn():
+    made = [Pair(family, "", str(n), print, ()) for family in "aab" for n in range(2)]
+    assert [pair.family for pair in model.in_turn(made)] == ["a", "b", "a", "b", "a", "a"]
+
+
+def test_times_are_those_of_each_kernel_of_a_launch():
+    call = [Kernel("dq", 1.0), Kernel("dkv", 2.0), Kernel("dq", 1.5), Kernel("dkv", 2.5)]
+    found = model_runs.by_kernel([[call, call], [call]], sets=2)
+    assert found == [
+        dict(name="dq", us=[1000.0, 1500.0] * 3), dict(name="dkv", us=[2000.0, 2500.0] * 3)
+    ]  # fmt: skip
+    many = model_runs.by_kernel([[[Kernel("one", n)] for n in range(100)]], sets=1)
+    assert many[0]["us"] == [1000.0 * n for n in range(0, 100, 4)]
+
+
+def test_a_record_has_a_pair_on_a_line():
+    name, other = list(pairs())[:2]
+    found = {other: dict(reason="no"), name: dict(mhz=[1.0])}
+    text = model.text(dict(command="python"), found)
+    assert json.loads(text) == dict(command="python", pairs=found)
+    assert text.splitlines()[3].startswith(f"  {json.dumps(name)}: ")
+
+
+@pytest.mark.parametrize("family", ["matmul", "copy", "attention", "attention's gradients"])
+def test_sets_of_operands_and_kernels_lower_for_hopper(family):
+    pair = next(pair for pair in pairs().values() if pair.family == family)
+    sets = [pair.args] * 2
+    rotation = jax.jit(lambda sets: [pair.function(*operands) for operands in sets])
+    assert rotation.trace(sets).lower(lowering_platforms=("cuda",)).as_text()
+    drawn = jax.eval_shape(lambda: model_runs._draw(pair, 2))
+    assert [[(x.shape, x.dtype) for x in each] for each in drawn] == [
+        [(x.shape, x.dtype) for x in pair.args]
+    ] * 2  # fmt: skip

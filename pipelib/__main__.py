@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("function", help="module:function or file.py:function")
     _add_rest(draw, block_of, which)
     draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
-    draw.add_argument("--machine", choices=drawing.MACHINES, default="H100")
+    draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
     return parser
 
 

@@ -45,7 +45,7 @@ def test_the_commands_and_what_they_print(tmp_path):
         for command in commands
     )  # fmt: skip
     assert (first.returncode, first.stdout) == (0, printed + "\n"), first.stderr
-    assert second.stdout.startswith("timeline.html: add_one, simulated on NVIDIA H100")
+    assert second.stdout.startswith("timeline.html: add_one, simulated on NVIDIA H200")
     assert (tmp_path / "timeline.html").read_text().startswith("<!doctype html>")
 
 

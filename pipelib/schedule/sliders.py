@@ -20,7 +20,7 @@ from typing import Any, cast
 from pipelib.schedule.arguments import MACHINE, expect, wrong_type
 from pipelib.schedule.checking.check import check
 from pipelib.schedule.drawing.player import Setting, player
-from pipelib.schedule.machine import FIELDS, H100, Machine
+from pipelib.schedule.machine import FIELDS, H200, Machine
 from pipelib.schedule.simulating.simulate import simulate
 from pipelib.schedule.timeline import SpanKind, Timeline
 from pipelib.schedule.tracing.trace import trace
@@ -32,7 +32,7 @@ KernelFactory = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]]]
 
 def sweep(
     kernel_factory: KernelFactory,
-    machine: Machine = H100,
+    machine: Machine = H200,
     *,
     max_steps: int | None = None,
     **ranges: Iterable[Any],
@@ -42,7 +42,7 @@ def sweep(
     Args:
       kernel_factory: called with a value for each range that is not the machine's; returns
         `(kernel, args)`.
-      machine: the `Machine` to simulate on; by default `H100`.
+      machine: the `Machine` to simulate on; by default `H200`, which the book's numbers are of.
       max_steps: as in `trace`.
       **ranges: the values of each slider, in order; the first of each is shown first. A name of a
         field of `machine` changes that instead of the kernel.
@@ -74,7 +74,7 @@ def sweep(
 
 def explore(
     kernel_factory: KernelFactory,
-    machine: Machine = H100,
+    machine: Machine = H200,
     *,
     max_steps: int | None = None,
     **ranges: Iterable[Any],

@@ -9,7 +9,7 @@ import pytest
 
 from pipelib.schedule import check, trace
 from pipelib.schedule.drawing.player import Setting, player
-from pipelib.schedule.machine import H100, H200
+from pipelib.schedule.machine import H200
 from pipelib.schedule.simulating.simulate import simulate
 from pipelib.schedule.sliders import explore, sweep
 from tests.schedule import kernels
@@ -54,7 +54,7 @@ def test_a_range_of_the_machine_changes_the_machine():
     near, far = sweep(matmul, slots=[2], hbm_latency_cycles=(400, 4000))
     assert far.timeline.cycles > near.timeline.cycles + 3600
     kernel, args = matmul(2)
-    machine = replace(H100, hbm_latency_cycles=4000)
+    machine = replace(H200, hbm_latency_cycles=4000)
     assert far.timeline == simulate(trace(kernel, *args), machine)
 
 

@@ -49,7 +49,7 @@ import math
 from numbers import Integral, Real
 
 from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
-from pipelib.schedule.machine import Machine
+from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Program
 from pipelib.schedule.simulating.run import Run
 from pipelib.schedule.simulating.traffic import best_l2_hits
@@ -58,7 +58,7 @@ from pipelib.schedule.timeline import Timeline
 
 def simulate(
     program: Program,
-    machine: Machine,
+    machine: Machine = H200,
     *,
     blocks_per_sm: int = 1,
     l2_hits: float | None = None,
@@ -67,7 +67,7 @@ def simulate(
 
     Args:
       program: what `trace` gave, or one built by hand.
-      machine: `pipelib.H100`, or another.
+      machine: by default `pipelib.H200`, which the book's numbers are of.
       blocks_per_sm: how many copies of the block an SM runs at once; the first is shown.
       l2_hits: the fraction of loaded bytes that L2 has, 0 to 1. By default the most it can be:
         1 - (bytes of the arrays that are loaded) / (bytes that the whole grid loads).
@@ -83,7 +83,7 @@ def simulate(
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> timeline = pipelib.simulate(pipelib.trace(softmax, x), pipelib.H200)
+      >>> timeline = pipelib.simulate(pipelib.trace(softmax, x))
       >>> timeline.lanes
       ('thread 0', 'TMA loads', 'TMA stores', 'tensor core')
       >>> print(timeline.bound())

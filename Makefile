@@ -1,6 +1,7 @@
 # pipelib: one target per thing to do. `make` alone lists them.
 
 ENV := .venv
+ENV_COMPILE := .venv-compile
 ENV_JAX012 := .venv-jax012
 ENV_FOREIGN := .venv-foreign
 ENV_LAB := .venv-lab
@@ -28,7 +29,7 @@ JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/t
 .DEFAULT_GOAL := help
 .PHONY: help book test test-foreign lint sync refresh lab serve record wheels dist test-gpu \
 	benchmark lock clean \
-	env env-jax012 env-foreign env-lint
+	env env-compile env-jax012 env-foreign env-lint
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
@@ -42,7 +43,7 @@ book: env ## Build the book into _build/html (no GPU needed).
 	@echo "The book is built. Open $(HTML)/index.html in a browser," \
 		"or run 'make serve'."
 
-test: env env-jax012 lint ## Run all tests that need no GPU.
+test: env env-compile env-jax012 lint ## Run all tests that need no GPU.
 	@echo "== The emitters with JAX 0.12.0.1"
 	@$(ENV_JAX012)/bin/python -m pytest -q -n 2 -m "not one_jax" $(JAX012_TESTS)
 	@echo "== All tests with JAX 0.11.2"
@@ -137,16 +138,21 @@ lock: ## Refresh the pinned requirements from pyproject.toml.
 	set -e; for extra in cuda12 cuda13 lab; do \
 		$(LOCK) --universal pyproject.toml --extra $$extra \
 			-c requirements.txt -o requirements-$$extra.txt; done
+	$(LOCK) --no-deps --group compile -o requirements-compile.txt
 	$(LOCK) --universal --group foreign -c $(ENV_LOCK)/jax-0.11.2.txt -o requirements-foreign.txt
 	$(LOCK) --universal --group lint -c requirements.txt -o requirements-lint.txt
 	$(LOCK) --group record -c requirements.txt -o requirements-record.txt
 
 clean: ## Remove what was built (environments and wheels too).
-	rm -rf _build $(ENV) $(ENV_JAX012) $(ENV_FOREIGN) $(ENV_LAB) $(ENV_LINT) \
+	rm -rf _build $(ENV) $(ENV_COMPILE) $(ENV_JAX012) $(ENV_FOREIGN) $(ENV_LAB) $(ENV_LINT) \
 		$(ENV_LOCK) .foreign $(RECORD_SITE) $(WHEELS) .pytest_cache .ruff_cache .hypothesis .jax-cache
 
 env:
 	@tools/make_env.sh $(ENV) requirements.txt
+
+# Nothing runs in it: it is the folder with what compiles kernels without a GPU, 184 MB to fetch.
+env-compile:
+	@tools/make_env.sh $(ENV_COMPILE) requirements-compile.txt --no-deps --no-compile
 
 env-jax012:
 	@tools/make_env.sh $(ENV_JAX012) requirements-jax012.txt

@@ -4,7 +4,8 @@
 supersets of the functions of the same names in
 ``jax.experimental.pallas.mosaic_gpu``.
 ``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
-and deadlocks in it; ``simulate`` gives it times, and a timeline to draw.
+and deadlocks in it; ``simulate`` gives it times, and a timeline to draw. ``compiled``
+says what ptxas and the machine code say of it, without a GPU too.
 """
 
 import importlib
@@ -16,6 +17,7 @@ __all__ = [
     "H100",
     "H200",
     "check",
+    "compiled",
     "emit_pipeline",
     "emit_pipeline_warp_specialized",
     "explore",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from pipelib.compiling import compiled
     from pipelib.pipeline import emit_pipeline
     from pipelib.schedule import H100, H200, check, explore, player, simulate, sweep, trace
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
@@ -33,6 +36,7 @@ else:
     # A module is imported when a name of it is asked for: pipelines need none of
     # `pipelib.schedule`, and pytest, which loads `pipelib.pytest_plugin`, not even JAX.
     _HOMES = {
+        "compiled": "pipelib.compiling",
         "emit_pipeline": "pipelib.pipeline",
         "emit_pipeline_warp_specialized": "pipelib.warp_specialized",
     }

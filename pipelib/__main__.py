@@ -1,9 +1,10 @@
-"""`python -m pipelib`: check a kernel, or draw it, from the command line; needs no GPU.
+"""`python -m pipelib`: check a kernel, draw it, or compile it, from a shell; needs no GPU.
 
     python -m pipelib check module:function bfloat16[4096,4096] bfloat16[4096,4096]
     python -m pipelib check file.py:function float32[1024] --block all
     python -m pipelib check --sarif found.sarif
     python -m pipelib draw module:function float32[1024] -o timeline.svg
+    python -m pipelib compile module:function float32[1024]
 
 The function is what `pipelib.trace` takes: one that calls a Mosaic GPU kernel, or several, of which
 `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes its
@@ -34,8 +35,14 @@ What is told. Text, on stdout. `--json` prints one JSON document instead, and no
 stdout; `pipelib/schedule/report.schema.json` describes it. `--sarif FILE` writes what was found for
 code review beside the one or the other, so that one run gives a log to read and a file to upload.
 
+What is compiled. `compile` prints what ptxas and the machine code say of each kernel that the
+function calls, or of the one that `--call` picks: registers, spills, ptxas's warnings, instructions
+by class. `--sass` also prints the machine code, and `--json` prints one JSON document instead. It
+needs JAX's CUDA plugin, ptxas and nvdisasm; what is missing, it says.
+
 Exit status of `check`: 0 if nothing was found in any block that was checked, nor between them; 1 if
-something was. Of both commands: 2 if a kernel could not be traced, or the command was wrong.
+something was. Of `compile`: 1 if ptxas serializes products, or a kernel spills registers; else 0.
+Of all commands: 2 if a kernel could not be traced, or the command was wrong.
 """
 
 import argparse
@@ -49,7 +56,7 @@ from typing import Any
 import jax
 
 import pipelib
-from pipelib.command import checking, config, drawing
+from pipelib.command import checking, compiling, config, drawing
 from pipelib.command.targets import (
     ALL,
     MOST_BLOCKS,
@@ -84,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m pipelib", description="Check or draw a kernel.")
+    parser = argparse.ArgumentParser(
+        "python -m pipelib", description="Check, draw or compile a kernel."
+    )
     parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
     text = "find races, deadlocks and misused barriers; exit with 1 if there are"
@@ -119,15 +128,33 @@ def _parser() -> argparse.ArgumentParser:
     _add_rest(draw, block_of, which)
     draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
     draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    _add_compile(commands)
     return parser
 
 
+def _add_compile(commands: Any) -> None:
+    """The command that compiles; a kernel is compiled whole, so no option names a block."""
+    text = "print registers, spills, warnings and instructions; exit with 1 for spilled registers"
+    text += " and serialized products"
+    command = commands.add_parser("compile", help=text, description=text)
+    command.set_defaults(run=_compile)
+    command.add_argument("function", help="module:function or file.py:function")
+    _add_call(command)
+    command.add_argument("--sass", action="store_true", help="also print the machine code")
+    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+
+
 def _add_rest(command: argparse.ArgumentParser, block: Callable[[str], Any], which: str) -> None:
-    """What both commands take besides the function."""
-    command.add_argument("args", nargs="*", help="its arguments: dtype[shape] or a number")
+    """What commands on one block take besides the function."""
+    _add_call(command)
     command.add_argument("--block", type=_said(block), help=which)
-    command.add_argument("--call", type=int, help="which kernel, from 0, if it calls several")
     command.add_argument("--max-steps", type=int, help="no loop runs for more steps")
+
+
+def _add_call(command: argparse.ArgumentParser) -> None:
+    """What every command takes besides the function."""
+    command.add_argument("args", nargs="*", help="its arguments: dtype[shape] or a number")
+    command.add_argument("--call", type=int, help="which kernel, from 0, if it calls several")
 
 
 def _said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -159,6 +186,11 @@ def _check(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace) -> int:
     return drawing.draw(_target(options), options.output, options.machine)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    target = Target(options.function, tuple(options.args), call=options.call)
+    return compiling.compile_(target, options.json, options.sass)
 
 
 def _target(options: argparse.Namespace) -> Target:

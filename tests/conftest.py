@@ -1,6 +1,7 @@
 """How the tests run: on the CPU, strictly; or on a Hopper GPU, recorded.
 
-An ordinary run keeps JAX on the CPU and skips what is marked `gpu`. A GPU run
+An ordinary run keeps JAX on the CPU and skips what is marked `gpu`. What is marked
+`compiler` runs where `pipelib.compiled` does: `make test` makes .venv-compile for it. A GPU run
 (`make test-gpu`, or `-m gpu`) leaves JAX its default device. With
 `--gpu-record FILE` the run's counts, machine and versions are written to FILE;
 the committed one is printed at the end of every ordinary run.
@@ -13,6 +14,7 @@ import time
 
 import pytest
 
+ROOT = pathlib.Path(__file__).parents[1]
 GPU_RECORD = pathlib.Path(__file__).with_name("gpu_record.json")
 
 
@@ -28,6 +30,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Before anything imports JAX.
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+    if folders := sorted(ROOT.glob(".venv-compile/lib/python*/site-packages")):
+        os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
     if not is_gpu_run(config):
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif config.getoption("gpu_record") and not on_hopper():
@@ -49,6 +53,7 @@ def on_hopper():
 
 
 def pytest_collection_modifyitems(config, items):
+    skip_without_compiler([item for item in items if item.get_closest_marker("compiler")])
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -60,6 +65,16 @@ def pytest_collection_modifyitems(config, items):
         return
     for item in marked:
         item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def skip_without_compiler(items):
+    if not items:
+        return
+    from pipelib.compiling import lacking
+
+    if reason := lacking():
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_sessionstart(session):

@@ -65,18 +65,23 @@ class Target:
 
 def tracer(target: Target) -> Callable[[Block | None], Program]:
     """Loads the target's function; what is returned traces one of its blocks."""
-    args = list(map(argument, target.args))
-    with _callers(target.function):
-        function = _function(target.function)
+    function, args = loaded(target)
 
     def traced(block: Block | None) -> Program:
         steps, call, whole = target.max_steps, target.call, target.block == TOGETHER
-        with _callers(target.function):
+        with callers(target.function):
             return pipelib.trace(
                 function, *args, block=block, max_steps=steps, call=call, whole_grid=whole
             )
 
     return traced
+
+
+def loaded(target: Target) -> tuple[Callable[..., Any], list[Any]]:
+    """The target's function, and its arguments."""
+    args = list(map(argument, target.args))
+    with callers(target.function):
+        return _function(target.function), args
 
 
 def spread(grid: tuple[int, ...]) -> list[Block]:
@@ -103,7 +108,7 @@ def block_of(text: str) -> Block:
 
 
 @contextlib.contextmanager
-def _callers(name: str) -> Generator[None]:
+def callers(name: str) -> Generator[None]:
     """Around the caller's code and its trace: what they raise becomes a refusal."""
     try:
         yield

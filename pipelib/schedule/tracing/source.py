@@ -46,10 +46,10 @@ def line_of(eqn: Eqn, function: Function | None = None) -> str | None:
     traceback = eqn.source_info.traceback
     frames = traceback.frames if traceback else ()
     if frames and function and all(frame.file_name != function.path for frame in frames):
-        return None if _is_hidden(function.path) else _line(function.path, function.line)
+        return None if _is_hidden(function.path) else place(function.path, function.line)
     for frame in frames:
         if not _is_hidden(frame.file_name):
-            return _line(frame.file_name, frame.line_num)
+            return place(frame.file_name, frame.line_num)
     return None
 
 
@@ -60,7 +60,8 @@ def _is_hidden(path: str) -> bool:
     return path.startswith((*_HIDDEN, "<")) and "site-packages" not in path
 
 
-def _line(path: str, number: int | str) -> str:
+def place(path: str, number: int | str) -> str:
+    """ "file:line", with the file's path from the present folder if it is in there."""
     here = os.path.join(os.getcwd(), "")
     return f"{path.removeprefix(here)}:{number}"
 
@@ -92,7 +93,7 @@ def function_name(debug_info: Any) -> str | None:
 def line_of_function(debug_info: Any) -> str | None:
     """ "file:line" of where a kernel's function is defined."""
     function = function_of(debug_info)
-    return function and _line(function.path, function.line)
+    return function and place(function.path, function.line)
 
 
 def function_of(debug_info: Any) -> Function | None:

@@ -41,18 +41,16 @@ for clusters the lowering of `ClusterBarrier` and of collective copies in their
 """
 
 import dataclasses
-import inspect
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, cast
+from typing import Any
 
-import jax
-
-from pipelib.schedule.arguments import expect, wrong_type
+from pipelib.schedule.arguments import expect
 from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.program import Program
 from pipelib.schedule.tracing import primitives
-from pipelib.schedule.tracing.code import Codes, value_of
+from pipelib.schedule.tracing.code import Codes
+from pipelib.schedule.tracing.host import kernels_of, one_of
 from pipelib.schedule.tracing.kernel import (
     arguments,
     has_auto_barriers,
@@ -63,7 +61,7 @@ from pipelib.schedule.tracing.kernel import (
     starts_early,
 )
 from pipelib.schedule.tracing.source import function_name
-from pipelib.schedule.tracing.state import Call, Cluster, Thread
+from pipelib.schedule.tracing.state import Cluster
 
 
 def trace(
@@ -120,7 +118,8 @@ def trace(
             expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
-    eqn, values, devices = _called(_kernels(kernel, args), call)
+    kernels = kernels_of(kernel, args, "trace")
+    eqn, values, devices = one_of(kernels, call, "a program is that of one")
     mesh, (jaxpr, *_) = mesh_of(eqn.params), eqn.params["jaxprs"]
     if whole_grid and block is not None:
         raise ValueError(
@@ -134,42 +133,4 @@ def trace(
         program = cluster.program(code, operands, max_steps)
     return dataclasses.replace(
         program, starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn)
-    )
-
-
-def _kernels(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Call]:
-    """The kernels that the function calls."""
-    remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
-    if not callable(function):
-        raise wrong_type("trace", function, "a function", remedy)
-    try:
-        closed = cast(Any, jax.make_jaxpr)(function)(*args)
-    except TypeError as error:
-        if args or "argument" not in str(error):
-            raise
-        try:
-            expected = f" (it takes {', '.join(inspect.signature(function).parameters)})"
-        except ValueError:
-            expected = ""
-        raise ValueError(
-            f"The kernel was given no arguments{expected}, and without them it fails: {error}."
-            " Give arrays or jax.ShapeDtypeStructs after it."
-        ) from error
-    host = Thread(0, 0, None, None)
-    code = Codes(primitives.of_host).compile(closed)
-    code.run(host, [value_of(leaf) for leaf in jax.tree.leaves(args)])
-    return host.kernels
-
-
-def _called(kernels: list[Call], call: int | None) -> Call:
-    """The kernel that the caller means."""
-    if len(kernels) == 1 if call is None else 0 <= call < len(kernels):
-        return kernels[call or 0]
-    remedy = "pass a function that calls plgpu.kernel(...)"
-    if kernels:
-        remedy = f"say which with call=0 to call={len(kernels) - 1}"
-    asked = f", and {call=} is not one of them" if call is not None else ""
-    raise ValueError(
-        f"The function calls {len(kernels)} Mosaic GPU kernels, but a program is that of"
-        f" one{asked}: {remedy}."
     )

@@ -1,0 +1,38 @@
+"""A process that has JAX compile one kernel for Hopper, and prints its PTX.
+
+    python -m pipelib.compiling.process FILE
+
+FILE holds the kernel as `jax.export` writes it. `lowering` starts this with the environment that it
+needs. In a process of its own, since Mosaic GPU prints PTX on the process's stdout, and only of
+kernels that it has not compiled before.
+"""
+
+# JAX's functions for this have parts without types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+import importlib
+import pathlib
+import sys
+
+import jax
+import jax.export
+from jax.experimental import topologies
+
+# A GPU of compute capability 9.0. The rest of a GPU's numbers matter to XLA's own kernels only.
+_HOPPER = 'gpu_device_info { cuda_compute_capability { major: 9 } } platform_name: "CUDA"'
+
+
+def main(file: str) -> None:
+    """Compiles what the file holds."""
+    # Mosaic GPU's own part of JAX, which tells its compiler where its runtime is.
+    importlib.import_module("jax.experimental.pallas.mosaic_gpu")
+    one_gpu = "1x1x1"  # of one process, of one host
+    topology = topologies.get_topology_desc("", "cuda", target_config=_HOPPER, topology=one_gpu)
+    there = jax.sharding.SingleDeviceSharding(topology.devices[0])
+    exported = jax.export.deserialize(bytearray(pathlib.Path(file).read_bytes()))
+    types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there) for x in exported.in_avals]
+    jax.jit(exported.call).lower(*types).compile()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,118 @@
+"""Kernels that are really compiled, by JAX's plugin, ptxas and nvdisasm; no GPU needed."""
+
+import copy
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib.compiling import compiled_all
+from pipelib.kernels import attention
+from pipelib.kernels import matmul as product
+from pipelib.kernels.attention.config import AttentionConfig
+from tests.schedule.kernels import add_one, like, matmul
+
+SQUARE = like(4096, 4096)
+HEADS = like(2, 512, 2, 128)
+TWICE = lambda x: add_one(add_one(x))
+
+
+@pytest.mark.compiler
+def test_a_product_in_a_ring():
+    found = pipelib.compiled(matmul, like(64, 640), like(640, 64))
+    assert found.kernel == "kernel" and found.ok
+    assert 40 <= found.registers <= 128
+    assert (found.spill_stores, found.spill_loads, found.stack) == (0, 0, 0)
+    assert found.instructions["HGMMA"] == 4
+    (loop,) = found.loops
+    # 64 of K are 4 products; each slot has two loads.
+    assert {name: loop.instructions[name] for name in ("HGMMA", "UTMALDG", "STL")} == {
+        "HGMMA": 4, "UTMALDG": 2, "STL": 0,
+    }  # fmt: skip
+    assert loop.instructions["all"] < found.instructions["all"]
+    assert loop.line.partition(":")[0].endswith(".py")
+    assert ".target sm_90a" in found.ptx and "HGMMA" in found.sass
+
+
+@pytest.mark.compiler
+def test_threads_of_a_kernel_are_loops_of_their_own():
+    found = pipelib.compiled(product, SQUARE, SQUARE)
+    assert found.ok and len(found.loops) == 2
+    loads, products = sorted(found.loops, key=lambda loop: loop.instructions["HGMMA"])
+    assert loads.instructions["UTMALDG"] > 0 == loads.instructions["HGMMA"]
+    assert products.instructions["HGMMA"] > 0 == products.instructions["UTMALDG"]
+
+
+@pytest.mark.compiler
+def test_what_a_configuration_refuses_is_serialized():
+    """And `AttentionConfig` is right to refuse it: products in flight, P from registers."""
+    config = AttentionConfig(schedule="overlap", probabilities="shared", persistent=False)
+    call = lambda config: lambda *qkv: attention(*qkv, config=config)
+    assert pipelib.compiled(call(config), HEADS, HEADS, HEADS).ok
+    other = copy.copy(config)
+    object.__setattr__(other, "probabilities", "registers")
+    found = pipelib.compiled(call(other), HEADS, HEADS, HEADS)
+    (remark,) = found.serialized
+    assert "C7513" in remark and remark in found.faults[0] and not found.ok
+
+
+@pytest.mark.compiler
+def test_one_of_several_kernels_and_all():
+    first, second = compiled_all(TWICE, like(256, 64))
+    assert first.instructions == second.instructions
+    assert pipelib.compiled(TWICE, like(256, 64), call=1).instructions == first.instructions
+
+
+@pytest.mark.compiler
+def test_interpreted_by_default_is_compiled_all_the_same():
+    with plgpu.force_gpu_interpret_mode():
+        assert pipelib.compiled(add_one, like(256, 64)).instructions["UTMASTG"] == 1
+
+
+@pytest.mark.compiler
+def test_what_jax_does_not_compile_is_an_error_in_its_words():
+    def kernel(x, o, scratch):
+        o[...] = scratch[:64, :64]
+
+    large = plgpu.kernel(
+        kernel, out_type=like(64, 64), scratch_types=[plgpu.SMEM((1024, 1024), jnp.float16)]
+    )
+    with pytest.raises(ValueError) as error:
+        pipelib.compiled(large, like(64, 64))
+    assert str(error.value).startswith(
+        "JAX does not lower kernel for Hopper, so there is nothing to compile: ValueError: "
+    )
+    assert "2097152" in str(error.value)
+
+
+@pytest.mark.compiler
+def test_what_the_process_says_if_it_prints_no_ptx(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(ValueError) as error:
+        pipelib.compiled(add_one, like(256, 64))
+    assert str(error.value) == (
+        "JAX's compiler made no PTX of kernel, so nothing is known of it: it printed nothing"
+    )
+
+
+def test_several_kernels_or_none_are_refused():
+    with pytest.raises(ValueError) as error:
+        pipelib.compiled(TWICE, like(256, 64))
+    assert str(error.value) == (
+        "The function calls 2 Mosaic GPU kernels, but one is compiled: say which with call=0 to"
+        " call=1."
+    )
+    with pytest.raises(ValueError, match="calls 0 Mosaic GPU kernels, but one is compiled: pass a"):
+        next(compiled_all(jnp.sin, like(8)))
+
+
+def test_what_is_no_function_or_no_kernel_of_mosaic_gpu_is_refused():
+    with pytest.raises(TypeError, match="compiled takes a function, not a value of type int: give"):
+        pipelib.compiled(3)
+    call = pl.pallas_call(lambda x, o: None, out_shape=jax.ShapeDtypeStruct((8,), jnp.float32))
+    with pytest.raises(NotImplementedError, match=r"a pl\.pallas_call"):
+        pipelib.compiled(call, like(8, dtype=jnp.float32))

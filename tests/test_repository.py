@@ -87,6 +87,7 @@ def test_locks_agree():
     base = pins("requirements.txt")
     assert base["jax"] == "0.11.2"
     assert pins("requirements-jax012.txt")["jax"] == "0.12.0.1"
+    assert pins("requirements-compile.txt")["jax-cuda13-plugin"] == base["jax"]
     for kind in ("cuda12", "cuda13", "lab", "lint", "record"):
         other = pins(f"requirements-{kind}.txt")
         shared = base.keys() & other.keys()

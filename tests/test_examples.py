@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+from pipelib.compiling import lacking
 from pipelib.schedule.drawing.player import Player
 from pipelib_book import notebook
 from tools.public_names import Public, public_names, text_of
@@ -53,6 +54,8 @@ def failures(test):
 def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
     test = example(public.text, granted, public.name)
     assert test.examples, f"{public.name} has no example."
+    if public.value.__module__.startswith("pipelib.compiling") and (reason := lacking()):
+        pytest.skip(reason)
     if public.name == "pipelib.explore" and not importlib.util.find_spec("ipywidgets"):
         pytest.skip("ipywidgets is not installed with this JAX")
     if said := failures(test):

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pipelib.compiling import lacking
+
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
 
@@ -36,8 +38,8 @@ def test_the_commands_and_what_they_print(tmp_path):
     (tmp_path / "kernel.py").write_text(program)
     commands = re.findall(r"^python (-m pipelib .*)$", text, re.MULTILINE)
     (printed,) = re.findall(r"^add_one: no finding.*$", text, re.MULTILINE)
-    assert len(commands) == 2
-    first, second = (
+    assert len(commands) == 3
+    first, second, third = (
         subprocess.run(
             [sys.executable, *shlex.split(command)], capture_output=True, text=True, cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(README.parent)},
@@ -47,6 +49,10 @@ def test_the_commands_and_what_they_print(tmp_path):
     assert (first.returncode, first.stdout) == (0, printed + "\n"), first.stderr
     assert second.stdout.startswith("timeline.html: add_one, simulated on NVIDIA H200")
     assert (tmp_path / "timeline.html").read_text().startswith("<!doctype html>")
+    if lacking():
+        assert third.returncode == 2
+    else:
+        assert third.returncode == 0 and "\n1 kernel compiled, none with" in third.stdout
 
 
 def test_the_kernels_that_are_called():

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pipelib
 import pipelib_book
-from pipelib import kernels, schedule, testing
+from pipelib import compiling, kernels, schedule, testing
 from pipelib.bench import provenance, timing
 
-MODULES = (pipelib, kernels, schedule, testing, provenance, timing, pipelib_book)
+MODULES = (pipelib, kernels, schedule, compiling, testing, provenance, timing, pipelib_book)
 
 
 class Public(NamedTuple):

@@ -32,7 +32,7 @@ import jaxlib.version
 #: The folder of the package.
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 #: What `code_digest` leaves out of the package: no kernel's result depends on it.
-ANALYSIS = ("__main__.py", "gallery.py", "measured", "schedule")
+ANALYSIS = ("__main__.py", "compiling", "gallery.py", "measured", "schedule")
 
 
 def on_hopper() -> bool:

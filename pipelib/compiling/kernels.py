@@ -35,7 +35,7 @@ def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) ->
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
-      >>> found = pipelib.compiled(pipelib.kernels.matmul, x, x)
+      >>> found = pipelib.compiled(matmul, x, x)
       >>> found.registers, found.spill_stores, found.serialized
       (168, 0, ())
     """
@@ -43,7 +43,14 @@ def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) ->
 
 
 def compiled_all(kernel: Callable[..., Any], *args: Any) -> Iterator[Compiled]:
-    """The same of each kernel that the function calls, in order; at least one."""
+    """The same of each kernel that a function calls, in order; at least one.
+
+    Example:
+      >>> q = jax.ShapeDtypeStruct((1, 512, 1, 64), jnp.bfloat16)
+      >>> total = lambda *qkv: attention(*qkv).astype(jnp.float32).sum()
+      >>> [found.kernel for found in compiled_all(jax.grad(total), q, q, q)]
+      ['attention', 'attention_dq', 'attention_dkv']
+    """
     calls = _kernels(kernel, args)
     if not calls:
         one_of(calls, None, "one is compiled")  # raises

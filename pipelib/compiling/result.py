@@ -6,8 +6,6 @@ from typing import Any
 
 from pipelib.schedule.report import count
 
-_PTXAS = "see what it reports with print(compiled.warnings)"
-
 
 @dataclass(frozen=True, slots=True)
 class Loop:
@@ -16,7 +14,14 @@ class Loop:
     Attributes:
       start: the address of its first instruction, in bytes from the kernel's start.
       line: "file:line" of the source that most of its instructions come from, if that is known.
-      instructions: the number of instructions of one iteration, by class, as in `Compiled`.
+      instructions: the number of instructions of one iteration, by class, as in `Compiled`. Both
+        sides of a branch count, and of a wait its first try.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> loads, products = pipelib.compiled(matmul, x, x).loops
+      >>> products.instructions["HGMMA"], products.line
+      (4, '...forms.py:...')
     """
 
     start: int
@@ -37,11 +42,24 @@ class Compiled:
       spill_loads: bytes that it loads from there.
       stack: bytes of local memory of a lane, spilled registers among them.
       warnings: what ptxas remarks, one text each, with its number if it has one, as "(C7513) ...".
-      instructions: the number of instructions of each class of `CLASSES`, and of "all". Each is
-        for a warp, and counts once, however often it runs.
+      instructions: the number of instructions of each class, and of "all". A class has the name
+        of its opcode: HGMMA is a product of wgmma, UTMALDG and UTMASTG are loads and stores of
+        TMA, SYNCS is an mbarrier's, LDL and STL are spilled registers; uniform, branch and other
+        are groups. Each is for a warp, and counts once, however often it runs.
       loops: the innermost loops that do more than wait, by address.
       ptx: the kernel as JAX gives it to ptxas.
       sass: its machine code, as nvdisasm prints it.
+
+    Example:
+      >>> q = jax.ShapeDtypeStruct((2, 4096, 8, 128), jnp.bfloat16)
+      >>> found = pipelib.compiled(attention, q, q, q)
+      >>> print(found)
+      attention: 255 registers a lane, no spill, no product serialized (ptxas ...)
+      instructions   kernel   loop 0   loop 1
+      HGMMA              12        .       12
+      MUFU               ...
+      >>> found.ok
+      True
     """
 
     kernel: str
@@ -63,7 +81,7 @@ class Compiled:
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What costs time: serialized products, and registers that are spilled; in sentences."""
+        """Serialized products and spilled registers, which cost time, each with its remedy."""
         found: list[str] = []
         if self.serialized:
             found.append(

@@ -26,7 +26,12 @@ _PACKAGES = {"ptxas": "nvidia-cuda-nvcc", "nvdisasm": "nvidia-cuda-nvdisasm"}
 
 
 def lacking() -> str | None:
-    """Why nothing can be compiled here, in a sentence that says what to install; None if it can."""
+    """Why nothing can be compiled here, in a sentence that says what to install; None if it can.
+
+    Example:
+      >>> lacking() is None
+      True
+    """
     try:
         check_plugin()
         program("ptxas")

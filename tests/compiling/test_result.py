@@ -2,7 +2,8 @@
 
 import json
 
-from pipelib.compiling import CLASSES, Compiled, Loop
+from pipelib.compiling import Compiled, Loop
+from pipelib.compiling.machine_code import CLASSES
 from tests.compiling.test_assembling import SERIALIZED
 
 

@@ -158,9 +158,11 @@ class Memory:
             return
         self._compare_with_older(cell, access, clock, buffer)
         for near in () if access.adds else cell.within:
-            self._note_unread(near, buffer, access)
-            near.writes.clear()
-            near.reads.clear()
+            if near.writes:
+                self._note_unread(near, buffer, access)
+                near.writes.clear()
+            if near.reads:
+                near.reads.clear()
         cell.writes[access.key] = access
         if access.is_ordinary:
             access.fills = not any(near.is_covered for near in cell.near)
@@ -196,17 +198,18 @@ class Memory:
 
     def _compare_with_older(self, cell: Cell, access: Access, clock: Clock, buffer: Buffer) -> None:
         """Compares an access with the older ones that it overlaps, if one of the two writes."""
+        found = [older for near in cell.near if near.writes for older in near.writes.values()]
+        if access.writes:
+            found += [older for near in cell.near if near.reads for older in near.reads.values()]
         over = None  # an end that is: several blocks' copies of parts of one slot share theirs
-        for near in cell.near:
-            for accesses in (near.writes, near.reads) if access.writes else (near.writes,):
-                for older in accesses.values():
-                    ends, number = older.end
-                    if older.end == over:
-                        continue
-                    if not older.is_ordinary and ends.are_known(number, clock):
-                        over = older.end  # in order, and nothing asks for a fence after an engine
-                    elif older.op is not access.op or older.index != access.index:
-                        self._compare(older, access, clock, buffer)
+        for older in found:
+            end = older.end
+            if end == over:
+                continue
+            if not older.is_ordinary and end[0].are_known(end[1], clock):
+                over = end  # in order, and nothing asks for a fence after an engine
+            elif older.op is not access.op or older.index != access.index:
+                self._compare(older, access, clock, buffer)
 
     def _compare(self, older: Access, newer: Access, clock: Clock, buffer: Buffer) -> None:
         first, second = older.op, newer.op

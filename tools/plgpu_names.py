@@ -23,7 +23,7 @@ OTHERS = {
     ),
     "for GPUs before Hopper": ("mma", "wait_gmem_to_smem"),
     "for several GPUs": (
-        "PeerMemRef", "SemaphoreSignal", "SemaphoreType", "multicast_ref",
+        "PeerMemRef", "SemaphoreSignal", "multicast_ref",
         "multimem_load_reduce", "multimem_store", "remote_ref", "semaphore_signal",
         "semaphore_signal_multicast", "semaphore_signal_parallel", "semaphore_wait",
     ),

@@ -30,7 +30,7 @@ PROGRAM = "import pipelib\np = pipelib.trace(lambda: None)\n"
 WRONG = {
     "simulate(p, 3)": ("pipelib.simulate(p, 3)\n", "reportArgumentType"),
     "nope": ("pipelib.nope\n", "reportAttributeAccessIssue"),
-    "simulate without a machine": ("pipelib.simulate(p)\n", "reportCallIssue"),
+    "simulate without a program": ("pipelib.simulate()\n", "reportCallIssue"),
     "check of a function": ("pipelib.check(lambda: None)\n", "reportArgumentType"),
     "cycles of a report": ("pipelib.check(p).cycles\n", "reportAttributeAccessIssue"),
     "player of a program": ("p.player()\n", "reportAttributeAccessIssue"),

@@ -19,11 +19,13 @@ from typing import Any
 import jax
 
 from benchmarks.model_pairs import Pair, pairs
-from benchmarks.model_runs import BURST_S, ROUNDS, prepare
+from benchmarks.model_runs import BURST_S, WARM_S, prepare
 from pipelib.bench.provenance import provenance
 from pipelib.tuning.on_gpu import UNTIMED_FLAGS
 from pipelib.tuning.workers import Failed, Workers
 
+#: Of the GPU's memory, that all workers may take; the longest that one pair's bursts take.
+GPU_SHARE, RUN_S = 0.85, 60.0
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 
 
@@ -48,14 +50,16 @@ def measure(seconds: float) -> None:
         for name in itertools.takewhile(lambda _: time.monotonic() < stop, names)
     )
     count = max(1, (os.cpu_count() or 2) - 1)
-    with Workers(count, env=dict(XLA_FLAGS=UNTIMED_FLAGS)) as workers:
+    share = str(round(GPU_SHARE / count, 3))
+    env = dict(XLA_FLAGS=UNTIMED_FLAGS, XLA_PYTHON_CLIENT_MEM_FRACTION=share)
+    with Workers(count, env=env, run_s=RUN_S) as workers:
         for number, result in workers.stream(tasks):
             is_good = not isinstance(result, Failed)
             found[names[number]] = result if is_good else dict(reason=str(result))
             if not is_good:
                 print(f"{names[number]}: {result}", flush=True)
     command = " ".join(["python -m benchmarks.model", *sys.argv[1:]])
-    head = dict(command=command, provenance=provenance(), burst_s=BURST_S, rounds=ROUNDS)
+    head = dict(command=command, provenance=provenance(), warm_s=WARM_S, burst_s=BURST_S)
     path.write_text(text(head, found), "utf-8")
     print(f"{len(found)} of {len(pairs())} pairs are in the record.")
 
@@ -70,6 +74,8 @@ def text(head: dict[str, Any], found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures."""
+    # The workers use the GPU; this process only asks for its name.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=480, help="no new pair after so long")
     measure(parser.parse_args().seconds)

@@ -43,14 +43,18 @@ def test_families_come_in_turn():
     assert [pair.family for pair in model.in_turn(made)] == ["a", "b", "a", "b", "a", "a"]
 
 
-def test_times_are_those_of_each_kernel_of_a_launch():
-    call = [Kernel("dq", 1.0), Kernel("dkv", 2.0), Kernel("dq", 1.5), Kernel("dkv", 2.5)]
-    found = model_runs.by_kernel([[call, call], [call]], sets=2)
-    assert found == [
-        dict(name="dq", us=[1000.0, 1500.0] * 3), dict(name="dkv", us=[2000.0, 2500.0] * 3)
-    ]  # fmt: skip
-    many = model_runs.by_kernel([[[Kernel("one", n)] for n in range(100)]], sets=1)
-    assert many[0]["us"] == [1000.0 * n for n in range(0, 100, 4)]
+def test_times_are_those_of_each_kernel_by_name_and_the_clock_of_the_same_call():
+    call = [Kernel("dq", 1.0), Kernel("dkv", 2.0), Kernel("dkv", 2.5), Kernel("dq", 1.5)]
+    counts = [Kernel("long_count_kernel", 0.0220), Kernel("short_count_kernel", 0.002)]
+    slower = [Kernel("long_count_kernel", 0.0420), Kernel("short_count_kernel", 0.002)]
+    assert model_runs.by_kernel([call + counts, slower + call], launches=2) == dict(
+        kernels=dict(
+            dq=dict(runs=1, us=[1250.0, 1250.0]), dkv=dict(runs=1, us=[2250.0, 2250.0])
+        ),
+        mhz=[2000.0, 1000.0],
+    )  # fmt: skip
+    with pytest.raises(RuntimeError, match=r"no clock: .'dq', 'dkv'"):
+        model_runs.by_kernel([call], launches=2)
 
 
 def test_a_record_has_a_pair_on_a_line():
@@ -65,8 +69,7 @@ def test_a_record_has_a_pair_on_a_line():
 def test_sets_of_operands_and_kernels_lower_for_hopper(family):
     pair = next(pair for pair in pairs().values() if pair.family == family)
     sets = [pair.args] * 2
-    rotation = jax.jit(lambda sets: [pair.function(*operands) for operands in sets])
-    assert rotation.trace(sets).lower(lowering_platforms=("cuda",)).as_text()
+    assert model_runs.rotation(pair).trace(sets).lower(lowering_platforms=("cuda",)).as_text()
     drawn = jax.eval_shape(lambda: model_runs._draw(pair, 2))
     assert [[(x.shape, x.dtype) for x in each] for each in drawn] == [
         [(x.shape, x.dtype) for x in pair.args]

@@ -36,8 +36,11 @@ from benchmarks import (
     faults,
     hazards,
     kernels,
+    loads,
     machine,
     memory_bound,
+    model,
+    model_pairs,
     probes,
     wild,
 )
@@ -133,6 +136,19 @@ def _machine(record: dict[str, Any]) -> Iterator[Measurement]:
         yield Measurement(probe.name, record["probes"][probe.name], probes.kernel(probe), args)
 
 
+def _model(record: dict[str, Any]) -> Iterator[Measurement]:
+    for name, kept in record["pairs"].items():
+        pair = model_pairs.pairs()[name]
+        if "reason" not in kept and pair.family != model_pairs.UPSTREAM and _is_ours(pair.config):
+            yield Measurement(name, kept, pair.function, pair.args)
+
+
+def _loads(record: dict[str, Any]) -> Iterator[Measurement]:
+    for name, probe, _ in loads.loads():
+        args = (jax.ShapeDtypeStruct(probe.input, jnp.float16),) if probe.input else ()
+        yield Measurement(name, record["loads"][name], probes.kernel(probe), args)
+
+
 def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     make, args, options = machine.profiled()
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
@@ -150,7 +166,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
-    "machine": _machine, "profile": _profile,
+    "machine": _machine, "model": _model, "loads": _loads, "profile": _profile,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -177,8 +193,12 @@ def _contenders(
 ) -> Iterator[Measurement]:
     """Those of a group that are ours and that ran."""
     for name, kept in group["contenders"].items():
-        if "reason" not in kept and name.partition(",")[0] not in _OTHERS:
+        if "reason" not in kept and _is_ours(name):
             yield Measurement(f"{group['part']} {problem}, {name}", kept, made[name], args)
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(",")[0] not in _OTHERS
 
 
 def _gradients(contender: Any, q: Any, k: Any, v: Any, d_out: Any) -> Any:
@@ -265,6 +285,8 @@ def write(path: pathlib.Path, record: dict[str, Any]) -> None:
             write_lines(path, "searches", record["searches"])
         case "hazards" | "wild":
             path.write_text(faults.text(record), "utf-8")
+        case "model" | "loads":
+            path.write_text(model.text(record), "utf-8")
         case "profile":
             path.write_text(json.dumps(record) + "\n", "utf-8")
         case _:

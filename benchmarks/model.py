@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from benchmarks import noting
 from benchmarks.model_pairs import Pair, pairs
 from benchmarks.model_runs import BURST_S, WARM_S, prepare
 from pipelib.bench.provenance import provenance
@@ -60,16 +61,18 @@ def measure(seconds: float) -> None:
                 print(f"{names[number]}: {result}", flush=True)
     command = " ".join(["python -m benchmarks.model", *sys.argv[1:]])
     head = dict(command=command, provenance=provenance(), warm_s=WARM_S, burst_s=BURST_S)
-    path.write_text(text(head, found), "utf-8")
+    in_order = {name: found[name] for name in pairs() if name in found}
+    path.write_text(text(dict(head, pairs=in_order)), "utf-8")
+    noting.note(path)
     print(f"{len(found)} of {len(pairs())} pairs are in the record.")
 
 
-def text(head: dict[str, Any], found: dict[str, Any]) -> str:
-    """A record as JSON, a pair on a line."""
-    lines = [
-        f"  {json.dumps(each)}: {json.dumps(found[each])}" for each in pairs() if each in found
-    ]
-    return json.dumps(head, indent=1)[:-2] + ',\n "pairs": {\n' + ",\n".join(lines) + "\n }\n}\n"
+def text(record: dict[str, Any]) -> str:
+    """A record as JSON; of its last field, which is an object, each name on a line of its own."""
+    *head, (last, found) = record.items()
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
+    start = json.dumps(dict(head), indent=1)[:-2]
+    return f'{start},\n "{last}": {{\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 def main() -> None:

@@ -33,6 +33,8 @@ RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "nvidia-h200"
 PRODUCTS, CONFIGS = 9, 7
 #: How many configurations of attention, of each size of a head.
 ATTENTIONS = 9
+#: The family of JAX's own matrix product.
+UPSTREAM = "hopper_matmul_mgpu"
 
 
 class Pair(NamedTuple):
@@ -106,7 +108,7 @@ def _upstream() -> Iterator[Pair]:
         for fields in _some(CONFIGS, good, str):
             config = upstream.from_json(fields)
             words = ", ".join(f"{key}={value}" for key, value in fields.items())
-            yield Pair("hopper_matmul_mgpu", str(problem), words, upstream.contender(config),
+            yield Pair(UPSTREAM, str(problem), words, upstream.contender(config),
                        problem.factors)  # fmt: skip
 
 

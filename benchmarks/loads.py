@@ -1,0 +1,187 @@
+"""What the tensor core and the clock do while all of a GPU works, and what power that takes.
+
+`python -m benchmarks.loads` on the GPU writes `results/<gpu>/loads.json`.
+
+The model. A load is a probe (`benchmarks.probes`) that is launched again and again until the power
+limit has set the clock. Then come rounds of a few launches. Of each round the record has the cycles
+of a step and the clock during the last launch, both by the SM's counter, and the clock right after
+that launch, by a kernel of one block (`benchmarks.model_runs` takes the clock of a pair in this
+way); and of each load the power that the driver reports. Operands of products are zeros or normal
+random numbers, since wires that do not change take no power. Some products pause after each step,
+since a tensor core that is not always busy takes less.
+"""
+
+import argparse
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from benchmarks import noting, probes
+from benchmarks.model import text
+from pipelib.bench.provenance import provenance
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+#: Seconds until the clock is steady; rounds; launches of a round.
+WARM_S, ROUNDS, LAUNCHES = 0.5, 8, 4
+#: Of a product: rows and columns of a thread's accumulator, the depth of a step, slots of operands.
+M, N, K, SLOTS = 64, 256, 64, 2
+_TICKS = 4000
+
+
+def product(blocks: int, threads: int, pause: int) -> probes.Probe:
+    """Products of operands that come from GMEM once; after each step a thread does nothing for so
+    many cycles."""
+    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+
+    def role(thread):
+        def run_role(timed, block, x, a, b, sink, barrier):
+            if thread == 0:
+                for slot in range(SLOTS):
+                    first = slot * (threads * M + K)
+                    for i in range(threads):
+                        tile = x.at[pl.ds(first + i * M, M), pl.ds(0, K)]
+                        plgpu.copy_gmem_to_smem(tile, a.at[slot, i], barrier)
+                    tile = x.at[pl.ds(first + threads * M, K)]
+                    plgpu.copy_gmem_to_smem(tile, b.at[slot], barrier)
+            plgpu.barrier_wait(barrier)
+
+            def scope(acc):
+                def step(i):
+                    slot = lax.rem(i, np.int32(SLOTS))
+                    plgpu.wgmma(acc, a.at[slot, thread], b.at[slot])
+                    plgpu.wgmma_wait(1)
+                    if pause:
+                        start = probes.clock()
+                        lax.while_loop(
+                            lambda now: now - start < pause, lambda now: probes.clock(), start
+                        )
+
+                def run(first, count):
+                    total = probes.loop(first, count, step)
+                    plgpu.wgmma_wait(0)
+                    return total
+
+                timed(run)
+                return acc[...]
+
+            found = pl.run_scoped(scope, plgpu.ACC((M, N), jnp.float32))
+            sink[thread] = found.astype(jnp.float16)
+
+        return run_role
+
+    copies = SLOTS * (threads + 1)
+    scratch = (
+        plgpu.SMEM((SLOTS, threads, M, K), jnp.float16, transforms=transforms),
+        plgpu.SMEM((SLOTS, K, N), jnp.float16, transforms=transforms),
+        plgpu.SMEM((threads, M, N), jnp.float16, transforms=probes.TILED),
+        plgpu.Barrier(num_arrivals=copies),
+    )
+    name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
+    return probes.Probe(
+        name, tuple(map(role, range(threads))), 512, scratch, blocks=blocks,
+        input=(SLOTS * (threads * M + K), N), work=dict(flops=2.0 * M * N * K * threads),
+    )  # fmt: skip
+
+
+def loads() -> Iterator[tuple[str, probes.Probe, float]]:
+    """Names, probes, and the standard deviation of the operands."""
+    for pause in (0, 128, 256, 512, 1024, 2048):
+        probe = product(132, 2, pause)
+        yield f"{probe.name}, normal", probe, 1.0
+    for blocks in (1, 33, 66, 99):
+        probe = product(blocks, 2, 0)
+        yield f"{probe.name}, normal", probe, 1.0
+    for blocks in (1, 132):
+        probe = product(blocks, 2, 0)
+        yield f"{probe.name}, zeros", probe, 0.0
+    probe = product(132, 1, 0)
+    yield f"{probe.name}, normal", probe, 1.0
+    ring = "load ring of 8 x 16384 bytes, 132 blocks"
+    wanted = (
+        f"{ring}, L2", f"{ring}, HBM", "store ring of 16384 bytes, 132 blocks, HBM",
+        "multiply and add, 2 threads", "exp2, approximate, 2 threads", "read 64x128, 2 threads",
+    )  # fmt: skip
+    every = {probe.name: probe for probe in probes.probes()}
+    for name in wanted:
+        probe = every[name]._replace(blocks=132)
+        yield f"{name}, on 132 SMs", probe, 1.0
+
+
+def _ticks(timed: Any, block: Any) -> None:
+    """Reads the counter over and over."""
+    timed(lambda first, count: probes.loop(first, count, lambda i: probes.clock()))
+
+
+def _stamps(result: Any) -> np.ndarray:
+    return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
+
+
+def measured(
+    probe: probes.Probe, deviation: float, after: Callable[[], jax.Array]
+) -> dict[str, Any]:
+    """The samples of a load."""
+    shapes = [jax.ShapeDtypeStruct(probe.input, jnp.float16)] if probe.input else []
+    call = jax.jit(probes.kernel(probe)).lower(*shapes).compile()
+    keys = jax.random.split(jax.random.key(0), 1)
+    args = [
+        (deviation * jax.random.normal(k, x.shape)).astype(x.dtype) for k, x in zip(keys, shapes)
+    ]
+    jax.block_until_ready(call(*args))
+    start = time.monotonic()
+    jax.block_until_ready([call(*args) for _ in range(10)][-1])
+    calls = max(LAUNCHES, round(WARM_S * 10 / (time.monotonic() - start)))
+    result = None
+    for _ in range(2 * calls):
+        result = call(*args)
+    watts = _watts()
+    columns: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for _ in range(LAUNCHES):
+            result = call(*args)
+        found = probes.slopes(_stamps(result), probe.repeats)
+        found["clock_after_hz"] = probes.slopes(np.asarray(after()), _TICKS)["clock_hz"]
+        for name, value in found.items():
+            columns.setdefault(name, []).append(round(value, 3))
+    return dict(work=dict(probe.work), blocks=probe.blocks, watts=watts, **columns)
+
+
+def _watts() -> float:
+    """The power that the driver reports, while the GPU works."""
+    command = ["nvidia-smi", "--query-gpu=power.draw.instant", "--format=csv,noheader,nounits"]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def main() -> None:
+    """Measures all loads."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
+    after = jax.jit(probes.kernel(probes.Probe("clock", (_ticks,), _TICKS))).lower().compile()
+    found: dict[str, Any] = {}
+    for name, probe, deviation in loads():
+        found[name] = row = measured(probe, deviation, after)
+        keys = "cycles", "clock_hz", "clock_after_hz"
+        cycles, clock, then = (statistics.median(row[key]) for key in keys)
+        print(
+            f"{name}: {cycles:.1f} cycles, {clock / 1e6:.0f} MHz, then {then / 1e6:.0f} MHz,"
+            f" {row['watts']:.0f} W",
+            flush=True,
+        )
+    command = " ".join(["python -m benchmarks.loads", *sys.argv[1:]])
+    path = RESULTS / device / "loads.json"
+    path.write_text(text(dict(command=command, provenance=provenance(), loads=found)), "utf-8")
+    noting.note(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -42,6 +42,7 @@ from benchmarks import (
     model,
     model_pairs,
     probes,
+    starts,
     wild,
 )
 from benchmarks.attentions import Problem as Attention
@@ -149,6 +150,11 @@ def _loads(record: dict[str, Any]) -> Iterator[Measurement]:
         yield Measurement(name, record["loads"][name], probes.kernel(probe), args)
 
 
+def _starts(record: dict[str, Any]) -> Iterator[Measurement]:
+    for start in starts.starts():
+        yield Measurement(start.name, record["starts"][start.name], starts.kernel(start), ())
+
+
 def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     make, args, options = machine.profiled()
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
@@ -166,7 +172,8 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
-    "machine": _machine, "model": _model, "loads": _loads, "profile": _profile,
+    "machine": _machine, "model": _model, "loads": _loads, "starts": _starts,
+    "profile": _profile,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -285,7 +292,7 @@ def write(path: pathlib.Path, record: dict[str, Any]) -> None:
             write_lines(path, "searches", record["searches"])
         case "hazards" | "wild":
             path.write_text(faults.text(record), "utf-8")
-        case "model" | "loads":
+        case "model" | "loads" | "starts":
             path.write_text(model.text(record), "utf-8")
         case "profile":
             path.write_text(json.dumps(record) + "\n", "utf-8")

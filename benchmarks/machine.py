@@ -1,6 +1,7 @@
 """Measures what `pipelib.schedule.machine` holds, and how near `simulate` comes, on one GPU.
 
     python -m benchmarks.machine measure RECORD   on the GPU: the record, one JSON file
+    python -m benchmarks.machine add RECORD       on the GPU: measures the probes that it lacks
     python -m benchmarks.machine profile RECORD   on the GPU: what the in-kernel profiler wrote
     python -m benchmarks.machine derive RECORD    prints the machine's file for the package
     python -m benchmarks.machine compare RECORD   prints simulated beside measured times
@@ -171,6 +172,21 @@ def measure(path: pathlib.Path) -> None:
     noting.note(path)
 
 
+def add(path: pathlib.Path) -> None:
+    """Measures the probes that a record lacks; `added` says where and by what."""
+    record = json.loads(path.read_text())
+    lacking = [probe for probe in probes.probes() if probe.name not in record["probes"]]
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(compiled_probe, lacking))
+    for probe, kernel in zip(lacking, made):
+        record["probes"][probe.name] = found = run_probe(probe, kernel)
+        print(probe.name, median(found["cycles"]), median(found["second_run"]), flush=True)
+    names = [probe.name for probe in lacking]
+    record.setdefault("added", []).append(dict(provenance=provenance(), probes=names))
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    noting.note(path)
+
+
 # What follows from a record.
 
 
@@ -278,6 +294,8 @@ if __name__ == "__main__":
     command, file = sys.argv[1], pathlib.Path(sys.argv[2])
     if command == "measure":
         measure(file)
+    elif command == "add":
+        add(file)
     elif command == "profile":
         file.write_text(json.dumps(in_kernel_profile()) + "\n")
         noting.note(file)
@@ -286,4 +304,4 @@ if __name__ == "__main__":
     elif command == "compare":
         compare(json.loads(file.read_text()))
     else:
-        raise SystemExit(f"{command!r} is not measure, profile, derive or compare.")
+        raise SystemExit(f"{command!r} is not measure, add, profile, derive or compare.")

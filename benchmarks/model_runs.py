@@ -1,14 +1,17 @@
 """How one pair of kernel and configuration is measured, in a worker process.
 
 The model. A call launches the pair's kernels on sets of operands in turn, together more than L2
-holds. After each call come two kernels of one block, which count cycles: one to CYCLES, one to
-nothing. CUPTI times all of them, so the difference of these two is CYCLES at the clock of just
-then. Before the bursts the same calls keep the GPU busy for so long that the power limit has set
-the clock.
+holds, between two kernels of one small block on each SM, the **stamps**. A stamp reads the SM's
+cycle counter and the GPU's timer. The counter goes on between kernels, so the cycles between two
+stamps, over the time between them, are the mean clock while the pair's kernels ran. CUPTI times
+each kernel of the same call. Before the bursts the same calls keep the GPU busy for so long that
+the power limit has set the clock.
+
+A clock that is read after a kernel is another one: the tensor core slows the clock while it works
+(`benchmarks.loads`).
 """
 
 import functools
-import itertools
 import math
 import statistics
 import time
@@ -17,7 +20,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probes
@@ -25,29 +30,40 @@ from benchmarks.model_pairs import Pair, pairs
 from pipelib.bench.cupti import Kernel, kernel_times
 
 #: Seconds that come before the first burst, and of each; how many bursts.
-WARM_S, BURST_S, ROUNDS = 0.3, 0.01, 8
-#: Calls kept of each burst.
-SAMPLES = 6
-#: The names of the kernels that count cycles.
-LONG, SHORT = "long_count", "short_count"
+WARM_S, BURST_S, ROUNDS = 0.2, 0.01, 6
+#: Calls kept of each burst; seconds that a call's launches take at least.
+SAMPLES, CALL_S = 6, 2e-4
+#: The name of the kernel that reads counter and timer.
+STAMP = "stamp"
 #: So many bytes of operands are taken in turn that none is in L2 (50 MB) from the launch before.
 ROTATED_BYTES, MOST_SETS = 128 << 20, 8
 #: All that this process compiled: CUPTI has wrong names of kernels after others are unloaded.
 _KEPT: list[Any] = []
-#: What the longer of the kernels that count cycles counts to: 20 us.
-CYCLES = 40_000
 
 
-def counting(cycles: int, name: str) -> Callable[[], jax.Array]:
-    """A kernel of one block that ends when the SM's counter has gone so far."""
+def stamp() -> jax.Array:
+    """Of each SM its number, its cycle counter and the GPU's timer (ns): int32 [SMs, 3]."""
 
     def body(out):
-        start = probes.clock()
-        out[0] = lax.while_loop(
-            lambda now: now - start < cycles, lambda now: probes.clock(), probes.clock()
-        )
+        block = lax.axis_index("block")
+        for i, read in enumerate((mgpu_utils.smid, None, None)):
+            value = probes._register(read) if read else (probes.clock, probes.nanoseconds)[i - 1]()
+            out[block, i] = value
 
-    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((1,), jnp.int32), kernel_name=name)
+    out = jax.ShapeDtypeStruct((probes.SMS, 3), jnp.int32)
+    return plgpu.kernel(
+        body, out_type=out, grid=(probes.SMS,), grid_names=("block",), kernel_name=STAMP
+    )()
+
+
+def clock_mhz(before: np.ndarray, after: np.ndarray) -> float:
+    """The mean clock between two stamps, of the SMs that both are of."""
+    first, last = ({row[0]: row[1:].astype(np.uint32) for row in each} for each in (before, after))
+    rates = [
+        1e3 * float(gone[0]) / float(gone[1])
+        for gone in (last[sm] - first[sm] for sm in first if sm in last)
+    ]
+    return statistics.median(rates)
 
 
 def prepare(name: str) -> Callable[[], dict[str, Any]]:
@@ -57,16 +73,34 @@ def prepare(name: str) -> Callable[[], dict[str, Any]]:
     sets = [pair.args] * max(1, min(MOST_SETS, -(-ROTATED_BYTES // size)))
     draw = jax.jit(functools.partial(_draw, pair, len(sets)))
     compiled, drawn = rotation(pair).lower(sets).compile(), draw.lower().compile()
-    _KEPT.append(compiled)
-    return lambda: _measured(compiled, drawn())
+    stamped = jax.jit(stamp).lower().compile()
+    _KEPT.extend((compiled, stamped))
+    return lambda: _measured(compiled, stamped, drawn())
 
 
 def rotation(pair: Pair) -> Any:
-    """The jitted call: of sets of operands to all results, the counts of cycles among them."""
-    counts = counting(CYCLES, LONG), counting(0, SHORT)
-    return jax.jit(
-        lambda sets: [[pair.function(*operands) for operands in sets], [run() for run in counts]]
-    )
+    """The jitted call: of sets of operands to all results."""
+    return jax.jit(lambda sets: [pair.function(*operands) for operands in sets])
+
+
+class _Stamped:
+    """Calls between stamps, which it keeps; to CUPTI it looks like a jitted function."""
+
+    def __init__(self, call: Any, stamped: Any) -> None:
+        self._call, self._stamped = call, stamped
+        self.stamps: list[tuple[jax.Array, jax.Array]] = []
+
+    def __call__(self, *args: Any) -> Any:
+        before = self._stamped()
+        result = self._call(*args)
+        self.stamps.append((before, self._stamped()))
+        return result, self.stamps[-1]
+
+    def lower(self, *args: Any) -> Any:
+        """Of the protocol; nobody calls it."""
+        raise NotImplementedError
+
+    trace = eval_shape = clear_cache = lower
 
 
 def _draw(pair: Pair, count: int) -> list[tuple[jax.Array, ...]]:
@@ -77,15 +111,34 @@ def _draw(pair: Pair, count: int) -> list[tuple[jax.Array, ...]]:
     return [tuple(map(normal, of_set, pair.args)) for of_set in keys]
 
 
-def _measured(call: Any, sets: list[Any]) -> dict[str, Any]:
+def _measured(compiled: Any, stamped: Any, sets: list[Any]) -> dict[str, Any]:
     """For each call that is kept: microseconds of each kernel, and the clock in MHz."""
-    jax.block_until_ready(call(sets))
-    one_s = _seconds(call, sets, 1)
-    calls = max(2, round(BURST_S / one_s))
-    _seconds(call, sets, max(1, round(WARM_S / one_s)))
-    bursts = [kernel_times(call, sets, calls=calls) for _ in range(ROUNDS)]
-    kept = itertools.chain(*(burst[:: -(-calls // SAMPLES)] for burst in bursts))
-    return dict(sets=len(sets), **by_kernel(list(kept), len(sets)))
+    jax.block_until_ready((compiled(sets), stamped()))
+    one_s = _seconds(compiled, sets, 10) / 10
+    turns = max(1, math.ceil(CALL_S / one_s))
+    calls = max(2, round(BURST_S / one_s / turns))
+
+    def call(sets: list[Any]) -> Any:
+        for _ in range(turns):
+            result = compiled(sets)
+        return result
+
+    _seconds(call, sets, max(1, round(WARM_S / one_s / turns)))
+    kept: list[Sequence[Kernel]] = []
+    clocks: list[float] = []
+    for _ in range(ROUNDS):
+        timed = _Stamped(call, stamped)
+        burst = kernel_times(timed, sets, calls=calls)
+        every = -(-calls // SAMPLES)
+        kept += burst[::every]
+        # CUPTI makes one call before those that it times.
+        stamps = [[np.asarray(each) for each in pair] for pair in timed.stamps[1:]]
+        clocks += [clock_mhz(*pair) for pair in stamps[::every]]
+    launches = turns * len(sets)
+    return dict(
+        sets=len(sets), launches=launches, kernels=by_kernel(kept, launches),
+        mhz=[round(clock, 1) for clock in clocks],
+    )  # fmt: skip
 
 
 def _seconds(call: Any, sets: list[Any], calls: int) -> float:
@@ -98,26 +151,20 @@ def _seconds(call: Any, sets: list[Any], calls: int) -> float:
 
 
 def by_kernel(calls: Sequence[Sequence[Kernel]], launches: int) -> dict[str, Any]:
-    """For each kernel by name how often a launch runs it, and its mean time in each call; the clock
-    in each call.
+    """For each kernel by name, but for stamps: how often a launch runs it, its mean time in each
+    call (us).
 
     A compiler may have put the kernels of several launches in any order.
     """
     found: dict[str, list[list[float]]] = {}
     for call in calls:
-        for name in {kernel.name: None for kernel in call}:
+        names = dict.fromkeys(kernel.name for kernel in call if not kernel.name.startswith(STAMP))
+        for name in names:
             times = [1e3 * kernel.ms for kernel in call if kernel.name == name]
             found.setdefault(name, []).append(times)
-    counts = [[name for name in found if name.startswith(each)] for each in (LONG, SHORT)]
-    if [len(names) for names in counts] != [1, 1]:
-        raise RuntimeError(f"CUPTI named these kernels, so there is no clock: {list(found)}")
-    long, short = (found.pop(name) for [name] in counts)
-    return dict(
-        kernels={
-            name: dict(
-                runs=len(times[0]) / launches, us=[round(statistics.fmean(us), 3) for us in times]
-            )
-            for name, times in found.items()
-        },
-        mhz=[round(CYCLES / (more - less), 1) for [more], [less] in zip(long, short)],
-    )
+    return {
+        name: dict(
+            runs=len(times[0]) / launches, us=[round(statistics.fmean(us), 3) for us in times]
+        )
+        for name, times in found.items()
+    }

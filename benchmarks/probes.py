@@ -351,18 +351,20 @@ def store_latency(rows: int, read_only: bool) -> Probe:
     )  # fmt: skip
 
 
-def store_bandwidth(rows: int, blocks: int, cold: bool) -> Probe:
-    """Stores with up to four in flight; over more than L2 holds, if cold."""
+def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> Probe:
+    """Stores with up to four in flight; if cold, over more than L2 holds. They may add."""
     repeats = 384 if cold else 768
     tiles = 3 * repeats * blocks if cold else 8 * blocks
 
     def step(i, block, out, slot):
         index = i * blocks + block if cold else block * 8 + lax.rem(i, np.int32(8))
-        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index))
+        how = dict(reduction_op="add") if adds else {}
+        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index), **how)
         plgpu.wait_smem_to_gmem(4)
 
+    what = "add store ring" if adds else "store ring"
     return Probe(
-        f"store ring of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
+        f"{what} of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
         (_once(step),), repeats, (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None,
         (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
     )  # fmt: skip
@@ -381,6 +383,7 @@ def copies() -> list[Probe]:
     for rows in (8, 64, 128, 256):
         probes += [store_latency(rows, read_only) for read_only in (False, True)]
     probes += [store_bandwidth(128, b, cold) for b in (1, SMS) for cold in (False, True)]
+    probes += [store_bandwidth(128, b, False, adds=True) for b in (1, SMS)]
     for sharers in (2, 4, 33, SMS):
         near = (True, False) if sharers < 33 else (True,)
         probes += [shared_load_bandwidth(128, 8, sharers, n) for n in near]
@@ -460,7 +463,51 @@ def tensor_core() -> list[Probe]:
         wgmma(64, 64, 64, half, 0, timed_issue=True),
         wgmma(64, 32, 64, half, 0, timed_issue=True),
     ]
+    shapes = (64, 128, 128), (64, 256, 64), (128, 128, 64)
+    probes += [beside_loads(*shape, rows) for shape in shapes for rows in (64, 128, 256)]
     return probes
+
+
+def beside_loads(m: int, n: int, k: int, rows: int, slots: int = 4) -> Probe:
+    """Products, with a load of rows x 64 float16 from L2 in each step: who gets SMEM's banks?"""
+    warm = 16
+
+    def role(timed, block, x, a, b, ring, sink, barriers):
+        def start(i):
+            slot, tile = lax.rem(i, np.int32(slots)), lax.rem(i, np.int32(warm))
+            plgpu.copy_gmem_to_smem(_tile(x, rows, tile), ring.at[slot], barriers.at[slot])
+
+        def scope(acc):
+            def step(i):
+                plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
+                start(i + slots)
+                plgpu.wgmma(acc, a, b)
+                plgpu.wgmma_wait(1)
+
+            def run(first, count):
+                total = loop(first, count, step)
+                plgpu.wgmma_wait(0)
+                return total
+
+            timed(run)
+            return acc[...]
+
+        loop(jnp.int32(0), slots, start)
+        sink[...] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
+        loop(jnp.int32(0), slots, lambda i: plgpu.barrier_wait(barriers.at[i]))
+
+    scratch = (
+        plgpu.SMEM((m, k), jnp.float16, transforms=TILED),
+        plgpu.SMEM((k, n), jnp.float16, transforms=TILED),
+        plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
+        plgpu.SMEM((m, n), jnp.float16, transforms=TILED),
+        plgpu.Barrier(num_barriers=slots),
+    )
+    work = dict(flops=2.0 * m * n * k, bytes=128.0 * rows)
+    return Probe(
+        f"wgmma {m}x{n}x{k} beside loads of {rows * 128} bytes", (role,), 256, scratch,
+        (warm * rows, 64), work=work,
+    )  # fmt: skip
 
 
 # What lanes do themselves.
@@ -543,6 +590,31 @@ def lanes() -> list[Probe]:
             chain("exp, approximate", jnp.exp, params=dict(approx_math=True)),
         ]
     return probes
+
+
+def reduced(rows: int, threads: int) -> Probe:
+    """Sums of rows x 128 float32, each of what the one before left; a step also takes a part of the
+    sum from each element."""
+    shape = (rows, 128)
+
+    def role(thread):
+        def run_role(timed, block, ring):
+            layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
+            start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+            one = lambda i, x: x - jnp.sum(x) * 0.25
+
+            def run(first, count):
+                ring[thread] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
+                plgpu.commit_smem()
+
+            timed(run)
+
+        return run_role
+
+    scratch = (plgpu.SMEM((threads, *shape), jnp.float32),)
+    name = f"sum of {rows}x128 to one, {threads} threads"
+    work = dict(ops=3.0 * rows * 128)
+    return Probe(name, tuple(map(role, range(threads))), 128, scratch, work=work)
 
 
 def _chained() -> Probe:
@@ -681,7 +753,9 @@ def _epilogue() -> Probe:
 
 def probes() -> list[Probe]:
     """All of them."""
-    return [*synchronisation(), *copies(), *lanes(), *accesses(), _epilogue(), *tensor_core()]
+    sums = itertools.starmap(reduced, itertools.product((16, 64), (1, 2)))
+    alone = *lanes(), *sums, *accesses(), _epilogue()
+    return [*synchronisation(), *copies(), *alone, *tensor_core()]
 
 
 def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:

@@ -1,0 +1,131 @@
+"""What launching a kernel and starting its blocks costs, by kernels whose blocks only pass time.
+
+`python -m benchmarks.starts` on the GPU writes `results/<gpu>/starts.json`.
+
+The model. Each block waits until its SM's counter has gone so many cycles, and holds so much SMEM
+that an SM has room for a known number of blocks. With one block on each SM a launch takes the wait
+and what a launch costs; with more blocks, each further one adds the wait and what it costs to start
+a block where another has ended. CUPTI times the launches. Barriers, a ring of them for a pipeline,
+and registers that change hands are added in turn.
+"""
+
+import argparse
+import functools
+import itertools
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from benchmarks import noting, probes
+from benchmarks.model import text
+from pipelib.bench.cupti import kernel_times
+from pipelib.bench.provenance import provenance
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+CALLS = 30
+#: SMEM of one SM that blocks can have together; each takes 1 KB more than it asks for.
+_SM_BYTES = 228 << 10
+
+
+class Start(NamedTuple):
+    """A kernel whose blocks pass `cycles`: how many blocks there are, and what they have.
+
+    `crowd` is how many of them an SM has room for, `rings` how many arrays of four barriers a block
+    has, `moves` whether its threads change their registers.
+    """
+
+    blocks: int
+    threads: int
+    cycles: int
+    crowd: int = 1
+    cluster: int = 1
+    rings: int = 0
+    moves: bool = False
+
+    @property
+    def name(self) -> str:
+        """All of it in words."""
+        words = f"{self.blocks} blocks of {self.threads} threads, {self.cycles} cycles"
+        words += f", {self.crowd} on an SM, clusters of {self.cluster}, {self.rings} rings"
+        return words + (", registers change hands" if self.moves else "")
+
+
+def starts() -> Iterator[Start]:
+    """All that is measured."""
+    for turns, cycles in itertools.product((1, 2, 4, 8), (0, 2000)):
+        yield Start(132 * turns, 1, cycles)
+        yield Start(132 * turns, 3, cycles)
+    for crowd, turns in itertools.product((2, 4, 8, 16), (1, 2, 8)):
+        yield Start(132 * turns * crowd, 1, 2000, crowd=crowd)
+    for turns in (1, 4, 8):
+        yield Start(132 * turns, 3, 2000, cluster=2)
+        yield Start(132 * turns, 3, 2000, rings=4)
+        yield Start(132 * turns, 3, 2000, rings=4, moves=True)
+    yield Start(1, 1, 0)
+    yield Start(66, 1, 2000)
+
+
+def kernel(start: Start) -> Callable[[], jax.Array]:
+    """The kernel of a case; its one output is not written, but for a number of each block."""
+
+    def body(out, *scratch):
+        if start.moves:
+            pl.when(lax.axis_index("thread") == 0)(
+                functools.partial(plgpu.set_max_registers, 40, action="decrease")
+            )
+            pl.when(lax.axis_index("thread") != 0)(
+                functools.partial(plgpu.set_max_registers, 232, action="increase")
+            )
+        first = probes.clock()
+        last = lax.while_loop(
+            lambda now: now - first < start.cycles, lambda _: probes.clock(), probes.clock()
+        )
+        block = lax.axis_index("block") * start.cluster
+        if start.cluster > 1:
+            block += lax.axis_index("rank")
+        out[block] = last
+
+    clusters: dict[str, Any] = (
+        dict(cluster=(start.cluster,), cluster_names=("rank",)) if start.cluster > 1 else {}
+    )
+    size = _SM_BYTES // start.crowd - 2048
+    scratch = [plgpu.SMEM((size // 128 * 128,), jnp.int8)]
+    scratch += [plgpu.Barrier(num_barriers=4) for _ in range(start.rings)]
+    return plgpu.kernel(
+        body, out_type=jax.ShapeDtypeStruct((start.blocks,), jnp.int32),
+        grid=(start.blocks // start.cluster,), grid_names=("block",), num_threads=start.threads,
+        thread_name="thread", scratch_types=scratch, **clusters,
+    )  # fmt: skip
+
+
+def measured(start: Start) -> dict[str, Any]:
+    """The times of its launches, in microseconds."""
+    call = jax.jit(kernel(start)).lower().compile()
+    calls = kernel_times(call, calls=CALLS)
+    us = [round(1e3 * sum(each.ms for each in call), 3) for call in calls]
+    return dict(start._asdict(), us=us)
+
+
+def main() -> None:
+    """Measures all cases."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
+    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
+    found: dict[str, Any] = {}
+    for start in starts():
+        found[start.name] = row = measured(start)
+        print(f"{start.name}: {sorted(row['us'])[CALLS // 2]} us", flush=True)
+    command = " ".join(["python -m benchmarks.starts", *sys.argv[1:]])
+    path = RESULTS / device / "starts.json"
+    path.write_text(text(dict(command=command, provenance=provenance(), starts=found)), "utf-8")
+    noting.note(path)
+
+
+if __name__ == "__main__":
+    main()

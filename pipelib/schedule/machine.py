@@ -2,12 +2,12 @@
 
 Source of all numbers: a machine's file in `machines/` here, which `benchmarks/machine.py` derives
 from the record of its measurements, `benchmarks/results/<gpu>/machine.json`; a test holds the two
-together. The probes named below are in that record. A number without a probe is not measured, and
-says where it is from. Nothing is fitted to a whole kernel.
+together. The probes named below are in that record. A number without a probe says where it is from.
+What is **calibrated** was chosen so that simulated times of the calibration pairs of
+`benchmarks.model_pairs` come near the measured ones; pairs that are held out had no part in it.
 
-Under load a GPU lowers its clock (the record has it for each kernel: 1.5 to 1.8 GHz where the
-tensor core is busy), and GMEM then gives more bytes in a cycle. `machine.changed(clock_hz=...)`
-simulates that; the times of whole kernels are compared so.
+Under load a GPU lowers its clock, and GMEM then gives more bytes in a cycle. `machine.loaded(use)`
+is the machine at the clock that it has when a kernel uses that much of its tensor cores.
 """
 
 import dataclasses
@@ -60,6 +60,22 @@ class Machine:
       transcendental_ops_per_cycle: exponentials and the like ("exp2, approximate").
       exchanges_per_cycle: words of 32 bits that lanes pass each other (CUDA C++ Programming Guide,
         throughput of native arithmetic instructions: warp shuffles of compute capability 9.0).
+      add_cost: what a store that adds takes, in times of a store ("add store ring", "store ring").
+      launch_seconds: an empty kernel of one block on each SM (`starts.json`, as the next three).
+      block_start_cycles: from a block's end until another one runs in its place.
+      block_gap_cycles: between the starts of two blocks of an SM that has room for both.
+      barrier_init_cycles: for each mbarrier that a block initialises.
+      wgmma_restart_cycles: calibrated; what a wait for products costs a thread in a kernel, beyond
+        the latency that the probe shows.
+      wgmma_reach: calibrated; the fraction of the tensor core's rate that products back to back
+        reach in a kernel.
+      code_growth: calibrated; instructions for each operation of the jaxpr.
+      cold_seconds: calibrated; what the first accesses of a launch lose whose data HBM has.
+      hbm_static_reach: calibrated; the fraction of HBM's bandwidth that a launch reaches whose
+        blocks all run at once, since the slowest SM ends it.
+      clock_hz_at: (use, clock) in order, linear in between: the clock of a kernel under sustained
+        load, by the fraction of all tensor cores' rate that it uses (fitted to the clocks of
+        calibration pairs). The power limit lowers it.
 
     Example:
       A question to a machine that nobody built: what if loads came at once?
@@ -99,6 +115,17 @@ class Machine:
     alu_ops_per_cycle: float
     transcendental_ops_per_cycle: float
     exchanges_per_cycle: float
+    add_cost: float
+    launch_seconds: float
+    block_start_cycles: float
+    block_gap_cycles: float
+    barrier_init_cycles: float
+    wgmma_restart_cycles: float
+    wgmma_reach: float
+    code_growth: float
+    cold_seconds: float
+    hbm_static_reach: float
+    clock_hz_at: tuple[tuple[float, float], ...]
 
     def changed(self, **fields: Any) -> "Machine":
         """This machine with other values of some fields: a question to a machine nobody built.
@@ -113,13 +140,24 @@ class Machine:
             )
         return dataclasses.replace(self, **fields)
 
+    def loaded(self, use: float) -> "Machine":
+        """This machine at the clock of a kernel that uses this fraction of all tensor cores."""
+        (below, high), *points = self.clock_hz_at
+        for above, low in points:
+            if use <= above:
+                part = max(0.0, use - below) / (above - below)
+                return self.changed(clock_hz=high + (low - high) * part)
+            below, high = above, low
+        return self.changed(clock_hz=high)
+
     @classmethod
     def from_json(cls, text: str) -> "Machine":
         """The machine whose fields a JSON object has; ValueError if it has not exactly these."""
         try:
             fields = json.loads(text)
-            rates = fields.pop("wgmma_flops_per_cycle")
-            return cls(wgmma_flops_per_cycle=tuple(sorted(rates.items())), **fields)
+            rates = tuple(sorted(fields.pop("wgmma_flops_per_cycle").items()))
+            clocks = tuple((use, hz) for use, hz in fields.pop("clock_hz_at"))
+            return cls(wgmma_flops_per_cycle=rates, clock_hz_at=clocks, **fields)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"This text has not the fields of a Machine ({error!r}), so there are no times in"

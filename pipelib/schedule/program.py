@@ -458,6 +458,12 @@ class Program:
         """How many Pallas threads a block has."""
         return (len(self.threads) - len(self.warps)) // self.blocks
 
+    @property
+    def mbarriers(self) -> int:
+        """How many mbarriers a block has, all arrays together."""
+        own = (b for b in self.barriers if b.type is BarrierType.MBARRIER and not b.block)
+        return sum(barrier.count for barrier in own)
+
     def pallas_thread(self, thread: int) -> int:
         """The Pallas thread that a thread is, or of which it is a warp."""
         first = len(self.threads) - len(self.warps)

@@ -2,10 +2,11 @@
 
 Arithmetic. An op's operations, functions and exchanges take their time one after the other, at the
 rates of an SM that always has more of them to do. Each operation costs the same as an addition of
-float32s, whatever its dtype, conversions and integers among them. Not covered: units that work side
-by side; addresses, loop counters and casts of layouts; latencies of instructions, since here no
-instruction waits for the result of another, no round of exchanges for the round before, and no warp
-for another where they exchange through SMEM.
+float32s, whatever its dtype, conversions and integers among them. Addresses, loop counters, moves
+and casts of layouts are in no jaxpr: `Machine.code_growth` says how many instructions there are for
+each operation that is. Not covered: units that work side by side; latencies of instructions, since
+here no instruction waits for the result of another, no round of exchanges for the round before, and
+no warp for another where they exchange through SMEM; registers that spill.
 
 Banks of SMEM. An access takes several wavefronts where lanes want different words of one bank. How
 the array's elements lie in memory and in registers decides that. The trace counts the wavefronts
@@ -36,10 +37,12 @@ class Costs:
     def arithmetic(self, op: Op) -> float:
         """The cycles of the ALU for operations, functions and exchanges."""
         machine, hard = self._machine, op.transcendental
-        cycles = max(0, op.flops - hard) / machine.alu_ops_per_cycle
-        cycles += hard / machine.transcendental_ops_per_cycle
-        cycles += op.exchanges / machine.exchanges_per_cycle
-        return cycles
+        instructions = machine.code_growth * max(0, op.flops - hard)
+        return (
+            instructions / machine.alu_ops_per_cycle
+            + hard / machine.transcendental_ops_per_cycle
+            + op.exchanges / machine.exchanges_per_cycle
+        )
 
     def access(self, op: Op) -> float:
         """The cycles of SMEM for an ordinary read or write."""
@@ -59,7 +62,7 @@ class Costs:
             right = self._bytes(operands[-1])
             left = sum(map(self._bytes, operands[:-1]))
             moved = left + right * -(-_rows(op) // _WGMMA_ROWS)
-        return max(op.flops / rate, moved / machine.smem_bytes_per_cycle)
+        return max(op.flops / (rate * machine.wgmma_reach), moved / machine.smem_bytes_per_cycle)
 
     def _bytes(self, region: Region) -> float:
         elements = math.prod(stop - start for start, stop in region.box)

@@ -3,8 +3,8 @@
 The algorithm. A heap has each thread that can go on, with the time at which it does. The earliest
 thread goes first, among equals the lowest number, so a program has one timeline. A thread does its
 ops one after another for as long as no other thread is earlier. A thread that waits for others is
-not in the heap until one of them resumes it. Source: the event-scheduling method of discrete-event
-simulation.
+not in the heap until one of them resumes it. A thread may also begin later than the others, when
+somebody starts it. Source: the event-scheduling method of discrete-event simulation.
 """
 
 import heapq
@@ -15,15 +15,22 @@ from pipelib.schedule.simulating.threads import Thread
 
 # Takes the thread, the op and the time; gives when the thread goes on, None if that is not known.
 Handler = Callable[[Thread, Op, float], float | None]
+# Takes a thread that has done its last op, and the time.
+Ended = Callable[[Thread, float], None]
 
 
 class Events:
-    """The threads by the time at which they go on; `waiting` has the numbers of those that wait."""
+    """The threads by the time at which they go on; `waiting` has the numbers of those that wait.
 
-    def __init__(self, threads: Sequence[Thread]) -> None:
+    The first threads begin at the times `starts`, in cycles; `ended` is called when a thread has
+    done its last op.
+    """
+
+    def __init__(self, threads: Sequence[Thread], starts: Sequence[float], ended: Ended) -> None:
         self.threads = threads
         self.waiting: set[int] = set()
-        self._heap = [(0.0, thread.number) for thread in threads]
+        self._heap = [(start, thread.number) for start, thread in zip(starts, threads)]
+        self._ended = ended
 
     def run(self, handlers: Mapping[Kind, Handler]) -> None:
         """Does the ops of all threads until none can go on."""
@@ -46,6 +53,11 @@ class Events:
                 self.waiting.add(number)
                 return
             now, thread.at = end, thread.at + 1
+        self._ended(thread, now)
+
+    def start(self, thread: Thread, now: float) -> None:
+        """Lets a thread begin."""
+        heapq.heappush(self._heap, (now, thread.number))
 
     def resume(self, thread: Thread, end: float) -> None:
         """Lets a thread that waits at an op go on with the next op at `end`, in cycles."""

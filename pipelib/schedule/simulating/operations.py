@@ -31,6 +31,7 @@ which other blocks and devices may signal. A warp's op costs what a thread's doe
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import assert_never
 
 from pipelib.schedule.machine import Machine
@@ -38,8 +39,9 @@ from pipelib.schedule.program import Kind, Op, Program, Space
 from pipelib.schedule.simulating.barriers import Barriers
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.events import Events, Handler
-from pipelib.schedule.simulating.recorder import Recorder
+from pipelib.schedule.simulating.recorder import Recorder, Unrecorded
 from pipelib.schedule.simulating.threads import Done, Group, Thread
+from pipelib.schedule.simulating.units import Port, Sm
 from pipelib.schedule.timeline import SpanKind
 
 
@@ -55,9 +57,10 @@ class Operations:
         machine: Machine,
         l2_hits: float,
         events: Events,
-        recorder: Recorder,
+        recorder: Recorder | Unrecorded,
+        sms: Sequence[Sm],
     ) -> None:
-        self.program, self.machine, self.l2_hits = program, machine, l2_hits
+        self.program, self.machine, self.l2_hits, self.sms = program, machine, l2_hits, sms
         self.events, self.costs = events, Costs(program, machine)
         self.span = recorder.span
         self.barriers = Barriers(program, self._release)
@@ -157,18 +160,30 @@ class Operations:
         """Arrives on the load's barrier at once; its bytes land there, and at all peers, later."""
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
-        start, moved = thread.sm.port.move(end, op.bytes, machine.sm_bytes_per_cycle)
-        landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
-        landing = Done(landed, self.span(thread, op, SpanKind.LOAD, start, landed))
+        barriers, peers = self.barriers, op.peers or (op.barrier,)
+        # A multicast takes the port of each SM that gets it.
+        moves = [
+            self._port_of(peer, thread).move(end, op.bytes, machine.sm_bytes_per_cycle)
+            for peer in peers
+        ]
+        latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
+        start, last = moves[0][0], max(moved for _, moved in moves) + latency
+        span = self.span(thread, op, SpanKind.LOAD, start, last)
         if op.barrier is None:
             return end
-        barriers, peers = self.barriers, op.peers or (op.barrier,)
         own = barriers.at(thread.copy, op.barrier, op.index)
         phase = own.arrived // own.needed
-        barriers.arrive(own, Done(end, landing.span), len(peers))
-        for peer in peers:
+        barriers.arrive(own, Done(end, span), len(peers))
+        for peer, (_, moved) in zip(peers, moves):
+            landing = Done(moved + latency, span)
             barriers.land(barriers.at(thread.copy, peer, op.index), phase, landing)
         return end
+
+    def _port_of(self, barrier: int | None, thread: Thread) -> Port:
+        """The port of the SM whose barrier a load lands on."""
+        if barrier is None:
+            return thread.sm.port
+        return self.sms[self.program.barriers[barrier].block or 0].port
 
     def prefetch(self, thread: Thread, op: Op, now: float) -> float:
         """Moves its bytes as a load does; nothing waits for them."""
@@ -180,7 +195,8 @@ class Operations:
     def store(self, thread: Thread, op: Op, now: float) -> float:
         """Has read its SMEM once the bytes moved, and has written GMEM a latency later."""
         end = self.issue(thread, op, now, self.machine.store_issue_cycles)
-        start, moved = thread.sm.port.move(end, op.bytes, self.machine.store_bytes_per_cycle)
+        size = op.bytes * (self.machine.add_cost if op.combines else 1)
+        start, moved = thread.sm.port.move(end, size, self.machine.store_bytes_per_cycle)
         written = moved + self.machine.store_latency_cycles
         span = self.span(thread, op, SpanKind.STORE, start, written)
         thread.open.append(Group(Done(moved, span), Done(written, span)))
@@ -220,7 +236,9 @@ class Operations:
         if last < 0:
             return now
         done = thread.products[last]
-        end = max(now, done.time + self.machine.wgmma_latency_cycles)
+        machine = self.machine
+        delay = machine.wgmma_latency_cycles + machine.wgmma_restart_cycles
+        end = max(now, done.time + delay)
         self.span(thread, op, SpanKind.WAIT, now, end, "waits for its products", done.span)
         return end
 

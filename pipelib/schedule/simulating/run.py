@@ -1,8 +1,10 @@
-"""One run of the simulation, from the first event to the `Timeline`.
+"""One run of the simulation, from the first event to the `Timeline`, or to the time alone.
 
 The model. Each block of a cluster has a multiprocessor of its own. Several copies of the program
-may share these; they start together. The run ends when no thread can go on. Threads that still wait
-then are stuck: their waits run to the end of everything, and the timeline's notes say for what.
+may share these; they start together. Where there are more copies than an SM holds at a time, the
+next one starts when the first of those before it has ended. The run ends when no thread can go on.
+Threads that still wait then are stuck: their waits run to the end of everything, and the timeline's
+notes say for what.
 """
 
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.report import truncation
 from pipelib.schedule.simulating.events import Events
 from pipelib.schedule.simulating.operations import Operations
-from pipelib.schedule.simulating.recorder import Recorder
+from pipelib.schedule.simulating.recorder import Recorder, Unrecorded
 from pipelib.schedule.simulating.threads import Thread
 from pipelib.schedule.simulating.traffic import share_of_sm
 from pipelib.schedule.simulating.units import Sm
@@ -20,28 +22,67 @@ from pipelib.schedule.timeline import Source, SpanKind, Timeline
 
 
 class Run:
-    """A program on a machine, `copies` times on each SM; `l2_hits` is a fraction from 0 to 1."""
+    """A program on a machine, `resident` copies at a time on each SM, until all `copies` are done.
 
-    def __init__(self, program: Program, machine: Machine, copies: int, l2_hits: float) -> None:
-        self.program, self.machine, self.copies = program, machine, copies
-        share = share_of_sm(program, machine, copies, l2_hits)
+    `l2_hits` is a fraction from 0 to 1, `share` the bytes a cycle that an SM may move on average.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine,
+        resident: int,
+        l2_hits: float,
+        *,
+        copies: int | None = None,
+        recorder: Recorder | Unrecorded | None = None,
+    ) -> None:
+        self.program, self.machine, self.resident = program, machine, resident
+        self.copies = resident if copies is None else copies
+        share = share_of_sm(program, machine, resident, l2_hits)
         self.sms = [Sm(share) for _ in range(program.blocks)]
-        self.recorder = Recorder(program)
-        self.events = Events(_threads(program, copies, self.sms))
-        self.operations = Operations(program, machine, l2_hits, self.events, self.recorder)
+        self.recorder = Recorder(program) if recorder is None else recorder
+        threads = _threads(program, self.copies, self.sms)
+        self._running = [len(program.threads)] * self.copies
+        self._next = resident
+        gap, count = machine.block_gap_cycles, len(program.threads)
+        starts = [copy * gap for copy in range(resident) for _ in range(count)]
+        barriers = program.mbarriers * machine.barrier_init_cycles
+        self._start_cycles = machine.block_start_cycles + barriers
+        self.events = Events(threads, starts, self._ended)
+        self.operations = Operations(
+            program, machine, l2_hits, self.events, self.recorder, self.sms
+        )
+
+    def cycles(self) -> float:
+        """Runs all threads until no thread can go on; returns the time of the last thing done."""
+        self.events.run(self.operations.handlers)
+        return self.recorder.cycles()
+
+    def _ended(self, thread: Thread, now: float) -> None:
+        """If a block's last thread has ended, starts the next block in its place."""
+        self._running[thread.copy] -= 1
+        if self._running[thread.copy] or self._next >= self.copies:
+            return
+        count = len(self.program.threads)
+        for number in range(self._next * count, (self._next + 1) * count):
+            self.events.start(self.events.threads[number], now + self._start_cycles)
+        self._next += 1
 
     def timeline(self) -> Timeline:
         """Runs all threads until no thread can go on; returns what happened."""
+        recorder = self.recorder
+        assert isinstance(recorder, Recorder)
         self.events.run(self.operations.handlers)
         stuck = [self.events.threads[number] for number in sorted(self.events.waiting)]
-        cycles = max([self.recorder.cycles(), *(thread.since for thread in stuck)])
+        cycles = max([recorder.cycles(), *(thread.since for thread in stuck)])
         for thread in stuck:
             text = f"waits {self._missing(thread)}, for ever"
-            self.recorder.span(thread, thread.op, SpanKind.WAIT, thread.since, cycles, text)
+            recorder.span(thread, thread.op, SpanKind.WAIT, thread.since, cycles, text)
         return Timeline(
             name=self.program.name,
-            lanes=tuple(self.recorder.lanes),
-            spans=self.recorder.finished(),
+            lanes=tuple(recorder.lanes),
+            spans=recorder.finished(),
             cycles=cycles,
             clock_hz=self.machine.clock_hz,
             source=Source.SIMULATED,
@@ -67,8 +108,8 @@ class Run:
             yield f"{word} at {cycles:,.0f} cycles: " + "; ".join(shown)
         if self.operations.opaque:
             yield f"{self.operations.opaque} opaque ops are taken to need no time"
-        if self.copies > 1:
-            yield f"one of {self.copies} blocks that share the multiprocessor"
+        if self.resident > 1:
+            yield f"one of {self.resident} blocks that share the multiprocessor"
 
     def _missing(self, thread: Thread) -> str:
         """What a thread waits for in vain."""

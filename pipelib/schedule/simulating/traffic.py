@@ -52,7 +52,7 @@ def _hbm_fraction(program: Program, l2_hits: float) -> float:
 
 def _is_shared(program: Program) -> bool:
     """Whether at least two blocks of the grid load each byte, on average."""
-    mine = {op.reads: op.bytes for op in _loads(program)}
+    mine = {op.reads: op.bytes * max(1, len(op.peers)) for op in _loads(program)}
     return sum(mine.values()) * math.prod(program.grid) >= 2 * _array_bytes(program) > 0
 
 
@@ -63,8 +63,8 @@ def _array_bytes(program: Program) -> int:
 
 
 def _loaded(program: Program) -> int:
-    """The bytes that the program loads, each as often as it loads it."""
-    return sum(op.bytes for op in _loads(program))
+    """The bytes that SMs get, each as often as one gets it: of a multicast, all that get it."""
+    return sum(op.bytes * max(1, len(op.peers)) for op in _loads(program))
 
 
 def _loads(program: Program) -> list[Op]:

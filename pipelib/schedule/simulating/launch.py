@@ -1,0 +1,188 @@
+"""A whole launch: from what some of its blocks do to the cycles until all of them are done.
+
+The model. A grid's blocks start in the order of their numbers, each where there is room: an SM has
+room for as many as SMEM, threads and registers allow (`blocks_per_sm`), a cluster takes as many SMs
+as it has blocks. If all blocks do the same, one SM runs its share of them, one after another, and
+the time of further blocks follows from the time of the first few. If they differ, as in causal
+attention, the time of each block follows from those that were sampled along the axes of the grid
+on which blocks differ, in between by interpolation; then blocks go to SMs as the hardware hands
+them out (list scheduling, R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). To all
+this comes what launching takes by itself, and what it takes to prepare a block's barriers.
+
+A kernel whose blocks all have room at once ends with its slowest SM. Where HBM bounds it, SMs get
+unequal shares of the bandwidth, and nobody else takes over a slow SM's work: such a launch reaches
+less of it (`Machine.hbm_static_reach`).
+
+Not covered: which SMs get a cluster whose size does not divide the SMs of a GPC; registers that the
+compiler takes beside accumulators and the largest value read, which are guessed (`_OTHERS`).
+"""
+
+import bisect
+import heapq
+import itertools
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pipelib.schedule.machine import THREAD_LANES, Machine
+from pipelib.schedule.program import Kind, Program, Space
+from pipelib.schedule.simulating.recorder import Unrecorded
+from pipelib.schedule.simulating.run import Run
+from pipelib.schedule.simulating.traffic import best_l2_hits
+
+type Index = tuple[int, ...]
+
+# Of an SM of compute capability 9.0; CUDA C++ Programming Guide, technical specifications.
+_SMEM_BYTES, _RESERVED_BYTES = 233_472, 1024
+_THREADS, _BLOCKS, _REGISTERS, _REGISTER_UNIT = 2048, 32, 65_536, 8
+#: Registers of a lane beside accumulators and the largest value that is read.
+_OTHERS = 16
+_WORD_BYTES = 4
+#: How many rounds of blocks are simulated before the time of further ones is known.
+_ROUNDS = 2, 4
+
+
+class Launched(NamedTuple):
+    """A launch as simulated.
+
+    Attributes:
+      cycles: from the launch until the last block has ended.
+      blocks_per_sm: how many blocks an SM has at a time.
+      rounds: how many times an SM is filled with blocks, at most.
+      products: operations of wgmma of the whole grid.
+    """
+
+    cycles: float
+    blocks_per_sm: int
+    rounds: int
+    products: float
+
+
+def work(program: Program) -> tuple[tuple[int, int, int], ...]:
+    """What tells blocks apart that do not do the same: ops, bytes and operations of each thread."""
+    return tuple(
+        (len(ops), sum(op.bytes for op in ops), sum(op.flops for op in ops))
+        for ops in program.threads
+    )
+
+
+def blocks_per_sm(program: Program, registers: int | None = None) -> int:
+    """How many blocks of this kernel an SM has room for.
+
+    Args:
+      program: one of its blocks, or a cluster of them.
+      registers: of a lane, as ptxas says (`pipelib.compiled`); by default a guess.
+    """
+    lanes = THREAD_LANES * program.per_block
+    each = _registers(program) if registers is None else registers
+    each = -(-each // _REGISTER_UNIT) * _REGISTER_UNIT
+    room = (
+        _SMEM_BYTES // (program.smem_bytes + _RESERVED_BYTES),
+        _THREADS // lanes, _REGISTERS // (lanes * each), _BLOCKS,
+    )  # fmt: skip
+    return max(1, min(room))
+
+
+def _registers(program: Program) -> int:
+    """A guess at a lane's registers when a block starts; all of an SM's if threads share them out.
+
+    A lane keeps the largest value that is read; if the thread does arithmetic on values of 16 bits,
+    as float32.
+    """
+    if any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops):
+        return _REGISTERS // (THREAD_LANES * program.per_block)
+    accumulators: dict[int | None, int] = {}
+    for buffer in program.buffers:
+        if buffer.space is Space.ACC:
+            held = accumulators.get(buffer.thread, 0)
+            accumulators[buffer.thread] = held + buffer.bytes // _WORD_BYTES
+    reads = [op for ops in program.threads for op in ops if op.kind is Kind.READ]
+    computes = any(op.exchanges or op.transcendental for ops in program.threads for op in ops)
+    sizes = (math.prod(b - a for a, b in op.reads[0].box) for op in reads if op.reads)
+    words = (op.bytes // _WORD_BYTES for op in reads)
+    most = max([*accumulators.values(), *(sizes if computes else words), 0])
+    return min(_OTHERS + most // THREAD_LANES, 255)
+
+
+def launched(
+    samples: Mapping[Index, Program], machine: Machine, registers: int | None = None
+) -> Launched:
+    """The launch of a grid, of which some blocks are known.
+
+    Args:
+      samples: programs by the index of their block in the grid: one if all blocks do the same, else
+        a number of positions along each axis on which they differ, each with each, the first and
+        the last ones among them.
+      machine: at the clock of the launch.
+      registers: as in `blocks_per_sm`.
+    """
+    first = next(iter(samples.values()))
+    blocks, places = max(1, math.prod(first.grid)), machine.sms // first.blocks
+    crowd = min(blocks_per_sm(first, registers), -(-blocks // places))
+    rounds = -(-blocks // (places * crowd))
+    if rounds == 1:
+        reached = machine.hbm_bytes_per_second * machine.hbm_static_reach
+        machine = machine.changed(hbm_bytes_per_second=reached)
+    each = {index: sum(op.flops for t in p.threads for op in t if op.kind is Kind.WGMMA)
+            for index, p in samples.items()}  # fmt: skip
+    if len(samples) == 1:
+        cycles = _alike(first, -(-blocks // places), crowd, machine)
+        products = float(blocks * sum(each.values()))
+    else:
+        hits = best_l2_hits(first)
+        runs = {
+            index: Run(program, machine, crowd, hits, recorder=Unrecorded()).cycles()
+            for index, program in samples.items()
+        }
+        cycles = _scheduled(runs, first.grid, places * crowd, machine)
+        products = sum(_interpolated(each, first.grid))
+    cycles += (machine.launch_seconds + machine.cold_seconds) * machine.clock_hz
+    cycles += first.mbarriers * machine.barrier_init_cycles
+    return Launched(cycles, crowd, rounds, products)
+
+
+def _alike(program: Program, share: int, crowd: int, machine: Machine) -> float:
+    """The cycles in which an SM runs its share of blocks that do the same."""
+    hits, times = best_l2_hits(program), [0.0, 0.0]
+    counts = sorted({min(share, rounds * crowd) for rounds in _ROUNDS})
+    for count in counts:
+        run = Run(program, machine, crowd, hits, copies=count, recorder=Unrecorded())
+        times.append(run.cycles())
+    if share == counts[-1]:
+        return times[-1]
+    return times[-1] + (share - counts[1]) * (times[-1] - times[-2]) / (counts[1] - counts[0])
+
+
+def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, machine: Machine) -> float:
+    """When the last block ends, if each starts where the first place is free."""
+    ends: list[float] = []
+    for cycles in _interpolated(runs, grid):
+        free = 0.0
+        if len(ends) >= places:
+            free = heapq.heappop(ends) + machine.block_start_cycles
+        heapq.heappush(ends, free + cycles)
+    return max(ends)
+
+
+def _interpolated(known: Mapping[Index, float], grid: Index) -> list[float]:
+    """A number for each block of the grid, in order, from those at some positions of each axis."""
+    positions = [sorted({index[axis] for index in known}) for axis in range(len(grid))]
+    weights = [
+        [_weights(place, number) for number in range(size)] for place, size in zip(positions, grid)
+    ]
+    return [
+        sum(
+            math.prod(share for _, share in corner) * known[tuple(at for at, _ in corner)]
+            for corner in itertools.product(*near)
+        )
+        for near in itertools.product(*weights)
+    ]
+
+
+def _weights(positions: list[int], number: int) -> list[tuple[int, float]]:
+    """The positions around a number, and how much each counts."""
+    after = bisect.bisect_left(positions, number)
+    if after == len(positions) or after == 0 or positions[after] == number:
+        return [(positions[min(after, len(positions) - 1)], 1.0)]
+    low, high = positions[after - 1 : after + 1]
+    return [(low, (high - number) / (high - low)), (high, (number - low) / (high - low))]

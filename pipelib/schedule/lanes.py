@@ -1,29 +1,64 @@
-"""`Lanes`: the lanes that a program's figures have, and which of them an op is drawn on.
+"""`Lanes`: the lanes that a program's figures have, and what an op's box in them says.
 
 The model. Each block has a lane for each of its threads, with its warps after it, then one for each
-engine. What an engine does is on its lane, all else on the lane of the thread. Source: this
-project's own.
+engine. What an engine does is on its lane, all else on the lane of the thread.
+
+Names. A thread of several is called by its role, which `thread_names` tells by its ops:
+
+===================  ===============================================================================
+role                 the thread
+===================  ===============================================================================
+compute thread N     multiplies, does arithmetic, or accesses memory ordinarily without any load;
+                     these are numbered from 0 in each block
+memory thread        starts loads and does no arithmetic
+store thread         starts stores, and does nothing of the above
+===================  ===============================================================================
+
+Several memory or store threads of a block are numbered too. Where no thread computes, or a kernel
+has one thread only, threads have their numbers alone: `thread 0`.
+
+Slots. An array in SMEM or of barriers is a **ring** if some op of the source takes one part of it
+at each step, and different parts at different steps. Only a ring's parts are slots: an array whose
+parts belong to different threads has none. Source: this project's own.
 """
 
-from collections.abc import Iterator
+import enum
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from pipelib.schedule.program import Engine, Op, Program
+from pipelib.schedule.program import Engine, Kind, Op, Program, Region, Space, short_name
+
+
+class Part(NamedTuple):
+    """What an op touches: the short name of the one buffer that it is about, and the ring's slot.
+
+    The name is empty where an op is about several buffers or none; the slot is None where there is
+    no ring.
+    """
+
+    buffer: str = ""
+    slot: int | None = None
 
 
 class Lanes:
-    """The `names` of a program's lanes, in the order in which they are drawn."""
+    """The `names` of a program's lanes, in the order in which they are drawn.
 
-    def __init__(self, program: Program) -> None:
+    Threads are called by their roles; if `by_number`, by their numbers, as reports call them.
+    """
+
+    def __init__(self, program: Program, by_number: bool = False) -> None:
         self.names: list[str] = []
-        self._program = program
+        self._program, self._rings = program, _Rings(program)
         # Of each block; the lane of None, which no op of an engine has, is not there.
         self._engines: list[dict[Engine | None, int]] = []
         self._threads = [0] * len(program.threads)
+        called = _numbered(program) if by_number else thread_names(program)
         for block in range(program.blocks):
             prefix = f"block {block} " if program.blocks > 1 else ""
-            for thread, name in _named_threads(program, block):
+            for thread in _in_order(program, block):
                 self._threads[thread] = len(self.names)
-                self.names.append(prefix + name)
+                self.names.append(prefix + called[thread])
             self._engines.append({e: len(self.names) + i for i, e in enumerate(Engine)})
             self.names += [prefix + engine for engine in Engine]
 
@@ -35,21 +70,139 @@ class Lanes:
         """The lane of the engine that works for an op."""
         return self._engines[block][op.kind.engine]
 
-    def slot(self, op: Op) -> int | None:
-        """The slot of the ring that an op touches, or whose barrier it is on."""
-        for region in op.writes + op.reads:
-            if self._program.buffers[region.buffer].slots:
-                return region.box[0][0]
-        if op.barrier is not None and self._program.barriers[op.barrier].count > 1:
-            return op.index
-        return None
+    def part(self, op: Op) -> Part:
+        """The buffer and the slot that an op is about, or the slot of the barrier it is on."""
+        regions = op.writes + op.reads
+        touched = [region for region in regions if region.buffer in self._rings.buffers]
+        if touched:
+            names, slots = {self._name(r) for r in touched}, {r.box[0][0] for r in touched}
+            return Part(
+                names.pop() if len(names) == 1 else "", slots.pop() if len(slots) == 1 else None
+            )
+        if op.barrier in self._rings.barriers and not regions:
+            return Part(slot=op.index)
+        spaces = {Space.SMEM} if op.kind.is_copy else {Space.SMEM, Space.GMEM}
+        names = [self._name(r) for r in regions if self._space(r) in spaces]
+        is_one = op.kind.engine is None or op.kind.is_copy
+        return Part(names[0] if names and is_one else "")
+
+    def _name(self, region: Region) -> str:
+        return short_name(self._program.buffers[region.buffer].name)
+
+    def _space(self, region: Region) -> Space:
+        return self._program.buffers[region.buffer].space
 
 
-def _named_threads(program: Program, block: int) -> Iterator[tuple[int, str]]:
-    """A block's threads, each before its warps, and the names of their lanes."""
+# ---- Names ---------------------------------------------------------------------------------------
+
+
+class _Role(enum.Enum):
+    """What a thread of several does; the value is what it is called."""
+
+    COMPUTE = "compute thread"
+    MEMORY = "memory thread"
+    STORE = "store thread"
+    OTHER = "thread"
+
+
+def thread_names(program: Program) -> tuple[str, ...]:
+    """What the threads of a program are called within their block, warps included.
+
+    Example:
+      >>> program = gallery.GALLERY["late-release"].program(fixed=True)
+      >>> thread_names(program)
+      ('compute thread 0', 'memory thread')
+    """
+    roles = _roles(program)
+    if program.per_block == 1 or _Role.COMPUTE not in roles:
+        return _numbered(program)
+    seen: Counter[_Role] = Counter()
+    names: list[str] = []
+    for number, role in enumerate(roles):
+        is_alone = role in (_Role.MEMORY, _Role.STORE) and roles.count(role) == 1
+        which = number if role is _Role.OTHER else seen[role]
+        names.append(role.value if is_alone else f"{role.value} {which}")
+        seen[role] += 1
+    return _all(program, names)
+
+
+def _numbered(program: Program) -> tuple[str, ...]:
+    """The same by number: `thread 0`."""
+    return _all(program, [f"thread {number}" for number in range(program.per_block)])
+
+
+def _all(program: Program, names: list[str]) -> tuple[str, ...]:
+    """A name for each thread and warp of a program, of those of a block's threads."""
+    own = names * program.blocks
+    warps = [f"{own[warp.thread]} warp {warp.number}" for warp in program.warps]
+    return *own, *warps
+
+
+def _roles(program: Program) -> list[_Role]:
+    """The role of each thread of a block, by what it does in all blocks."""
+    kinds: list[set[Kind]] = [set() for _ in range(program.per_block)]
+    for thread, ops in enumerate(program.threads):
+        kinds[program.pallas_thread(thread) % program.per_block] |= {op.kind for op in ops}
+    return list(map(_role, kinds))
+
+
+_ARITHMETIC = {Kind.COMPUTE, Kind.WGMMA}
+_ACCESSES = {Kind.READ, Kind.WRITE}
+
+
+def _role(kinds: set[Kind]) -> _Role:
+    """The role of a thread that does ops of these kinds."""
+    if kinds & _ARITHMETIC or (kinds & _ACCESSES and Kind.LOAD not in kinds):
+        return _Role.COMPUTE
+    if Kind.LOAD in kinds:
+        return _Role.MEMORY
+    return _Role.STORE if Kind.STORE in kinds else _Role.OTHER
+
+
+def _in_order(program: Program, block: int) -> Iterator[int]:
+    """The numbers of a block's threads, each before its warps."""
     warps = list(enumerate(program.warps, len(program.threads) - len(program.warps)))
-    for local, thread in enumerate(program.threads_of(block)):
-        yield thread, f"thread {local}"
-        for number, warp in warps:
-            if warp.thread == thread:
-                yield number, f"thread {local} warp {warp.number}"
+    for thread in program.threads_of(block):
+        yield thread
+        yield from (number for number, warp in warps if warp.thread == thread)
+
+
+# ---- Slots ---------------------------------------------------------------------------------------
+
+
+class _Rings:
+    """The `buffers` and the `barriers` of a program that are rings, by their ids."""
+
+    def __init__(self, program: Program) -> None:
+        several = {buffer.id for buffer in program.buffers if (buffer.slots or 1) > 1}
+        arrays = {barrier.id for barrier in program.barriers if barrier.count > 1}
+        # What an op of the source takes of an array, at each of its steps.
+        buffers, barriers = _Taken(), _Taken()
+        for op in (op for ops in program.threads for op in ops):
+            source = op.thread, op.kind, op.line
+            for region in op.writes + op.reads:
+                if region.buffer in several:
+                    buffers[region.buffer, source][op.step].add(region.box[0][0])
+            if op.barrier in arrays:
+                barriers[op.barrier, source][op.step].add(op.index)
+        self.buffers, self.barriers = _turning(buffers), _turning(barriers)
+
+
+_Source = tuple[int, Kind, str | None]
+
+
+class _Taken(defaultdict[tuple[int | None, _Source], defaultdict[tuple[int, ...], set[int]]]):
+    """The parts of arrays that ops of the source take, by the array and the op, then by step."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: defaultdict(set))
+
+
+def _turning(taken: _Taken) -> set[int | None]:
+    """The arrays of which some op takes one part at each step, and not always the same."""
+    return {array for (array, _), steps in taken.items() if _turns(steps.values())}
+
+
+def _turns(parts: Iterable[set[int]]) -> bool:
+    parts = list(parts)
+    return all(len(each) == 1 for each in parts) and len(set[int]().union(*parts)) > 1

@@ -23,8 +23,8 @@ parts belong to different threads has none. Source: this project's own.
 """
 
 import enum
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from pipelib.schedule.program import Engine, Kind, Op, Program, Region, Space, short_name
@@ -49,7 +49,9 @@ class Lanes:
 
     def __init__(self, program: Program, by_number: bool = False) -> None:
         self.names: list[str] = []
-        self._program, self._rings = program, _Rings(program)
+        self._program, self._rings = program, _rings(program)
+        # By the id of each op, which is kept, so that no other op gets its id.
+        self._parts: dict[int, tuple[Op, Part]] = {}
         # Of each block; the lane of None, which no op of an engine has, is not there.
         self._engines: list[dict[Engine | None, int]] = []
         self._threads = [0] * len(program.threads)
@@ -72,25 +74,28 @@ class Lanes:
 
     def part(self, op: Op) -> Part:
         """The buffer and the slot that an op is about, or the slot of the barrier it is on."""
-        regions = op.writes + op.reads
-        touched = [region for region in regions if region.buffer in self._rings.buffers]
+        if (found := self._parts.get(id(op))) is None:
+            found = self._parts[id(op)] = op, self._part(op)
+        return found[1]
+
+    def _part(self, op: Op) -> Part:
+        regions, (buffers, barriers) = op.writes + op.reads, self._rings
+        touched = [region for region in regions if region.buffer in buffers]
         if touched:
-            names, slots = {self._name(r) for r in touched}, {r.box[0][0] for r in touched}
-            return Part(
-                names.pop() if len(names) == 1 else "", slots.pop() if len(slots) == 1 else None
-            )
-        if op.barrier in self._rings.barriers and not regions:
+            slots = {region.box[0][0] for region in touched}
+            return Part(self._only(touched), slots.pop() if len(slots) == 1 else None)
+        if op.barrier in barriers and not regions:
             return Part(slot=op.index)
-        spaces = {Space.SMEM} if op.kind.is_copy else {Space.SMEM, Space.GMEM}
-        names = [self._name(r) for r in regions if self._space(r) in spaces]
-        is_one = op.kind.engine is None or op.kind.is_copy
-        return Part(names[0] if names and is_one else "")
+        if op.kind.engine is Engine.TENSOR_CORE:
+            return Part()
+        spaces = (Space.SMEM,) if op.kind.is_copy else (Space.SMEM, Space.GMEM)
+        own = [r for r in regions if self._program.buffers[r.buffer].space in spaces]
+        return Part(self._only(own))
 
-    def _name(self, region: Region) -> str:
-        return short_name(self._program.buffers[region.buffer].name)
-
-    def _space(self, region: Region) -> Space:
-        return self._program.buffers[region.buffer].space
+    def _only(self, regions: list[Region]) -> str:
+        """The short name of the one buffer that these regions are of; empty if there is none."""
+        ids = {region.buffer for region in regions}
+        return short_name(self._program.buffers[ids.pop()].name) if len(ids) == 1 else ""
 
 
 # ---- Names ---------------------------------------------------------------------------------------
@@ -170,39 +175,52 @@ def _in_order(program: Program, block: int) -> Iterator[int]:
 # ---- Slots ---------------------------------------------------------------------------------------
 
 
-class _Rings:
-    """The `buffers` and the `barriers` of a program that are rings, by their ids."""
+class _Taken:
+    """The parts of an array that an op of the source takes, seen step by step.
 
-    def __init__(self, program: Program) -> None:
-        several = {buffer.id for buffer in program.buffers if (buffer.slots or 1) > 1}
-        arrays = {barrier.id for barrier in program.barriers if barrier.count > 1}
-        # What an op of the source takes of an array, at each of its steps.
-        buffers, barriers = _Taken(), _Taken()
-        for op in (op for ops in program.threads for op in ops):
-            source = op.thread, op.kind, op.line
-            for region in op.writes + op.reads:
-                if region.buffer in several:
-                    buffers[region.buffer, source][op.step].add(region.box[0][0])
-            if op.barrier in arrays:
-                barriers[op.barrier, source][op.step].add(op.index)
-        self.buffers, self.barriers = _turning(buffers), _turning(barriers)
+    `turns` says whether they differ from step to step, `is_single` whether each step takes one.
+    """
 
+    __slots__ = ("is_single", "part", "step", "turns")
 
-_Source = tuple[int, Kind, str | None]
+    def __init__(self, step: tuple[int, ...], part: int) -> None:
+        self.step, self.part = step, part
+        self.turns: bool = False
+        self.is_single: bool = True
 
-
-class _Taken(defaultdict[tuple[int | None, _Source], defaultdict[tuple[int, ...], set[int]]]):
-    """The parts of arrays that ops of the source take, by the array and the op, then by step."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda: defaultdict(set))
+    def see(self, step: tuple[int, ...], part: int) -> None:
+        """Takes note of a part that is taken at a step."""
+        if part != self.part:
+            self.turns = True
+            self.is_single &= step != self.step
+        self.step, self.part = step, part
 
 
-def _turning(taken: _Taken) -> set[int | None]:
-    """The arrays of which some op takes one part at each step, and not always the same."""
-    return {array for (array, _), steps in taken.items() if _turns(steps.values())}
+# An array, and an op of the source: its thread, its kind and its line.
+_Site = tuple[int, int, Kind, str | None]
 
 
-def _turns(parts: Iterable[set[int]]) -> bool:
-    parts = list(parts)
-    return all(len(each) == 1 for each in parts) and len(set[int]().union(*parts)) > 1
+def _rings(program: Program) -> tuple[set[int], set[int]]:
+    """The buffers and the barriers that are rings, by their ids."""
+    buffers = {buffer.id for buffer in program.buffers if (buffer.slots or 1) > 1}
+    barriers = {barrier.id for barrier in program.barriers if barrier.count > 1}
+    taken: tuple[dict[_Site, _Taken], dict[_Site, _Taken]] = {}, {}
+    for op in (op for ops in program.threads for op in ops):
+        for region in op.reads + op.writes:
+            if region.buffer in buffers:
+                _see(taken[0], region.buffer, op, region.box[0][0])
+        if op.barrier in barriers:
+            _see(taken[1], op.barrier, op, op.index)
+    buffers, barriers = (
+        {array for (array, *_), parts in each.items() if parts.turns and parts.is_single}
+        for each in taken
+    )
+    return buffers, barriers
+
+
+def _see(taken: dict[_Site, _Taken], array: int, op: Op, part: int) -> None:
+    site = array, op.thread, op.kind, op.line
+    if (found := taken.get(site)) is None:
+        taken[site] = _Taken(op.step, part)
+    else:
+        found.see(op.step, part)

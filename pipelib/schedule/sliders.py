@@ -27,7 +27,7 @@ from pipelib.schedule.machine import FIELDS, H200, Machine
 from pipelib.schedule.program import Program
 from pipelib.schedule.report import count, missing_ends
 from pipelib.schedule.simulating.simulate import simulate
-from pipelib.schedule.timeline import Timeline, Unit, UnitUse
+from pipelib.schedule.timeline import Timeline, Unit, UnitUse, percent
 from pipelib.schedule.tracing.trace import trace
 
 # A figure tells this many of the findings.
@@ -167,14 +167,12 @@ def _setting(
     except Exception as error:
         return Setting(values, None, type(error).__name__, False, str(error))
     verdict = ", ".join(dict.fromkeys(finding.kind for finding in findings)) or "no finding"
-    use, *others = [""] if findings else _uses(timeline)
     details = [f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST]]
-    details += [_who(program)] if findings else [f"Bound: {timeline.bound()}."]
-    details += [f"The {other}." for other in others]
+    details += [_who(program)] if findings else _busy(timeline)
     if program.truncated:
         verdict += f" in the first {count(max_steps or 0, 'step')}"
         details.append(_cut(program, max_steps))
-    outcome = f"{verdict}; {use}" if use else verdict
+    outcome = verdict if findings else f"{verdict}{_headline(timeline)}"
     return Setting(values, timeline, outcome, not findings, "\n".join(filter(None, details)))
 
 
@@ -190,13 +188,26 @@ def _made(made: object) -> tuple[Callable[..., Any], Iterable[Any]]:
     )
 
 
-def _uses(timeline: Timeline) -> list[str]:
-    """How busy the units are, the busiest of each kind; one empty text if there are no units."""
+def _units(timeline: Timeline) -> list[UnitUse]:
+    """How busy the units are, the busiest of each kind; the tensor core comes first."""
     busiest: dict[Unit, UnitUse] = {}
     for use in sorted(timeline.units(), key=lambda use: use.busy):
         busiest[use.unit] = use
-    where = timeline.interval().name
-    return [f"{busiest[unit]} of {where}" for unit in Unit if unit in busiest] or [""]
+    return [busiest[unit] for unit in Unit if unit in busiest]
+
+
+def _headline(timeline: Timeline) -> str:
+    """How busy the kernel's main unit is, to stand behind a verdict; empty if there is no unit."""
+    main = _units(timeline)[:1]
+    return "".join(f"; {use} of {timeline.interval().name}" for use in main)
+
+
+def _busy(timeline: Timeline) -> list[str]:
+    """What bounds the kernel, and how busy the other units are, as sentences."""
+    bound, where = timeline.bound(), timeline.interval().name
+    others = (use for use in _units(timeline)[1:] if use.name not in bound)
+    said = [f"The {use.name} is busy {percent(use.busy)} of {where}." for use in others]
+    return [f"Bound: {bound}.", *said]
 
 
 def _who(program: Program) -> str:

@@ -27,10 +27,10 @@ bubble     it has nothing to do
 =========  =========================================================================================
 
 A **step** is one turn of the innermost loop in which a thread waits. The **steady state** is the
-middle of a run, as the thread with the most steps sees it: without as many steps at both ends as
-the rings have slots (or without a quarter of the steps at each end, if there are too few). It is
-from the start of a step to the start of a later one, so it has whole steps, and whole turns of the
-ring if there is room for one.
+middle of a run, as the computing thread with the most steps sees it: without as many steps at both
+ends as the rings have slots (or without a quarter of the steps at each end, if there are too few).
+It is from the start of a step to the start of a later one, so it has whole steps, and whole turns
+of the ring if there is room for one.
 
 One **interval** is what all of this is said of, by `uses`, `units`, `bound` and `summary`, in the
 headlines of sliders and in figures: the steady state, or the whole where there is none. Each text
@@ -350,7 +350,9 @@ class Timeline:
     def steady(self) -> Steady | None:
         """The steady state, or None where no thread does three steps."""
         nothing: tuple[int, list[_Step]] = 0, []
-        lane, steps = max(self._steps().items(), key=lambda item: len(item[1]), default=nothing)
+        found, computing = self._steps(), self._computing()
+        found = {lane: found[lane] for lane in found if lane in computing} or found
+        lane, steps = max(found.items(), key=lambda item: len(item[1]), default=nothing)
         if len(steps) < 3:
             return None
         slots = 1 + max((s.slot for s in self.spans if s.slot is not None), default=0)
@@ -362,6 +364,12 @@ class Timeline:
         count = len(kept) - 1
         whole = count - count % slots or count  # turns of the ring, if there is one
         return Steady(lane, kept[count - whole].start, kept[count].start, rate)
+
+    def _computing(self) -> set[int]:
+        """The lanes of threads that compute, access memory or wait for products."""
+        of_products = {i for i, span in enumerate(self.spans) if span.kind == SpanKind.WGMMA}
+        own = SpanKind.COMPUTE, SpanKind.ACCESS
+        return {s.lane for s in self.spans if s.kind in own or s.cause in of_products}
 
     def _steps(self) -> dict[int, list[_Step]]:
         """The steps of each thread's innermost loop that waits, in order."""

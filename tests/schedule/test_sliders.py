@@ -54,7 +54,7 @@ def test_a_good_outcome_says_how_busy_the_tensor_core_is():
     assert setting.outcome == f"no finding; tensor core busy {core.busy:.0%} {where}"
     assert setting.details.splitlines() == [
         f"Bound: {setting.timeline.bound()}.",
-        f"The GMEM port busy {port.busy:.0%} {where}.",
+        f"The GMEM port is busy {port.busy:.0%} {where}.",
     ]
 
 

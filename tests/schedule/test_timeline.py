@@ -221,6 +221,14 @@ def test_less_than_three_steps_have_no_steady_state():
     assert Timeline("none", (), (), 0, 1e9, "simulated", "none").steady() is None
 
 
+def test_a_thread_that_computes_is_looked_at():
+    """The memory thread has more steps: it waits for the last releases too."""
+    found = drawn_ring(slots=2, steps=12)
+    last = [Span(0, 9000 + k, 9001 + k, "wait", step=(k,)) for k in range(4)]
+    more = replace(found, spans=(*found.spans, *last), cycles=9010.0)
+    assert more.steady() == found.steady()
+
+
 def test_the_thread_with_most_steps_is_looked_at():
     found = drawn_ring(slots=2, steps=12, latency=300, multiply=250)
     steady = found.steady()

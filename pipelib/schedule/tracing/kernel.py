@@ -8,7 +8,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
 from pipelib.schedule.tracing.jaxprs import Atom, Eqn
-from pipelib.schedule.tracing.source import argument_names
+from pipelib.schedule.tracing.source import argument_names, function_name
 from pipelib.schedule.tracing.state import OPAQUE, Call, Cluster, Ref, Reserved
 
 
@@ -87,9 +87,8 @@ def arguments(cluster: Cluster, call: Call, invars: list[Any], info: Any) -> lis
     roles += [Role.OUT] * made
     names: list[str] = []
     outer = [*call.names, *[None] * (len(invars) - len(call.names))]
-    params = call.eqn.params
-    # A function that was bound has no name; one that was given does not say.
-    is_bound = params["name"] == "anonymous" or params["meshes"][0].kernel_name is not None
+    # What was bound to some of its arguments does not have its function's name.
+    is_bound = call.eqn.params["name"] != function_name(info)
     own_names = argument_names(info, len(invars), is_bound)
     for i, (own, its) in enumerate(zip(own_names, outer)):
         plain = f"in{i}" if i < given else f"out{i - given}"

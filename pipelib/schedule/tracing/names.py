@@ -63,6 +63,10 @@ def _inputs(jaxpr: Any, outer: Sequence[str | None]) -> list[str | None]:
 
 def named(program: Program) -> Program:
     """The program with names for the memory that has only a place in a list."""
+    if not any(
+        is_place(each.name.partition("@")[0]) for each in (*program.buffers, *program.barriers)
+    ):
+        return program
     buffers = _renamed(program.buffers, _of_arrays(program))
     barriers = _renamed(program.barriers, _of_purposes(program))
     return dataclasses.replace(program, buffers=buffers, barriers=barriers)
@@ -70,26 +74,32 @@ def named(program: Program) -> Program:
 
 def _of_arrays(program: Program) -> dict[int, str]:
     """For buffers in SMEM, by their ids: a name after the one array that copies them in or out."""
-    copied: dict[Kind, defaultdict[int, set[str]]] = {
-        Kind.LOAD: defaultdict(set), Kind.STORE: defaultdict(set),
-    }  # fmt: skip
-    for op in (op for ops in program.threads for op in ops if op.kind in copied):
-        ends = (op.reads, op.writes) if op.kind == Kind.LOAD else (op.writes, op.reads)
-        arrays, slots = (_of_space(program, end, space) for end, space in zip(ends, _ENDS))
-        for slot in slots:
-            copied[op.kind][slot.id] |= {short_name(array.name) for array in arrays}
-    names: dict[int, str] = {}
-    for arrays in (copied[Kind.STORE], copied[Kind.LOAD]):
-        names |= {id: f"{min(found)}_smem" for id, found in arrays.items() if len(found) == 1}
-    return names
+    loaded: defaultdict[int, set[str]] = defaultdict(set)
+    stored: defaultdict[int, set[str]] = defaultdict(set)
+    for is_load, reads, writes in {
+        (op.kind is Kind.LOAD, _ids(op.reads), _ids(op.writes))
+        for ops in program.threads
+        for op in ops
+        if op.kind is Kind.LOAD or op.kind is Kind.STORE
+    }:
+        arrays, ends = (reads, writes) if is_load else (writes, reads)
+        names = {short_name(program.buffers[id].name) for id in arrays if _is_in_gmem(program, id)}
+        for id in ends:
+            (loaded if is_load else stored)[id] |= names
+    return {
+        id: f"{min(names)}_smem"
+        for copied in (stored, loaded)
+        for id, names in copied.items()
+        if len(names) == 1 and not _is_in_gmem(program, id)
+    }
 
 
-_ENDS = Space.GMEM, Space.SMEM
+def _ids(regions: Iterable[Region]) -> tuple[int, ...]:
+    return tuple([region.buffer for region in regions])
 
 
-def _of_space(program: Program, regions: Iterable[Region], space: Space) -> list[Buffer]:
-    buffers = (program.buffers[region.buffer] for region in regions)
-    return [buffer for buffer in buffers if buffer.space == space]
+def _is_in_gmem(program: Program, buffer: int) -> bool:
+    return program.buffers[buffer].space == Space.GMEM
 
 
 def _of_purposes(program: Program) -> dict[int, str]:
@@ -97,17 +107,15 @@ def _of_purposes(program: Program) -> dict[int, str]:
     produced: set[int] = set()
     consumed: set[int] = set()
     for ops in program.threads:
-        on = {
-            kind: {op.barrier for op in ops if op.kind == kind and op.barrier is not None}
-            for kind in _ON_BARRIERS
-        }
-        produced |= on[Kind.LOAD] | {peer for op in ops for peer in op.peers}
-        if on[Kind.LOAD]:
-            consumed |= on[Kind.WAIT] - on[Kind.ARRIVE]
+        on = {(op.kind, op.barrier, op.peers) for op in ops if op.barrier is not None}
+        loads = {b for kind, own, peers in on if kind is Kind.LOAD for b in (own, *peers)}
+        waits, arrives = (
+            {barrier for kind, barrier, _ in on if kind is each}
+            for each in (Kind.WAIT, Kind.ARRIVE)
+        )
+        produced |= loads
+        consumed |= waits - arrives if loads else set()
     return dict.fromkeys(consumed, "consumed") | dict.fromkeys(produced, "produced")
-
-
-_ON_BARRIERS = Kind.LOAD, Kind.WAIT, Kind.ARRIVE
 
 
 def _renamed[Named: (Buffer, Barrier)](

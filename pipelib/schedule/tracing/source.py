@@ -7,6 +7,7 @@ names, and for the refs in a kernel's `*refs` there never are. `names` finds oth
 """
 
 import ast
+import functools
 import linecache
 import os
 import re
@@ -156,16 +157,22 @@ def _definition(function: Function) -> ast.FunctionDef | None:
 
 def _nested(function: Function) -> list[ast.FunctionDef]:
     """The definitions that a function is written in, outer ones first, then its own; [] if none."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(function.path)))
-    except SyntaxError:
-        return []
     line = int(function.line)
-    around = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    around = [n for n in around if _first_line(n) <= line <= (n.end_lineno or n.lineno)]
+    defined = _definitions("".join(linecache.getlines(function.path)))
+    around = [n for n in defined if _first_line(n) <= line <= (n.end_lineno or n.lineno)]
     around.sort(key=_first_line)
     own = [i for i, n in enumerate(around) if (n.name, _first_line(n)) == (function.name, line)]
     return around[: own[0] + 1] if own else []
+
+
+@functools.lru_cache(maxsize=64)
+def _definitions(source: str) -> list[ast.FunctionDef]:
+    """All definitions of functions in a file's source; [] if it is not Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
 def _first_line(node: ast.FunctionDef) -> int:

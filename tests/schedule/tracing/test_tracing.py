@@ -365,6 +365,8 @@ def test_gmem_of_a_kernel_of_refs_has_the_names_around_it():
     assert named(first_only, x, x, **scratch) == ["a", "in1", "out0"]
     partial = functools.partial(first_only, "bound")
     assert named(partial, x, x, **scratch) == ["in0", "in1", "out0"]
+    partial.__name__ = "with_a_name"
+    assert named(partial, x, x, **scratch) == ["in0", "in1", "out0"]
     mixed = of(first_only, like(4, 64), **scratch)
     assert given(lambda left, right: mixed(left, right), x, x) == ["a", "right", "out0"]
 

@@ -168,7 +168,9 @@ def _setting(
         return Setting(values, None, type(error).__name__, False, str(error))
     verdict = ", ".join(dict.fromkeys(finding.kind for finding in findings)) or "no finding"
     details = [f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST]]
-    details += [_who(program)] if findings else _busy(timeline)
+    details += [] if findings else _busy(timeline)
+    if findings or program.truncated:
+        details.append(_who(program))
     if program.truncated:
         verdict += f" in the first {count(max_steps or 0, 'step')}"
         details.append(_cut(program, max_steps))

@@ -35,7 +35,7 @@ def show_report(report: Report) -> None:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
       >>> book.show_report(pipelib.check(program))
       ````text
-      kernel: no finding (9 ops of 1 thread checked)
+      missing_commit: no finding (9 ops of 1 thread checked)
       ````
     """
     say(f"````text\n{report_text(report)}\n````")

@@ -14,7 +14,7 @@ from pipelib import __main__ as command
 from pipelib.command import drawing, targets
 
 KERNELS = "tests.schedule.kernels"
-FIRST = "kernel: no finding in block (0,) of grid (4,) (11 ops of 1 thread checked)\n"
+FIRST = "add_one: no finding in block (0,) of grid (4,) (11 ops of 1 thread checked)\n"
 
 
 @pytest.fixture(autouse=True)
@@ -261,7 +261,7 @@ def test_a_timeline_is_drawn(capsys, tmp_path, name, starts):
     call = ("draw", f"{KERNELS}:matmul", "f16[64,320]", "f16[320,64]", "-o")
     status, out, err = run(capsys, *call, str(tmp_path / name))
     assert (status, err) == (0, "")
-    assert out.startswith(f"{tmp_path / name}: kernel, simulated on NVIDIA H200")
+    assert out.startswith(f"{tmp_path / name}: matmul, simulated on NVIDIA H200")
     assert (tmp_path / name).read_bytes().startswith(starts.encode("latin-1"))
 
 

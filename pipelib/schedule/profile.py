@@ -21,6 +21,8 @@ import pathlib
 from collections import Counter, defaultdict
 from typing import Any
 
+from pipelib.schedule.lanes import thread_names
+from pipelib.schedule.program import Program
 from pipelib.schedule.timeline import Source, Span, SpanKind, Timeline
 
 
@@ -32,6 +34,7 @@ def read_profile(
     block: int | None = None,
     name: str = "",
     machine: str = "",
+    program: Program | None = None,
 ) -> Timeline:
     """What the in-kernel profiler saw, with one lane for each Pallas thread.
 
@@ -42,13 +45,16 @@ def read_profile(
       block: only this one, by its number in the grid; by default all that are in the file.
       name: the kernel's, by default the file's.
       machine: what it ran on.
+      program: the kernel's, which says what its threads do: lanes are then called by their roles,
+        as in a simulated timeline. By default they have their numbers.
 
     Returns:
       A timeline in cycles, source "measured". The spans of a name in a thread are its steps in
       order: `step` is (0,), (1,), ...
 
     Raises:
-      ValueError: the file is no such trace, an end has no beginning, or a block is not in it.
+      ValueError: the file is no such trace, an end has no beginning, a block is not in it, or the
+        program has another number of threads.
     """
     path = pathlib.Path(path)
     events = _events(path)
@@ -62,13 +68,22 @@ def read_profile(
             found = sorted({(tid - 1) // threads for tid in by_tid})
             raise ValueError(f"{path.name} has no event of {block=}, only of the blocks {found}.")
     first = min((by_tid[tid][0]["ts"] for tid in numbers), default=0.0)
+    called = [f"thread {thread}" for thread in range(threads)]
+    if program is not None:
+        if program.per_block != threads:
+            raise ValueError(
+                f"{program.name} has {program.per_block} threads in a block, but {threads=}: the"
+                " lanes would have other threads' names. Pass the program of the kernel that was"
+                " profiled."
+            )
+        called = [*thread_names(program)[:threads]]
     spans: list[Span] = []
     lanes: list[str] = []
     for lane, tid in enumerate(numbers):
         origin = by_tid[tid][0]["ts"]
         offset = (origin - first) * 1e3 * clock_hz * 1e-9  # the timer's nanoseconds
         spans += _spans(path, lane, by_tid[tid], origin, offset)
-        lanes.append(_lane(tid, threads, len(numbers) > threads))
+        lanes.append(_lane(tid, called, len(numbers) > threads))
     cycles = max((span.stop for span in spans), default=0.0)
     notes = ("threads are aligned at their first event, by the GPU's timer",)
     return Timeline(
@@ -88,9 +103,10 @@ def _events(path: pathlib.Path) -> list[dict[str, Any]]:
         ) from error
 
 
-def _lane(tid: int, threads: int, many: bool) -> str:
-    block, thread = divmod(tid - 1, threads)
-    return f"block {block} thread {thread}" if many else f"thread {thread}"
+def _lane(tid: int, called: list[str], many: bool) -> str:
+    """The lane of a thread, whose block has threads that are called so."""
+    block, thread = divmod(tid - 1, len(called))
+    return f"block {block} {called[thread]}" if many else called[thread]
 
 
 def _spans(

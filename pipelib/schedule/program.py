@@ -77,6 +77,7 @@ import enum
 import json
 import math
 import pathlib
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
@@ -352,7 +353,7 @@ class Op:
       >>> program = pipelib.trace(softmax, x)
       >>> load = next(op for op in program.threads[0] if op.kind == "load")
       >>> load.bytes, load.step, program.barriers[load.barrier].name
-      (1024, (0,), 'produced.0')
+      (1024, (0,), 'produced')
     """
 
     # First what differs from op to op of one equation, then what does not: see `Compiler.emitter`.
@@ -420,7 +421,7 @@ class Program:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
       >>> program = pipelib.trace(softmax, x)
       >>> [(buffer.name, buffer.shape) for buffer in program.buffers]
-      [('in0', (2, 1, 128)), ('out0', (2, 1, 128)), ('smem.0', (1, 2, 1, 128))]
+      [('x', (2, 1, 128)), ('out0', (2, 1, 128)), ('x_smem', (1, 2, 1, 128))]
       >>> Program.from_json(program.to_json()) == program
       True
     """
@@ -571,6 +572,11 @@ class Program:
 def step_name(step: tuple[int, ...]) -> str:
     """What a step is called: `step 2, 0` is the inner loop's 0 in the outer one's 2."""
     return f"step {', '.join(map(str, reversed(step)))}"
+
+
+def short_name(name: str) -> str:
+    """What a buffer holds: `a` for `a_gmem`, `a_smem` and `a_ref`, in whichever block it is."""
+    return re.sub(r"_(gmem|hbm|smem|ref)$", "", name.partition("@")[0])
 
 
 # Words. Every text that shows an op gets them here.

@@ -483,10 +483,15 @@ def _within_grid(program: Program) -> str:
 
 
 def truncation(program: Program) -> str:
+    """Which threads' ends a truncated program lacks, as a remark."""
+    return f"truncated: {missing_ends(program)}"
+
+
+def missing_ends(program: Program) -> str:
     """Which threads' ends a truncated program lacks."""
     names = ", ".join(thread_name(program, thread) for thread in program.truncated)
     ends = "the end of {} is" if len(program.truncated) == 1 else "the ends of {} are"
-    return f"truncated: {ends.format(names)} missing"
+    return f"{ends.format(names)} missing"
 
 
 def count(number: int, noun: str) -> str:

@@ -18,27 +18,44 @@ wgmma      the tensor core multiplies
 scope      a named scope of a thread, around other spans
 =========  =========================================================================================
 
-Statistics. A lane is **busy** while it does anything but wait (copies in flight count), **waiting**
-while a thread waits, and the rest is **bubble**. A **step** is one turn of the innermost loop in
-which a thread waits. The **steady state** of a thread leaves out as many steps at both ends as the
-rings have slots, or a quarter of the steps if there are too few.
+Words. At each moment a lane is one of three things:
+
+=========  =========================================================================================
+busy       it does anything but wait; the TMA lanes are busy while any copy is in flight
+waiting    it is a thread that waits, and does nothing else
+bubble     it has nothing to do
+=========  =========================================================================================
+
+A **step** is one turn of the innermost loop in which a thread waits. The **steady state** is the
+middle of a run, as the computing thread with the most steps sees it: without as many steps at both
+ends as the rings have slots (or without a quarter of the steps at each end, if there are too few).
+It is from the start of a step to the start of a later one, so it has whole steps, and whole turns
+of the ring if there is room for one.
+
+One **interval** is what all of this is said of, by `uses`, `units`, `bound` and `summary`, in the
+headlines of sliders and in figures: the steady state, or the whole where there is none. Each text
+says which of the two, and a drawing has a bracket over the steady state.
+
+A **unit** is what threads keep busy together. There are two: the tensor core, which has a lane, and
+the SM's way to GMEM, the **GMEM port**, which has none. The port is busy while it moves bytes: of
+loads, of stores, of ordinary accesses, and of other blocks on the SM. A load is longer in flight
+than its bytes take at the port, so the TMA lanes may be busy where the port has nothing to do.
 
 Cycles a step are a rate, the slope of time over steps (Theil and Sen's): the median, over pairs of
 steps, of elapsed time per step. The steps of a pair are a whole number of the ring's turns apart,
 if there are enough steps, so that steps that differ by their slot cost their mean. They are 32
 steps apart at most. The median ignores what is left of the prologue or the drain. Both steps of a
 pair are in the same tile of a persistent kernel, so the time between two tiles does not count: the
-rate is the rate within a tile, though the steady state's window goes over many tiles. (Tiles of one
-or two steps have no rate of their own; there, all steps count as steps of one tile.) Long steps of
-a tile count by their share if they come often, and not if there is one. A timeline of one block
-does not have the waves of the grid.
+rate is the rate within a tile, though the steady state goes over many tiles. (Tiles of one or two
+steps have no rate of their own; there, all steps count as steps of one tile.) Long steps of a tile
+count by their share if they come often, and not if there is one. A timeline of one block does not
+have the waves of the grid.
 
-What bounds it. A unit bounds a kernel if it is busy 90 % of the steady state; of two such units,
-the busier one does. The units are the tensor core, by its lane, and the memory's bandwidth, by
-`Timeline.gmem`. If neither is so busy, the kernel is bound by what the thread of the steady state
+What bounds it. A unit bounds a kernel if it is busy 90 % of the interval; of two such units, the
+busier one does. If neither is so busy, the kernel is bound by what the thread of the steady state
 waits for most, or by that thread's own work if it works more than it waits for any one thing. Waits
-for loads are a matter of bandwidth if most loads start later than they were asked for, and else of
-latency.
+for loads are a matter of bandwidth if most loads start later than they were asked for, and the port
+is busy for half of the interval at least, as far as that is known. Else they are one of latency.
 
 Drawing is another room's work, `drawing`, which reads timelines. The methods `plot`, `player` and
 `to_perfetto` only hand over to it, since whoever has a timeline in a notebook wants to see it. They
@@ -112,8 +129,9 @@ ENGINES = (SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA)
 class Span:
     """One thing that a lane did; `lane` is an index into `Timeline.lanes`, times are in cycles.
 
-    `thread` and `op` say which op of the program it is, None if it was measured; `slot` of the
-    ring it touches, if one; `text` is a sentence on it; `cause` is an index into `Timeline.spans`.
+    `thread` and `op` say which op of the program it is, None if it was measured; `buffer` the short
+    name of the one buffer that it is about, if one, and `slot` the slot of the ring; `text` is a
+    sentence on it; `cause` is an index into `Timeline.spans`.
 
     Example:
       >>> load = Span(lane=1, start=50.0, stop=900.0, kind="load", slot=0)
@@ -133,6 +151,7 @@ class Span:
     op: int | None = None
     cause: int | None = None
     scope: str = ""
+    buffer: str = ""
 
     def __post_init__(self) -> None:
         if type(self.kind) is not SpanKind:
@@ -152,7 +171,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LaneUse:
-    """What fractions of a window a lane is busy, waiting and idle; they sum to 1."""
+    """What fractions of an interval a lane is busy, waiting and in a bubble; they sum to 1."""
 
     lane: str
     busy: float
@@ -160,12 +179,43 @@ class LaneUse:
     bubble: float
 
 
+class Unit(enum.StrEnum):
+    """What the threads of a block keep busy together; equal to its name."""
+
+    TENSOR_CORE = "tensor core"
+    GMEM_PORT = "GMEM port"
+
+    __repr__ = str.__repr__
+
+
+class UnitUse(NamedTuple):
+    """The fraction of an interval that a unit is busy.
+
+    In a cluster each block has units of its own, and `name` says whose: "block 1 GMEM port".
+    """
+
+    name: str
+    unit: Unit
+    busy: float
+
+    def __str__(self) -> str:
+        return f"{self.name} busy {percent(self.busy)}"
+
+
+class Interval(NamedTuple):
+    """From `start` to `stop`, in cycles; `name` is "the steady state" or "the whole"."""
+
+    start: float
+    stop: float
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The steady state: the thread it is seen from (a lane), its window and its cycles a step.
+    """The steady state: the thread it is seen from (a lane), its ends and its cycles a step.
 
-    The window may go over several tiles of a persistent kernel; the cycles a step are the rate
-    within one. The module's docstring says how they are found.
+    It has whole steps. It may go over several tiles of a persistent kernel; the cycles a step are
+    the rate within one. The module's docstring says how they are found.
     """
 
     lane: int
@@ -226,26 +276,46 @@ class Timeline:
         return self.summary()
 
     def summary(self) -> str:
-        """How long, how long a step, what bounds it, and each lane's fractions, as text."""
+        """How long, how long a step, what bounds it, and the lanes' and the port's use, as text."""
         if not self.is_timed:
             return "\n".join([f"{self.name}, an order of {duration(self)}", *self.notes])
-        steady = self.steady()
+        steady, (start, stop, where) = self.steady(), self.interval()
         clock = "" if self.stuck else f" at {self.clock_hz / 1e9:.2f} GHz"
         lines = [f"{self.name}, {self.source} on {self.machine}: {duration(self)}{clock}"]
         if steady is not None:
             lines.append(f"{steady.cycles_per_step:,.1f} cycles a step in the steady state")
-        lines += [self.bound(), *self.notes]
-        width = max(map(len, self.lanes), default=0)
+        lines += [self.bound(), *self.notes, f"Of {where}, cycles {start:,.0f} to {stop:,.0f}:"]
+        ports = [use for use in self.units() if use.unit is Unit.GMEM_PORT]
+        uses = [
+            use for lane, use in enumerate(self.uses()) if any(s.lane == lane for s in self.spans)
+        ]
+        width = max([len(use.lane) for use in uses] + [len(use.name) for use in ports], default=0)
         lines += [
             f"{use.lane.ljust(width)}  busy {use.busy:6.1%}  waiting {use.waiting:6.1%}"
             f"  bubble {use.bubble:6.1%}"
-            for use in self.uses()
+            for use in uses
+        ]
+        lines += [
+            f"{use.name.ljust(width)}  busy {use.busy:6.1%}  moving bytes in or out"
+            for use in ports
         ]
         return "\n".join(lines)
 
-    def uses(self, start: float = 0.0, stop: float | None = None) -> tuple[LaneUse, ...]:
-        """Each lane's fractions of a window in cycles, by default of the whole."""
-        stop = self.cycles if stop is None else stop
+    def interval(self) -> Interval:
+        """What all texts are said of: the steady state if there is one, else the whole."""
+        steady = self.steady() if self.is_timed else None
+        if steady is None:
+            return Interval(0.0, self.cycles, "the whole")
+        return Interval(steady.start, steady.stop, "the steady state")
+
+    def uses(self, start: float | None = None, stop: float | None = None) -> tuple[LaneUse, ...]:
+        """Each lane's fractions of the interval; with `start` or `stop`, of a window in cycles.
+
+        `uses(0)` has those of the whole.
+        """
+        if start is None and stop is None:
+            start, stop, _ = self.interval()
+        start, stop = start or 0.0, self.cycles if stop is None else stop
         length = max(stop - start, 0.0)
         done: list[list[tuple[float, float]]] = [[] for _ in self.lanes]
         waited: list[list[tuple[float, float]]] = [[] for _ in self.lanes]
@@ -262,22 +332,49 @@ class Timeline:
             uses.append(LaneUse(lane, work, wait, max(0.0, 1 - work - wait)))
         return tuple(uses)
 
+    def units(self) -> tuple[UnitUse, ...]:
+        """How busy the units of the kernel are in the interval: those that it uses."""
+        start, stop, _ = self.interval()
+        if stop <= start:
+            return ()
+        uses = self.uses()
+        multiplies = sorted({span.lane for span in self.spans if span.kind == SpanKind.WGMMA})
+        cores = (uses[lane] for lane in multiplies)
+        found = [UnitUse(core.lane, Unit.TENSOR_CORE, core.busy) for core in cores]
+        for block, moved in enumerate(self.gmem):
+            name = f"block {block} {Unit.GMEM_PORT}" if len(self.gmem) > 1 else Unit.GMEM_PORT
+            if moved:
+                found.append(UnitUse(name, Unit.GMEM_PORT, _used(moved, start, stop)))
+        return tuple(found)
+
     def steady(self) -> Steady | None:
         """The steady state, or None where no thread does three steps."""
         nothing: tuple[int, list[_Step]] = 0, []
-        lane, steps = max(self._steps().items(), key=lambda item: len(item[1]), default=nothing)
+        found, computing = self._steps(), self._computing()
+        found = {lane: found[lane] for lane in found if lane in computing} or found
+        lane, steps = max(found.items(), key=lambda item: len(item[1]), default=nothing)
         if len(steps) < 3:
             return None
         slots = 1 + max((s.slot for s in self.spans if s.slot is not None), default=0)
-        skip = slots if len(steps) > 2 * slots + 1 else len(steps) // 4
+        skip = slots if len(steps) > 3 * slots else len(steps) // 4
         kept = steps[skip : len(steps) - skip]
         rate = _cycles_per_step(kept, slots)
-        return None if rate is None else Steady(lane, kept[0].start, kept[-1].start, rate)
+        if rate is None:
+            return None
+        count = len(kept) - 1
+        whole = count - count % slots or count  # turns of the ring, if there is one
+        return Steady(lane, kept[count - whole].start, kept[count].start, rate)
+
+    def _computing(self) -> set[int]:
+        """The lanes of threads that compute, access memory or wait for products."""
+        of_products = {i for i, span in enumerate(self.spans) if span.kind == SpanKind.WGMMA}
+        own = SpanKind.COMPUTE, SpanKind.ACCESS
+        return {s.lane for s in self.spans if s.kind in own or s.cause in of_products}
 
     def _steps(self) -> dict[int, list[_Step]]:
         """The steps of each thread's innermost loop that waits, in order."""
         found: defaultdict[int, list[Span]] = defaultdict(list)
-        for span in sorted(self.spans, key=lambda span: (span.lane, span.start, -span.stop)):
+        for span in sorted(self.spans, key=_in_order):
             drawn_only = span.kind == SpanKind.SCOPE and self.source == Source.SIMULATED
             if span.step and span.kind not in ENGINES and not drawn_only:
                 found[span.lane].append(span)
@@ -295,21 +392,14 @@ class Timeline:
 
     def bound(self) -> str:
         """A sentence on what bounds the kernel: a unit in use, or what a thread waits for most."""
-        steady = self.steady()
-        where = "the steady state" if steady else "the whole"
-        start, stop = (steady.start, steady.stop) if steady else (0.0, self.cycles)
+        start, stop, where = self.interval()
         if stop <= start:
             return "nothing: no time passes"
-        uses = self.uses(start, stop)
-        multiplies = {span.lane for span in self.spans if span.kind == SpanKind.WGMMA}
-        units = [("tensor core:", uses[lane].busy) for lane in sorted(multiplies)]
-        units += [
-            ("memory bandwidth: the GMEM port is", _used(sm, start, stop)) for sm in self.gmem
-        ]
-        unit, busy = max(units, default=("", 0.0), key=lambda unit: unit[1])
-        if busy >= 0.9:
-            return f"{unit} busy {busy:.0%} of {where}"
-        lane = steady.lane if steady else self._busiest_thread(uses)
+        busiest = max(self.units(), default=None, key=lambda use: use.busy)
+        if busiest is not None and busiest.busy >= 0.9:
+            return f"{_LIMITS[busiest.unit]} busy {percent(busiest.busy)} of {where}"
+        steady, uses = self.steady(), self.uses()
+        lane = self._busiest_thread(uses) if steady is None else steady.lane
         waits, use = self._waits(lane, start, stop), uses[lane]
         if waits:
             (kind, text), cycles = max(waits.items(), key=lambda item: item[1])
@@ -318,8 +408,8 @@ class Timeline:
                 what = _CAUSES.get(kind, "waiting")
                 if kind == SpanKind.LOAD:
                     what += " bandwidth" if self._loads_queue(start, stop) else " latency"
-                return f"{what}: {fraction:.0%} of {where} {use.lane} {text}"
-        return f"{use.lane}: busy {use.busy:.0%} of {where} with its own work"
+                return f"{what}: {percent(fraction)} of {where} {use.lane} {text}"
+        return f"{use.lane}: busy {percent(use.busy)} of {where} with its own work"
 
     def _busiest_thread(self, uses: tuple[LaneUse, ...]) -> int:
         """The lane of the thread that works most."""
@@ -343,10 +433,12 @@ class Timeline:
         return waits
 
     def _loads_queue(self, start: float, stop: float) -> bool:
-        """Whether most loads of a window start later than they were asked for."""
+        """Whether most loads of an interval start later than asked for, at a port that is busy."""
+        ports = [use.busy for use in self.units() if use.unit is Unit.GMEM_PORT]
         asked = {(s.thread, s.op): s.stop for s in self.spans if s.kind == SpanKind.ISSUE}
         loads = [s for s in self.spans if s.kind == SpanKind.LOAD and start <= s.start < stop]
-        return 2 * sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads) > len(loads)
+        late = sum(s.start > asked.get((s.thread, s.op), s.start) for s in loads)
+        return 2 * late > len(loads) and max(ports, default=1.0) >= 0.5
 
     def plot(
         self,
@@ -390,6 +482,17 @@ def duration(timeline: Timeline, microseconds: str = "us") -> str:
     return f"{cycles}, {timeline.microseconds:,.2f} {microseconds}"
 
 
+def percent(fraction: float) -> str:
+    """A fraction in percent; 100 % is nothing less, so that no gap is rounded away."""
+    rounded = round(100 * fraction)
+    return f"{rounded if rounded < 100 or fraction > 0.9995 else 99}%"
+
+
+# What a unit that is always busy limits.
+_LIMITS = {
+    Unit.TENSOR_CORE: f"{Unit.TENSOR_CORE}:",
+    Unit.GMEM_PORT: f"memory bandwidth: the {Unit.GMEM_PORT} is",
+}
 _FARTHEST = 32  # steps between the two that make a slope
 # Why a thread waits: the kind of span that ends its wait, and what the wait is called.
 _Reason = tuple[SpanKind | None, str]
@@ -398,6 +501,11 @@ _CAUSES: dict[SpanKind | None, str] = {
     SpanKind.LOAD: "memory", SpanKind.STORE: "stores", SpanKind.WGMMA: "tensor core",
     SpanKind.ISSUE: "synchronisation", SpanKind.WAIT: "synchronisation",
 }  # fmt: skip
+
+
+def _in_order(span: Span) -> tuple[int, float, int, float]:
+    """What a lane's spans are sorted by: of those that begin at once, the first op's is first."""
+    return span.lane, span.start, 0 if span.op is None else span.op, -span.stop
 
 
 def _used(uses: Iterable[tuple[float, float]], start: float, stop: float) -> float:

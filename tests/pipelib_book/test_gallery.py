@@ -201,7 +201,7 @@ def test_a_hazard_is_shown_with_all_that_is_known_of_it(capsys):
     hazard = GALLERY["one-release-of-two"]
     assert hazard.summary in shown and hazard.source() in shown and hazard.remedy in shown
     assert "race: slot 0 of `x_smem` is overwritten" in shown
-    assert "more findings)" in shown and "kernel: 6 findings" in shown
+    assert "more findings)" in shown and "sums: 6 findings" in shown
     assert "**NVIDIA H200:** " in shown and "**JAX's race detector:** " in shown
     assert str(faults.ROOT) not in shown and "fmt:" not in shown
 

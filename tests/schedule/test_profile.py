@@ -10,6 +10,7 @@ import pipelib
 from benchmarks import kernels
 from pipelib.schedule.machine import H200
 from pipelib.schedule.profile import read_profile
+from pipelib.schedule.program import Op, Program
 from pipelib.schedule.simulating.simulate import simulate
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
@@ -60,6 +61,16 @@ def test_the_recorded_profile():
     assert [s.step for s in multiplied] == [(i,) for i in range(kernels.RING_STEPS)]
     assert second.name == "ring"
     assert second.bound().startswith("thread 0: busy 7")  # its wait for a product has no name
+
+
+def test_a_program_says_what_the_threads_do():
+    program = Program("ring", ((Op("wgmma", 0),), (Op("load", 1),)))
+    found = recorded(block=1, program=program)
+    assert found.lanes == ("compute thread 0", "memory thread")
+    assert recorded(program=program).lanes[3] == "block 1 memory thread"
+    alone = Program("ring", ((Op("load", 0),),))
+    with pytest.raises(ValueError, match=r"ring has 1 threads in a block, but threads=2: the"):
+        recorded(program=alone)
 
 
 def test_a_wait_is_told_by_its_scope(tmp_path):

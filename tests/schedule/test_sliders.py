@@ -5,13 +5,17 @@ import re
 import sys
 from dataclasses import replace
 
+import jax
+import numpy as np
 import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.schedule import check, trace
 from pipelib.schedule.drawing.player import Setting, player
 from pipelib.schedule.machine import H200
 from pipelib.schedule.simulating.simulate import simulate
 from pipelib.schedule.sliders import explore, sweep
+from pipelib_book.gallery import GALLERY
 from tests.schedule import kernels
 from tests.schedule.kernels import like
 
@@ -42,12 +46,47 @@ def test_every_combination_is_traced_checked_and_simulated():
     assert 'type="range"' in str(player(found))
 
 
-def test_a_good_outcome_is_the_bubble_of_the_tensor_core():
-    (setting,) = sweep(matmul, slots=[2])
-    (use,) = [use for use in setting.timeline.uses() if use.lane == "tensor core"]
-    assert 0 < use.bubble < 1
-    assert setting.outcome == f"tensor core: bubble {use.bubble:.0%}"
-    assert setting.details == f"Bound: {setting.timeline.bound()}."
+def test_a_good_outcome_says_how_busy_the_tensor_core_is():
+    (setting,) = sweep(matmul, slots=[2], steps=[12])
+    core, port = setting.timeline.units()
+    assert (core.unit, port.unit) == ("tensor core", "GMEM port") and 0 < core.busy < 1
+    where = "of the steady state"
+    assert setting.outcome == f"no finding; tensor core busy {core.busy:.0%} {where}"
+    assert setting.details.splitlines() == [
+        f"Bound: {setting.timeline.bound()}.",
+        f"The GMEM port is busy {port.busy:.0%} {where}.",
+    ]
+
+
+def test_outcome_and_bound_are_of_one_interval():
+    """A headline of 100 % and a gap below it, or two numbers for one unit, cannot both be."""
+    found = sweep(matmul, slots=[2, 3], steps=[1, 2, 6, 16], hbm_latency_cycles=[0, 800, 4000])
+    for setting in found:
+        name = setting.timeline.interval().name
+        said = [setting.outcome, *setting.details.splitlines()]
+        assert all(f" of {name}" in line for line in said)
+        start, stop, _ = setting.timeline.interval()
+        assert setting.timeline.uses() == setting.timeline.uses(start, stop)
+    assert {setting.timeline.interval().name for setting in found} == {
+        "the whole", "the steady state",
+    }  # fmt: skip
+
+
+def test_findings_name_threads_by_number_and_the_figure_by_role():
+    def summed(slots):
+        hazard = GALLERY["one-release-of-two"]
+        return functools.partial(hazard.kernel, fixed=False), hazard.arguments(
+            np.random.default_rng(0), 1
+        )
+
+    (setting,) = sweep(summed, slots=[2])
+    assert not setting.ok
+    lanes = setting.timeline.lanes
+    assert lanes[:3] == ("compute thread 0", "compute thread 1", "memory thread")
+    assert setting.details.splitlines()[-1] == (
+        "In the figure: thread 0 = compute thread 0, thread 1 = compute thread 1, thread 2 = memory"
+        " thread."
+    )
 
 
 def test_a_range_of_the_machine_changes_the_machine():
@@ -71,6 +110,33 @@ def test_steps_are_truncated_as_asked():
     (setting,) = sweep(matmul, max_steps=2, slots=[2], steps=[8])
     assert setting.timeline.truncated
     assert sum(span.kind == "wgmma" for span in setting.timeline.spans) < 8
+    assert setting.outcome.startswith("no finding in the first 2 steps; tensor core busy")
+    assert setting.details.splitlines()[-1] == (
+        "Cut off by max_steps=2: the end of thread 0 is missing, and what comes there was neither"
+        " checked nor simulated."
+    )
+    (whole,) = sweep(matmul, max_steps=8, slots=[2], steps=[8])
+    assert "first" not in whole.outcome and "Cut off" not in whole.details
+
+
+def test_a_pipeline_that_is_cut_off_is_not_called_right():
+    """The fault is in the kernel's second loop, which is not reached."""
+
+    def in_two_loops(steps):
+        def kernel(x, o, s):
+            def nothing(step, _):
+                plgpu.barrier_arrive(s)
+                plgpu.barrier_wait(s)
+
+            jax.lax.fori_loop(0, steps, nothing, None)
+            plgpu.barrier_wait(s)  # nobody arrives
+
+        scratch = dict(scratch_types=[plgpu.Barrier()])
+        return plgpu.kernel(kernel, out_type=like(8, 8), **scratch), (like(8, 8),)
+
+    cut, whole = sweep(in_two_loops, max_steps=4, steps=[8, 4])
+    assert cut.outcome == "no finding in the first 4 steps" and "max_steps=4" in cut.details
+    assert (whole.outcome, whole.ok) == ("deadlock", False)
 
 
 def test_an_empty_range_is_refused():

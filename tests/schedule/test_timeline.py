@@ -2,14 +2,16 @@
 
 import itertools
 import random
+import re
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelib.schedule.simulating.simulate import simulate
-from pipelib.schedule.timeline import Span, Steady, Timeline
+from pipelib.schedule.timeline import LaneUse, Span, Steady, Timeline, percent
 from tests.schedule.timelines import ring as drawn_ring
 from tests.schedule.toy import TOY, ring
 
@@ -133,10 +135,98 @@ def test_what_only_some_steps_do_is_not_looked_at():
     assert found.cycles_per_step == 100
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(steps=st.integers(3, 40), slots=st.integers(1, 6))
+def test_the_steady_state_has_whole_turns_of_the_ring(steps, slots):
+    """Each step is as long as its slot is high; so turns of the ring are equally long."""
+    gaps = [100 * (i % slots + 1) for i in range(steps - 1)]
+    steady, starts = thread(gaps, slots=slots).steady(), [0, *itertools.accumulate(gaps)]
+    first, last = starts.index(steady.start), starts.index(steady.stop)
+    assert last > first
+    turn = 100 * slots * (slots + 1) / 2
+    if steps > 3 * slots:
+        assert first >= slots and last <= steps - 1 - slots
+        assert (steady.stop - steady.start) % turn == 0
+    if (last - first) >= slots:
+        assert (last - first) % slots == 0
+
+
+def test_what_begins_at_once_is_in_the_order_of_the_ops():
+    """The wait that ends a step takes no time, and the next step begins with a wait there."""
+    spans = []
+    for k in range(12):
+        at, op = 100.0 * k, 3 * k
+        spans.append(Span(0, at, at + 60, "wait", step=(k,), thread=0, op=op))
+        spans.append(Span(0, at + 60, at + 100, "compute", step=(k,), thread=0, op=op + 1))
+        spans.append(Span(0, at + 100, at + 100, "wait", step=(k,), thread=0, op=op + 2))
+    found = Timeline("at once", ("thread 0",), tuple(spans), 1200, 1e9, "simulated", "none")
+    assert found.steady() == Steady(0, 100, 1000, 100)
+
+
+def test_all_numbers_are_of_one_interval():
+    """A prologue of 1,000 cycles, in which only memory works, and a steady state of products."""
+    timeline = thread([1000] + [100] * 20, slots=2)
+    core = [Span(1, at + 20, at + 90, "wgmma") for at in range(1000, 3000, 100)]
+    found = replace(
+        timeline, lanes=("thread 0", "tensor core"), spans=(*timeline.spans, *core),
+        gmem=(((0.0, 1000.0),),),
+    )  # fmt: skip
+    start, stop, name = found.interval()
+    assert (start, (stop - start) % 200, name) == (1200, 0, "the steady state")
+    (_, use), (unit, port) = found.uses(), found.units()
+    assert use == LaneUse("tensor core", pytest.approx(0.7), 0, pytest.approx(0.3))
+    assert unit == ("tensor core", "tensor core", use.busy)
+    assert port == ("GMEM port", "GMEM port", 0)
+    assert found.uses(0) == found.uses(0, found.cycles) != found.uses()
+    said = found.summary()
+    assert f"Of the steady state, cycles {start:,.0f} to {stop:,.0f}:" in said
+    assert re.search(r"tensor core +busy +70.0%", said)
+    assert re.search(r"GMEM port +busy +0.0%  moving bytes in or out", said)
+
+
+def test_without_a_steady_state_all_numbers_are_of_the_whole():
+    found = thread([100])
+    assert found.interval() == (0, found.cycles, "the whole")
+    assert found.bound() == f"thread 0: busy {percent(30 / 120)} of the whole with its own work"
+    assert "Of the whole, cycles 0 to 120:" in found.summary()
+
+
+def test_bandwidth_is_not_blamed_while_the_port_is_idle():
+    """Two loads that are asked for at once: the second starts later, at a port with room."""
+    spans = []
+    for k in range(12):
+        at, line = 100.0 * k, "k.py:1"
+        spans.append(Span(0, at, at + 80, "wait", "waits on x", step=(k,), cause=3 * k + 1))
+        spans.append(Span(1, at + 10, at + 80, "load", "load x", thread=0, op=k))
+        spans.append(Span(0, at + 80, at + 100, "issue", step=(k,), line=line, thread=0, op=k + 1))
+    few = tuple((100.0 * k, 100.0 * k + 20) for k in range(12))
+    many = tuple((100.0 * k, 100.0 * k + 70) for k in range(12))
+    lanes = ("thread 0", "TMA loads")
+    found = Timeline("late", lanes, tuple(spans), 1200, 1e9, "simulated", "none")
+    for uses, what in (((), "bandwidth"), (few, "latency"), (many, "bandwidth")):
+        assert replace(found, gmem=(uses,)).bound().startswith(f"memory {what}: 80% of the steady")
+
+
+@pytest.mark.parametrize(
+    "fraction, said",
+    [(0, "0%"), (0.124, "12%"), (0.994, "99%"), (0.9949, "99%"), (0.999, "99%"), (1, "100%")],
+)
+def test_nothing_is_rounded_to_all(fraction, said):
+    assert percent(fraction) == said
+
+
 def test_less_than_three_steps_have_no_steady_state():
     assert thread([100]).steady() is None
     assert thread([100, 300]).steady() == Steady(0, 0, 400, 200)
     assert Timeline("none", (), (), 0, 1e9, "simulated", "none").steady() is None
+
+
+def test_a_thread_that_computes_is_looked_at():
+    """The memory thread has more steps: it waits for the last releases too."""
+    found = drawn_ring(slots=2, steps=12)
+    last = [Span(0, 9000 + k, 9001 + k, "wait", step=(k,)) for k in range(4)]
+    more = replace(found, spans=(*found.spans, *last), cycles=9010.0)
+    assert more.steady() == found.steady()
 
 
 def test_the_thread_with_most_steps_is_looked_at():

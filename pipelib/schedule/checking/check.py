@@ -84,7 +84,7 @@ def check(program: Program, *, strict: bool = False) -> Report:
       seen in another order.
       >>> mended = gallery.GALLERY["missing-commit"].program(fixed=True)
       >>> print(pipelib.check(mended))
-      kernel: no finding (9 ops of 1 thread checked)
+      missing_commit: no finding (9 ops of 1 thread checked)
     """
     expect("check", program, *PROGRAM)
     with uncollected():

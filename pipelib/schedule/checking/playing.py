@@ -3,8 +3,8 @@
 The model. The ops of an order follow each other, whoever makes them: op number n takes the step
 from n to n + 1. What an engine does begins a step after its op, and ends with the op that waits for
 it, or goes on to the end. The last step is the moment at which the fault shows: the ops that come
-then are side by side. There are no times here, so nothing says what is fast. Source: this project's
-own.
+then are side by side. There are no times here, so nothing says what is fast. Threads have their
+numbers here, as in the report beside the figure. Source: this project's own.
 """
 
 from collections.abc import Iterator
@@ -24,16 +24,20 @@ _STEPS_PER_SECOND = 1e6
 
 def timeline(program: Program, order: Interleaving) -> Timeline:
     """The timeline of an order of a program's ops."""
-    lanes, at = Lanes(program), {spot: step for step, spot in enumerate(_made(order))}
+    lanes, at = (
+        Lanes(program, by_number=True),
+        {spot: step for step, spot in enumerate(_made(order))},
+    )
     ends, last = dict(_ends(program, order, at)), len(at)
     spans: list[Span] = []
 
     def span(spot: Spot, start: int, stop: int, kind: SpanKind, lane: int) -> None:
         op = program.threads[spot[0]][spot[1]]
+        buffer, slot = lanes.part(op)
         spans.append(
             Span(
-                lane, start, stop, kind, program.describe(_bare(op)),
-                lanes.slot(op), op.step, op.line, *spot, scope=op.scope,
+                lane, start, stop, kind, program.describe(_bare(op)), slot, op.step, op.line, *spot,
+                scope=op.scope, buffer=buffer,
             )
         )  # fmt: skip
 

@@ -76,8 +76,8 @@ def _nanoseconds(timeline: Timeline, cycles: float) -> int:
 
 def _complete(timeline: Timeline, span: Span, thread: int) -> dict[str, Any]:
     begin, end = _nanoseconds(timeline, span.start), _nanoseconds(timeline, span.stop)
-    slot = "" if span.slot is None else f" {span.slot}"
-    name = LOOKS[span.kind].words + slot
+    slot = "" if span.slot is None else str(span.slot)
+    name = " ".join(filter(None, (LOOKS[span.kind].words, span.buffer, slot)))
     args = {
         "text": span.text,
         "slot": span.slot,

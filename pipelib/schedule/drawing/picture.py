@@ -4,9 +4,11 @@ The model. A lane takes as many rows as it has spans at one time: a thread takes
 one for each copy in flight (the first row that is free), and named scopes take rows of their own
 above. A lane without spans is left out. A span within the window is a box on its row. A wait has an
 arrow from the end of its cause, unless the cause was over when the wait began or the arrow has no
-room. Accesses and arithmetic that follow each other at once, each too short to be told apart, are
-one box, with the colour of the kind that took longest. Heights are in CSS pixels, times in cycles;
-`plot` and `svg` only turn them into ink.
+room. A box's label is its buffer and its slot, or the slot alone where there is less room. Accesses
+and arithmetic that follow each other at once, each too short to be told apart, are one box, with
+the colour of the kind that took longest. Above all rows a bracket marks the steady state, if the
+window has a part of it: what texts say of the steady state, they say of this time. Heights are in
+CSS pixels, times in cycles; `plot` and `svg` only turn them into ink.
 
 Colours. Light and dark pages have one palette, by M. Okabe and K. Ito, "Color Universal Design"
 (jfly.uni-koeln.de/color, 2008), whose colours colour-blind readers can tell apart. Its lighter
@@ -27,11 +29,16 @@ from pipelib.schedule.timeline import Span, SpanKind, Timeline
 
 EDGE = "#777777"
 ROW, SCOPE_ROW, LANE_GAP = 20, 14, 8
+# The strip for the steady state's bracket: its height, and where in it the text and the line are.
+BRACKET, BRACKET_TEXT, BRACKET_LINE, BRACKET_END = 22, 8, 17, 22
+STEADY = "steady state"
 MAX_BOXES = 4000
 # A box is at least this fraction of the window wide, about a pixel, so that it can be seen.
 _LEAST_WIDTH = 1 / 1200
 # Nobody can tell work shorter than this fraction of the window from its neighbours.
 _LEAST_WORK = 1 / 200
+# Within this fraction of the window's end, centred words would be cut.
+_NEAR_AN_END = 0.1
 # Sums of fractions are not exact.
 _CYCLES_OF_NO_MATTER = 1e-3
 
@@ -79,14 +86,17 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A span as drawn: cut at the window's ends, and wide enough to be seen."""
+    """A span as drawn: cut at the window's ends, and wide enough to be seen.
+
+    `labels` are what may stand in it, the longest first: the first that fits does.
+    """
 
     index: int
     span: Span
     row: int
     start: float
     stop: float
-    label: str
+    labels: tuple[str, ...]
 
 
 class Arrow(NamedTuple):
@@ -94,6 +104,24 @@ class Arrow(NamedTuple):
 
     cause: int
     wait: int
+
+
+class Bracket(NamedTuple):
+    """The part of the steady state that a window has, and whether it begins and ends there."""
+
+    start: float
+    stop: float
+    begins: bool
+    ends: bool
+
+    def label_at(self, drawn: "Picture") -> tuple[float, str]:
+        """Where its words stand, in cycles, and their alignment: "left", "center" or "right"."""
+        middle, length = (self.start + self.stop) / 2, drawn.stop - drawn.start
+        if middle < drawn.start + _NEAR_AN_END * length:
+            return self.start, "left"
+        if middle > drawn.stop - _NEAR_AN_END * length:
+            return self.stop, "right"
+        return middle, "center"
 
 
 class Picture(NamedTuple):
@@ -106,6 +134,7 @@ class Picture(NamedTuple):
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     height: int
+    steady: Bracket | None = None
 
     def kinds(self) -> tuple[SpanKind, ...]:
         """The kinds that are seen, in the legend's order."""
@@ -126,10 +155,11 @@ class Picture(NamedTuple):
             return cause.stop, above.top + above.height, wait.stop, below.top
         return cause.stop, above.top, wait.stop, below.top + below.height
 
-    def shows_label(self, box: Box, width: float) -> bool:
-        """Whether the box's label fits into it, if the window is `width` pixels wide."""
+    def label(self, box: Box, width: float) -> str:
+        """The longest of the box's labels that fits into it, if the window is `width` pixels wide;
+        empty if none does."""
         pixels = width * (box.stop - box.start) / (self.stop - self.start)
-        return bool(box.label) and pixels >= 6.5 * len(box.label) + 4
+        return next((text for text in box.labels if pixels >= 6.5 * len(text) + 4), "")
 
     def shows_arrow(self, arrow: Arrow, width: float) -> bool:
         """Whether the wait is long enough for its arrow to be told from its neighbours'."""
@@ -188,7 +218,8 @@ def picture(
             f" {MAX_BOXES} are too small to be seen: draw a window with steps=range(...) or start="
             " and stop=, or trace fewer steps with max_steps=."
         )
-    rows, row_of, height = _rows(timeline, seen)
+    steady = _bracket(timeline, low, high)
+    rows, row_of, height = _rows(timeline, seen, LANE_GAP // 2 + (BRACKET if steady else 0))
     boxes = _boxes(seen, row_of, low, high)
     number = {box.index: i for i, box in enumerate(boxes)}
     arrows = tuple(
@@ -197,7 +228,7 @@ def picture(
         if (cause := box.span.cause) is not None and cause in number
         and _has_waited(box.span, timeline.spans[cause]) and box.span.stop <= high
     )  # fmt: skip
-    return Picture(timeline, low, high, rows, boxes, arrows, height)
+    return Picture(timeline, low, high, rows, boxes, arrows, height, steady)
 
 
 def _merged(seen: list[tuple[int, Span]], least: float) -> list[tuple[int, Span]]:
@@ -231,9 +262,11 @@ def _one(spans: list[Span]) -> Span:
         cycles[span.kind] += span.stop - span.start
     text = f"{len(spans)} operations: reads, writes and arithmetic; the first: {spans[0].text}"
     slots = {span.slot for span in spans if span.slot is not None}
+    buffers = {span.buffer for span in spans if span.buffer}
     return replace(
         spans[0], stop=spans[-1].stop, kind=max(cycles, key=lambda kind: cycles[kind]), text=text,
         slot=slots.pop() if len(slots) == 1 else None,
+        buffer=buffers.pop() if len(buffers) == 1 else "",
     )  # fmt: skip
 
 
@@ -291,13 +324,21 @@ def _window(
     return low, high
 
 
+def _bracket(timeline: Timeline, low: float, high: float) -> Bracket | None:
+    """The steady state within a window; None if the window has nothing of it."""
+    steady = timeline.steady() if timeline.is_timed and not timeline.stuck else None
+    if steady is None or not max(low, steady.start) < min(high, steady.stop):
+        return None
+    start, stop = max(low, steady.start), min(high, steady.stop)
+    return Bracket(start, stop, start == steady.start, stop == steady.stop)
+
+
 def _rows(
-    timeline: Timeline, seen: list[tuple[int, Span]]
+    timeline: Timeline, seen: list[tuple[int, Span]], top: int
 ) -> tuple[tuple[Row, ...], dict[int, int], int]:
-    """The rows, the row of each span by its index, and the height of all."""
+    """The rows below `top`, the row of each span by its index, and the height of all."""
     rows: list[Row] = []
     row_of: dict[int, int] = {}
-    top = LANE_GAP // 2
     for lane in sorted({span.lane for span in timeline.spans}):
         here = [(index, span) for index, span in seen if span.lane == lane]
         for is_scope, height in ((True, SCOPE_ROW), (False, ROW)):
@@ -335,10 +376,16 @@ def _boxes(
     for index, span in sorted(seen, key=lambda pair: (pair[1].start, row_of[pair[0]])):
         start = min(max(span.start, low), high - least)
         stop = max(min(span.stop, high), start + least)
-        label = "" if span.slot is None else str(span.slot)
-        label = span.scope if span.kind == SpanKind.SCOPE else label
-        boxes.append(Box(index, span, row_of[index], start, stop, label))
+        boxes.append(Box(index, span, row_of[index], start, stop, _labels(span)))
     return tuple(boxes)
+
+
+def _labels(span: Span) -> tuple[str, ...]:
+    """What may stand in a span's box; a number in a box is always a slot."""
+    if span.kind == SpanKind.SCOPE:
+        return (span.scope,) if span.scope else ()
+    slot = "" if span.slot is None else str(span.slot)
+    return tuple(dict.fromkeys(filter(None, (f"{span.buffer} {slot}".strip(), slot))))
 
 
 def _round_step(least: float) -> float:

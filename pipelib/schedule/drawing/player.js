@@ -38,6 +38,7 @@ async function (figure, packed) {
       find(".total").textContent = frame.length;
       find(".details").replaceChildren(...prose(frame.details));
     }
+    all(".legend li").forEach((item) => (item.hidden = !frame.kinds.includes(item.dataset.kind)));
     find(".notes").replaceChildren(...frame.notes.map((note) => element("p", ...prose(note))));
     find(".bar").hidden = saying.hidden = !boxes.length;
     chosen = -1;
@@ -193,7 +194,13 @@ async function (figure, packed) {
   function crop() {
     const width = find(".stage .time")?.getBoundingClientRect().width;
     const room = (box) => (parseFloat(box.getAttribute("width")) / 100) * width;
-    labels.forEach((label, i) => label?.classList.toggle("narrow", room(boxes[i]) < 6.5 * label.textContent.length + 4));
+    labels.forEach((label, i) => {
+      if (!label) return;
+      const { long = label.textContent, short = long } = label.dataset;
+      const text = [long, short].find((words) => room(boxes[i]) >= 6.5 * words.length + 4);
+      label.classList.toggle("narrow", !text);
+      label.textContent = text ?? short;
+    });
     arrows.forEach((arrow) => arrow.classList.toggle("narrow", room(boxes[arrow.dataset.wait]) < 9));
     const ticks = all(".stage .tick"), every = Math.ceil((48 * ticks.length) / width);
     ticks.forEach((tick, i) => tick.classList.toggle("narrow", i % every > 0));

@@ -7,7 +7,8 @@ setting's SVG stands in the page as it is, for readers without scripts; the othe
 deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
 bar of its length among the others' (no bar if it stops for ever); a button gives them all one time
 scale. What stands between backticks in details and notes is shown as code, and source lines are
-named as a reader elsewhere has them (`paths`).
+named as a reader elsewhere has them (`paths`). The legend has the kinds of the setting that is
+shown, and a bracket over the drawing marks the steady state.
 
 What is stepped to, played and counted are operations. A named scope is one only where nothing
 begins within it on its lane, as most of a measured profile; else it frames others. Read out are the
@@ -52,7 +53,7 @@ class Setting:
     """One position of the sliders: `values` by their names, and what came of it.
 
     `timeline` is None where there is none to draw, as of a kernel that hangs. `outcome` is a few
-    words ("bubble 31%", "race"), `ok` whether it is a good one, `details` sentences on it.
+    words ("no finding", "race"), `ok` whether it is a good one, `details` sentences on it.
 
     Example:
       >>> stuck = Setting({"slots": 1}, None, "deadlock", ok=False, details="Both threads wait.")
@@ -74,7 +75,7 @@ class Player:
       >>> x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
       >>> program = pipelib.trace(softmax, x)
       >>> pipelib.simulate(program, pipelib.H100).player()
-      <Player of _one_pass, ... bytes>
+      <Player of softmax, ... bytes>
     """
 
     def __init__(self, figure: str, title: str) -> None:
@@ -215,6 +216,7 @@ def _frame(
         "length": "",
         "share": 0,
         "notes": [],
+        "kinds": [],
         "svg": "",
         "spans": [],
     }
@@ -240,6 +242,7 @@ def _frame(
         "length": duration(timeline, "µs"),
         "share": 0 if timeline.stuck else round(timeline.cycles / longest, 4),
         "notes": remarks(timeline),
+        "kinds": [*drawn.kinds()],
         "svg": svg.draw(drawn),
         "spans": spans,
         "start": drawn.start,
@@ -251,6 +254,7 @@ def _frame(
 def _heading(timeline: Timeline, span: Span) -> str:
     words = [timeline.lanes[span.lane], LOOKS[span.kind].words]
     words += [step_name(span.step)] if span.step else []
+    words += [span.buffer] if span.buffer else []
     words += [f"slot {span.slot}"] if span.slot is not None else []
     words += [f"in {span.scope}"] if span.scope else []
     return " · ".join(words)
@@ -282,9 +286,10 @@ def _figure(
     settings: list[Setting], sliders: dict[str, list[Any]], frames: list[_Frame], data: str
 ) -> str:
     first, escape = frames[0], html.escape
-    kinds = {s.kind for setting in settings if setting.timeline for s in setting.timeline.spans}
+    kinds = {kind for frame in frames for kind in frame["kinds"]}
     legend = "".join(
-        f'<li><svg aria-hidden="true" width="18" height="12"><rect class="b {kind}" x="1" y="1"'
+        f'<li data-kind="{kind}"{"" if kind in first["kinds"] else " hidden"}>'
+        f'<svg aria-hidden="true" width="18" height="12"><rect class="b {kind}" x="1" y="1"'
         f' width="16" height="10"/></svg>{LOOKS[kind].words}</li>'
         for kind in LOOKS
         if kind in kinds

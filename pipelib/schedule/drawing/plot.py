@@ -18,10 +18,21 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from pipelib.schedule.arguments import expect
-from pipelib.schedule.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
+from pipelib.schedule.drawing.picture import (
+    BRACKET_END,
+    BRACKET_LINE,
+    BRACKET_TEXT,
+    EDGE,
+    LOOKS,
+    STEADY,
+    Picture,
+    headline,
+    picture,
+    remarks,
+)
 from pipelib.schedule.timeline import SpanKind, Timeline
 
 # Stands for the page's text colour until the SVG is written; black to the eye.
@@ -87,6 +98,7 @@ def plot(
         ax = _axes(drawn, len(notes), ". ".join([title, *notes]))
     with matplotlib.rc_context(_STYLE):
         _draw_axes(ax, drawn)
+        _draw_steady(ax, drawn)
         _draw_boxes(ax, drawn)
         _draw_arrows(ax, drawn)
         _draw_words(ax, drawn, notes)
@@ -149,13 +161,29 @@ def _draw_boxes(ax: Axes, drawn: Picture) -> None:
         ax.add_collection(PolyCollection(corners, zorder=2, **_patch(kind)), autolim=False)
     width = _pixels(ax)
     for box in drawn.boxes:
-        if drawn.shows_label(box, width):
+        if label := drawn.label(box, width):
             row, scope = drawn.rows[box.row], box.span.kind == SpanKind.SCOPE
             ax.text(
-                (box.start + box.stop) / 2, row.top + row.height / 2, box.label,
+                (box.start + box.stop) / 2, row.top + row.height / 2, label,
                 ha="center", va="center_baseline", fontsize=7 if scope else 8,
                 color=LOOKS[box.span.kind].label or _INK, zorder=4, clip_on=True,
             )  # fmt: skip
+
+
+def _draw_steady(ax: Axes, drawn: Picture) -> None:
+    """A bracket over the steady state, open where the window cuts it, and its time shaded."""
+    bracket = drawn.steady
+    if bracket is None:
+        return
+    ends = [(bracket.start, BRACKET_END)] * bracket.begins
+    ends += [(bracket.start, BRACKET_LINE), (bracket.stop, BRACKET_LINE)]
+    ends += [(bracket.stop, BRACKET_END)] * bracket.ends
+    ax.plot(*zip(*ends), color=_INK, linewidth=0.8, clip_on=False)
+    size = bracket.stop - bracket.start, drawn.height - BRACKET_END
+    corner = bracket.start, BRACKET_END
+    ax.add_patch(Rectangle(corner, *size, facecolor=_INK, alpha=0.05, linewidth=0, zorder=0))
+    place, align = bracket.label_at(drawn)
+    ax.text(place, BRACKET_TEXT, STEADY, ha=align, va="center_baseline", **_TEXT)
 
 
 def _patch(kind: SpanKind) -> dict[str, Any]:

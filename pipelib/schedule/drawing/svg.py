@@ -3,13 +3,22 @@
 The model. The names of the lanes are one SVG, the time another one that can be scrolled. Every x is
 in percent of the width: the figure is as wide as the page lets it be, at any zoom, and its text
 keeps its size. Classes say what a thing is: `b` a box, `l` its label, both with their kind,
-`arrow`, and `narrow` for what has no room at the width that is supposed here; the script looks
-again. Not covered: a file of its own, which `plot` writes. Source: this project's own.
+`arrow`, `steady` the bracket over the steady state, and `narrow` for what has no room at the width
+that is supposed here; the script looks again. A label that has a shorter form has both in
+`data-long` and `data-short`. Not covered: a file of its own, which `plot` writes. Source: this
+project's own.
 """
 
 import html
 
-from pipelib.schedule.drawing.picture import Picture, headline
+from pipelib.schedule.drawing.picture import (
+    BRACKET_END,
+    BRACKET_LINE,
+    BRACKET_TEXT,
+    STEADY,
+    Picture,
+    headline,
+)
 
 # What a figure is made for until a script sees the page: pixels of the time's width.
 _WIDTH = 640
@@ -26,10 +35,12 @@ def draw(drawn: Picture) -> str:
     height = drawn.height
     for y, unit in zip(_LINES, drawn.units):
         names.append(f'<text x="100%" y="{height + y}">{unit}</text>')
-    parts = [_axis(drawn), *(_box(drawn, i) for i in range(len(drawn.boxes)))]
+    parts = [_steady(drawn), _axis(drawn), *(_box(drawn, i) for i in range(len(drawn.boxes)))]
     parts += [_arrow(drawn, i) for i in range(len(drawn.arrows))]
     parts.append(f'<line class="head" y1="0" y2="{height}"/>')
     label = f"{drawn.timeline.name}, {headline(drawn.timeline)}"
+    if drawn.steady is not None:
+        label += f", {STEADY} from cycle {drawn.steady.start:,.0f} to {drawn.steady.stop:,.0f}"
     longest = max(len(name) for name, _, _ in lanes)
     return (
         f'<svg class="names" height="{height + 36}" style="width:{max(3.6, longest * 0.5):.1f}em"'
@@ -65,14 +76,40 @@ def _box(drawn: Picture, i: int) -> str:
     row, kind = drawn.rows[box.row], box.span.kind
     x, width = _percent(drawn, box.start), _percent(drawn, drawn.start + box.stop - box.start)
     text = f'<rect class="b {kind}" x="{x}" y="{row.top}" width="{width}" height="{row.height}"/>'
-    if box.label:
+    if box.labels:
         middle = _percent(drawn, (box.start + box.stop) / 2)
-        narrow = "" if drawn.shows_label(box, _WIDTH) else " narrow"
+        shown, short = drawn.label(box, _WIDTH), html.escape(box.labels[-1])
+        narrow = "" if shown else " narrow"
+        both = f' data-long="{html.escape(box.labels[0])}" data-short="{short}"'
+        other = both if len(box.labels) > 1 else ""
         y = row.top + row.height / 2
         text += (
-            f'<text class="l {kind}{narrow}" x="{middle}" y="{y:g}">{html.escape(box.label)}</text>'
+            f'<text class="l {kind}{narrow}"{other} x="{middle}" y="{y:g}">'
+            f"{html.escape(shown) or short}</text>"
         )
     return text
+
+
+def _steady(drawn: Picture) -> str:
+    """The bracket over the steady state, open where the window cuts it."""
+    bracket = drawn.steady
+    if bracket is None:
+        return ""
+    left, right = _percent(drawn, bracket.start), _percent(drawn, bracket.stop)
+    width = _percent(drawn, drawn.start + bracket.stop - bracket.start)
+    place, align = bracket.label_at(drawn)
+    end = {"left": ' class="first"', "right": ' class="last"'}.get(align, "")
+    lines = [(left, right, BRACKET_LINE, BRACKET_LINE)]
+    lines += [(left, left, BRACKET_LINE, BRACKET_END)] * bracket.begins
+    lines += [(right, right, BRACKET_LINE, BRACKET_END)] * bracket.ends
+    drawing = "".join(
+        f'<line x1="{x0}" x2="{x1}" y1="{y0}" y2="{y1}"/>' for x0, x1, y0, y1 in lines
+    )
+    return (
+        f'<g class="steady"><rect x="{left}" y="{BRACKET_END}" width="{width}"'
+        f' height="{drawn.height - BRACKET_END}"/>{drawing}'
+        f'<text{end} x="{_percent(drawn, place)}" y="{BRACKET_TEXT}">{STEADY}</text></g>'
+    )
 
 
 def _arrow(drawn: Picture, i: int) -> str:

@@ -59,10 +59,11 @@ class Recorder:
             lane = self._lanes.of_engine(thread.block, op)
         else:
             lane = self._lanes.of_thread(thread.index)
+        buffer, slot = self._lanes.part(op)
         self.spans.append(
             _make_span(
-                lane, start, stop, kind, text or self._program.label(op), self._lanes.slot(op),
-                op.step, op.line, thread.index, thread.at, cause, op.scope,
+                lane, start, stop, kind, text or self._program.label(op), slot, op.step, op.line,
+                thread.index, thread.at, cause, op.scope, buffer,
             )
         )  # fmt: skip
         return len(self.spans) - 1

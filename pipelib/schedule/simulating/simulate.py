@@ -87,8 +87,8 @@ def simulate(
       >>> timeline.lanes
       ('thread 0', 'TMA loads', 'TMA stores', 'tensor core')
       >>> print(timeline.bound())
-      memory latency: ...% of the whole thread 0 waits on produced.0
-      (load smem.0, TMA loads)
+      memory latency: ...% of the whole thread 0 waits on produced
+      (load x_smem, TMA loads)
     """
     expect("simulate", program, *PROGRAM)
     expect("simulate", machine, *MACHINE)

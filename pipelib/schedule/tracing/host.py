@@ -13,6 +13,8 @@ import jax
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.tracing import primitives
 from pipelib.schedule.tracing.code import Codes, value_of
+from pipelib.schedule.tracing.names import operands
+from pipelib.schedule.tracing.source import function_name
 from pipelib.schedule.tracing.state import Call, Thread
 
 
@@ -37,7 +39,10 @@ def kernels_of(function: Callable[..., Any], args: tuple[Any, ...], asker: str) 
     host = Thread(0, 0, None, None)
     code = Codes(primitives.of_host).compile(closed)
     code.run(host, [value_of(leaf) for leaf in jax.tree.leaves(args)])
-    return host.kernels
+    called, asked = operands(closed), function_name(closed.jaxpr.debug_info)
+    return [
+        call._replace(names=called.get(id(call.eqn), ()), function=asked) for call in host.kernels
+    ]
 
 
 def one_of(kernels: list[Call], call: int | None, why: str) -> Call:

@@ -8,8 +8,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.schedule.program import Role
 from pipelib.schedule.tracing.code import is_ref
 from pipelib.schedule.tracing.jaxprs import Atom, Eqn
-from pipelib.schedule.tracing.source import argument_names
-from pipelib.schedule.tracing.state import OPAQUE, Cluster, Ref, Reserved
+from pipelib.schedule.tracing.source import argument_names, function_name
+from pipelib.schedule.tracing.state import OPAQUE, Call, Cluster, Ref, Reserved
 
 
 def mesh_of(params: Mapping[str, Any]) -> Any:
@@ -77,14 +77,22 @@ def _role(atom: Atom, value: Any) -> Role:
     return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT
 
 
-def arguments(
-    cluster: Cluster, eqn: Eqn, invars: list[Any], values: list[Any], info: Any
-) -> list[list[Ref]]:
-    """The kernel's operands and then its results, in GMEM, each for all blocks."""
-    given, made = len(values), len(invars) - len(values)
-    roles = [_role(atom, value) for atom, value in zip(eqn.invars, values)] + [Role.OUT] * made
-    names = [f"in{i}" for i in range(given)] + [f"out{i}" for i in range(made)]
-    names = argument_names(info, len(invars)) or names
+def arguments(cluster: Cluster, call: Call, invars: list[Any], info: Any) -> list[list[Ref]]:
+    """The kernel's operands and then its results, in GMEM, each for all blocks.
+
+    They are called as the kernel's function calls them, or else as the function around it does.
+    """
+    values, given, made = call.values, len(call.values), len(invars) - len(call.values)
+    roles = [_role(atom, value) for atom, value in zip(call.eqn.invars, values)]
+    roles += [Role.OUT] * made
+    names: list[str] = []
+    outer = [*call.names, *[None] * (len(invars) - len(call.names))]
+    # What was bound to some of its arguments does not have its function's name.
+    is_bound = call.eqn.params["name"] != function_name(info)
+    own_names = argument_names(info, len(invars), is_bound)
+    for i, (own, its) in enumerate(zip(own_names, outer)):
+        plain = f"in{i}" if i < given else f"out{i - given}"
+        names.append(next((name for name in (own, its) if name and name not in names), plain))
     values = [value.value if type(value) is Ref else value for value in values]
     return [
         cluster.argument(name, var.aval, value, role)

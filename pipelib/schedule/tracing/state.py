@@ -176,11 +176,17 @@ class Allocation(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A kernel that the host calls: its equation, its operands, the axes of its devices."""
+    """A kernel that the host calls: its equation, its operands, the axes of its devices.
+
+    `names` are what the host calls the operands, None where it does not say, and `function` is the
+    name of the function that was asked for and calls it.
+    """
 
     eqn: Any
     values: list[Any]
     devices: dict[Any, int]
+    names: Sequence[str | None] = ()
+    function: str | None = None
 
 
 class Reserved(NamedTuple):

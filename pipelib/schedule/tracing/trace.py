@@ -60,7 +60,8 @@ from pipelib.schedule.tracing.kernel import (
     reserved,
     starts_early,
 )
-from pipelib.schedule.tracing.source import function_name
+from pipelib.schedule.tracing.names import named
+from pipelib.schedule.tracing.source import kernel_name
 from pipelib.schedule.tracing.state import Cluster
 
 
@@ -102,10 +103,10 @@ def trace(
       >>> program = pipelib.trace(softmax, x)
       >>> for op in program.threads[0][2:5]:
       ...     print(program.describe(dataclasses.replace(op, line=None)))
-      load reads in0[0:2, 0, 0:128] writes smem.0[0, 0:2, 0, 0:128]
-          on produced.0[0] #0 step 0
-      wait on produced.0[0] #0 step 0
-      read reads smem.0[0, 0, 0, 0:128] step 0
+      load reads x[0:2, 0, 0:128] writes x_smem[0, 0:2, 0, 0:128]
+          on produced[0] #0 step 0
+      wait on produced[0] #0 step 0
+      read reads x_smem[0, 0, 0, 0:128] step 0
     """
     if others:
         bound = ", ".join(f"{name}=..." for name in others)
@@ -119,18 +120,19 @@ def trace(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     kernels = kernels_of(kernel, args, "trace")
-    eqn, values, devices = one_of(kernels, call, "a program is that of one")
+    called = one_of(kernels, call, "a program is that of one")
+    eqn = called.eqn
     mesh, (jaxpr, *_) = mesh_of(eqn.params), eqn.params["jaxprs"]
     if whole_grid and block is not None:
         raise ValueError(
             f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
         )
     code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
-    name = function_name(info) or eqn.params["name"]
-    cluster = Cluster(name, mesh, block, reserved(eqn), devices, whole_grid)
-    operands = arguments(cluster, eqn, code.invars, values, info)
+    name = kernel_name(eqn.params["name"], info, called.function)
+    cluster = Cluster(name, mesh, block, reserved(eqn), called.devices, whole_grid)
+    operands = arguments(cluster, called, code.invars, info)
     with uncollected():
-        program = cluster.program(code, operands, max_steps)
+        program = named(cluster.program(code, operands, max_steps))
     return dataclasses.replace(
         program, starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn)
     )

@@ -137,31 +137,31 @@ EMITTED = "jax/attention_with_pipeline_emitter"
 MULTICAST = "contract/multicast_input-specialized-1"
 DELAYED = "emitted/specialized-slots=2-delay=1-threads=1"
 BY_HAND = {
-    (SPECIALIZED_2, "without wait produced.0, thread 0"): OTHER_WAITS,
-    (SPECIALIZED_2, "without wait produced.0, thread 1"): OTHER_WAITS,
-    (SPECIALIZED_2, "once less wait produced.0, thread 0"): OTHER_WAITS,
-    (SPECIALIZED_2, "once less wait produced.0, thread 1"): OTHER_WAITS,
-    (SPECIALIZED_2, "later wait produced.0, thread 1"): "who is let go waits for the copy itself",
+    (SPECIALIZED_2, "without wait produced, thread 0"): OTHER_WAITS,
+    (SPECIALIZED_2, "without wait produced, thread 1"): OTHER_WAITS,
+    (SPECIALIZED_2, "once less wait produced, thread 0"): OTHER_WAITS,
+    (SPECIALIZED_2, "once less wait produced, thread 1"): OTHER_WAITS,
+    (SPECIALIZED_2, "later wait produced, thread 1"): "who is let go waits for the copy itself",
     (SPECIALIZED_2, "earlier arrive written, thread 1"): "who is let go waits for the copy itself",
     (SPECIALIZED_2, "later fence, thread 1"): "what it commits is stored after `written`, later on",
-    (SPECIALIZED_2, "earlier arrive consumed.0, thread 1"): (
+    (SPECIALIZED_2, "earlier arrive consumed, thread 1"): (
         "the fence that it passes is for what is stored after `written`, later on"
     ),
     (MULTICAST, "later scope_begin, thread 1"): "the second pipeline has memory of its own",
     (MULTICAST, "later scope_begin, thread 3"): "the second pipeline has memory of its own",
-    (DELAYED, "once less wait consumed.0, thread 1"): (
+    (DELAYED, "once less wait consumed, thread 1"): (
         "the other slot's release comes a step late, when this slot has been read too"
     ),
-    (DELAYED, "later wait consumed.0, thread 1"): (
+    (DELAYED, "later wait consumed, thread 1"): (
         "the other slot's release comes a step late, when this slot has been read too"
     ),
     (ATTENTION, "earlier arrive args.3, thread 0"): TURNS,
     (ATTENTION, "earlier arrive args.3, thread 1"): TURNS,
-    (ATTENTION, "later wait args.1.0, thread 1"): TURNS,
+    (ATTENTION, "later wait produced.0, thread 1"): TURNS,
     (ATTENTION, "once less wait args.3, thread 1, site 12"): TURNS,
-    (ATTENTION, "without wait args.1.0, thread 1"): OTHER_WAITS,
-    (ATTENTION, "without wait args.1.1, thread 1"): OTHER_WAITS,
-    (ATTENTION, "once less wait args.1.1, thread 1"): OTHER_WAITS,
+    (ATTENTION, "without wait produced.0, thread 1"): OTHER_WAITS,
+    (ATTENTION, "without wait produced.1, thread 1"): OTHER_WAITS,
+    (ATTENTION, "once less wait produced.1, thread 1"): OTHER_WAITS,
     (ATTENTION, "earlier acc_read, thread 0"): "nothing overwrites the operands of the last step",
     (ATTENTION, "fewer arrivals on args.2.0"): "nobody waits for it; turns order the arrivals",
     (ATTENTION, "fewer arrivals on args.2.1"): "nobody waits for it; turns order the arrivals",
@@ -169,8 +169,8 @@ BY_HAND = {
     (EMITTED, "earlier acc_read, thread 0"): FINISHED,
     (EMITTED, "earlier acc_read, thread 1"): FINISHED,
     (EMITTED, "later wait q_barriers, thread 1"): TURNS,
-    (EMITTED, "without wait flat_produced_barrier_refs.0, thread 1"): OTHER_WAITS,
-    (EMITTED, "once less wait flat_produced_barrier_refs.0, thread 1"): OTHER_WAITS,
+    (EMITTED, "without wait produced, thread 1"): OTHER_WAITS,
+    (EMITTED, "once less wait produced, thread 1"): OTHER_WAITS,
 }
 
 UNKNOWN = 0  # registers

@@ -167,11 +167,38 @@ def test_a_wait_for_what_is_over_has_no_arrow():
     assert len(picture(replace(timeline, spans=spans)).arrows) == len(picture(timeline).arrows) - 1
 
 
-def test_slots_are_the_labels():
-    drawn = picture(ring(slots=3))
-    assert {box.label for box in drawn.boxes if box.span.kind == "load"} == {"0", "1", "2"}
-    assert {box.label for box in drawn.boxes if box.span.kind == "store"} == {""}
-    assert {box.label for box in drawn.boxes if box.span.kind == "scope"} == {"body"}
+def test_a_label_is_a_buffer_and_a_slot_or_the_slot_alone():
+    timeline = ring(slots=3)
+    spans = [replace(s, buffer="a") if s.kind == "load" else s for s in timeline.spans]
+    spans = [replace(s, buffer="o") if s.kind == "store" else s for s in spans]
+    drawn = picture(replace(timeline, spans=tuple(spans)))
+    labels = {kind: {b.labels for b in drawn.boxes if b.span.kind == kind} for kind in LOOKS}
+    assert labels["load"] == {("a 0", "0"), ("a 1", "1"), ("a 2", "2")}
+    assert labels["wgmma"] == {("0",), ("1",), ("2",)}
+    assert labels["store"] == {("o",)}
+    assert labels["access"] == {()}
+    assert labels["scope"] == {("body",)}
+    (box, *_) = (box for box in drawn.boxes if box.labels == ("a 0", "0"))
+    share = (box.stop - box.start) / (drawn.stop - drawn.start)
+    found = [drawn.label(box, pixels / share) for pixels in (40, 15, 5)]
+    assert found == ["a 0", "0", ""]
+
+
+def test_a_bracket_marks_the_steady_state_that_texts_speak_of():
+    timeline = ring(slots=2, steps=12)
+    interval, bracket = timeline.interval(), picture(timeline).steady
+    assert interval.name == "the steady state"
+    assert bracket == (interval.start, interval.stop, True, True)
+    middle = (interval.start + interval.stop) / 2
+    cut = picture(timeline, start=middle).steady
+    assert cut == (middle, interval.stop, False, True)
+    assert picture(timeline, stop=interval.start).steady is None
+
+
+def test_without_a_steady_state_there_is_no_bracket():
+    for timeline in (ring(steps=2), ring(stuck=True), ring(source="order")):
+        assert picture(timeline).steady is None
+    assert picture(ring(steps=2)).rows[0].top < picture(ring()).rows[0].top
 
 
 def test_a_window_of_steps_has_their_spans_and_cuts_others():

@@ -125,6 +125,29 @@ def test_the_title_is_the_shown_timeline_s_name():
     assert 'aria-label="A: timeline"' in text
 
 
+def test_the_steady_state_is_marked():
+    text = without_scripts(ring().player())
+    assert text.count('<g class="steady">') == 1 and ">steady state</text>" in text
+    start, stop, _ = ring().interval()
+    assert f"steady state from cycle {start:,.0f} to {stop:,.0f}" in text
+    assert "steady state" not in without_scripts(ring(steps=2).player())
+
+
+def test_the_legend_has_the_kinds_of_the_setting_that_is_shown():
+    loads = Span(2, 0, 9, "load"), Span(0, 0, 9, "wait")
+    made = [
+        Setting({"n": 1}, ring(spans=loads, cycles=9.0)),
+        Setting({"n": 2}, ring(spans=(*loads, Span(3, 0, 9, "wgmma")), cycles=9.0)),
+    ]
+    text = without_scripts(player(made))
+    assert re.findall(r'<li data-kind="(\w+)"( hidden)?>', text) == [
+        ("load", ""), ("wgmma", " hidden"), ("wait", ""),
+    ]  # fmt: skip
+    assert [frame["kinds"] for frame in payload(player(made))["frames"]] == [
+        ["load", "wait"], ["load", "wgmma", "wait"],
+    ]  # fmt: skip
+
+
 def test_what_stops_for_ever_has_no_length():
     made = [
         Setting({"slots": 1}, ring(stuck=True, cycles=9000), "deadlock", False),

@@ -72,6 +72,16 @@ def test_arrows_are_those_of_the_picture():
     assert len(arrows) == len(picture(timeline).arrows) > 0
 
 
+def test_the_steady_state_is_marked():
+    timeline = ring()
+    (ax,) = timeline.plot().axes
+    start, stop, _ = timeline.interval()
+    (line,) = ax.get_lines()
+    assert (min(line.get_xdata()), max(line.get_xdata())) == (start, stop)
+    assert "steady state" in words(timeline.plot())
+    assert "steady state" not in words(ring(steps=2).plot())
+
+
 def test_a_window_is_what_the_axis_shows():
     (ax,) = ring().plot(start=500, stop=900).axes
     assert ax.get_xlim() == (500, 900)

@@ -47,7 +47,7 @@ def test_a_load_is_issued_moved_and_landed():
     )  # fmt: skip
     wait_span = found.spans[2]
     assert found.spans[wait_span.cause].kind == "load"
-    assert (wait_span.slot, wait_span.step, wait_span.thread, wait_span.op) == (0, (0,), 0, 1)
+    assert (wait_span.slot, wait_span.step, wait_span.thread, wait_span.op) == (None, (0,), 0, 1)
 
 
 def test_loads_share_the_port_and_overlap_in_latency():
@@ -239,8 +239,8 @@ def test_waking_and_passing_take_their_time():
 def test_threads_meet_where_a_shared_scope_begins():
     begin = op("scope_begin", scope_id=0, shared=True)
     found = run([compute(flops=40), begin], [begin, compute(flops=5)])
-    assert times(found, "wait") == [("thread 1", "wait", 0, 44)]
-    assert times(found, "issue") == [("thread 0", "issue", 40, 44)]
+    assert times(found, "wait") == [("compute thread 1", "wait", 0, 44)]
+    assert times(found, "issue") == [("compute thread 0", "issue", 40, 44)]
     (waited,) = (s for s in found.spans if s.kind == "wait")
     assert found.spans[waited.cause].thread == 0
     assert found.cycles == 49
@@ -378,8 +378,9 @@ def test_what_holds_for_every_ring(steps, slots, flops, size, threads):
     assert not found.notes
     assert found == simulate(made, TOY, l2_hits=1)
     # Each op of a thread is one span there, in order, without a gap: a thread works or waits.
-    for thread in range(threads + 1):
-        mine = [s for s in found.spans if found.lanes[s.lane] == f"thread {thread}"]
+    names = ["memory thread", *(f"compute thread {i}" for i in range(threads))]
+    for thread, name in enumerate(names):
+        mine = [s for s in found.spans if found.lanes[s.lane] == name]
         assert [s.op for s in mine] == list(range(len(made.threads[thread])))
         assert mine[0].start == 0
         assert all(a.stop == b.start for a, b in itertools.pairwise(mine))
@@ -451,11 +452,12 @@ def test_steady_state_of_a_bounded_ring():
     assert steady.cycles_per_step == 20
     assert found.bound() == "memory bandwidth: the GMEM port is busy 100% of the steady state"
     assert replace(found, gmem=()).bound() == (
-        "memory bandwidth: 70% of the steady state thread 1 waits on produced (load x, TMA loads)"
+        "memory bandwidth: 70% of the steady state compute thread 0 waits on produced (load x, TMA"
+        " loads)"
     )
     slow = simulate(ring(40, 4, 50), TOY, l2_hits=1)
     assert slow.steady().cycles_per_step == 51
-    assert slow.bound() == "thread 1: busy 100% of the steady state with its own work"
+    assert slow.bound() == "compute thread 0: busy 100% of the steady state with its own work"
     latent = simulate(ring(40, 1, 5), TOY, l2_hits=1)
     assert latent.bound().startswith("memory latency: ")
     assert latent.steady().cycles_per_step == 20 + 10 + 2 + 5 + 1
@@ -506,7 +508,7 @@ def test_the_share_of_an_sm_is_what_it_uses():
     assert found.bound() == f"{GMEM_BUSY} 100% of the steady state"
     assert found.gmem == (tuple((2 + 20 * i, 22 + 20 * i) for i in range(40)),)
     slow = simulate(ring(40, 4, 30), fast, l2_hits=1)
-    assert slow.bound() == "thread 1: busy 100% of the steady state with its own work"
+    assert slow.bound() == "compute thread 0: busy 100% of the steady state with its own work"
 
 
 def test_of_two_units_the_busier_bounds():
@@ -530,7 +532,7 @@ def test_summary_says_it_all():
     text = str(simulate(ring(40, 4, 5), TOY, l2_hits=1))
     assert text.splitlines()[0].startswith("toy, simulated on toy: 8")
     assert "20.0 cycles a step in the steady state" in text
-    assert re.search(r"thread 1 +busy +\d+\.\d% +waiting +\d+\.\d% +bubble +\d+\.\d%", text)
+    assert re.search(r"compute thread 0 +busy +\d+\.\d% +waiting +\d+\.\d% +bubble +\d+\.\d%", text)
     empty = simulate(Program("nothing", ((),)), TOY)
     assert "nothing: no time passes" in str(empty)
 

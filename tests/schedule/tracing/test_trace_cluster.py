@@ -87,7 +87,7 @@ def test_names_blocks_and_shared_gmem():
         [(b.name[:-1], b.shape) for b in program.buffers if b.block == block] for block in (0, 1)
     ]
     assert blocks[0] == blocks[1]
-    assert [b.name for b in program.buffers if b.space == "gmem"] == ["in0", "in1", "out0"]
+    assert [b.name for b in program.buffers if b.space == "gmem"] == ["a", "b", "out0"]
 
 
 def barriers_of(shape, names, axes, arrivals=1):

@@ -16,7 +16,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from pipelib.schedule.tracing import arithmetic, source
 from tests.schedule import kernels
-from tests.schedule.kernels import like
+from tests.schedule.kernels import like, of
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 
@@ -289,6 +289,86 @@ def test_gmem_has_the_names_of_the_kernel_s_arguments():
     # Which parameter was bound, or is None, is not known.
     partial = functools.partial(bound, "config")
     assert named(partial, x, **scratch) == ["in0", "out0"]
+
+
+def test_memory_without_a_name_is_called_after_what_is_copied():
+    def copied(x_gmem, o_gmem, *refs):
+        ring, tile, landed = refs
+        plgpu.copy_gmem_to_smem(x_gmem, ring, landed)
+        plgpu.barrier_wait(landed)
+        tile[...] = ring[...]
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(tile, o_gmem)
+        plgpu.wait_smem_to_gmem(0)
+
+    smem = plgpu.SMEM((4, 64), jnp.float16)
+    scratch = dict(scratch_types=[smem, smem, plgpu.Barrier()])
+    program = pipelib.trace(of(copied, like(4, 64), **scratch), like(4, 64))
+    names = [buffer.name for buffer in program.buffers]
+    assert names == ["x_gmem", "o_gmem", "x_smem", "o_smem"]
+    assert [barrier.name for barrier in program.barriers] == ["produced"]
+
+
+def test_names_are_numbered_where_one_array_fills_several():
+    def twice(x_gmem, o_gmem, *refs):
+        for ref, landed in zip(refs[:2], refs[2:]):
+            plgpu.copy_gmem_to_smem(x_gmem, ref, landed)
+            plgpu.barrier_wait(landed)
+
+    scratch = [plgpu.SMEM((4, 64), jnp.float16)] * 2 + [plgpu.Barrier()] * 2
+    program = pipelib.trace(of(twice, like(4, 64), scratch_types=scratch), like(4, 64))
+    assert [buffer.name for buffer in program.buffers][2:] == ["x_smem.0", "x_smem.1"]
+    assert [barrier.name for barrier in program.barriers] == ["produced.0", "produced.1"]
+
+
+def test_a_name_of_the_source_is_kept():
+    def named_by_the_source(x_gmem, o_gmem, tile, landed):
+        plgpu.copy_gmem_to_smem(x_gmem, tile, landed)
+        plgpu.barrier_wait(landed)
+
+    scratch = [plgpu.SMEM((4, 64), jnp.float16), plgpu.Barrier()]
+    kernel = of(named_by_the_source, like(4, 64), scratch_types=scratch)
+    program = pipelib.trace(kernel, like(4, 64))
+    assert program.buffers[2].name == "tile" and program.barriers[0].name == "landed"
+
+
+@pytest.mark.parametrize("given, name", [({}, "summed"), ({"kernel_name": "its_own"}, "its_own")])
+def test_a_kernel_called_kernel_has_the_name_of_its_function(given, name):
+    def summed(x):
+        def kernel(x_gmem, o_gmem, x_smem):
+            x_smem[...] = x_gmem[...]
+
+        scratch = [plgpu.SMEM((4, 64), jnp.float16)]
+        return of(kernel, like(4, 64), scratch_types=scratch, **given)(x)
+
+    assert pipelib.trace(summed, like(4, 64)).name == name
+
+
+def test_gmem_of_a_kernel_of_refs_has_the_names_around_it():
+    def first_only(a, *refs):
+        pass
+
+    def given(wrapper, *shapes):
+        buffers = pipelib.trace(wrapper, *shapes).buffers
+        return [buffer.name for buffer in buffers if buffer.space == "gmem"]
+
+    scratch, x = dict(scratch_types=[plgpu.SMEM((8, 64), jnp.float16)]), like(4, 64)
+    kernel = of(lambda *refs: None, like(4, 64), **scratch)
+    assert given(lambda left, right: kernel(left, right), x, x) == ["left", "right", "out0"]
+    flat = lambda left, right: kernel(left.reshape(-1), right.astype(jnp.float32))
+    assert given(jax.jit(flat), x, x) == ["left", "right", "out0"]
+    # What is made of two arrays is called as neither, and one array twice is one name.
+    assert given(lambda left, right: kernel(left + right, left), x, x) == ["in0", "left", "out0"]
+    assert given(lambda left: kernel(left, left), x) == ["left", "in1", "out0"]
+    assert given(lambda *arrays: kernel(*arrays), x, x) == ["in0", "in1", "out0"]
+    # The kernel's own names come first.
+    assert named(first_only, x, x, **scratch) == ["a", "in1", "out0"]
+    partial = functools.partial(first_only, "bound")
+    assert named(partial, x, x, **scratch) == ["in0", "in1", "out0"]
+    partial.__name__ = "with_a_name"
+    assert named(partial, x, x, **scratch) == ["in0", "in1", "out0"]
+    mixed = of(first_only, like(4, 64), **scratch)
+    assert given(lambda left, right: mixed(left, right), x, x) == ["a", "right", "out0"]
 
 
 def test_gmem_has_those_names_where_scratch_is_given_by_keyword():

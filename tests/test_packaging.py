@@ -189,7 +189,7 @@ def test_importing_the_kernels_loads_neither_checker_nor_search_nor_clock():
     rooms = {name.split(".")[1] for name in before}
     assert rooms == {"kernels", "pipeline", "refs", "ring", "specs", "warp_specialized"}
     assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= before
-    assert {"pipelib.tuning.search", "pipelib.schedule.machine"} <= after
+    assert {"pipelib.tuning.searching", "pipelib.schedule.machine"} <= after
 
 
 def test_a_kernel_is_not_hidden_by_the_package_of_its_name():

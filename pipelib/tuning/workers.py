@@ -38,6 +38,12 @@ class Failed(Exception):
     """A task or a run had an error, no answer in time, or ended its process; says which."""
 
 
+def in_words(error: Exception) -> str:
+    """An error as one line: its type, and the first line that it says."""
+    text = str(error).strip() or "no words"
+    return f"{type(error).__name__}: {text.splitlines()[0]}"
+
+
 class Workers:
     """A number of processes with JAX each; a context manager that ends them.
 
@@ -264,8 +270,7 @@ def answer(handle: int) -> None:
             try:
                 pipe.send((True, _do(kept, what, number, argument)))
             except Exception as error:
-                text = str(error).strip() or "no words"
-                pipe.send((False, f"{type(error).__name__}: {text.splitlines()[0]}"))
+                pipe.send((False, in_words(error)))
 
 
 def _do(kept: dict[int, Run], what: str, number: int, argument: Any) -> Any:

@@ -1,10 +1,10 @@
 """`climb`: measures a few configurations, then neighbours of the best, then the best in turn.
 
 The model. The first configurations are measured. Then, a few at a time, the neighbours of the best
-three so far, until there is nothing new, or `limit` configurations were measured, or the time is
-over. A configuration counts by its median time if it compiled, ran in time and was right; otherwise
-its row has the reason. The GPU's clock drifts over a search, so the best few are measured once
-more, in turn, and the fastest of these wins.
+three so far, or where these have none, what is left of the first, until there is nothing new, or
+`limit` configurations were measured, or the time is over. A configuration counts by its median time
+if it compiled, ran in time and was right; otherwise its row has the reason. The GPU's clock drifts
+over a search, so the best few are measured once more, in turn, and the fastest of these wins.
 
 Not covered: neighbourhoods with several valleys, of which the first configurations must have one
 each.
@@ -40,7 +40,8 @@ def climb[C: Hashable](
     """Measures the first configurations, then neighbours of the best three, until none is new.
 
     Args:
-      first: the configurations to begin with; at most half of `limit`, if they have neighbours.
+      first: the configurations to begin with, at most half of `limit` if they have neighbours; the
+        others come when no neighbour is new.
       near: gives the neighbours of a configuration.
       measurer: measures configurations.
       limit: the most configurations that are measured.
@@ -65,8 +66,8 @@ def climb[C: Hashable](
                 log(row, best)
             if batch:
                 continue
-            around = (config for row in _ranked(rows.values())[:3] for config in near(row.config))
-            new = (config for config in dict.fromkeys(around) if config not in rows)
+            around = [config for row in _ranked(rows.values())[:3] for config in near(row.config)]
+            new = (config for config in dict.fromkeys([*around, *first]) if config not in rows)
             batch = list(itertools.islice(new, min(at_once, limit - len(rows))))
         finals = measurer.in_turn([row.config for row in _ranked(rows.values())[:finalists]])
     except KeyboardInterrupt:

@@ -160,8 +160,7 @@ def measured[C: Hashable](
       measurer: measures them.
       limit: the most configurations that are measured.
       first: those to begin with; by default the best by prediction.
-      near: the neighbours of a configuration; by default those that differ in one value, and then
-        all others.
+      near: the neighbours of a configuration; by default those that differ in one value.
       log, deadline: as in `climb`.
 
     Raises:

@@ -134,7 +134,7 @@ def label(config: Any) -> str:
 
 
 def neighbours(config: Any, ranked: Sequence[Any]) -> list[Any]:
-    """Those of some configurations that differ from one in one value, then the rest, in order."""
+    """Those of some configurations that differ from one in one value, in their order."""
     mine = fields(config)
     differing = lambda other: sum(mine.get(name) != value for name, value in fields(other).items())
-    return sorted(ranked, key=lambda other: differing(other) > 1)
+    return [other for other in ranked if differing(other) == 1]

@@ -160,11 +160,14 @@ def error_of(result: Any, expected: Any) -> float:
     Raises:
       ValueError: the results have other shapes than what is expected.
     """
-    shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
-    if shapes(result) != shapes(expected):
-        raise ValueError(f"it returns shapes {shapes(result)}, not {shapes(expected)}")
+    if _shapes(result) != _shapes(expected):
+        raise ValueError(f"it returns shapes {_shapes(result)}, not {_shapes(expected)}")
     pairs = zip(jax.tree.leaves(result), jax.tree.leaves(expected))
     return max((float(_error(*pair)) for pair in pairs), default=0.0)
+
+
+def _shapes(tree: Any) -> list[tuple[int, ...]]:
+    return [jnp.shape(x) for x in jax.tree.leaves(tree)]
 
 
 @jax.jit

@@ -14,14 +14,15 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 from pipelib.tuning.rows import Found, Measurer, Row
 
 
-class Interrupted[C: Hashable](KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """A `KeyboardInterrupt` with what had been `found` by then."""
 
-    def __init__(self, found: Found[C]) -> None:
+    def __init__(self, found: Found[Any]) -> None:
         super().__init__("the search was interrupted")
         self.found = found
 

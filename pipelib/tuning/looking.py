@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pipelib.bench.jaxprs import digest_of
+from pipelib.bench.jaxprs import digest, digest_of
 from pipelib.bench.provenance import PACKAGE, code_digest
 from pipelib.schedule.checking.check import check
 from pipelib.schedule.machine import Machine
@@ -48,18 +48,18 @@ def look(
     """
     try:
         function = kernel(kernel_of, config)
-        digest = digest_of(jax.make_jaxpr(function)(*args))
+        compiled = digest(function, *args)
     except ValueError as error:
         return Trial(config, Outcome.REFUSED, str(error))
     except Exception as error:
         return Trial(config, Outcome.UNTRACED, in_words(error))
-    key = digest_of((digest, machine.to_json(), _integers(args), _code()))
+    key = digest_of((compiled, machine.to_json(), _integers(args), _code()))
     kept = cache.get(Kind.LOOKED, key)
     if kept is None:
         kept = _looked(function, args, machine)
         cache.put(Kind.LOOKED, key, kept)
     outcome, reason, us, bound = kept
-    return Trial(config, Outcome(outcome), reason, us, bound, digest=digest)
+    return Trial(config, Outcome(outcome), reason, us, bound, digest=compiled)
 
 
 def _looked(function: Callable[..., Any], args: tuple[Any, ...], machine: Machine) -> list[Any]:

@@ -29,7 +29,7 @@ from pipelib.tuning.on_gpu import OnGpu, ours, search_workers
 from pipelib.tuning.products import Problem
 from pipelib.tuning.record import check_record, run_facts, write_search
 from pipelib.tuning.rows import Found, Measurer, Row, Work
-from pipelib.tuning.searching import measured
+from pipelib.tuning.searching import measured, nothing
 from pipelib.tuning.spaces import label
 from pipelib.tuning.trials import Outcome, Trial
 
@@ -169,11 +169,10 @@ def tune_with(
     if not space:
         raise ValueError(f"tune: there is no configuration to measure for {problem}.")
     trials = [Trial(config, Outcome.PREDICTED) for config in space]
-    first, near = space, lambda _: ()
-    if configs is None:
-        first, near = starts(space), functools.partial(neighbours, configs=space)
-    log_row = progress(problem, log)
-    return measured(trials, measurer, limit=limit, first=first, near=near, log=log_row)
+    into = functools.partial(measured, trials, measurer, limit=limit, log=progress(problem, log))
+    if configs is not None:
+        return into(first=configs, near=nothing)
+    return into(first=starts(space), near=functools.partial(neighbours, configs=space))
 
 
 def progress[C: Hashable](

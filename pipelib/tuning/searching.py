@@ -41,12 +41,12 @@ from pipelib.tuning.climbing import Interrupted, climb
 from pipelib.tuning.here import Here
 from pipelib.tuning.kept import Kept
 from pipelib.tuning.looking import look
+from pipelib.tuning.on_gpu import search_workers
 from pipelib.tuning.progress import Progress, steps
 from pipelib.tuning.results import NOTHING, Results
 from pipelib.tuning.rows import Found, Measurer, Row
 from pipelib.tuning.spaces import KernelOf, Space, configurations, label, neighbours
 from pipelib.tuning.trials import Outcome, Trial
-from pipelib.tuning.workers import Workers
 
 #: How many configurations are measured on a Hopper GPU, if nobody says.
 MEASURED = 8
@@ -107,12 +107,11 @@ def search(
       >>> space = dict(slots=[1, 2, 300], rows=[1, 2])
       >>> results = pipelib.tuning.search(kernel_of, space, x, progress=False)
       >>> print(results)
-      slots  rows  predicted us  measured us  bound             outcome
-          1     ...           .  memory ...  predicted
+      slots  rows  predicted us  measured us  bound ... outcome
       ...
-      Best: slots=1, rows=..., by prediction: ... us.
+      Best: slots=..., rows=..., by prediction: ... us.
       slots=300, rows=1 and 1 more: does not fit: softmax: slots=300 is not 1
-      to ...
+      to 32, the most that one array of barriers has.
     """
     start = time.monotonic()
     configs = configurations(kernel_of, space)
@@ -129,14 +128,14 @@ def search(
         notes.append(f"No expected= was given: results were compared with {expected}'s.")
     keys = _keys(ranked, args, expected, tolerance)
     with (
-        Workers(jobs) if jobs else contextlib.nullcontext(Here()) as executor,
+        search_workers(jobs) if jobs else contextlib.nullcontext(Here()) as executor,
         steps(progress, "measuring", min(limit, len(ranked))) as step,
     ):
         calls = Calls(executor, kernel_of, args, expected, tolerance)
-        log = lambda row, best: step(_line(row, best))
         measurer = Kept(calls, kept, keys.__getitem__)
+        deadline, log = start + seconds, functools.partial(_tell, step)
         try:
-            found = measured(trials, measurer, limit=limit, log=log, deadline=start + seconds)
+            found = measured(trials, measurer, limit=limit, log=log, deadline=deadline)
         except Interrupted as interrupted:
             found = interrupted.found
             notes.append(INTERRUPTED)
@@ -169,9 +168,15 @@ def measured[C: Hashable](
     ranked = [trial.config for trial in trials if trial.outcome is Outcome.PREDICTED]
     if near is None:
         every = functools.partial(neighbours, ranked=ranked)
-        near = every if limit < len(ranked) else lambda _: ()
+        near = every if limit < len(ranked) else nothing
     begin = ranked if first is None else first
     return climb(begin, near, measurer, limit=limit, log=log, deadline=deadline)
+
+
+def nothing(config: Any) -> Sequence[Any]:
+    """The neighbours of a configuration, where only the first ones are to be measured."""
+    del config
+    return ()
 
 
 def results_of(trials: Sequence[Trial], found: Found[Any], notes: Sequence[str]) -> Results:
@@ -239,7 +244,7 @@ def _limit(measure: int | None, seconds: float, jobs: int | None) -> int:
     return measure
 
 
-def _line(row: Row[Any], best: float) -> str:
-    """What progress says of a configuration that was measured."""
+def _tell(step: Callable[[str], None], row: Row[Any], best: float) -> None:
+    """Shows progress with a configuration that was measured."""
     said = row.reason or f"{row.median_us:.1f} us (best {best:.1f})"
-    return f"{label(row.config)}: {said}"
+    step(f"{label(row.config)}: {said}")

@@ -49,7 +49,7 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
             f"search: kernel_of is of type {type(kernel_of).__name__}, so it makes no kernel: give"
             " a function of a configuration that returns the kernel."
         )
-    if isinstance(space, str) or not isinstance(space, Iterable):
+    if isinstance(space, str) or not isinstance(cast(object, space), Iterable):
         raise TypeError(
             f"search: the space is of type {type(space).__name__}, which has no configurations:"
             " give a dict of ranges, as dict(slots=[2, 3]), or an iterable of configurations."
@@ -136,5 +136,9 @@ def label(config: Any) -> str:
 def neighbours(config: Any, ranked: Sequence[Any]) -> list[Any]:
     """Those of some configurations that differ from one in one value, in their order."""
     mine = fields(config)
-    differing = lambda other: sum(mine.get(name) != value for name, value in fields(other).items())
-    return [other for other in ranked if differing(other) == 1]
+    return [other for other in ranked if _differing(mine, fields(other)) == 1]
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """How many values of the other differ."""
+    return sum(one.get(name) != value for name, value in other.items())

@@ -19,7 +19,13 @@ from pipelib.tuning.rows import Row
 
 
 class Outcome(enum.StrEnum):
-    """How far a configuration came; equal to its words."""
+    """How far a configuration came; equal to its words.
+
+    Example:
+      >>> [outcome.value for outcome in Outcome]
+      ['does not fit', 'not traced', 'finding', 'predicted', 'does not run',
+       'wrong', 'measured']
+    """
 
     REFUSED = "does not fit"
     UNTRACED = "not traced"

@@ -107,7 +107,7 @@ def search(
       >>> space = dict(slots=[1, 2, 300], rows=[1, 2])
       >>> results = pipelib.tuning.search(kernel_of, space, x, progress=False)
       >>> print(results)
-      slots  rows  predicted us  measured us  bound ... outcome
+      slots  rows  predicted us  measured us  bound...outcome
       ...
       Best: slots=..., rows=..., by prediction: ... us.
       slots=300, rows=1 and 1 more: does not fit: softmax: slots=300 is not 1

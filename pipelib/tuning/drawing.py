@@ -2,22 +2,31 @@
 
 The model. Where something was measured, a point is a configuration, its predicted time across and
 its measured time up, and the line is where both are the same. Elsewhere a bar is a configuration,
-the fastest first. It is not one of pyplot's figures: no window opens, and none needs to be closed.
+the fastest first. In a notebook the figure shows itself as a timeline's does, in the page's own
+text colour; it is not one of pyplot's figures, so no window opens, and none needs to be closed.
 """
 
 # Parts of the signatures of matplotlib's functions have no types.
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Sequence
+from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from pipelib.schedule.drawing.plot import TimelineFigure
 from pipelib.tuning.spaces import label
 from pipelib.tuning.trials import Trial
 
 #: The bars of a figure, so that each has room for its name.
 _BARS = 20
+#: What `TimelineFigure` shows in the page's text colour.
+_INK = "#010101"
+_COLOURS: Any = {
+    f"{name}color": _INK for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")
+}
 
 
 def plot(trials: Sequence[Trial]) -> Figure:
@@ -36,9 +45,12 @@ def plot(trials: Sequence[Trial]) -> Figure:
             f"None of the {len(trials)} configurations has a predicted time, so there is nothing to"
             " draw: print the results, which have the reasons."
         )
-    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    _points(axes, measured) if measured else _bars(axes, predicted[:_BARS])
+    figure = TimelineFigure(figsize=(7.0, 4.0), layout="constrained")
+    figure.description = f"the times of {len(predicted)} configurations"
+    with matplotlib.rc_context(_COLOURS):
+        axes = figure.add_subplot()
+        axes.set_facecolor("none")
+        _points(axes, measured) if measured else _bars(axes, predicted[:_BARS])
     return figure
 
 

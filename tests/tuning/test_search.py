@@ -608,6 +608,8 @@ def test_the_figure():
     assert axes.get_ylabel() == "measured, us" and len(axes.collections[0].get_offsets()) == 1
     (axes,) = Results(SHOWN.trials[1:]).plot().axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["slots=3, k=64"]
+    page = SHOWN.plot()._repr_html_()
+    assert "currentColor" in page and "#010101" not in page and "predicted, us" in page
     with pytest.raises(ValueError, match="None of the 2 configurations has a predicted time, so"):
         Results(SHOWN.trials[2:]).plot()
 

@@ -41,6 +41,7 @@ from benchmarks import (
     probes,
     wild,
 )
+from benchmarks import search as searching
 from benchmarks.attentions import Problem as Attention
 from pipelib.bench.jaxprs import digest
 from pipelib.bench.provenance import PACKAGE
@@ -138,6 +139,14 @@ def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
 
 
+def _search(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        this = searching.case(group["part"])
+        for name, kept in group.get("in_turn", {}).items():
+            words = f"{group['part']}, the best of {name}"
+            yield Measurement(words, kept, this.kernel(kept["config"]), this.args)
+
+
 def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement]:
     for name, found in record["hazards"].items():
         hazard = suite.hazards[name]
@@ -150,7 +159,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
-    "machine": _machine, "profile": _profile,
+    "machine": _machine, "profile": _profile, "search": _search,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -259,7 +268,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention":
+        case "matmul" | "attention" | "search":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

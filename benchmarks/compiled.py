@@ -39,9 +39,9 @@ from benchmarks import (
     machine,
     memory_bound,
     probes,
+    searched,
     wild,
 )
-from benchmarks import search as searching
 from benchmarks.attentions import Problem as Attention
 from pipelib.bench.jaxprs import digest
 from pipelib.bench.provenance import PACKAGE
@@ -141,7 +141,7 @@ def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
 
 def _search(record: dict[str, Any]) -> Iterator[Measurement]:
     for group in record["groups"]:
-        this = searching.case(group["part"])
+        this = searched.case(group["part"])
         for name, kept in group.get("in_turn", {}).items():
             words = f"{group['part']}, the best of {name}"
             yield Measurement(words, kept, this.kernel(kept["config"]), this.args)

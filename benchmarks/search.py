@@ -28,88 +28,27 @@ import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-import jax
-
-from benchmarks import kernels, noting
+from benchmarks import noting
+from benchmarks.searched import PARTS, Case, case
 from pipelib.bench.provenance import PACKAGE, provenance
-from pipelib.kernels import AttentionConfig, MatmulConfig, attention
 from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul import tuned
 from pipelib.tuning.calls import Calls
-from pipelib.tuning.candidates import candidates
-from pipelib.tuning.library import attention_space
-from pipelib.tuning.on_gpu import ours, search_workers
-from pipelib.tuning.products import SEED, Problem, dot
+from pipelib.tuning.on_gpu import search_workers
+from pipelib.tuning.products import SEED
 from pipelib.tuning.record import write_lines
 from pipelib.tuning.results import Results
 from pipelib.tuning.rows import Row
 from pipelib.tuning.searching import search
-from pipelib.tuning.spaces import Values, configurations, fields
+from pipelib.tuning.spaces import fields
 from pipelib_book.measured import results as records
 
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 CACHE = PACKAGE.parent / ".search-cache"
-PRODUCT = Problem(4096, 4096, 4096)
-QUERIES = jax.ShapeDtypeStruct((1, 4096, 16, 128), "bfloat16")
 BUDGET_S, MEASURED = 600.0, 16
-#: Which configurations of each space are taken, by default: each N-th.
-EVERY = {"matmul": 20, "attention": 1, "chapter": 1}
-
-
-class Case(NamedTuple):
-    """A kernel to search: its name, `search`'s arguments, and how to read a configuration."""
-
-    name: str
-    kernel_of: Callable[..., Any]
-    space: Sequence[Any]
-    args: tuple[Any, ...]
-    expected: Callable[..., Any]
-    config_of: Callable[..., Any]
-
-    def kernel(self, config: dict[str, Any]) -> Callable[..., Any]:
-        """The kernel of a configuration of the record."""
-        made = self.config_of(**config)
-        return self.kernel_of(**made) if isinstance(made, Values) else self.kernel_of(made)
-
-
-def case(part: str) -> Case:
-    """What a part searches."""
-    if part == "matmul":
-        made, expected = functools.partial(ours, PRODUCT), functools.partial(dot, problem=PRODUCT)
-        args = PRODUCT.factors
-        return Case(f"matmul {PRODUCT}", made, candidates(PRODUCT), args, expected, MatmulConfig)
-    if part == "attention":
-        batch, seq, heads, head_dim = QUERIES.shape
-        name = f"attention of {batch} x {seq} x {heads} x {head_dim} {QUERIES.dtype}"
-        space = attention_space(head_dim)
-        args = (QUERIES,) * 3
-        return Case(name, _attention, space, args, _plain_attention, AttentionConfig)
-    space = dict(slots=[1, 2, 3, 4, 5], delay=[0, 1], rows=[64, 128], alone=[True, False])
-    square = (kernels.like(kernels.SIZE, kernels.SIZE),) * 2
-    return Case(
-        f"warp-specialized product of {kernels.SIZE}x{kernels.SIZE}, float16", _specialized,
-        configurations(_specialized, space), square, _product, Values,
-    )  # fmt: skip
-
-
-def _attention(config: AttentionConfig) -> Callable[..., Any]:
-    return functools.partial(attention, config=config)
-
-
-def _plain_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    with jax.numpy_dtype_promotion("standard"):
-        return jax.nn.dot_product_attention(q, k, v, implementation="xla")
-
-
-def _specialized(slots: int, delay: int, rows: int, alone: bool) -> Callable[..., Any]:
-    return kernels.specialized(slots, delay, rows, alone, stamped=False)
-
-
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jax.lax.dot(a, b, preferred_element_type=jax.numpy.float32).astype(a.dtype)
 
 
 # Running.
@@ -129,7 +68,8 @@ class Session:
 
     def measure(self, part: str) -> dict[str, Any]:
         """Searches a part, then measures all of it; the group is written after each of these."""
-        this, every = case(part), self.options.every or EVERY[part]
+        this = case(part)
+        every = self.options.every or this.every
         space = this.space[::every]
         searched = functools.partial(
             search, this.kernel_of, space, *this.args, expected=this.expected,
@@ -231,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # This process compiles nothing that is large, and must leave the memory to the workers.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="+", choices=[*EVERY, "table"])
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, "table"])
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each search")
     parser.add_argument("--measure", type=int, default=MEASURED, help="how many a search measures")
     parser.add_argument("--seconds", type=float, default=math.inf, help="of a part: begin no later")

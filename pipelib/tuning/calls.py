@@ -22,6 +22,7 @@ Not covered: caches. Arguments that fit the 50 MB L2 are there from one launch t
 import contextlib
 import dataclasses
 import functools
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,6 +129,23 @@ def _prepare(
         return dict(error=off, us=us, rounding=rounding)
 
     return run
+
+
+def check_sendable(*things: Any) -> None:
+    """Raises ValueError if processes could not get what a search is made of."""
+    remedy = "define what it is made of in a module, by name, or leave jobs= out"
+    try:
+        sent = pickle.dumps(things)
+    except Exception as error:
+        raise ValueError(
+            f"search: jobs= needs kernel_of, args and expected that pickle can send to processes,"
+            f" and it cannot send these ({error}): {remedy}."
+        ) from error
+    if b"__main__" in sent:
+        raise ValueError(
+            "search: jobs= needs kernel_of and expected of a module, and these are of this script"
+            f" or notebook, which other processes do not have: {remedy}."
+        )
 
 
 def draw(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ from pipelib.kernels.hopper import default_device
 from pipelib.schedule.arguments import MACHINE, expect
 from pipelib.schedule.machine import H200, Machine
 from pipelib.tuning.cache import Cache
-from pipelib.tuning.calls import MEASURING, Calls, FirstThatRuns
+from pipelib.tuning.calls import MEASURING, Calls, FirstThatRuns, check_sendable
 from pipelib.tuning.climbing import Interrupted, climb
 from pipelib.tuning.here import Here
 from pipelib.tuning.kept import Kept
@@ -96,7 +96,7 @@ def search(
     Raises:
       TypeError: no function, no space, a name that `kernel_of` does not take, no machine.
       ValueError: a space without configurations, a number out of its range, a cache that is no
-        cache; something to measure where no GPU is.
+        cache; something to measure where no GPU is; something that `jobs` cannot be sent.
 
     Example:
       A softmax of rows, in slots and rows of a step:
@@ -117,6 +117,8 @@ def search(
     configs = configurations(kernel_of, space)
     expect("search", machine, *MACHINE)
     limit = _limit(measure, seconds, jobs)
+    if jobs is not None and limit:
+        check_sendable(kernel_of, args, expected)
     kept = Cache(cache)
     looking = functools.partial(look, kernel_of, args=args, machine=machine, cache=kept)
     trials, notes = _look_at(configs, looking, progress, start + seconds / 2)

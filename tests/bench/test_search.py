@@ -5,12 +5,13 @@ import json
 import jax
 import pytest
 
-from benchmarks import compiled, noting
+from benchmarks import compiled, noting, searched
 from benchmarks import search as benchmark
 from pipelib.bench import jaxprs
 from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.tuning import searching
+from pipelib.tuning.calls import check_sendable
 from pipelib.tuning.rows import Row
 from tools import records
 
@@ -83,10 +84,11 @@ def test_when_the_time_is_over_the_record_says_that_it_is_not_all(measured):
     assert not group["complete"] or all(row[1] != "predicted" for row in group["brute"]["rows"])
 
 
-@pytest.mark.parametrize("part", benchmark.EVERY)
-def test_each_part_can_be_looked_at(part):
+@pytest.mark.parametrize("part", searched.PARTS)
+def test_each_part_can_be_looked_at_and_sent_to_workers(part):
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        this = benchmark.case(part)
+        this = searched.case(part)
+        assert check_sendable(this.kernel_of, this.args, this.expected) is None
         config = this.space[len(this.space) // 2]
         results = searching.search(this.kernel_of, [config], *this.args, measure=0, progress=False)
         assert results.trials[0].outcome in ("predicted", "does not fit"), results

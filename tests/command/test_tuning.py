@@ -2,9 +2,11 @@
 
 import json
 
+import jax
 import pytest
 
 from pipelib.command import tuning
+from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.tuning import looking
 from pipelib.tuning.searching import INTERRUPTED
 
@@ -78,6 +80,17 @@ def test_an_interruption_exits_with_130_and_the_cache_goes_on(tune, folder, monk
     assert tune(*words)[0] == 0 and len(looked) == 2, "one kernel for both names"
     assert tune(*words)[0] == 0 and len(looked) == 2
     assert (folder / "kept.json").is_file()
+
+
+def test_processes_find_the_file(tune):
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU here, on which it would run")
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        words = "--expected", "tuned_kernels.py:plain", "--measure", "1", "--jobs", "1"
+        status, out, _ = tune("--range", "fence=true", *words)
+    assert (
+        status == 1 and "does not run: ValueError: Only interpret mode is supported on CPU" in out
+    )
 
 
 @pytest.mark.parametrize(

@@ -560,6 +560,23 @@ def test_processes_measure_what_pickle_can_send():
     assert "Only interpret mode is supported on CPU" in results.trials[0].reason
 
 
+def test_what_pickle_cannot_send_is_refused(gpu, monkeypatch):
+    gpu(lambda config: 1.0)
+    with pytest.raises(ValueError) as error:
+        search(dict(work=[1]), made=lambda work: kernel_of(work), jobs=1)
+    text = str(error.value)
+    assert text.startswith("search: jobs= needs kernel_of, args and expected that pickle can send")
+    assert text.endswith("in a module, by name, or leave jobs= out.")
+
+    class Script:
+        def __reduce__(self):
+            return print, ("__main__",)
+
+    with pytest.raises(ValueError, match=r"are of this script or notebook, which other processes"):
+        search(dict(slots=[1]), made=functools.partial(functools.partial, softmax), jobs=1,
+               expected=Script())  # fmt: skip
+
+
 def test_a_product_with_a_finding_is_not_run_in_a_worker(monkeypatch):
     monkeypatch.setattr(on_gpu, "Measured", lambda *_: pytest.fail("it was compiled"))
     problem = on_gpu.Problem(32, 128, 128)

@@ -42,8 +42,9 @@ from pipelib.tuning.products import SEED
 from pipelib.tuning.record import write_lines
 from pipelib.tuning.results import Results
 from pipelib.tuning.rows import Row
-from pipelib.tuning.searching import search
+from pipelib.tuning.searching import INTERRUPTED, search
 from pipelib.tuning.spaces import fields
+from pipelib.tuning.trials import Outcome
 from pipelib_book.measured import results as records
 
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
@@ -72,7 +73,7 @@ class Session:
         every = self.options.every or this.every
         space = this.space[::every]
         searched = functools.partial(
-            search, this.kernel_of, space, *this.args, expected=this.expected,
+            _search, this.kernel_of, space, *this.args, expected=this.expected,
             jobs=self.options.jobs, cache=self.options.cache / f"{part}.json",
         )  # fmt: skip
         start = time.monotonic()
@@ -86,7 +87,8 @@ class Session:
         left = max(1.0, self.options.seconds - (time.monotonic() - start))
         everything = searched(measure=len(space), seconds=left)
         group["brute"] = _kept(everything, time.monotonic() - start)
-        group["complete"] = all(trial.outcome != "predicted" for trial in everything.trials)
+        left_out = sum(trial.outcome is Outcome.PREDICTED for trial in everything.trials)
+        group["complete"] = len(everything.trials) == len(space) and not left_out
         group["in_turn"] = self._in_turn(this, found, everything)
         self._write(group)
         noting.note(self.path)
@@ -106,6 +108,14 @@ class Session:
     def _write(self, group: dict[str, Any]) -> None:
         others = [old for old in read(self.path) if old["part"] != group["part"]]
         write_lines(self.path, "groups", [*others, group])
+
+
+def _search(*args: Any, **options: Any) -> Results:
+    """`search`, whose interruption ends this script."""
+    found = search(*args, **options)
+    if INTERRUPTED in found.notes:
+        raise KeyboardInterrupt
+    return found
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:

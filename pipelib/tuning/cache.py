@@ -4,7 +4,8 @@ The model. Each result is kept under a key, a digest of all that it depends on: 
 kernel, and the machine of the simulation and the code that simulates; or the GPU, the version of
 JAX and of the way of measuring, and what results are compared with. Who changes a kernel gets other
 keys, so a cache is never wrong and needs no care; it only grows. The file is written anew after
-each result, whole or not at all, so an interruption loses nothing that was found.
+each result, whole or not at all, so an interruption loses nothing that was found. What failed is
+kept too: delete the file to try it again.
 
 Not covered: two searches that write one file at the same time, of which the last wins; a driver of
 another version, a GPU that others use.

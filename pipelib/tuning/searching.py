@@ -137,7 +137,9 @@ def search(
         measurer = Kept(calls, kept, keys.__getitem__)
         deadline, log = start + seconds, functools.partial(_tell, step)
         try:
-            found = measured(trials, measurer, limit=limit, log=log, deadline=deadline)
+            found = measured(
+                trials, measurer, limit=limit, log=log, deadline=deadline, at_once=max(8, jobs or 1)
+            )
         except Interrupted as interrupted:
             found = interrupted.found
             notes.append(INTERRUPTED)
@@ -153,6 +155,7 @@ def measured[C: Hashable](
     near: Callable[[C], Iterable[C]] | None = None,
     log: Callable[[Row[C], float], None] = lambda row, best: None,
     deadline: float = math.inf,
+    at_once: int = 8,
 ) -> Found[C]:
     """Measures the best of some trials; `search` and `tune` differ in what they know of them.
 
@@ -162,7 +165,7 @@ def measured[C: Hashable](
       limit: the most configurations that are measured.
       first: those to begin with; by default the best by prediction.
       near: the neighbours of a configuration; by default those that differ in one value.
-      log, deadline: as in `climb`.
+      log, deadline, at_once: as in `climb`.
 
     Raises:
       Interrupted: in place of a `KeyboardInterrupt`.
@@ -172,7 +175,7 @@ def measured[C: Hashable](
         every = functools.partial(neighbours, ranked=ranked)
         near = every if limit < len(ranked) else nothing
     begin = ranked if first is None else first
-    return climb(begin, near, measurer, limit=limit, log=log, deadline=deadline)
+    return climb(begin, near, measurer, limit=limit, log=log, deadline=deadline, at_once=at_once)
 
 
 def nothing(config: Any) -> Sequence[Any]:

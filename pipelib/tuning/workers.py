@@ -17,6 +17,7 @@ Not covered: other programs that use the same GPU; a GPU that stays unusable aft
 import collections
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -261,7 +262,11 @@ def _answered(processes: list[_Process]) -> list[_Process]:
 
 
 def answer(handle: int) -> None:
-    """The worker's side: answers requests until the other side is gone."""
+    """The worker's side: answers requests until the other side is gone.
+
+    An interruption from the keyboard reaches all processes; the other side decides what it ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = connection.Connection(handle)
     kept: dict[int, Run] = {}
     with contextlib.suppress(EOFError):

@@ -80,8 +80,19 @@ def test_a_run_writes_a_record_and_goes_on(measured, capsys):
 
 
 def test_when_the_time_is_over_the_record_says_that_it_is_not_all(measured):
-    _, (group,) = measured("chapter", "--every", "5", "--measure", "1", "--seconds", "0.1")
-    assert not group["complete"] or all(row[1] != "predicted" for row in group["brute"]["rows"])
+    _, (group,) = measured("chapter", "--measure", "1", "--seconds", "0.1")
+    assert group["every"] == 1
+    rows = group["brute"]["rows"]
+    assert group["complete"] == (len(rows) == 40 and all(row[1] != "predicted" for row in rows))
+
+
+def test_an_interruption_ends_the_script(measured, monkeypatch):
+    def interrupted(self, configs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Measurer, "each", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured("chapter", "--every", "9")
 
 
 @pytest.mark.parametrize("part", searched.PARTS)

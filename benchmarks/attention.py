@@ -53,10 +53,12 @@ from pipelib.kernels import attention
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.hopper import H100_SMS
 from pipelib.kernels.matmul import tuned
+from pipelib.tuning.climbing import climb
+from pipelib.tuning.library import attention_space
+from pipelib.tuning.matmul import progress
 from pipelib.tuning.on_gpu import OnGpu as Measurer
 from pipelib.tuning.record import run_facts
 from pipelib.tuning.rows import Found
-from pipelib.tuning.search import progress, search
 from pipelib.tuning.workers import Task, Workers
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
@@ -200,18 +202,7 @@ PARTS = {
 
 def space(problem: Problem) -> list[AttentionConfig]:
     """All forward configurations of a grid that fit, those with most keys in SMEM first."""
-    found = []
-    for block_kv, slots, threads, schedule in itertools.product(
-        (64, 128, 192, 256), (2, 3, 4), (2, 3), ("pingpong", "both", "overlap", "plain")
-    ):
-        where = "shared" if schedule in ("overlap", "both") else "registers"
-        config = AttentionConfig(
-            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule,
-            probabilities=where,
-        )  # fmt: skip
-        with contextlib.suppress(ValueError):
-            config.check(problem.head_dim)
-            found.append(config)
+    found = attention_space(problem.head_dim)
     return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
 
 
@@ -278,7 +269,7 @@ class Session:
         facts = self.facts("tune")
         for problem in self.problems("tune"):
             on_gpu = OnGpu(self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
-            found = search(
+            found = climb(
                 space(problem), lambda _: (), on_gpu, limit=self.options.limit,
                 log=progress(problem, self.log),
             )  # fmt: skip

@@ -42,6 +42,7 @@ from benchmarks import (
     model,
     model_pairs,
     probes,
+    searched,
     starts,
     wild,
 )
@@ -160,6 +161,14 @@ def _profile(record: dict[str, Any]) -> Iterator[Measurement]:
     yield Measurement("the ring by hand", record, make(**options, profile_dir="."), tuple(args))
 
 
+def _search(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        this = searched.case(group["part"])
+        for name, kept in group.get("in_turn", {}).items():
+            words = f"{group['part']}, the best of {name}"
+            yield Measurement(words, kept, this.kernel(kept["config"]), this.args)
+
+
 def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement]:
     for name, found in record["hazards"].items():
         hazard = suite.hazards[name]
@@ -173,7 +182,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "starts": _starts,
-    "profile": _profile,
+    "profile": _profile, "search": _search,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -286,7 +295,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention":
+        case "matmul" | "attention" | "search":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

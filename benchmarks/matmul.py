@@ -48,11 +48,12 @@ from pipelib.bench import timing
 from pipelib.bench.provenance import PACKAGE
 from pipelib.kernels.matmul import tuned
 from pipelib.tuning import record
+from pipelib.tuning.climbing import climb
+from pipelib.tuning.matmul import progress, tune_with
 from pipelib.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
 from pipelib.tuning.products import Problem, prepare, tolerance
 from pipelib.tuning.record import run_facts, write_lines, write_search
 from pipelib.tuning.rows import Found
-from pipelib.tuning.search import progress, search, tune_with
 from pipelib.tuning.workers import Failed, Held, Run, Workers
 from pipelib_book.measured import ladder
 
@@ -308,9 +309,9 @@ class Session:
         """Searches for upstream's."""
         path, facts = self.folder / "matmul.json", self.facts("upstream")
         for problem in self.problems("upstream"):
-            found = search(
+            found = climb(
                 upstream.starts(problem), upstream.neighbours,
-                OnGpu(self.workers, problem, upstream.contender),
+                OnGpu(self.workers, problem, upstream.contender, is_checked=False),
                 limit=self.options.limit, log=progress(problem, self.log),
             )  # fmt: skip
             say(problem, found)

@@ -24,7 +24,7 @@ from pipelib.kernels import MatmulConfig
 from pipelib.kernels.memory_bound import RmsNorm, Softmax, launch_rows
 from pipelib.tuning.on_gpu import ours
 from pipelib.tuning.products import Problem
-from pipelib.tuning.search import short
+from pipelib.tuning.spaces import label
 from pipelib_book.attention_ladder import RUNGS as ATTENTION_RUNGS
 from pipelib_book.matmul_ladder import RUNGS
 
@@ -93,8 +93,8 @@ def _products() -> Iterator[Pair]:
         problem = _problem(search["problem"])
         good = [row[0] for row in search["rows"] if row[1] and not row[3]]
         configs = [MatmulConfig(**dict(zip(search["fields"], row))) for row in good]
-        for config in _some(CONFIGS, configs, short):
-            yield Pair("matmul", str(problem), short(config), ours(problem, config),
+        for config in _some(CONFIGS, configs, label):
+            yield Pair("matmul", str(problem), label(config), ours(problem, config),
                        problem.factors)  # fmt: skip
 
 
@@ -150,9 +150,9 @@ def _forward() -> Iterator[Pair]:
     for head_dim, seq in ((128, 16384), (64, 16384), (256, 8192), (128, 4096)):
         problem = attentions.Problem(seq, head_dim, dtype="float16")
         found = attention.space(problem)
-        for number, config in enumerate(_some(ATTENTIONS, found, short)):
+        for number, config in enumerate(_some(ATTENTIONS, found, label)):
             causal = problem._replace(causal=number % 3 == 2)
-            yield _attention("attention", causal, config, short(config))
+            yield _attention("attention", causal, config, label(config))
 
 
 def _backward() -> Iterator[Pair]:

@@ -1,10 +1,11 @@
-"""`python -m pipelib`: check a kernel, draw it, or compile it, from a shell; needs no GPU.
+"""`python -m pipelib`: check a kernel, draw, compile or tune it, from a shell; needs no GPU.
 
     python -m pipelib check module:function bfloat16[4096,4096] bfloat16[4096,4096]
     python -m pipelib check file.py:function float32[1024] --block all
     python -m pipelib check --sarif found.sarif
     python -m pipelib draw module:function float32[1024] -o timeline.svg
     python -m pipelib compile module:function float32[1024]
+    python -m pipelib tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
 
 The function is what `pipelib.trace` takes: one that calls a Mosaic GPU kernel, or several, of which
 `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes its
@@ -40,8 +41,18 @@ function calls, or of the one that `--call` picks: registers, spills, ptxas's wa
 by class. `--sass` also prints the machine code, and `--json` prints one JSON document instead. It
 needs JAX's CUDA plugin, ptxas and nvdisasm; what is missing, it says.
 
+What is tuned. The function of `tune` takes a configuration and returns the kernel. Each `--range`
+names one of its parameters, and every combination of their values is looked at; or `--space` names
+a dict of ranges, or a list of configurations, in a module. A configuration that does not fit, or in
+which the checker finds a fault, is never run. The others are ranked by simulation. On a Hopper GPU
+the best few are measured (`--measure N`: how many), and their results compared with what the
+function of `--expected` computes. `--cache FILE` keeps what is found: after an interruption the
+same command goes on from there. `--jobs N` compiles and runs in N processes, which also ends
+kernels that hang. `pipelib.tuning` has the rest.
+
 Exit status of `check`: 0 if nothing was found in any block that was checked, nor between them; 1 if
 something was. Of `compile`: 1 if ptxas serializes products, or a kernel spills registers; else 0.
+Of `tune`: 1 if no configuration can be run; 130 if it was interrupted; else 0.
 Of all commands: 2 if a kernel could not be traced, or the command was wrong.
 """
 
@@ -56,7 +67,7 @@ from typing import Any
 import jax
 
 import pipelib
-from pipelib.command import checking, compiling, config, drawing
+from pipelib.command import checking, compiling, config, drawing, tuning
 from pipelib.command.targets import (
     ALL,
     MOST_BLOCKS,
@@ -92,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m pipelib", description="Check, draw or compile a kernel."
+        "python -m pipelib", description="Check, draw, compile or tune a kernel."
     )
     parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -129,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
     draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
     _add_compile(commands)
+    _add_tune(commands)
     return parser
 
 
@@ -141,6 +153,28 @@ def _add_compile(commands: Any) -> None:
     command.add_argument("function", help="module:function or file.py:function")
     _add_call(command)
     command.add_argument("--sass", action="store_true", help="also print the machine code")
+    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+
+
+def _add_tune(commands: Any) -> None:
+    """The command that searches a space of configurations."""
+    text = "rank a kernel's configurations by simulation, and measure the best where a GPU is"
+    command = commands.add_parser("tune", help=text, description=text)
+    command.set_defaults(run=_tune)
+    command.add_argument("function", help="module:function or file.py:function, a kernel_of")
+    command.add_argument("args", nargs="*", help="the kernel's arguments: dtype[shape] or a number")
+    command.add_argument(
+        "--range", action="append", default=[], metavar="NAME=VALUES", dest="ranges",
+        help="values of a parameter, as slots=2,3,4; one for each parameter",
+    )  # fmt: skip
+    command.add_argument("--space", help="module:name of a dict of ranges, or of configurations")
+    command.add_argument("--expected", help="module:function that computes what is right")
+    command.add_argument("--tolerance", type=float, help="the largest error, in root mean squares")
+    command.add_argument("--measure", type=int, help="how many of the best to measure, 0 for none")
+    command.add_argument("--seconds", type=float, help="begin nothing later")
+    command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
+    command.add_argument("--cache", help="a JSON file that keeps what is found")
+    command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
     command.add_argument("--json", action="store_true", help="print one JSON document, no text")
 
 
@@ -191,6 +225,16 @@ def _draw(options: argparse.Namespace) -> int:
 def _compile(options: argparse.Namespace) -> int:
     target = Target(options.function, tuple(options.args), call=options.call)
     return compiling.compile_(target, options.json, options.sass)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    names = "tolerance", "measure", "seconds", "jobs", "cache"
+    said = {name: getattr(options, name) for name in names}
+    task = tuning.Task(
+        options.function, options.args, options.ranges, options.space, options.expected,
+        options.machine, {name: value for name, value in said.items() if value is not None},
+    )  # fmt: skip
+    return tuning.tune(task, options.json)
 
 
 def _target(options: argparse.Namespace) -> Target:

@@ -62,7 +62,7 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
     data = {name for name in inside if name.endswith(".json")}
     data.remove("pipelib/schedule/report.schema.json")
     assert all("/tuned/" in name or "/machines/" in name for name in data) and len(data) >= 2
-    assert wheel.stat().st_size < 400_000
+    assert wheel.stat().st_size < 450_000
 
 
 def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
@@ -189,7 +189,7 @@ def test_importing_the_kernels_loads_neither_checker_nor_search_nor_clock():
     rooms = {name.split(".")[1] for name in before}
     assert rooms == {"kernels", "pipeline", "refs", "ring", "specs", "warp_specialized"}
     assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= before
-    assert {"pipelib.tuning.search", "pipelib.schedule.machine"} <= after
+    assert {"pipelib.tuning.searching", "pipelib.schedule.machine"} <= after
 
 
 def test_a_kernel_is_not_hidden_by_the_package_of_its_name():

@@ -1,5 +1,6 @@
 """The README's kernel does what it says, here and on a GPU."""
 
+import functools
 import os
 import pathlib
 import re
@@ -72,6 +73,17 @@ def test_the_kernels_that_are_called():
     p = np.exp(np.where(np.tri(9, dtype=bool), scores, -np.inf))
     p /= p.sum(3, keepdims=True)
     assert_close(names["o"], np.einsum("bhqk,bkhd->bqhd", p, wide["v"]))
+
+
+def test_the_kernel_that_is_tuned():
+    pattern = r"```pycon\n(>>> from pipelib import tuning.*?)```"
+    (block,) = re.findall(pattern, README.read_text(), re.DOTALL)
+    code = re.sub(r"^(>>>|\.\.\.) ", "", block.partition(">>> print")[0], flags=re.MULTILINE)
+    exec(code, names := {"functools": functools, "x": jnp.zeros((256, 512))})
+    lines = str(names["results"]).splitlines()
+    assert lines[0] in block, "the head of the table"
+    best = re.search(r"^Best: .*$", block, re.MULTILINE)[0]
+    assert best in lines
 
 
 def assert_close(found, expected):

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import pipelib
 import pipelib_book
-from pipelib import compiling, kernels, schedule, testing
+from pipelib import compiling, kernels, schedule, testing, tuning
 from pipelib.bench import provenance, timing
 
-MODULES = (pipelib, kernels, schedule, compiling, testing, provenance, timing, pipelib_book)
+MODULES = (
+    pipelib, kernels, tuning, schedule, compiling, testing, provenance, timing, pipelib_book,
+)  # fmt: skip
 
 
 class Public(NamedTuple):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import pipelib_book as book
 from benchmarks import machine as machine_benchmark
+from benchmarks import search as search_benchmark
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
 from pipelib_book.measured import attention, bandwidth, ladder, outcomes
@@ -115,7 +116,9 @@ def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
 
 
 def _words(problem: dict[str, Any]) -> str:
-    """A product or an attention."""
+    """A product, an attention, or a kernel by its name."""
+    if "kernel" in problem:
+        return problem["kernel"]
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
     turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
@@ -161,6 +164,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "What each faulty kernel did", book.fault_table()
     elif name == "tokamax.json":
         yield "What each fault did in tokamax itself", outcomes.tokamax_table()
+    elif name == "search.json":
+        yield "The search beside brute force", search_benchmark.table(record["groups"])
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
     elif name == "schedule.json":

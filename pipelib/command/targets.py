@@ -122,16 +122,35 @@ def callers(name: str) -> Generator[None]:
 
 def _function(name: str) -> Callable[..., Any]:
     """The function that `module:function` or `file.py:function` names."""
-    module_name, colon, path = name.rpartition(":")
-    if not colon or not path or not module_name.strip("."):
-        raise ValueError(f"{name!r} names no function: write module:function, or file.py:function.")
-    found: Any = _module(module_name)
+    (found,) = named(name)
+    if not callable(found):
+        raise TypeError(f"{name} is a {type(found).__name__}: name a function that calls a kernel.")
+    return found
+
+
+def named(*names: str) -> list[Any]:
+    """What each `module:name` or `file.py:name` names; a module of several is loaded once."""
+    modules: dict[str, Any] = {}
+    found: list[Any] = []
+    for name in names:
+        module_name, colon, path = name.rpartition(":")
+        if not colon or not path or not module_name.strip("."):
+            raise ValueError(
+                f"{name!r} names no function: write module:function, or file.py:function."
+            )
+        if module_name not in modules:
+            modules[module_name] = _module(module_name)
+        found.append(_attribute(modules[module_name], module_name, path))
+    return found
+
+
+def _attribute(module: Any, module_name: str, path: str) -> Any:
+    """What a module defines under a name, which may have dots."""
+    found = module
     for part in path.split("."):
         if not hasattr(found, part):
             raise AttributeError(f"{module_name} has no {path!r}: it is not defined there.")
         found = getattr(found, part)
-    if not callable(found):
-        raise TypeError(f"{name} is a {type(found).__name__}: name a function that calls a kernel.")
     return found
 
 

@@ -1,19 +1,23 @@
-"""`OnGpu`: measures configurations of a kernel in worker processes, and says what came of each.
+"""`OnGpu`: measures configurations of a product, and says what came of each.
 
-The model. A worker compiles and checks a contender, and then launches it (`products`). Each
-configuration becomes a `Row`: its times and its error, or the reason why it does not count.
+The model. A worker process first looks for faults in a contender (`pipelib.check`): one with a
+finding is never run. It compiles the contender, launches it and compares its result, and then times
+it (`products`). Each configuration becomes a `Row`: its times and its error, or the reason why it
+does not count.
 """
 
+import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, cast
 
 from pipelib.kernels.matmul import MatmulConfig, matmul
+from pipelib.tuning.looking import fault
 from pipelib.tuning.products import Contender, Measured, Problem, tolerance
 from pipelib.tuning.rows import Config, Row, Work
-from pipelib.tuning.workers import Failed, Task, Workers
+from pipelib.tuning.workers import Failed, Run, Task, Workers
 
 #: For XLA's products: it launches kernels one by one, not as graphs, so that each can be timed, and
 #: takes them from cuBLAS. With `UNTIMED_FLAGS` it takes the one that cuBLAS proposes, untimed.
@@ -30,25 +34,41 @@ def search_workers(jobs: int | None = None) -> Workers:
 _Result = dict[str, Any] | Failed
 
 
-class OnGpu[P: Work, C: Config]:
-    """Measures contenders in worker processes.
+class Executor(Protocol):
+    """What runs tasks: the processes of `Workers`, or this one (`Here`)."""
+
+    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+        """Yields the number of each task and what its function returned, or `Failed`."""
+        ...
+
+    def hold(
+        self, tasks: Sequence[Task]
+    ) -> contextlib.AbstractContextManager[Sequence[Run | Failed]]:
+        """A context with the functions of all tasks, or their `Failed`."""
+        ...
+
+
+class OnGpu[P: Work | None, C: Config]:
+    """Measures contenders.
 
     Args:
-      workers: the processes.
+      workers: what runs them.
       problem: the product; a subclass that changes `_task` takes other work.
       contender: makes the function of `(a, b)` from a configuration; `pickle` sends it.
       samples: launches of each configuration; in turn, five times as many.
+      is_checked: whether contenders with a finding are not run.
     """
 
     def __init__(
         self,
-        workers: Workers,
+        workers: Executor,
         problem: P,
         contender: Callable[[C], Callable[..., Any]],
         samples: int = 10,
+        is_checked: bool = True,
     ) -> None:
         self._workers, self._problem = workers, problem
-        self._contender, self._samples = contender, samples
+        self._contender, self._samples, self._is_checked = contender, samples, is_checked
 
     def each(self, configs: Sequence[C]) -> Iterator[Row[C]]:
         """Rows, in the order in which they are done."""
@@ -70,7 +90,13 @@ class OnGpu[P: Work, C: Config]:
 
     def _task(self, config: C) -> Task:
         """The task of a worker for a configuration; its function takes a number of samples."""
-        return functools.partial(_prepare, self._contender, config, self._problem)
+        look = self._is_checked
+        return functools.partial(_prepare, self._contender, config, cast(Work, self._problem), look)
+
+    def _most_error(self, runs: Sequence[dict[str, Any]]) -> float:
+        """The largest error that a right result has."""
+        del runs
+        return tolerance(cast(Work, self._problem).out.dtype)
 
     def _row(self, config: C, results: Sequence[_Result]) -> Row[C]:
         """The row of a configuration, from what its worker answered."""
@@ -80,16 +106,23 @@ class OnGpu[P: Work, C: Config]:
                 return Row(config, reason=str(result))
             runs.append(result)
         us = tuple(us for run in runs for us in run["us"])
-        error, most = max(run["error"] for run in runs), tolerance(self._problem.out.dtype)
+        error, most = max(run["error"] for run in runs), self._most_error(runs)
         wrong = f"wrong: an element is off by {error:.3g} root mean squares, over {most:.3g}"
         return Row(config, us, error, "" if error <= most else wrong)
 
 
 def _prepare(
-    contender: Callable[[Any], Contender], config: object, problem: Work
+    contender: Callable[[Any], Contender], config: object, problem: Work, is_checked: bool
 ) -> Callable[[int], dict[str, Any]]:
-    """Compiles a contender, in a worker; returns a function that checks and times it."""
-    measured = Measured(contender(config), cast(Problem, problem))
+    """Compiles a contender, in a worker; returns a function that compares and times it.
+
+    Raises:
+      ValueError: the contender has a finding.
+    """
+    function, product = contender(config), cast(Problem, problem)
+    if is_checked and (found := fault(function, *product.factors)):
+        raise ValueError(f"it has a finding, so it is not run: {found}")
+    measured = Measured(function, product)
     return lambda samples: dict(error=measured.check(), us=measured.burst(samples)["us"])
 
 

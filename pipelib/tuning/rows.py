@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from statistics import median
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -31,7 +31,7 @@ class Work(Protocol):
         ...
 
 
-class Row[C: Config](NamedTuple):
+class Row[C: Hashable](NamedTuple):
     """What came of one configuration.
 
     Attributes:
@@ -52,7 +52,7 @@ class Row[C: Config](NamedTuple):
         return median(self.us) if self.us and not self.reason else math.inf
 
 
-class Measurer[C: Config](Protocol):
+class Measurer[C: Hashable](Protocol):
     """Measures configurations: on a GPU, or a test's stand-in."""
 
     def each(self, configs: Sequence[C]) -> Iterator[Row[C]]:
@@ -64,7 +64,7 @@ class Measurer[C: Config](Protocol):
         ...
 
 
-class Found[C: Config](NamedTuple):
+class Found[C: Hashable](NamedTuple):
     """What a search found.
 
     Attributes:

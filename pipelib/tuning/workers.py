@@ -17,6 +17,7 @@ Not covered: other programs that use the same GPU; a GPU that stays unusable aft
 import collections
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,12 @@ PREPARE_S, RUN_S = 120.0, 20.0
 
 class Failed(Exception):
     """A task or a run had an error, no answer in time, or ended its process; says which."""
+
+
+def in_words(error: Exception) -> str:
+    """An error as one line: its type, and the first line that it says."""
+    text = str(error).strip() or "no words"
+    return f"{type(error).__name__}: {text.splitlines()[0]}"
 
 
 class Workers:
@@ -255,7 +262,11 @@ def _answered(processes: list[_Process]) -> list[_Process]:
 
 
 def answer(handle: int) -> None:
-    """The worker's side: answers requests until the other side is gone."""
+    """The worker's side: answers requests until the other side is gone.
+
+    An interruption from the keyboard reaches all processes; the other side decides what it ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = connection.Connection(handle)
     kept: dict[int, Run] = {}
     with contextlib.suppress(EOFError):
@@ -264,8 +275,7 @@ def answer(handle: int) -> None:
             try:
                 pipe.send((True, _do(kept, what, number, argument)))
             except Exception as error:
-                text = str(error).strip() or "no words"
-                pipe.send((False, f"{type(error).__name__}: {text.splitlines()[0]}"))
+                pipe.send((False, in_words(error)))
 
 
 def _do(kept: dict[int, Run], what: str, number: int, argument: Any) -> Any:

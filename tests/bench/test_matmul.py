@@ -238,7 +238,7 @@ from tests.bench import test_matmul as stand_ins
 
 folder = pathlib.Path(sys.argv.pop())
 tuned.FOLDER = folder
-measurer = lambda *_: stand_ins.Measurer()
+measurer = lambda *_, **__: stand_ins.Measurer()
 matmul.OnGpu, matmul.search_workers = measurer, stand_ins.Workers
 matmul.Workers = stand_ins.Workers
 matmul.run_facts = lambda *_: {

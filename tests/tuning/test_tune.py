@@ -5,7 +5,6 @@ import functools
 import json
 import math
 import re
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +15,14 @@ from hypothesis import strategies as st
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels import tune as public_tune
 from pipelib.kernels.matmul import tuned
+from pipelib.tuning import matmul
 from pipelib.tuning.candidates import candidates, estimate_us, neighbours, starts
+from pipelib.tuning.climbing import climb
+from pipelib.tuning.matmul import tune_with
 from pipelib.tuning.products import Problem
 from pipelib.tuning.record import table, write_search
 from pipelib.tuning.rows import Found, Row
-from pipelib.tuning.search import search, short, tune_with
+from pipelib.tuning.spaces import label
 
 pytestmark = pytest.mark.one_jax
 
@@ -61,7 +63,7 @@ class Fake:
 
 @given(st.dictionaries(st.integers(), st.none() | st.floats(-100, 100).filter(bool), min_size=1))
 def test_of_all_that_is_measured_the_fastest_right_one_wins(times):
-    found = search(list(times), lambda _: (), Fake(times.get), limit=len(times))
+    found = climb(list(times), lambda _: (), Fake(times.get), limit=len(times))
     assert {row.config for row in found.rows} == set(times)
     right = {config: us for config, us in times.items() if us is not None and us > 0}
     if not right:
@@ -79,7 +81,7 @@ def test_a_search_goes_downhill_to_the_end(start, best, size):
     """On a line of numbers with one lowest point it arrives there, whatever the start."""
     step = lambda x: [y for y in (x - size, x + size) if -200 <= y <= 200]
     fake = Fake(lambda x: 1.0 + abs(x - best))
-    found = search([start], step, fake, limit=400)
+    found = climb([start], step, fake, limit=400)
     assert abs(found.best.config - best) <= size / 2
     assert len(fake.asked) == len(set(fake.asked)), "nothing is measured twice"
 
@@ -87,19 +89,19 @@ def test_a_search_goes_downhill_to_the_end(start, best, size):
 @given(st.integers(1, 30), st.integers(1, 10))
 def test_the_limit_holds(limit, first):
     fake = Fake(lambda x: 1000.0 - x)
-    found = search(range(first), lambda x: range(x, x + 9), fake, limit=limit)
+    found = climb(range(first), lambda x: range(x, x + 9), fake, limit=limit)
     assert len(found.rows) == len(fake.asked) == limit
     assert fake.batches[0] == min(first, max(1, limit // 2)), "half is for neighbours"
 
 
 def test_neighbours_are_picked_anew_after_a_few():
     fake = Fake(lambda x: 1000.0 - x)
-    search([0], lambda x: range(x, x + 100), fake, limit=30, at_once=4)
+    climb([0], lambda x: range(x, x + 100), fake, limit=30, at_once=4)
     assert fake.batches == [1, *[4] * 7, 1]
 
 
 def test_without_neighbours_the_first_ones_have_the_whole_limit():
-    assert len(search(range(50), lambda _: (), Fake(lambda x: 1.0 + x), limit=30).rows) == 30
+    assert len(climb(range(50), lambda _: (), Fake(lambda x: 1.0 + x), limit=30).rows) == 30
 
 
 def test_the_last_round_decides():
@@ -109,7 +111,7 @@ def test_the_last_round_decides():
         def in_turn(self, configs):
             return [self.row(c, 5)._replace(us=(9.0 if c == 1 else 5.0,) * 5) for c in configs]
 
-    found = search([1, 2, 3], lambda _: (), Lucky(lambda x: float(x)))
+    found = climb([1, 2, 3], lambda _: (), Lucky(lambda x: float(x)))
     assert [row.config for row in found.finals] == [1, 2, 3]
     assert found.best.config == 2
 
@@ -120,7 +122,7 @@ def test_what_turns_out_wrong_in_the_last_round_does_not_win():
             rows = super().in_turn(configs)
             return [row._replace(reason="wrong") if row.config == 1 else row for row in rows]
 
-    assert search([1, 2], lambda _: (), Flaky(float)).best.config == 2
+    assert climb([1, 2], lambda _: (), Flaky(float)).best.config == 2
 
 
 def test_the_median_decides_not_the_fastest_launch():
@@ -130,7 +132,7 @@ def test_the_median_decides_not_the_fastest_launch():
         def row(self, config, samples):
             return Row(config, rows[config])
 
-    assert search([1, 2], lambda _: (), Uneven(None)).best.config == 2
+    assert climb([1, 2], lambda _: (), Uneven(None)).best.config == 2
 
 
 # What it tries.
@@ -247,7 +249,7 @@ def no_workers(monkeypatch):
     def begun(_):
         pytest.fail("processes have begun")
 
-    monkeypatch.setattr(sys.modules[search.__module__], "search_workers", begun)
+    monkeypatch.setattr(matmul, "search_workers", begun)
 
 
 def refused(*sizes, **options):
@@ -313,7 +315,7 @@ def test_what_can_be_tuned_gets_as_far_as_the_workers(monkeypatch, tmp_path):
     def begin(jobs):
         raise BegunError(jobs)
 
-    monkeypatch.setattr(sys.modules[search.__module__], "search_workers", begin)
+    monkeypatch.setattr(matmul, "search_workers", begin)
     path = tmp_path / "new" / "tune.json"
     for options in (
         dict(), dict(dtype=jnp.float8_e4m3fn, transpose_b=True), dict(out_dtype=jnp.float32),
@@ -350,9 +352,9 @@ def test_a_search_on_the_gpu(tmp_path):
     assert tuned.read(tmp_path / "table.json")[0].config == config
 
 
-def test_a_configuration_in_short():
-    assert short(MatmulConfig()) == "the default"
-    assert short(MatmulConfig(width=4, cluster_m=2)) == "width=4, cluster_m=2"
+def test_a_configuration_in_label():
+    assert label(MatmulConfig()) == "the default"
+    assert label(MatmulConfig(width=4, cluster_m=2)) == "width=4, cluster_m=2"
 
 
 # Records and tables.

@@ -2,6 +2,7 @@
 
 import operator
 import os
+import signal
 import time
 from functools import partial
 
@@ -77,6 +78,15 @@ def test_what_is_held_is_dropped_in_the_end(workers):
         pass
     with pytest.raises(Failed, match="KeyError: 0"):
         held[0](1)
+
+
+def interrupted():
+    os.kill(os.getpid(), signal.SIGINT)
+    return lambda: "goes on"
+
+
+def test_an_interruption_from_the_keyboard_is_not_the_workers_to_answer(workers):
+    assert dict(workers.stream([interrupted])) == {0: "goes on"}
 
 
 def test_no_process_outlives_the_workers():

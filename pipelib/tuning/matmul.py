@@ -1,22 +1,19 @@
 """`tune`: searches for the fastest `MatmulConfig` of a product.
 
-The model. A search first measures the likeliest configuration of each shape of tile and cluster
-(`candidates`). Then it measures, a few at a time, the configurations that differ in one thing from
-the best three so far, until there is nothing new, or `limit` of them were measured. A configuration
-counts by its median time if it compiled, ran in time, and agrees with XLA's product (`on_gpu`);
-otherwise its row has the reason. The GPU's clock drifts over a search, so the best few are measured
-once more, in turn, and the fastest of these wins.
+The model. It is the search of `searching`, with three things of its own. There are about two
+thousand configurations, too many to simulate each, so they are ranked by an estimate
+(`candidates`), and the checker looks at those that are measured, in the processes that compile them
+(`on_gpu`). The first that are measured are the likeliest of each shape of tile and cluster. Those
+near a configuration differ from it in one thing, which may be several fields.
 
 Not covered: epilogues, which change what a tile costs at its end; gradients and batches.
 """
 
-import dataclasses
 import functools
 import itertools
-import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 import jax.numpy as jnp
@@ -31,7 +28,10 @@ from pipelib.tuning.candidates import candidates, neighbours, starts
 from pipelib.tuning.on_gpu import OnGpu, ours, search_workers
 from pipelib.tuning.products import Problem
 from pipelib.tuning.record import check_record, run_facts, write_search
-from pipelib.tuning.rows import Config, Found, Measurer, Row, Work
+from pipelib.tuning.rows import Found, Measurer, Row, Work
+from pipelib.tuning.searching import measured, nothing
+from pipelib.tuning.spaces import label
+from pipelib.tuning.trials import Outcome, Trial
 
 
 def tune(
@@ -168,53 +168,14 @@ def tune_with(
     space = candidates(problem) if configs is None else configs
     if not space:
         raise ValueError(f"tune: there is no configuration to measure for {problem}.")
-    report = progress(problem, log)
+    trials = [Trial(config, Outcome.PREDICTED) for config in space]
+    into = functools.partial(measured, trials, measurer, limit=limit, log=progress(problem, log))
     if configs is not None:
-        return search(space, lambda _: (), measurer, limit=limit, log=report)
-    near = functools.partial(neighbours, configs=space)
-    return search(starts(space), near, measurer, limit=limit, log=report)
+        return into(first=configs, near=nothing)
+    return into(first=starts(space), near=functools.partial(neighbours, configs=space))
 
 
-def search[C: Config](
-    first: Sequence[C],
-    near: Callable[[C], Iterable[C]],
-    measurer: Measurer[C],
-    *,
-    limit: int = 60,
-    at_once: int = 8,
-    finalists: int = 6,
-    log: Callable[[Row[C], float], None] = lambda row, best: None,
-) -> Found[C]:
-    """Measures the first configurations, then neighbours of the best three, until none is new.
-
-    Args:
-      first: the configurations to begin with; at most half of `limit`, if they have neighbours.
-      near: gives the neighbours of a configuration.
-      measurer: measures configurations.
-      limit: the most configurations that are measured.
-      at_once: how many neighbours are measured before the next ones are picked.
-      finalists: how many of the best are measured again, in turn.
-      log: called with each row and the best median so far.
-    """
-    rows: dict[C, Row[C]] = {}
-    ranked: list[Row[C]] = []
-    batch, best = list(dict.fromkeys(first))[:limit], math.inf
-    if any(True for config in batch for _ in near(config)):
-        batch = batch[: max(1, limit // 2)]
-    while batch:
-        for row in measurer.each(batch):
-            rows[row.config], best = row, min(best, row.median_us)
-            log(row, best)
-        counted = (row for row in rows.values() if row.median_us < math.inf)
-        ranked = sorted(counted, key=lambda row: row.median_us)
-        around = (config for row in ranked[:3] for config in near(row.config))
-        new = (config for config in dict.fromkeys(around) if config not in rows)
-        batch = list(itertools.islice(new, min(at_once, limit - len(rows))))
-    finals = measurer.in_turn([row.config for row in ranked[:finalists]])
-    return Found(tuple(rows.values()), tuple(finals))
-
-
-def progress[C: Config](
+def progress[C: Hashable](
     problem: Work, log: Callable[[str], None]
 ) -> Callable[[Row[C], float], None]:
     """Makes `search`'s log: a line with the configuration, its rate and the best rate so far."""
@@ -225,13 +186,6 @@ def progress[C: Config](
 
     def line(row: Row[C], best: float) -> None:
         said = row.reason or f"{rate(row.median_us)} TFLOP/s (best {rate(best)})"
-        log(f"{problem} {next(count)}. {short(row.config)}: {said}")
+        log(f"{problem} {next(count)}. {label(row.config)}: {said}")
 
     return line
-
-
-def short(config: Config) -> str:
-    """The fields of a configuration that are not the defaults."""
-    fields = dataclasses.fields(config)
-    changed = [f for f in fields if getattr(config, f.name) != f.default]
-    return ", ".join(f"{f.name}={getattr(config, f.name)}" for f in changed) or "the default"

@@ -1,0 +1,144 @@
+"""`configurations`: the configurations of a space, and what is near what in it.
+
+The model. A space is one of two things:
+
+=============================  =====================================================================
+a dict of ranges               every combination of their values, the last range fastest; a
+                               configuration is the dict `{name: value}`, and the kernel
+                               `kernel_of(**config)`
+an iterable of configurations  each as it comes: a dict as above, or one value that can be hashed,
+                               as a frozen dataclass, whose kernel is `kernel_of(config)`
+=============================  =====================================================================
+
+A configuration that comes twice counts once. Not covered: ranges that depend on each other, for
+which the iterable is.
+"""
+
+import dataclasses
+import inspect
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+#: A function of a configuration that returns the kernel: a function of the arguments.
+KernelOf = Callable[..., Callable[..., Any]]
+#: A dict of ranges, or an iterable of configurations.
+Space = Mapping[str, Iterable[Any]] | Iterable[Any]
+
+
+class Values(dict[str, Any]):
+    """A configuration of named values, which can be a key; nobody changes it."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(repr(sorted(self.items())))
+
+
+def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
+    """The configurations of a space, each once.
+
+    Args:
+      kernel_of: what is called with them.
+      space: as in the module's docstring.
+
+    Raises:
+      TypeError: no function, no space, or a name that `kernel_of` does not take.
+      ValueError: there is no configuration, or a range is empty.
+    """
+    if not callable(kernel_of):
+        raise TypeError(
+            f"search: kernel_of is of type {type(kernel_of).__name__}, so it makes no kernel: give"
+            " a function of a configuration that returns the kernel."
+        )
+    if isinstance(space, str) or not isinstance(cast(object, space), Iterable):
+        raise TypeError(
+            f"search: the space is of type {type(space).__name__}, which has no configurations:"
+            " give a dict of ranges, as dict(slots=[2, 3]), or an iterable of configurations."
+        )
+    is_product = isinstance(space, Mapping)
+    found = _product(cast("Mapping[str, Iterable[Any]]", space)) if is_product else space
+    unique = list(dict.fromkeys(map(_checked, cast("Iterable[Any]", found))))
+    if not unique:
+        raise ValueError("search: the space has 0 configurations, so there is nothing to rank.")
+    _check_names(kernel_of, unique[0])
+    return unique
+
+
+def _product(ranges: Mapping[str, Iterable[Any]]) -> Iterable[Values]:
+    """Every combination of the ranges' values."""
+    values: dict[str, list[Any]] = {}
+    for name, found in ranges.items():
+        if isinstance(found, str) or not isinstance(cast(object, found), Iterable):
+            raise TypeError(
+                f"search: the range of {name} is of type {type(found).__name__}, not a list of"
+                f" values: write {name}=[{found!r}] for a single one."
+            )
+        values[name] = list(found)
+        if not values[name]:
+            raise ValueError(
+                f"search: the range of {name} has 0 values, so the space has 0 configurations:"
+                " give it 1 at least."
+            )
+    return (Values(zip(values, each)) for each in itertools.product(*values.values()))
+
+
+def _checked(config: object) -> Any:
+    """The configuration as what a search keeps."""
+    if isinstance(config, Mapping):
+        return Values(cast("Mapping[str, Any]", config))
+    if not isinstance(config, Hashable):
+        raise TypeError(
+            f"search: the configuration {config!r:.60} cannot be hashed, so results could not be"
+            " kept by it: use dicts, or a frozen dataclass."
+        )
+    return config
+
+
+def _check_names(kernel_of: KernelOf, config: Any) -> None:
+    """TypeError if `kernel_of` does not take a configuration; nothing is called."""
+    try:
+        signature = inspect.signature(kernel_of)
+    except ValueError:  # a builtin has none
+        return
+    try:
+        signature.bind(**config) if isinstance(config, Values) else signature.bind(config)
+    except TypeError as error:
+        raise TypeError(
+            f"search: kernel_of{signature} cannot be called with {label(config)} ({error}): name"
+            " the ranges as its parameters."
+        ) from None
+
+
+def kernel(kernel_of: KernelOf, config: Any) -> Callable[..., Any]:
+    """The kernel of a configuration."""
+    return kernel_of(**config) if isinstance(config, Values) else kernel_of(config)
+
+
+def fields(config: Any) -> dict[str, Any]:
+    """A configuration's values by name."""
+    if isinstance(config, Mapping):
+        return dict(cast("Mapping[str, Any]", config))
+    if dataclasses.is_dataclass(config):
+        return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if hasattr(config, "_asdict"):  # a named tuple
+        return config._asdict()
+    return {"config": config}
+
+
+def label(config: Any) -> str:
+    """A configuration in words: its values, without a dataclass's that are the defaults."""
+    values = fields(config)
+    if dataclasses.is_dataclass(config):
+        usual = {field.name: field.default for field in dataclasses.fields(config)}
+        values = {name: value for name, value in values.items() if value != usual[name]}
+    return ", ".join(f"{name}={value}" for name, value in values.items()) or "the default"
+
+
+def neighbours(config: Any, ranked: Sequence[Any]) -> list[Any]:
+    """Those of some configurations that differ from one in one value, in their order."""
+    mine = fields(config)
+    return [other for other in ranked if _differing(mine, fields(other)) == 1]
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """How many values of the other differ."""
+    return sum(one.get(name) != value for name, value in other.items())

@@ -22,6 +22,7 @@ __all__ = [
     "emit_pipeline_warp_specialized",
     "explore",
     "player",
+    "predict",
     "simulate",
     "sweep",
     "trace",
@@ -30,7 +31,7 @@ __all__ = [
 if TYPE_CHECKING:
     from pipelib.compiling import compiled
     from pipelib.pipeline import emit_pipeline
-    from pipelib.schedule import H100, H200, check, explore, player, simulate, sweep, trace
+    from pipelib.schedule import H100, H200, check, explore, player, predict, simulate, sweep, trace
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:
     # A module is imported when a name of it is asked for: pipelines need none of

@@ -4,12 +4,13 @@
 deadlocks and misused barriers in a program, for every schedule of its threads. `simulate` runs it
 on a `Machine`, which gives a `Timeline` to draw: as a figure, or as a `player` to step through.
 `explore` does all of this anew as a kernel's parameters change, and `sweep` does it beforehand, for
-pages without a kernel.
+pages without a kernel. `predict` says how long a whole launch takes.
 
 The rooms. An arrow points from who imports to what is imported; there are no others, and
 `tests/schedule/test_imports.py` holds the modules to it.
 
     sliders -> tracing, checking, simulating, drawing
+    predicting -> tracing, simulating
     tracing, checking, simulating, drawing -> arguments -> the values
     the values: program, report, timeline, machine
 """
@@ -17,6 +18,7 @@ The rooms. An arrow points from who imports to what is imported; there are no ot
 from pipelib.schedule.checking.check import check
 from pipelib.schedule.drawing.player import Setting, player
 from pipelib.schedule.machine import H100, H200, Machine
+from pipelib.schedule.predicting import Launch, Prediction, predict
 from pipelib.schedule.program import Op, Program
 from pipelib.schedule.report import Finding, Report
 from pipelib.schedule.simulating.simulate import simulate
@@ -28,8 +30,10 @@ __all__ = [
     "H100",
     "H200",
     "Finding",
+    "Launch",
     "Machine",
     "Op",
+    "Prediction",
     "Program",
     "Report",
     "Setting",
@@ -38,6 +42,7 @@ __all__ = [
     "check",
     "explore",
     "player",
+    "predict",
     "simulate",
     "sweep",
     "trace",

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from pipelib.schedule.machine import THREAD_LANES, Machine
 from pipelib.schedule.program import Kind, Program, Space
+from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.recorder import Unrecorded
 from pipelib.schedule.simulating.run import Run
 from pipelib.schedule.simulating.traffic import best_l2_hits
@@ -49,13 +50,13 @@ class Launched(NamedTuple):
       cycles: from the launch until the last block has ended.
       blocks_per_sm: how many blocks an SM has at a time.
       rounds: how many times an SM is filled with blocks, at most.
-      products: operations of wgmma of the whole grid.
+      use: the fraction of the time that the card's tensor cores multiply, on average.
     """
 
     cycles: float
     blocks_per_sm: int
     rounds: int
-    products: float
+    use: float
 
 
 def work(program: Program) -> tuple[tuple[int, int, int], ...]:
@@ -123,34 +124,52 @@ def launched(
     if rounds == 1:
         reached = machine.hbm_bytes_per_second * machine.hbm_static_reach
         machine = machine.changed(hbm_bytes_per_second=reached)
-    each = {index: sum(op.flops for t in p.threads for op in t if op.kind is Kind.WGMMA)
-            for index, p in samples.items()}  # fmt: skip
+    hits = best_l2_hits(first)
     if len(samples) == 1:
-        cycles = _alike(first, -(-blocks // places), crowd, machine)
-        products = float(blocks * sum(each.values()))
+        cycles = _alike(first, hits, -(-blocks // places), crowd, machine)
     else:
-        hits = best_l2_hits(first)
-        runs = {
-            index: Run(program, machine, crowd, hits, recorder=Unrecorded()).cycles()
-            for index, program in samples.items()
-        }
+        runs = {index: _cycles(program, machine, crowd, hits) for index, program in samples.items()}
         cycles = _scheduled(runs, first.grid, places * crowd, machine)
-        products = sum(_interpolated(each, first.grid))
     cycles += (machine.launch_seconds + machine.cold_seconds) * machine.clock_hz
     cycles += first.mbarriers * machine.barrier_init_cycles
-    return Launched(cycles, crowd, rounds, products)
+    multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
+    use = sum(_interpolated(multiplied, first.grid)) / (cycles * machine.sms)
+    return Launched(cycles, crowd, rounds, use)
 
 
-def _alike(program: Program, share: int, crowd: int, machine: Machine) -> float:
+def _cycles(
+    program: Program, machine: Machine, crowd: int, hits: float, copies: int | None = None
+) -> float:
+    """The cycles of a block, or of several, of which an SM has `crowd` at a time.
+
+    Raises:
+      ValueError: threads wait for ever.
+    """
+    run = Run(program, machine, crowd, hits, copies=copies, recorder=Unrecorded())
+    cycles = run.cycles()
+    if stuck := sorted(run.events.waiting):
+        raise ValueError(
+            f"{program.name}: {len(stuck)} threads wait for ever after {cycles:,.0f} cycles, so the"
+            " launch has no end: `pipelib.check` says what they wait for."
+        )
+    return cycles
+
+
+def _multiplied(program: Program, machine: Machine) -> float:
+    """The cycles that the program's products take of tensor cores."""
+    costs = Costs(program, machine)
+    every = (op for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
+    return sum(map(costs.product, every))
+
+
+def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machine) -> float:
     """The cycles in which an SM runs its share of blocks that do the same."""
-    hits, times = best_l2_hits(program), [0.0, 0.0]
     counts = sorted({min(share, rounds * crowd) for rounds in _ROUNDS})
-    for count in counts:
-        run = Run(program, machine, crowd, hits, copies=count, recorder=Unrecorded())
-        times.append(run.cycles())
+    times = [_cycles(program, machine, crowd, hits, count) for count in counts]
     if share == counts[-1]:
         return times[-1]
-    return times[-1] + (share - counts[1]) * (times[-1] - times[-2]) / (counts[1] - counts[0])
+    each = (times[-1] - times[0]) / (counts[-1] - counts[0])
+    return times[-1] + (share - counts[-1]) * each
 
 
 def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, machine: Machine) -> float:

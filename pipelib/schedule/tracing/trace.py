@@ -62,7 +62,7 @@ from pipelib.schedule.tracing.kernel import (
 )
 from pipelib.schedule.tracing.names import named
 from pipelib.schedule.tracing.source import kernel_name
-from pipelib.schedule.tracing.state import Cluster
+from pipelib.schedule.tracing.state import Call, Cluster
 
 
 def trace(
@@ -119,20 +119,46 @@ def trace(
             expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
-    kernels = kernels_of(kernel, args, "trace")
-    called = one_of(kernels, call, "a program is that of one")
-    eqn = called.eqn
-    mesh, (jaxpr, *_) = mesh_of(eqn.params), eqn.params["jaxprs"]
+    called = one_of(kernels_of(kernel, args, "trace"), call, "a program is that of one")
     if whole_grid and block is not None:
         raise ValueError(
             f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
         )
-    code, info = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr), kernel_info(jaxpr)
-    name = kernel_name(eqn.params["name"], info, called.function)
-    cluster = Cluster(name, mesh, block, reserved(eqn), called.devices, whole_grid)
-    operands = arguments(cluster, called, code.invars, info)
-    with uncollected():
-        program = named(cluster.program(code, operands, max_steps))
-    return dataclasses.replace(
-        program, starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn)
-    )
+    return Tracer(called).program(block, max_steps, whole_grid)
+
+
+class Tracer:
+    """A kernel that a function calls, compiled once to be traced at several blocks.
+
+    Attributes:
+      grid: the blocks, or clusters, along each axis.
+    """
+
+    def __init__(self, called: Call) -> None:
+        eqn = called.eqn
+        self._called, self._mesh, (jaxpr, *_) = called, mesh_of(eqn.params), eqn.params["jaxprs"]
+        self._code = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr)
+        self._info = kernel_info(jaxpr)
+        self._name = kernel_name(eqn.params["name"], self._info, called.function)
+        self._launch = dict(starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn))
+        self.grid: tuple[int, ...] = tuple(self._mesh.grid)
+
+    def program(
+        self,
+        block: int | tuple[int, ...] | None = None,
+        max_steps: int | None = None,
+        whole_grid: bool = False,
+    ) -> Program:
+        """What `trace` returns for these options."""
+        called = self._called
+        memory = reserved(called.eqn)
+        cluster = Cluster(self._name, self._mesh, block, memory, called.devices, whole_grid)
+        operands = arguments(cluster, called, self._code.invars, self._info)
+        with uncollected():
+            program = named(cluster.program(self._code, operands, max_steps))
+        return dataclasses.replace(program, **self._launch)
+
+
+def tracers(kernel: Callable[..., Any], args: tuple[Any, ...], asker: str) -> list[Tracer]:
+    """All kernels that a function calls, in order; `asker` is the function that errors name."""
+    return [Tracer(called) for called in kernels_of(kernel, args, asker)]

@@ -73,9 +73,9 @@ class Machine:
       cold_seconds: calibrated; what the first accesses of a launch lose whose data HBM has.
       hbm_static_reach: calibrated; the fraction of HBM's bandwidth that a launch reaches whose
         blocks all run at once, since the slowest SM ends it.
-      clock_hz_at: (use, clock) in order, linear in between: the clock of a kernel under sustained
-        load, by the fraction of all tensor cores' rate that it uses (fitted to the clocks of
-        calibration pairs). The power limit lowers it.
+      clock_at: (use, fraction) in order, linear in between: the fraction of `clock_hz` that a kernel
+        keeps under sustained load, by the fraction of all tensor cores' rate that it uses (fitted
+        to the clocks of calibration pairs). The power limit lowers it.
 
     Example:
       A question to a machine that nobody built: what if loads came at once?
@@ -125,7 +125,7 @@ class Machine:
     code_growth: float
     cold_seconds: float
     hbm_static_reach: float
-    clock_hz_at: tuple[tuple[float, float], ...]
+    clock_at: tuple[tuple[float, float], ...]
 
     def changed(self, **fields: Any) -> "Machine":
         """This machine with other values of some fields: a question to a machine nobody built.
@@ -142,13 +142,13 @@ class Machine:
 
     def loaded(self, use: float) -> "Machine":
         """This machine at the clock of a kernel that uses this fraction of all tensor cores."""
-        (below, high), *points = self.clock_hz_at
+        (below, high), *points = self.clock_at
         for above, low in points:
             if use <= above:
-                part = max(0.0, use - below) / (above - below)
-                return self.changed(clock_hz=high + (low - high) * part)
+                kept = high + (low - high) * max(0.0, use - below) / (above - below)
+                return self.changed(clock_hz=self.clock_hz * kept)
             below, high = above, low
-        return self.changed(clock_hz=high)
+        return self.changed(clock_hz=self.clock_hz * high)
 
     @classmethod
     def from_json(cls, text: str) -> "Machine":
@@ -156,8 +156,8 @@ class Machine:
         try:
             fields = json.loads(text)
             rates = tuple(sorted(fields.pop("wgmma_flops_per_cycle").items()))
-            clocks = tuple((use, hz) for use, hz in fields.pop("clock_hz_at"))
-            return cls(wgmma_flops_per_cycle=rates, clock_hz_at=clocks, **fields)
+            clock = tuple((use, kept) for use, kept in fields.pop("clock_at"))
+            return cls(wgmma_flops_per_cycle=rates, clock_at=clock, **fields)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"This text has not the fields of a Machine ({error!r}), so there are no times in"

@@ -69,7 +69,7 @@ def _looked(function: Callable[..., Any], args: tuple[Any, ...], machine: Machin
         report = check(program)
         if not report.ok:
             return [*_fault(report), None, ""]
-        found = predicted(program, machine)
+        found = predicted(program, function, args, machine)
     except Exception as error:
         return [Outcome.UNTRACED, in_words(error), None, ""]
     return [Outcome.PREDICTED, "", found.us, found.bound]

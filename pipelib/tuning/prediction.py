@@ -1,17 +1,17 @@
-"""`predicted`: the time of a whole launch, from the program of one of its blocks.
+"""`predicted`: the time of a whole launch, and what bounds it.
 
-The model. Blocks run in waves: as many at once as there are multiprocessors, one on each, and each
-takes as long as the block (or cluster) that was traced. The clock is the machine's.
+The model. The time is that of `pipelib.predict`: all blocks, as many to a multiprocessor as fit, at
+the clock under load. What bounds the launch is read off the timeline of its first block, with as
+many copies of it on the multiprocessor, at the same clock.
 
-Not covered: several blocks that share a multiprocessor, the end of one wave under the beginning of
-the next, a clock that falls under load. All of these change the time; most change it alike for the
-configurations of one kernel, so the ranking is better than the times are.
+Not covered: what bounds blocks that do something else than the first.
 """
 
-import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.predicting import predict
 from pipelib.schedule.program import Program
 from pipelib.schedule.simulating.simulate import simulate
 
@@ -23,15 +23,20 @@ class Prediction(NamedTuple):
     bound: str
 
 
-def predicted(program: Program, machine: Machine) -> Prediction:
-    """The time of the launch that a program is a block of.
+def predicted(
+    program: Program, function: Callable[..., Any], args: tuple[Any, ...], machine: Machine
+) -> Prediction:
+    """The time of the one launch of a function, and what bounds it.
+
+    Args:
+      program: its first block.
+      function, args: what calls the kernel.
+      machine: at the clock without load.
 
     Raises:
-      ValueError: the simulation never ends, or the machine lacks a rate.
+      ValueError: the kernel never ends, or the machine lacks a rate.
     """
-    timeline = simulate(program, machine)
-    if timeline.stuck:
-        raise ValueError(f"its simulation never ends: {' '.join(timeline.notes)}")
-    at_once = machine.sms // math.prod(program.cluster)
-    waves = math.ceil(math.prod(program.grid) / max(1, at_once))
-    return Prediction(1e6 * waves * timeline.cycles / machine.clock_hz, timeline.bound())
+    (launch,) = predict(function, *args, machine=machine).launches
+    here = machine.changed(clock_hz=launch.clock_hz)
+    timeline = simulate(program, here, blocks_per_sm=launch.blocks_per_sm)
+    return Prediction(launch.us, timeline.bound())

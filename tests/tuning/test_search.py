@@ -114,29 +114,17 @@ def outcomes(results):
 # What it says without a GPU.
 
 
-def test_the_ranking_is_that_of_the_simulation():
+def test_the_ranking_is_that_of_the_predicted_launches():
     results = search(dict(work=[4, 1, 2]))
     assert [trial.config["work"] for trial in results.trials] == [1, 2, 4]
     for trial in results.trials:
-        program = pipelib.trace(kernel_of(**trial.config), X)
-        timeline = pipelib.simulate(program)
-        assert trial.predicted_us == pytest.approx(timeline.microseconds)  # 4 blocks: one wave
-        assert trial.bound == timeline.bound()
+        kernel = kernel_of(**trial.config)
+        (launch,) = pipelib.predict(kernel, X).launches
+        here = pipelib.H200.changed(clock_hz=launch.clock_hz)
+        timeline = pipelib.simulate(pipelib.trace(kernel, X), here)
+        assert (trial.predicted_us, trial.bound) == (launch.us, timeline.bound())
         assert trial.outcome == "predicted" and trial.measured_us is None and trial.digest
     assert results.best == results.trials[0] and results.notes == ()
-
-
-def test_a_launch_takes_whole_waves_of_clusters():
-    program = pipelib.trace(kernel_of(), X)
-
-    def waves(**changes):
-        changed = dataclasses.replace(program, **changes)
-        block = pipelib.simulate(changed).microseconds
-        return prediction.predicted(changed, pipelib.H200).us / block
-
-    assert waves(grid=(132,)) == pytest.approx(1) and waves(grid=(133,)) == pytest.approx(2)
-    assert waves(grid=(66,), cluster=(2,)) == pytest.approx(1)
-    assert waves(grid=(67,), cluster=(2,)) == pytest.approx(2)
 
 
 def test_each_early_end_has_its_outcome_and_its_sentence():

@@ -73,9 +73,9 @@ class Machine:
       cold_seconds: calibrated; what the first accesses of a launch lose whose data HBM has.
       hbm_static_reach: calibrated; the fraction of HBM's bandwidth that a launch reaches whose
         blocks all run at once, since the slowest SM ends it.
-      clock_at: (use, fraction) in order, linear in between: the fraction of `clock_hz` that a kernel
-        keeps under sustained load, by the fraction of all tensor cores' rate that it uses (fitted
-        to the clocks of calibration pairs). The power limit lowers it.
+      clock_at: (use, fraction) in order, linear in between: the fraction of `clock_hz` that a
+        kernel keeps under sustained load, by the fraction of all tensor cores' rate that it uses
+        (fitted to the clocks of calibration pairs). The power limit lowers it.
 
     Example:
       A question to a machine that nobody built: what if loads came at once?

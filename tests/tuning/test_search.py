@@ -24,7 +24,7 @@ import pipelib.tuning
 from pipelib.bench.cupti import Kernel
 from pipelib.kernels import softmax
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.tuning import Outcome, Results, Trial, calls, looking, on_gpu, prediction, searching
+from pipelib.tuning import Outcome, Results, Trial, calls, looking, on_gpu, searching
 from pipelib.tuning.calls import Calls, Reference, draw, error_of
 from pipelib.tuning.here import Here
 from pipelib.tuning.library import attention_space

@@ -16,14 +16,14 @@ higher for some milliseconds; registers that spill, and products that ptxas seri
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pipelib.schedule.arguments import MACHINE, expect
 from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Program
 from pipelib.schedule.simulating.launch import Index, Launched, launched, work
-from pipelib.schedule.tracing.trace import Tracer, tracers
+from pipelib.schedule.tracing.trace import tracers
 
 #: Positions of an axis along which blocks differ, and if they do so along several axes; if all
 #: blocks run at once, so that only the longest one counts.
@@ -116,16 +116,18 @@ def predict(
             "predict: the function calls no Mosaic GPU kernel, so there is no launch to time: pass"
             " a function that calls plgpu.kernel(...)."
         )
-    launches = (_launch(tracer, machine, clock_hz, registers) for tracer in found)
+    samples = (sampled(tracer.program, tracer.grid, machine.sms) for tracer in found)
+    launches = (launch(each, machine, clock_hz, registers) for each in samples)
     return Prediction(tuple(launches), machine.name)
 
 
-def _launch(
-    tracer: Tracer, machine: Machine, clock_hz: float | None, registers: int | None
+def launch(
+    samples: Mapping[Index, Program],
+    machine: Machine,
+    clock_hz: float | None = None,
+    registers: int | None = None,
 ) -> Launch:
-    """The launch of one kernel."""
-    samples = sampled(tracer.program, tracer.grid, machine.sms)
-    first = next(iter(samples.values()))
+    """The launch of one kernel, of which `sampled` blocks are known; the rest as in `predict`."""
 
     def at(use: float) -> tuple[Machine, Launched]:
         here = machine.loaded(use) if clock_hz is None else machine.changed(clock_hz=clock_hz)
@@ -134,9 +136,8 @@ def _launch(
     here, found = at(_FIRST_USE)
     if clock_hz is None:
         here, found = at(found.use)
-    return Launch(
-        first.name, found.cycles, here.clock_hz, found.blocks_per_sm, found.rounds, found.use
-    )
+    name = next(iter(samples.values())).name
+    return Launch(name, found.cycles, here.clock_hz, found.blocks_per_sm, found.rounds, found.use)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

@@ -27,6 +27,7 @@ from pipelib.tuning.products import Problem
 from pipelib.tuning.spaces import label
 from pipelib_book.attention_ladder import RUNGS as ATTENTION_RUNGS
 from pipelib_book.matmul_ladder import RUNGS
+from pipelib_book.measured.model import is_held_out
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "nvidia-h200"
 #: How many products, and configurations of each, of either matmul.
@@ -62,7 +63,7 @@ class Pair(NamedTuple):
     @property
     def held_out(self) -> bool:
         """Whether no constant may be chosen by it: two thirds of the pairs."""
-        return _rank(self.name) % 3 > 0
+        return is_held_out(self.name)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from benchmarks import machine as machine_benchmark
 from benchmarks import search as search_benchmark
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
-from pipelib_book.measured import attention, bandwidth, ladder, outcomes
+from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes
 from tools import notebooks
 from tools.execution import ROOT
 from tools.sections import links, sections
@@ -38,6 +38,7 @@ QUOTES = {
     "hazards.*.json": r"show_hazard|hazard_table|\bOutcomes\.read\(\)|\bseen\.",
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
     "tokamax.json": r"\bin_tokamax\(",
+    "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6
@@ -168,6 +169,15 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "The search beside brute force", search_benchmark.table(record["groups"])
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
+    elif name == "predicted.json":
+        rows = model.rows()
+        yield "How far predicted launches are off, by family", model.families_table(rows)
+        yield "The held-out pairs that are farthest off", model.worst_table(rows, 20)
+        yield "Why held-out pairs are off by more than 5%", model.causes_table(rows)
+    elif name == "loads.json":
+        yield "The clock while a load runs, and after it", _loads(record)
+    elif name == "starts.json":
+        yield "Launches whose blocks only pass time, medians", _starts(record)
     elif name == "schedule.json":
         yield "Milliseconds, medians", _analysis(record)
         yield "Large programs, medians, each in a process of its own", _large(record)
@@ -207,10 +217,24 @@ def _curve(record: dict[str, Any]) -> str:
 
 
 def _compared(record: dict[str, Any]) -> str:
-    model = machine_benchmark.parameters(record)
+    machine = machine_benchmark.parameters(record)
     lines = ["| kernel | simulated cycles | measured | ratio |", "|---|--:|--:|--:|"]
-    for name, (simulated, cycles) in machine_benchmark.ratios(record, model).items():
+    for name, (simulated, cycles) in machine_benchmark.ratios(record, machine).items():
         lines.append(f"| {name} | {simulated:,.0f} | {cycles:,.0f} | {simulated / cycles:.2f} |")
+    return "\n".join(lines)
+
+
+def _loads(record: dict[str, Any]) -> str:
+    lines = ["| load | MHz | MHz after it | W |", "|---|--:|--:|--:|"]
+    for name, load in record["loads"].items():
+        clocks = (f"{median(load[key]) / 1e6:,.0f}" for key in ("clock_hz", "clock_after_hz"))
+        lines.append(f"| {name} | {' | '.join(clocks)} | {load['watts']:.0f} |")
+    return "\n".join(lines)
+
+
+def _starts(record: dict[str, Any]) -> str:
+    lines = ["| launch | µs |", "|---|--:|"]
+    lines += [f"| {name} | {median(row['us']):.2f} |" for name, row in record["starts"].items()]
     return "\n".join(lines)
 
 
@@ -287,9 +311,9 @@ def _tests(path: pathlib.Path) -> str:
 
 
 def _model(path: pathlib.Path) -> str:
-    model = Machine.from_json(path.read_text("utf-8"))
+    machine = Machine.from_json(path.read_text("utf-8"))
     rows = ["| parameter | value |", "|---|--:|"]
-    for name, value in dataclasses.asdict(model).items():
+    for name, value in dataclasses.asdict(machine).items():
         text = ", ".join(f"{d}: {r:,g}" for d, r in value) if isinstance(value, tuple) else value
         rows.append(f"| `{name}` | {text if isinstance(text, str) else f'{text:,.10g}'} |")
     said = "What `pipelib.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"

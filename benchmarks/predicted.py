@@ -1,0 +1,85 @@
+"""What `pipelib.predict` says of each pair that `benchmarks.model` has measured, on no GPU.
+
+`python -m benchmarks.predicted` writes `results/nvidia-h200/predicted.json`. It takes about a
+quarter of an hour.
+
+The model. Each pair is predicted twice: at the clock that the GPU had while it was measured, which
+leaves the errors of the schedule's model alone; and at the clock that the model expects, which is
+what a reader without a GPU gets. Of a function that calls several kernels, the times of all are
+added up.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import sys
+import types
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+from unittest import mock
+
+from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
+
+from benchmarks.model import RESULTS, text
+from benchmarks.model_pairs import Pair, pairs
+from pipelib.bench.provenance import provenance
+from pipelib.kernels.hopper import H100_SMS, Gpu, assumed
+from pipelib.schedule.machine import H200
+from pipelib.schedule.predicting import launch, sampled
+from pipelib.schedule.tracing.trace import tracers
+
+MEASURED = RESULTS / "nvidia-h200" / "model.json"
+PREDICTED = MEASURED.with_name("predicted.json")
+
+
+@contextlib.contextmanager
+def on_h200() -> Iterator[None]:
+    """Kernels, JAX's own too, are traced as for an H200."""
+    device = types.SimpleNamespace(core_count=H100_SMS)
+    backend = types.SimpleNamespace(get_default_device=lambda: device)
+    with (
+        assumed(Gpu("NVIDIA H200", "9.0")),
+        mock.patch.object(hopper_matmul_mgpu, "backend", backend),
+        mock.patch.object(attention_mgpu, "cuda_versions", object()),
+    ):
+        yield
+
+
+def predicted(pair: Pair, mhz: float) -> dict[str, Any]:
+    """The microseconds of a pair's launches at a clock; at the model's own, and that clock."""
+    with on_h200():
+        found = tracers(pair.function, pair.args, "predicted")
+        samples = [sampled(tracer.program, tracer.grid, H200.sms) for tracer in found]
+    at_clock = [launch(each, H200, clock_hz=1e6 * mhz) for each in samples]
+    own = [launch(each, H200) for each in samples]
+    us = sum(each.us for each in own)
+    return dict(
+        us_at_clock=round(sum(each.us for each in at_clock), 3),
+        us=round(us, 3),
+        mhz=round(1e-6 * sum(each.us * each.clock_hz for each in own) / us, 1),
+    )
+
+
+def _predicted(name: str, mhz: float) -> tuple[str, dict[str, Any]]:
+    return name, predicted(pairs()[name], mhz)
+
+
+def main() -> None:
+    """Predicts all pairs that were measured."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    jobs = parser.parse_args().jobs
+    measured = json.loads(MEASURED.read_text("utf-8"))["pairs"]
+    clocks = {name: median(kept["mhz"]) for name, kept in measured.items() if "reason" not in kept}
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        found = dict(pool.starmap(_predicted, clocks.items(), chunksize=4))
+    command = " ".join(["python -m benchmarks.predicted", *sys.argv[1:]])
+    record = dict(command=command, provenance=provenance(), machine=H200.name, pairs=found)
+    PREDICTED.write_text(text(record), "utf-8")
+    print(f"{len(found)} pairs are predicted.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""How right the simulator is: what `pipelib.predict` says of launches, beside what a GPU took.
+
+The model. A row is a pair of kernel and configuration. An **error** is the predicted time over the
+measured one, less one. Measured is the median of the launches' times by CUPTI, of Mosaic GPU's
+kernels alone. Errors **at the clock** compare cycles: the prediction is made at the clock that the
+GPU had in the same calls. Errors **of the time** have the error of the clock that the model expects
+in them too. Constants of the model were chosen by calibration pairs; errors are of the others, the
+**held-out** pairs, unless a table says otherwise. Which they are, the hash of their names decides.
+
+A record that is not there gives no rows and a sentence in place of a table.
+"""
+
+import hashlib
+import itertools
+import pathlib
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scipy.stats import spearmanr
+
+from pipelib_book.measured import results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What Mosaic GPU's kernels have in their names, and XLA's have not.
+_MOSAIC = "mosaic"
+#: An error that wants a cause; how many of the worst rows a table has.
+MOST, WORST = 0.05, 10
+
+
+class Row(NamedTuple):
+    """A pair that was measured and predicted.
+
+    Attributes:
+      family, work, config: the kernels to choose among, what is computed, and how.
+      held_out: whether no constant was chosen by it.
+      us, mhz: the medians of what was measured.
+      us_at_clock: predicted at that clock.
+      us_predicted, mhz_predicted: predicted with the model's own clock.
+    """
+
+    family: str
+    work: str
+    config: str
+    held_out: bool
+    us: float
+    mhz: float
+    us_at_clock: float
+    us_predicted: float
+    mhz_predicted: float
+
+    @property
+    def error(self) -> float:
+        """At the clock."""
+        return self.us_at_clock / self.us - 1
+
+    @property
+    def error_of_time(self) -> float:
+        """With the clock's error."""
+        return self.us_predicted / self.us - 1
+
+    @property
+    def cause(self) -> str:
+        """Why it is off, if that is known."""
+        for cause in CAUSES:
+            if cause.family in self.family and all(word in self.config for word in cause.words):
+                return cause.why
+        return "not known"
+
+
+class Cause(NamedTuple):
+    """Why rows of a family, with these words in their configuration, are off."""
+
+    family: str
+    words: tuple[str, ...]
+    why: str
+
+
+def is_held_out(name: str) -> bool:
+    """Whether no constant may be chosen by the pair of this name: two thirds of them."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) % 3 > 0
+
+
+def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
+    """All pairs, in the record's order; none if a record is missing."""
+    measured = results.read(f"{results.GPU}/model.json", folders)
+    predicted = results.read(f"{results.GPU}/predicted.json", folders)
+    if not measured or not predicted:
+        return []
+    found = predicted[0]["pairs"]
+    return [
+        _row(name, kept, found[name])
+        for name, kept in measured[0]["pairs"].items()
+        if name in found
+    ]
+
+
+def _row(name: str, kept: dict[str, Any], predicted: dict[str, Any]) -> Row:
+    family, *work, config = name.split(": ")
+    kernels = [kernel for each, kernel in kept["kernels"].items() if _MOSAIC in each]
+    runs = [[kernel["runs"] * us for us in kernel["us"]] for kernel in kernels]
+    return Row(
+        family, ": ".join(work), config, is_held_out(name), median(map(sum, zip(*runs))),
+        median(kept["mhz"]), predicted["us_at_clock"], predicted["us"], predicted["mhz"],
+    )  # fmt: skip
+
+
+def held_out(found: Iterable[Row]) -> list[Row]:
+    """Those that no constant was chosen by."""
+    return [row for row in found if row.held_out]
+
+
+def mean_error(found: Sequence[Row]) -> float:
+    """The mean of the errors' absolute values, at the clock."""
+    return fmean(abs(row.error) for row in found)
+
+
+def families_table(found: Sequence[Row]) -> str:
+    """Errors of the held-out pairs by family, and how well the predictions rank."""
+    if not found:
+        return results.missing("pair", "A record of the model")
+    named = sorted({row.family for row in found})
+    lines = [_line(name, [row for row in found if row.family == name]) for name in named]
+    return results.table(
+        ("family", "pairs", "held out", "mean error", "largest", "mean, own clock",
+         "rank correlation", "fastest in first three"),
+        [*lines, _line("all", found)],
+    )  # fmt: skip
+
+
+def _line(name: str, found: Sequence[Row]) -> list[str]:
+    kept = held_out(found)
+    errors = [abs(row.error) for row in kept]
+    works = [each for each in by_work(found) if len(each) > 3]
+    hits = sum(fastest_in_first(each) for each in works)
+    return [
+        name, str(len(found)), str(len(kept)), f"{fmean(errors):.1%}", f"{max(errors):.1%}",
+        f"{fmean(abs(row.error_of_time) for row in kept):.1%}",
+        f"{rank_correlation(found):.3f}", f"{hits} of {len(works)}" if works else "",
+    ]  # fmt: skip
+
+
+def by_work(found: Iterable[Row]) -> list[list[Row]]:
+    """Rows that compute the same, together: what a person chooses among."""
+    key = lambda row: (row.family, row.work)
+    return [list(group) for _, group in itertools.groupby(sorted(found, key=key), key=key)]
+
+
+def rank_correlation(found: Sequence[Row]) -> float:
+    """Spearman's, of predicted and measured times: 1 if the predictions have the right order."""
+    return float(spearmanr([row.us for row in found], [row.us_predicted for row in found])[0])
+
+
+def fastest_in_first(found: Sequence[Row], count: int = 3) -> bool:
+    """Whether the fastest is among so many that are predicted to be."""
+    fastest = min(found, key=lambda row: row.us)
+    return fastest in sorted(found, key=lambda row: row.us_predicted)[:count]
+
+
+def worst_table(found: Sequence[Row], count: int = WORST) -> str:
+    """The held-out pairs whose predictions are farthest off, with the cause."""
+    if not found:
+        return results.missing("pair", "A record of the model")
+    worst = sorted(held_out(found), key=lambda row: -abs(row.error))[:count]
+    return results.table(
+        ("kernel", "configuration", "µs", "error", "cause"),
+        [
+            [f"{row.family}: {row.work}", row.config, f"{row.us:,.1f}", f"{row.error:+.1%}",
+             row.cause]
+            for row in worst
+        ],
+        words=(0, 1, 4),
+    )  # fmt: skip
+
+
+def causes_table(found: Sequence[Row], most: float = MOST) -> str:
+    """Why held-out pairs are off by more than `most`: how many have each cause, and how far."""
+    off: dict[str, list[float]] = {}
+    for row in held_out(found):
+        if abs(row.error) > most:
+            off.setdefault(row.cause, []).append(row.error)
+    if not off:
+        return results.missing("pair that is far off", "The record of the model")
+    return results.table(
+        ("cause", "pairs", "errors"),
+        [
+            [cause, str(len(errors)), f"{min(errors):+.1%} to {max(errors):+.1%}"]
+            for cause, errors in sorted(off.items(), key=lambda item: -len(item[1]))
+        ],
+    )
+
+
+def scatter(found: Sequence[Row]) -> "Figure":
+    """Predicted against measured times of the held-out pairs, both at the measured clock."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
+    kept = held_out(found)
+    for number, family in enumerate(sorted({row.family for row in kept})):
+        points = [(row.us, row.us_at_clock) for row in kept if row.family == family]
+        marker = "os^Dv<>p*hX"[number % 11]
+        axes.scatter(*zip(*points), s=16, marker=marker, label=family, alpha=0.7)
+    low, high = min(row.us for row in kept) / 1.3, max(row.us for row in kept) * 1.3
+    axes.plot([low, high], [low, high], color="0.5", linewidth=1)
+    axes.fill_between([low, high], [low * 0.95, high * 0.95], [low * 1.05, high * 1.05],
+                      color="0.5", alpha=0.2, linewidth=0, label="within 5%")  # fmt: skip
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high),
+             xlabel="measured, µs", ylabel="predicted, µs")  # fmt: skip
+    axes.legend(fontsize="x-small", loc="upper left")
+    return figure
+
+
+CAUSES: tuple[Cause, ...] = ()

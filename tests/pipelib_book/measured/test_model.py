@@ -1,0 +1,105 @@
+"""`pipelib_book.measured.model`: predicted launches beside measured ones."""
+
+import json
+
+import pytest
+
+from pipelib_book.measured import model, results
+
+pytestmark = pytest.mark.one_jax
+
+KERNEL = "attention_mosaic_gpu_kernel"
+
+
+def write(folder, measured, predicted):
+    found = folder / results.GPU
+    found.mkdir(parents=True)
+    (found / "model.json").write_text(json.dumps(dict(pairs=measured)))
+    (found / "predicted.json").write_text(json.dumps(dict(pairs=predicted)))
+    return (folder,)
+
+
+def pair(*us, name=KERNEL, runs=1.0):
+    return dict(kernels={name: dict(runs=runs, us=list(us))}, mhz=[1700.0] * len(us))
+
+
+def predicted(us_at_clock, us=None, mhz=1700.0):
+    return dict(us_at_clock=us_at_clock, us=us_at_clock if us is None else us, mhz=mhz)
+
+
+def row(family="matmul", work="64", config="", us=100.0, at_clock=100.0, own=100.0, held=True):
+    return model.Row(family, work, config, held, us, 1700.0, at_clock, own, 1700.0)
+
+
+def test_a_row_is_the_median_of_all_mosaic_kernels_of_a_launch(tmp_path):
+    kernels = {
+        "dq_mosaic_gpu_kernel": dict(runs=2.0, us=[10.0, 20.0, 30.0]),
+        "dkv_mosaic_gpu_kernel": dict(runs=1.0, us=[1.0, 2.0, 3.0]),
+        "input_reduce_fusion": dict(runs=1.0, us=[500.0] * 3),
+    }
+    measured = {"attention: 64 of 2: two": dict(kernels=kernels, mhz=[1500.0, 1600.0, 1900.0])}
+    folders = write(tmp_path, measured, {name: predicted(21.0, 63.0, 1234.0) for name in measured})
+    (found,) = model.rows(folders)
+    assert found[:3] == ("attention", "64 of 2", "two")
+    assert (found.us, found.mhz, found.mhz_predicted) == (42.0, 1600.0, 1234.0)
+    assert (found.error, found.error_of_time) == (-0.5, 0.5)
+
+
+def test_pairs_that_were_not_measured_or_not_predicted_are_no_rows(tmp_path):
+    measured = {"a: 1: x": pair(1.0), "a: 1: y": pair(1.0)}
+    assert len(model.rows(write(tmp_path, measured, {"a: 1: x": predicted(1.0)}))) == 1
+
+
+def test_without_a_record_tables_say_so(tmp_path):
+    assert model.rows((tmp_path,)) == []
+    for table in (model.families_table, model.worst_table, model.causes_table):
+        assert "no pair" in table([])
+
+
+def test_errors_are_of_held_out_pairs():
+    found = [
+        row(us=1.0, at_clock=2.0, own=2.0, held=False), row(at_clock=98.0),
+        row(us=200.0, at_clock=208.0),
+    ]  # fmt: skip
+    line = model.families_table(found).splitlines()[2]
+    assert "| 3 | 2 | 3.0% | 4.0% |" in line
+
+
+def test_ranks_are_of_all_pairs_and_the_fastest_must_be_among_three():
+    times = [1.0, 2.0, 3.0, 4.0, 5.0]
+    right = [row(config=str(us), us=us, own=us) for us in times]
+    assert model.rank_correlation(right) == pytest.approx(1) and model.fastest_in_first(right)
+    wrong = [row(config=str(us), us=us, own=6 - us) for us in times]
+    assert model.rank_correlation(wrong) == pytest.approx(-1) and not model.fastest_in_first(wrong)
+    assert "| 0 of 1 |" in model.families_table(wrong) + " |"
+
+
+def test_works_are_ranked_apart():
+    found = [row(work="a"), row(family="copy", work="a"), row(work="b"), row(work="a")]
+    assert sorted(map(len, model.by_work(found))) == [1, 1, 2]
+
+
+def test_the_worst_come_first_and_each_has_a_cause():
+    found = [row(config=f"{error}", at_clock=100.0 + error) for error in (1, -20, 7)]
+    lines = model.worst_table(found, 2).splitlines()[2:]
+    assert ["-20.0%" in lines[0], "+7.0%" in lines[1]] == [True, True] and len(lines) == 2
+    assert model.causes_table(found).splitlines()[2] == "| not known | 2 | -20.0% to +7.0% |"
+
+
+def test_a_cause_is_found_by_family_and_words(monkeypatch):
+    causes = (
+        model.Cause("attention", ("overlap", "shared"), "one"),
+        model.Cause("", ("x",), "two"),
+    )
+    monkeypatch.setattr(model, "CAUSES", causes)
+    rows = [row(family="the ladder of attention", config="overlap, shared"),
+            row(family="attention", config="overlap"), row(config="a x b")]  # fmt: skip
+    assert [each.cause for each in rows] == ["one", "not known", "two"]
+
+
+def test_the_scatter_has_each_family_and_the_line(tmp_path):
+    pytest.importorskip("matplotlib")
+    found = [row(), row(family="copy", us=10.0, at_clock=11.0)]
+    axes = model.scatter(found).axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["copy", "matmul", "within 5%"]

@@ -9,6 +9,7 @@ fails ends it, so that a barrier that nobody arrives on hangs nothing: such an a
 traced     it can be traced for these arguments
 checked    `pipelib.check` finds nothing
 right      it is run, natively or interpreted, and its result is the expected one
+lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 fast       where that is asked for: `pipelib.simulate` has it faster than another kernel
 =========  ===================================================================================
 
@@ -19,9 +20,10 @@ import pathlib
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.machine import Machine
@@ -123,7 +125,17 @@ def _look(answer, args, expected, tolerance, strict) -> Iterator[str]:
         raise _Fails(f"The checker found a fault, so it was not run. {words}")
     yield "The checker finds nothing."
     run = lambda: jax.block_until_ready(answer(*args))
-    yield _compared(_or_fails("It cannot be run", run), expected, tolerance)
+    said = _compared(_or_fails("It cannot be run", run), expected, tolerance)
+    _or_fails("Its result is right, but JAX does not lower it for a GPU", _lowered, answer, *args)
+    yield said
+
+
+def _lowered(answer: Callable[..., Any], *args: Any) -> None:
+    """Lowers an answer for a GPU, on any machine."""
+    # A new function: what JAX has traced of the answer may be for the interpreter.
+    jitted: Any = jax.jit(lambda *operands: answer(*operands))
+    with plgpu.force_gpu_interpret_mode(cast(Any, None)):
+        jitted.trace(*args).lower(lowering_platforms=("cuda",))
 
 
 def _compared_times(answer, other, args, by: float, machine: Machine) -> str:

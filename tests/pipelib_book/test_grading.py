@@ -153,3 +153,23 @@ def test_a_notebook_s_cells_are_named_as_such(monkeypatch):
     one = X[:, :COLUMNS]
     [line] = grade(copying(waits=False), one, expected=one).lines
     assert "It is read at cell:7." in line
+
+
+def test_what_only_the_interpreter_runs_does_not_pass():
+    def kernel(x_gmem, o_gmem, x_smem, landed):
+        plgpu.copy_gmem_to_smem(x_gmem, x_smem, landed)
+        plgpu.barrier_wait(landed)
+        # The values' layout has no reduction along this axis.
+        o_gmem[...] = jnp.sum(x_smem[...], axis=1)
+
+    scratch = dict(x_smem=plgpu.SMEM((ROWS, COLUMNS), jnp.float32), landed=plgpu.Barrier())
+    out = jax.ShapeDtypeStruct((ROWS,), jnp.float32)
+    answer = lambda x: plgpu.kernel(
+        kernel, out_type=out, grid=(1,), grid_names=("i",), scratch_types=scratch
+    )(x)
+    x = jnp.ones((ROWS, COLUMNS))
+    got = grade(answer, x, expected=x.sum(1))
+    assert not got.passed and len(got.lines) == 2, got
+    assert got.lines[-1].startswith(
+        "Its result is right, but JAX does not lower it for a GPU: "
+    ), got

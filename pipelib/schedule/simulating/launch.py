@@ -39,8 +39,8 @@ _THREADS, _BLOCKS, _REGISTERS, _REGISTER_UNIT = 2048, 32, 65_536, 8
 #: Registers of a lane beside accumulators and the largest value that is read.
 _OTHERS = 16
 _WORD_BYTES = 4
-#: How many rounds of blocks are simulated before the time of further ones is known.
-_ROUNDS = 2, 4
+#: How many rounds of blocks are simulated, from which the time of further ones is known.
+_ROUNDS = 3
 
 
 class Launched(NamedTuple):
@@ -163,13 +163,16 @@ def _multiplied(program: Program, machine: Machine) -> float:
 
 
 def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machine) -> float:
-    """The cycles in which an SM runs its share of blocks that do the same."""
-    counts = sorted({min(share, rounds * crowd) for rounds in _ROUNDS})
-    times = [_cycles(program, machine, crowd, hits, count) for count in counts]
-    if share == counts[-1]:
-        return times[-1]
-    each = (times[-1] - times[0]) / (counts[-1] - counts[0])
-    return times[-1] + (share - counts[-1]) * each
+    """The cycles in which an SM runs its share of blocks that do the same.
+
+    Blocks that run together do not end together on a GPU, so blocks beyond the first round start
+    one by one: each adds what a block adds in full rounds.
+    """
+    first = _cycles(program, machine, crowd, hits, min(share, crowd))
+    if share <= crowd:
+        return first
+    more = _cycles(program, machine, crowd, hits, _ROUNDS * crowd) - first
+    return first + (share - crowd) * more / ((_ROUNDS - 1) * crowd)
 
 
 def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, machine: Machine) -> float:

@@ -88,7 +88,7 @@ CAUSES = (
     Cause("attention", (), "latencies of dependent instructions, and registers that spill"),
     Cause("softmax", ("pieces=128",), "the second pass misses L2 more often than at best"),
     Cause("rms_norm", ("pieces=128",), "the second pass misses L2 more often than at best"),
-    Cause("matmul", ("tile_n=192", "slots=3"), "three slots: loads that come late hold up products"),
+    Cause("matmul", ("tile_n=192", "slots=3"), "three slots: late loads hold products up"),
     Cause("matmul", ("tile_m=64",), "few rows: HBM's share of each SM is a mean over all SMs"),
     Cause("kernels of chapters", ("sum",), "HBM's reach is one number for all kernels"),
 )  # fmt: skip

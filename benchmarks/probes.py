@@ -358,8 +358,7 @@ def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> P
 
     def step(i, block, out, slot):
         index = i * blocks + block if cold else block * 8 + lax.rem(i, np.int32(8))
-        how = dict(reduction_op="add") if adds else {}
-        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index), **how)
+        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index), reduction_op="add" if adds else None)
         plgpu.wait_smem_to_gmem(4)
 
     what = "add store ring" if adds else "store ring"

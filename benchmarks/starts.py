@@ -30,6 +30,8 @@ from pipelib.bench.provenance import provenance
 
 RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 CALLS = 30
+#: Barriers of a ring.
+RING_BARRIERS = 4
 #: SMEM of one SM that blocks can have together; each takes 1 KB more than it asks for.
 _SM_BYTES = 228 << 10
 
@@ -97,7 +99,7 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
     )
     size = _SM_BYTES // start.crowd - 2048
     scratch = [plgpu.SMEM((size // 128 * 128,), jnp.int8)]
-    scratch += [plgpu.Barrier(num_barriers=4) for _ in range(start.rings)]
+    scratch += [plgpu.Barrier(num_barriers=RING_BARRIERS) for _ in range(start.rings)]
     return plgpu.kernel(
         body, out_type=jax.ShapeDtypeStruct((start.blocks,), jnp.int32),
         grid=(start.blocks // start.cluster,), grid_names=("block",), num_threads=start.threads,

@@ -150,7 +150,7 @@ def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[
       sms: the machine's.
     """
     origin = (0,) * len(grid)
-    found = {origin: program(origin)}
+    found: dict[Index, Program] = {origin: program(origin)}
     differ: list[int] = []
     for axis, size in enumerate(grid):
         for place in sorted({size // 2, size - 1} - {0}):

@@ -1,11 +1,13 @@
 """The pairs that the simulator's error is worked out on, and how they are measured."""
 
+import itertools
 import json
 
 import jax
+import numpy as np
 import pytest
 
-from benchmarks import model, model_runs
+from benchmarks import model, model_runs, starts
 from benchmarks.model_pairs import Pair, pairs
 from pipelib.bench.cupti import Kernel
 from pipelib.kernels.hopper import Gpu, assumed
@@ -43,18 +45,47 @@ def test_families_come_in_turn():
     assert [pair.family for pair in model.in_turn(made)] == ["a", "b", "a", "b", "a", "a"]
 
 
-def test_times_are_those_of_each_kernel_by_name_and_the_clock_of_the_same_call():
+def test_times_are_those_of_each_kernel_by_name_but_for_stamps():
     call = [Kernel("dq", 1.0), Kernel("dkv", 2.0), Kernel("dkv", 2.5), Kernel("dq", 1.5)]
-    counts = [Kernel("long_count_kernel", 0.0220), Kernel("short_count_kernel", 0.002)]
-    slower = [Kernel("long_count_kernel", 0.0420), Kernel("short_count_kernel", 0.002)]
-    assert model_runs.by_kernel([call + counts, slower + call], launches=2) == dict(
-        kernels=dict(
-            dq=dict(runs=1, us=[1250.0, 1250.0]), dkv=dict(runs=1, us=[2250.0, 2250.0])
-        ),
-        mhz=[2000.0, 1000.0],
-    )  # fmt: skip
-    with pytest.raises(RuntimeError, match=r"no clock: .'dq', 'dkv'"):
-        model_runs.by_kernel([call], launches=2)
+    stamp = Kernel("stamp_kernel", 0.002)
+    twice = [[stamp, *call, stamp], [stamp, *reversed(call), stamp]]
+    assert model_runs.by_kernel(twice, launches=2) == dict(
+        dq=dict(runs=1, us=[1250.0, 1250.0]), dkv=dict(runs=1, us=[2250.0, 2250.0])
+    )
+
+
+def stamps(**sms):
+    """Of SMs by number: what their counter and the timer were."""
+    rows = [(int(sm[2:]), counter % 2**32, ns % 2**32) for sm, (counter, ns) in sms.items()]
+    return np.array(rows, np.uint32).view(np.int32)
+
+
+def test_the_clock_is_the_median_over_sms_of_cycles_by_time():
+    before = stamps(sm0=(1000, 50), sm1=(2000, 50), sm2=(0, 50))
+    after = stamps(sm2=(1900, 1050), sm0=(2800, 1050), sm1=(3000, 1050))
+    assert model_runs.clock_mhz(before, after) == 1800
+
+
+@pytest.mark.parametrize("counter", [0, 2**31 - 100, 2**32 - 100])
+@pytest.mark.parametrize("ns", [0, 2**31 - 100, 2**32 - 100])
+def test_counter_and_timer_may_wrap_between_stamps(counter, ns):
+    before, after = stamps(sm7=(counter, ns)), stamps(sm7=(counter + 1800, ns + 1000))
+    assert model_runs.clock_mhz(before, after) == 1800
+
+
+def test_sms_that_one_stamp_lacks_have_no_clock():
+    before = stamps(sm0=(0, 0), sm1=(0, 0))
+    after = stamps(sm1=(1500, 1000), sm2=(9000, 1000))
+    assert model_runs.clock_mhz(before, after) == 1500
+
+
+def test_a_stamped_call_keeps_its_stamps():
+    count = itertools.count()
+    stamped = model_runs._Stamped(lambda x: (x, next(count)), lambda: next(count))
+    assert [stamped("a"), stamped("b")] == [(("a", 1), (0, 2)), (("b", 4), (3, 5))]
+    assert stamped.stamps == [(0, 2), (3, 5)]
+    # JAX's Cupti would jit anything else, and the stamps with it.
+    assert isinstance(stamped, jax.stages.Wrapped)
 
 
 def test_a_record_has_a_pair_on_a_line():
@@ -73,3 +104,22 @@ def test_sets_of_operands_and_kernels_lower_for_hopper(family):
     assert [[(x.shape, x.dtype) for x in each] for each in drawn] == [
         [(x.shape, x.dtype) for x in pair.args]
     ] * 2  # fmt: skip
+
+
+#: The last case of each kind of block.
+BLOCKS = {case._replace(blocks=0, cycles=0): case for case in starts.starts()}
+
+
+@pytest.mark.parametrize("case", [*BLOCKS.values()], ids=lambda case: case.name)
+def test_kernels_that_pass_time_lower_for_hopper(case):
+    jax.jit(starts.kernel(case)).trace().lower(lowering_platforms=("cuda",))
+
+
+def test_the_record_of_starts_has_each_case():
+    record = json.loads((starts.RESULTS / "nvidia-h200" / "starts.json").read_text())
+    cases = {case.name: case for case in starts.starts()}
+    assert record["starts"].keys() == cases.keys()
+    for name, row in record["starts"].items():
+        assert len(row.pop("us")) == starts.CALLS and row.pop("compiled")
+        assert starts.Start(**row) == cases[name]
+    assert model.text(record).splitlines()[-3].startswith('  "')

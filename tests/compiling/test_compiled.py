@@ -13,6 +13,7 @@ import pipelib
 from pipelib.compiling import compiled_all
 from pipelib.kernels import attention, matmul
 from pipelib.kernels.attention.config import AttentionConfig
+from tests.schedule import kernels
 from tests.schedule.kernels import add_one, like
 
 SQUARE = like(4096, 4096)
@@ -56,6 +57,17 @@ def test_one_of_several_kernels_and_all():
     first, second = compiled_all(TWICE, like(256, 64))
     assert first.instructions == second.instructions
     assert pipelib.compiled(TWICE, like(256, 64), call=1).instructions == first.instructions
+
+
+@pytest.mark.compiler
+def test_a_kernel_without_arguments():
+    """No argument says where it runs."""
+
+    def kernel(o):
+        o[...] = plgpu.layout_cast(jnp.ones(128, jnp.float32), plgpu.Layout.WG_STRIDED((128,), 1))
+
+    found = pipelib.compiled(kernels.of(kernel, like(128, dtype=jnp.float32)))
+    assert found.ok and found.instructions["STG"] > 0
 
 
 @pytest.mark.compiler

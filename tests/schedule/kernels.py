@@ -21,7 +21,7 @@ def of(kernel, out=None, **options):
 
 
 def add_one(x):
-    """Each block: load, wait, compute, store."""
+    """Each block of 64 rows: load, wait, compute, store."""
 
     def kernel(x, o, x_smem, barrier):
         rows = pl.ds(lax.axis_index("i") * 64, 64)
@@ -34,7 +34,10 @@ def add_one(x):
         plgpu.wait_smem_to_gmem(0)
 
     scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()]
-    return of(kernel, grid=(4,), grid_names=("i",), scratch_types=scratch)(x)
+    rows, columns = x.shape
+    return of(
+        kernel, like(rows, columns), grid=(rows // 64,), grid_names=("i",), scratch_types=scratch
+    )(x)  # fmt: skip
 
 
 def matmul(a, b, waits=0, delay=0, slots=2):

@@ -27,8 +27,9 @@ ALLOWED = {
     "arguments": VALUES,
     "profile": VALUES,
     **{room: {*VALUES, "arguments"} for room in ROOMS},
+    "predicting": {*VALUES, "arguments", "tracing", "simulating"},
     "sliders": {*VALUES, "arguments", *ROOMS},
-    "": {*VALUES, *ROOMS, "sliders"},
+    "": {*VALUES, *ROOMS, "sliders", "predicting"},
 }
 # The only arrows upward, followed when a timeline is drawn or a fault is played: see the docstrings
 # of `timeline` and of `report`. The last two are for types.

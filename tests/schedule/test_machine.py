@@ -2,12 +2,15 @@
 
 import json
 import pathlib
+import re
 from dataclasses import replace
 from statistics import median
 
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pipelib
 from benchmarks import machine as benchmark
@@ -29,6 +32,14 @@ def test_the_package_has_what_was_measured():
     assert derived.exchanges_per_cycle == benchmark.SHUFFLES_PER_CYCLE == 32
     text = (ROOT / "pipelib/schedule/machines/h200.json").read_text()
     assert text == derived.to_json() == H200.to_json()
+
+
+def test_what_is_calibrated_is_in_one_table_and_says_so():
+    for field in benchmark.CALIBRATED:
+        assert re.search(rf"\n      {field}: (calibrated|\(use, fraction\))", Machine.__doc__), (
+            field
+        )
+    assert len(re.findall(": calibrated;", Machine.__doc__)) == len(benchmark.CALIBRATED) - 1
 
 
 def test_the_record_says_where_it_is_from():
@@ -140,6 +151,28 @@ def test_simulated_and_measured_times():
     assert sum(errors) / len(errors) < 0.05
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_more_use_of_tensor_cores_leaves_no_higher_clock(one, other):
+    less, more = sorted((one, other))
+    assert H200.loaded(more).clock_hz <= H200.loaded(less).clock_hz <= H200.clock_hz
+
+
+def test_a_loaded_machine_differs_in_its_clock_alone():
+    assert H200.loaded(0.0) == H200
+    busy = H200.loaded(1.0)
+    assert busy == H200.changed(clock_hz=busy.clock_hz) and busy.clock_hz < 0.8 * H200.clock_hz
+    half = H200.changed(clock_hz=H200.clock_hz / 2)
+    for use in (0.0, 0.2, 0.7, 1.0):
+        assert half.loaded(use).clock_hz == pytest.approx(H200.loaded(use).clock_hz / 2)
+
+
+def test_the_clock_is_linear_between_points_and_the_last_one_s_beyond():
+    assert [TOY.loaded(use).clock_hz for use in (0.25, 0.5, 0.75, 1.0, 1.2)] == [
+        1e9, 1e9, 0.75e9, 0.5e9, 0.5e9,
+    ]  # fmt: skip
+
+
 def test_rates():
     assert TOY.load_latency_cycles(1) == 10
     assert TOY.load_latency_cycles(0) == 30
@@ -150,7 +183,8 @@ def test_rates():
 
 
 def test_json():
-    assert Machine.from_json(TOY.to_json()) == TOY
+    for each in (TOY, H200, H100):
+        assert Machine.from_json(each.to_json()) == each
     fields = json.loads(TOY.to_json())
     del fields["sms"]
     with pytest.raises(ValueError, match=r"not the fields of a Machine .*sms.*give what to_json"):

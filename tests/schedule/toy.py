@@ -14,7 +14,10 @@ TOY = Machine(
     wait_cycles=0, wake_cycles=0, meet_cycles=4, fence_cycles=5, smem_latency_cycles=3,
     smem_write_cycles=0,
     smem_bytes_per_cycle=1, alu_ops_per_cycle=1, transcendental_ops_per_cycle=0.25,
-    exchanges_per_cycle=0.5,
+    exchanges_per_cycle=0.5, add_cost=2, launch_seconds=100e-9, block_start_cycles=50,
+    block_gap_cycles=0, barrier_init_cycles=6, wgmma_restart_cycles=0, wgmma_reach=1,
+    code_growth=1, cold_seconds=20e-9, hbm_static_reach=1,
+    clock_at=((0, 1.0), (0.5, 1.0), (1, 0.5)),
 )  # fmt: skip
 
 GMEM, RING, OUT, ACC = range(4)

@@ -160,17 +160,17 @@ class Operations:
         """Arrives on the load's barrier at once; its bytes land there, and at all peers, later."""
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
-        barriers, peers = self.barriers, op.peers or (op.barrier,)
         # A multicast takes the port of each SM that gets it.
         moves = [
             self._port_of(peer, thread).move(end, op.bytes, machine.sm_bytes_per_cycle)
-            for peer in peers
+            for peer in op.peers or (op.barrier,)
         ]
         latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
         span = self.span(thread, op, SpanKind.LOAD, start, last)
         if op.barrier is None:
             return end
+        barriers, peers = self.barriers, op.peers or (op.barrier,)
         own = barriers.at(thread.copy, op.barrier, op.index)
         phase = own.arrived // own.needed
         barriers.arrive(own, Done(end, span), len(peers))

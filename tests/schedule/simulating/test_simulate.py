@@ -12,7 +12,8 @@ import pipelib
 from pipelib.schedule.machine import H200
 from pipelib.schedule.program import Barrier, Op, Program
 from pipelib.schedule.simulating.simulate import simulate
-from tests.schedule import kernels, toy
+from pipelib.schedule.simulating.traffic import best_l2_hits
+from tests.schedule import corpus, kernels, toy
 from tests.schedule.kernels import like
 from tests.schedule.toy import TOY, arrive, compute, load, op, product, program, ring, wait
 
@@ -339,6 +340,47 @@ def test_a_multicast_lands_on_all_peers():
     assert [s.stop for s in waits] == [52, 52]
 
 
+def test_a_multicast_takes_the_port_of_each_block_that_gets_it():
+    """Each block loads 20 bytes for both; block 1 has asked for 40 of its own before."""
+    barriers = tuple(
+        Barrier(i, f"produced{i}", 1, 2, ("x",), block=i, peers=(0, 1)) for i in range(2)
+    )
+    own = replace(load(0, size=40), barrier=1, index=0)
+    part = lambda block: replace(load(1), barrier=block, index=1, peers=(0, 1))
+    threads = [[compute(flops=10), part(0), wait(0, 1)], [own, part(1), wait(1, 1)]]
+    made = replace(program(*threads, blocks=2, slot_bytes=40), barriers=barriers)
+    found = simulate(made, TOY, l2_hits=1)
+    assert found.gmem == (((4, 24), (24, 44)), ((2, 42), (42, 62), (62, 82)))
+    # Each block goes on when its own copies have landed.
+    waits = {s.thread: s.stop for s in found.spans if s.kind == "wait"}
+    assert waits == {0: 44 + 10, 1: 82 + 10}
+
+
+def test_of_a_multicast_all_that_get_it_count_for_what_l2_has():
+    """2000 clusters load 20 bytes of an array of 20,000; each block loads half of them."""
+    halves = [replace(load(step, size=10), index=0) for step in range(2)]
+    loaded = program(*([half] for half in halves), blocks=2, grid=(2000,))
+    shared = program(*([replace(half, peers=(0, 1))] for half in halves), blocks=2, grid=(2000,))
+    assert best_l2_hits(loaded) == 1 - 20_000 / (2000 * 20)
+    assert best_l2_hits(shared) == 1 - 20_000 / (2000 * 40)
+
+
+def test_a_store_that_adds_takes_longer_than_one_that_does_not():
+    store = op("store", bytes=20)
+    stop = lambda each: times(run([each]), "store")[0][-1]
+    longer = stop(replace(store, combines="add")) - stop(store)
+    assert longer == (TOY.add_cost - 1) * 20
+
+
+def test_calibrated_constants_lengthen_what_they_are_of():
+    """A wait for products, products, and operations, which are 100 cycles each or none."""
+    ops = [product(), op("wgmma_wait", pending=0), compute(flops=100)]
+    cycles = lambda **fields: simulate(program(ops), TOY.changed(**fields)).cycles
+    assert cycles(wgmma_restart_cycles=9) == cycles() + 9
+    assert cycles(wgmma_reach=0.5) == cycles() + 100
+    assert cycles(code_growth=1.25) == cycles() + 25
+
+
 def test_an_arrival_on_a_cluster_barrier_reaches_all_peers():
     barriers = tuple(
         Barrier(i, f"consumed{i}", 2, 1, ("x",), block=i, peers=(0, 1)) for i in range(2)
@@ -443,6 +485,25 @@ def test_traced_kernels_run_to_their_end(kernel, shapes):
     assert found.cycles > 0 and not found.truncated
     assert not any("deadlock" in note for note in found.notes)
     assert all(s.cause is not None for s in found.spans if s.kind == "wait")
+
+
+CLUSTERS = [kernel for kernel in corpus.clean() if "matmul-cluster_dimension" in kernel.name]
+
+
+@pytest.mark.parametrize("kernel", CLUSTERS, ids=lambda kernel: kernel.name)
+def test_the_blocks_of_a_traced_cluster_move_what_they_get(kernel):
+    made = kernel.trace()
+    expected = [0] * made.blocks
+    for thread, ops in enumerate(made.threads):
+        for each in ops:
+            if each.kind == "load":
+                for barrier in each.peers or (each.barrier,):
+                    expected[made.barriers[barrier].block] += each.bytes
+            elif each.kind == "store":
+                expected[made.block_of(thread)] += each.bytes
+    assert any(each.peers for ops in made.threads for each in ops)
+    found = simulate(made, TOY, l2_hits=1)  # one byte a cycle
+    assert [sum(stop - start for start, stop in uses) for uses in found.gmem] == expected
 
 
 def test_steady_state_of_a_bounded_ring():

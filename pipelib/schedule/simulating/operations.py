@@ -5,7 +5,8 @@ kind                   what it does
 =====================  =============================================================================
 load, prefetch, store  the thread issues it; its bytes then move through the GMEM port. A load lands
                        a latency later, during which the port is free, and arrives on its barrier; a
-                       store ends a latency later
+                       multicast takes the port of each SM that gets it, and lands there. A store
+                       ends a latency later; one that adds takes `add_cost` times as long
 commit_group           closes the group of stores
 wait_store             the thread goes on when the group's stores have been read, or written
 arrive                 the thread takes a fixed time, and its arrival counts when that ends
@@ -16,7 +17,7 @@ read, write            GMEM: the port, for a read also a load's latency. SMEM: i
                        a fixed time of the thread
 compute                the ALU
 wgmma                  the thread issues it; the tensor core works
-wgmma_wait, acc_read   the thread goes on `wgmma_latency` after the product's end
+wgmma_wait, acc_read   the thread goes on `wgmma_latency` and `wgmma_restart` after the product's end
 scope_begin, meet      threads that begin a shared scope, or a thread and its warps, meet: they go
                        on a fixed time after the last of them came
 acc_init, acc_write,   nothing that takes time

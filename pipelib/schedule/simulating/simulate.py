@@ -10,9 +10,10 @@ server     how long it is taken
 =========  =========================================================================================
 GMEM port  bytes of loads, stores and ordinary accesses, as fast as an SM alone moves them. Average
            throughput since the first use never exceeds the SM's share of the card's bandwidth. A
-           load lands a latency later, during which the port is free
+           load lands a latency later, during which the port is free. A multicast takes the port of
+           each SM that gets it
 tensor     wgmma: the longer of flops / rate and operand bytes / SMEM bandwidth; a thread that waits
-core       for the product goes on `wgmma_latency` later
+core       for the product goes on `wgmma_latency` and `wgmma_restart` later
 SMEM       ordinary reads and writes: their wavefronts, each 128 bytes / SMEM bandwidth, however few
            bytes it moves; then a fixed time of the thread. Bytes, where wavefronts are not known
 ALU        arithmetic in registers; transcendental functions, and words that lanes pass each other
@@ -25,23 +26,23 @@ begin a shared scope meet. Issuing, arriving and `commit_smem` take the thread a
 Other scopes' beginnings and ends, `commit_group` and `registers` take no time.
 
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
-servers; the timeline shows the first. They start together, as real blocks do in the first wave. How
-many blocks fit is not computed: that depends on SMEM and on registers, which a program does not
-have.
+servers; the timeline shows the first. They start `block_gap` apart, as blocks do in the first wave.
+How many blocks fit is not computed here; `launch` does that.
 
 The modules. An arrow points from who imports to what is imported::
 
-    simulate -> run -> operations -> barriers, events, recorder -> threads -> units
-                run -> traffic       costs
+    simulate, launch -> run -> operations -> barriers, events, recorder -> threads -> units
+                        run -> traffic       costs
 
 `operations` says what an op of each kind does, `costs` how long it keeps a unit busy, `traffic`
-what an SM gets of the card's bandwidth; `units` are the servers.
+what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a whole
+launch, which `pipelib.predict` gives.
 
-Not covered: launch, waves and the tail of a grid; that operands of wgmma and ordinary accesses
-share the banks; which SMs share what they load, and what multicast spares L2; SMs that load all at
-once and then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an
-arrival on a peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so);
-clocks that fall under load. Whether barriers are used rightly is `check`'s to say: here the k-th
+Not covered: launch, waves and the tail of a grid (`launch` has them); that operands of wgmma and
+ordinary accesses share the banks; which SMs share what they load; SMs that load all at once and then
+none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on a
+peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so); clocks that
+fall under load (`Machine.loaded` has them). Whether barriers are used rightly is `check`'s to say: here the k-th
 phase takes the arrivals in the order made.
 """
 

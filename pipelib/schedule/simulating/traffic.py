@@ -12,10 +12,12 @@ that 132 SMs get depends on who shares: blocks with consecutive numbers gain by 
 far apart do not (the probes "shared ring ..."). A program is one block's and does not say who else
 loads its bytes. So there are two rates: one for blocks that each load tiles of their own; and, if
 two blocks or more load every byte, one for the pattern of a matrix product, in which a block shares
-half of what it loads with its row and half with its column.
+half of what it loads with its row and half with its column. A multicast is no exception: its bytes
+count for each SM that gets them. Measured, products whose blocks share tiles by multicast are as
+fast as if each block had loaded its own.
 
-Not covered: which SMs share what they load, and what multicast spares L2; SMs that load all at once
-and then none; that a `prefetch` makes a later load hit.
+Not covered: which SMs share what they load; SMs that load all at once and then none; that a
+`prefetch` makes a later load hit.
 """
 
 import math

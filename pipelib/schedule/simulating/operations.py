@@ -17,7 +17,8 @@ read, write            GMEM: the port, for a read also a load's latency. SMEM: i
                        a fixed time of the thread
 compute                the ALU
 wgmma                  the thread issues it; the tensor core works
-wgmma_wait, acc_read   the thread goes on `wgmma_latency` and `wgmma_restart` after the product's end
+wgmma_wait, acc_read   the thread goes on `wgmma_latency` and `wgmma_restart` after the product's
+                       end
 scope_begin, meet      threads that begin a shared scope, or a thread and its warps, meet: they go
                        on a fixed time after the last of them came
 acc_init, acc_write,   nothing that takes time

@@ -35,15 +35,15 @@ The modules. An arrow points from who imports to what is imported::
                         run -> traffic       costs
 
 `operations` says what an op of each kind does, `costs` how long it keeps a unit busy, `traffic`
-what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a whole
-launch, which `pipelib.predict` gives.
+what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a
+whole launch, which `pipelib.predict` gives.
 
 Not covered: launch, waves and the tail of a grid (`launch` has them); that operands of wgmma and
-ordinary accesses share the banks; which SMs share what they load; SMs that load all at once and then
-none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on a
-peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so); clocks that
-fall under load (`Machine.loaded` has them). Whether barriers are used rightly is `check`'s to say: here the k-th
-phase takes the arrivals in the order made.
+ordinary accesses share the banks; which SMs share what they load; SMs that load all at once and
+then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on
+a peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so); clocks that
+fall under load (`Machine.loaded` has them). Whether barriers are used rightly is `check`'s to say:
+here the k-th phase takes the arrivals in the order made.
 """
 
 import math

@@ -42,6 +42,14 @@ class Launch(NamedTuple):
       blocks_per_sm: how many blocks an SM has at a time.
       rounds: how many times an SM is filled with blocks, at most.
       use: the fraction of the time that the card's tensor cores multiply, on average.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> (launch,) = pipelib.predict(matmul, x, x).launches
+      >>> launch.kernel, launch.blocks_per_sm, launch.rounds
+      ('matmul', 1, 1)
+      >>> launch.clock_hz < pipelib.H200.clock_hz and launch.use > 0.9
+      True
     """
 
     kernel: str
@@ -65,7 +73,14 @@ class Launch(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The predicted time of a function's kernels: its `launches`, on the `machine` of that name."""
+    """The predicted time of a function's kernels: its `launches`, on the `machine` of that name.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> found = pipelib.predict(matmul, x, x, clock_hz=1.8e9)
+      >>> len(found.launches), found.us == found.launches[0].us, found.machine
+      (1, True, 'NVIDIA H200')
+    """
 
     launches: tuple[Launch, ...]
     machine: str
@@ -106,8 +121,8 @@ def predict(
     Example:
       >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
       >>> print(pipelib.predict(matmul, x, x))
-      ... us, predicted on NVIDIA H200
-      - ...: ... us, ... cycles at 1.6... GHz; 1 to an SM, 1 in turn; tensor cores busy ...%
+      17... us, predicted on NVIDIA H200
+      - matmul: 17... us, 27... cycles at 1... GHz; 1 to an SM, 1 in turn; tensor cores busy 9...%
     """
     expect("predict", machine, *MACHINE)
     found = tracers(kernel, args, "predict")

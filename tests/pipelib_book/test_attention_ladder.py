@@ -87,13 +87,13 @@ def test_threads_take_turns(number):
     found = turns(timeline)[threads:-threads]  # but for the first scores and the last products
     assert [thread for thread, *_ in found] == [i % threads for i in range(len(found))]
     assert len(found) == (STEPS - 1) * threads and {count for *_, count in found} == {2}
-    assert beside(timeline, is_own=False) > {2: 0.8, 3: 0.3, 4: 0.4}[number]
+    assert beside(timeline, is_own=False) > {2: 0.75, 3: 0.25, 4: 0.35}[number]
 
 
 def test_what_overlaps():
     """With no overlap only what threads that nothing orders happen to do at the same time."""
     own = [beside(simulated(rung), is_own=True) for rung in RUNGS]
-    assert own[0] == own[2] == own[4] == 0.0 and min(own[1], own[3]) > 0.3
+    assert own[0] == own[2] == own[4] == 0.0 and min(own[1], own[3]) > 0.2
 
 
 @pytest.mark.compiler

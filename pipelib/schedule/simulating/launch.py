@@ -28,7 +28,7 @@ from pipelib.schedule.machine import THREAD_LANES, Machine
 from pipelib.schedule.program import Kind, Program, Space
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.recorder import Unrecorded
-from pipelib.schedule.simulating.run import Run
+from pipelib.schedule.simulating.run import Run, start_cycles
 from pipelib.schedule.simulating.traffic import best_l2_hits
 
 type Index = tuple[int, ...]
@@ -129,7 +129,7 @@ def launched(
         cycles = _alike(first, hits, -(-blocks // places), crowd, machine)
     else:
         runs = {index: _cycles(program, machine, crowd, hits) for index, program in samples.items()}
-        cycles = _scheduled(runs, first.grid, places * crowd, machine)
+        cycles = _scheduled(runs, first.grid, places * crowd, start_cycles(first, machine))
     cycles += (machine.launch_seconds + machine.cold_seconds) * machine.clock_hz
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
@@ -175,13 +175,13 @@ def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machi
     return first + (share - crowd) * more / ((_ROUNDS - 1) * crowd)
 
 
-def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, machine: Machine) -> float:
-    """When the last block ends, if each starts where the first place is free."""
+def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, start: float) -> float:
+    """When the last block ends, if each starts where the first place is free, so much later."""
     ends: list[float] = []
     for cycles in _interpolated(runs, grid):
         free = 0.0
         if len(ends) >= places:
-            free = heapq.heappop(ends) + machine.block_start_cycles
+            free = heapq.heappop(ends) + start
         heapq.heappush(ends, free + cycles)
     return max(ends)
 

@@ -47,8 +47,7 @@ class Run:
         self._next = resident
         gap, count = machine.block_gap_cycles, len(program.threads)
         starts = [copy * gap for copy in range(resident) for _ in range(count)]
-        barriers = program.mbarriers * machine.barrier_init_cycles
-        self._start_cycles = machine.block_start_cycles + barriers
+        self._start_cycles = start_cycles(program, machine)
         self.events = Events(threads, starts, self._ended)
         self.operations = Operations(
             program, machine, l2_hits, self.events, self.recorder, self.sms
@@ -125,6 +124,11 @@ class Run:
             f"on {self.program.barriers[array].name}[{index}], phase {op.phase}, which got"
             f" {phase.arrivals} of {barrier.needed} arrivals"
         )
+
+
+def start_cycles(program: Program, machine: Machine) -> float:
+    """From a block's end until another one is ready in its place, its barriers initialised."""
+    return machine.block_start_cycles + program.mbarriers * machine.barrier_init_cycles
 
 
 def _threads(program: Program, copies: int, sms: list[Sm]) -> list[Thread]:

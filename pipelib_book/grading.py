@@ -11,6 +11,7 @@ checked    `pipelib.check` finds nothing
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 fast       where that is asked for: `pipelib.simulate` has it faster than another kernel
+sparing    where that is asked for: its blocks load fewer bytes than another kernel's
 =========  ===================================================================================
 
 A wrong answer is no error: the grade says what is missing.
@@ -27,6 +28,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Program
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
 
@@ -72,6 +74,7 @@ def grade(
     tolerance: float = 0.0,
     strict: bool = False,
     faster_than: Callable[..., Any] | None = None,
+    loads_less_than: Callable[..., Any] | None = None,
     by: float = 1.0,
     machine: Machine | None = None,
 ) -> Grade:
@@ -85,14 +88,16 @@ def grade(
       strict: as in `pipelib.check`.
       faster_than: a function of `args` that calls one kernel, whose simulated time the answer's
         must beat.
-      by: how many times it must be faster than that.
-      machine: of the simulation; by default `pipelib.H100`.
+      loads_less_than: a function of `args` that calls one kernel, of which a block or cluster must
+        load more bytes; those of a multicast count once.
+      by: how many times the answer must be faster, or load less.
+      machine: of the simulation; by default `pipelib.H200`, which the book's numbers are of.
 
     Returns:
       A `Grade`; `passed` is true if the answer is right in all that was asked.
 
     Raises:
-      ValueError: `faster_than` cannot be traced, or `by` is not above 0.
+      ValueError: the other kernel cannot be traced, or `by` is not above 0.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -110,7 +115,9 @@ def grade(
         for line in _look(answer, args, expected, tolerance, strict):
             lines.append(line)
         if faster_than is not None:
-            lines.append(_compared_times(answer, faster_than, args, by, machine or pipelib.H100))
+            lines.append(_compared_times(answer, faster_than, args, by, machine or pipelib.H200))
+        if loads_less_than is not None:
+            lines.append(_compared_loads(answer, loads_less_than, args, by))
     except _Fails as failure:
         return Grade(False, (*lines, str(failure)))
     return Grade(True, tuple(lines))
@@ -146,6 +153,20 @@ def _compared_times(answer, other, args, by: float, machine: Machine) -> str:
     if cycles > others / by:
         raise _Fails(f"It is right, but not fast enough: {said}.")
     return f"It is fast enough: {said}."
+
+
+def _compared_loads(answer, other, args, by: float) -> str:
+    """How much a right answer loads; `_Fails` if too much."""
+    loaded, others = (_loaded(pipelib.trace(function, *args)) for function in (answer, other))
+    said = f"{loaded:,.0f} bytes, of {others / by:,.0f} at most"
+    if loaded > others / by:
+        raise _Fails(f"It is right, but loads too much: {said}.")
+    return f"It loads little enough: {said}."
+
+
+def _loaded(program: Program) -> int:
+    """The bytes that the threads of a program ask for."""
+    return sum(op.bytes for ops in program.threads for op in ops if op.kind == "load")
 
 
 def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -23,18 +23,19 @@ def interpreted():
         yield
 
 
-def adding(slots=1, added=1.0):
+def adding(slots=1, added=1.0, reads=1):
     """An answer: `x + added`, by a pipeline."""
 
     def kernel(x_gmem, o_gmem):
         block = pl.BlockSpec((ROWS, COLUMNS), lambda k: (0, k))
 
-        def body(_, x_smem, o_smem):
-            o_smem[...] = x_smem[...] + added
+        def body(_, x_smem, *others):
+            others[-1][...] = x_smem[...] + added
 
-        pipelib.emit_pipeline(
-            body, grid=(STEPS,), max_concurrent_steps=slots, in_specs=[block], out_specs=[block]
-        )(x_gmem, o_gmem)
+        inputs = dict(in_specs=[block] * reads, max_concurrent_steps=slots)
+        pipelib.emit_pipeline(body, grid=(STEPS,), out_specs=[block], **inputs)(
+            *[x_gmem] * reads, o_gmem
+        )
 
     return lambda x: plgpu.kernel(kernel, out_type=x, grid=(1,), grid_names=("i",))(x)
 
@@ -121,9 +122,19 @@ def test_time_where_it_is_asked_for():
     got = grade(slow, X, expected=X + 1, faster_than=slow, by=1.2)
     assert not got.passed and got.lines[-1].startswith("It is right, but not fast enough: ")
     assert len(got.lines) == 3
-    cycles = [pipelib.simulate(pipelib.trace(f, X), pipelib.H100).cycles for f in (slow, fast)]
+    cycles = [pipelib.simulate(pipelib.trace(f, X), pipelib.H200).cycles for f in (slow, fast)]
     assert f"{cycles[0]:,.0f} simulated cycles" in got.lines[-1]
     assert f"of {cycles[0] / 1.2:,.0f} at most" in got.lines[-1]
+
+
+def test_loads_where_they_are_asked_for():
+    once, twice = adding(), adding(reads=2)
+    got = grade(once, X, expected=X + 1, loads_less_than=twice, by=2.0)
+    assert got.passed
+    assert got.lines[-1] == f"It loads little enough: {X.nbytes:,} bytes, of {X.nbytes:,} at most."
+    got = grade(once, X, expected=X + 1, loads_less_than=once, by=2.0)
+    assert not got.passed
+    assert got.lines[-1].startswith("It is right, but loads too much: ")
 
 
 def test_a_tolerance_and_trees():

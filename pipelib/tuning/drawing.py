@@ -10,23 +10,17 @@ text colour; it is not one of pyplot's figures, so no window opens, and none nee
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipelib.schedule.drawing.plot import TimelineFigure
+from pipelib.schedule.drawing.plot import COLOURS, TimelineFigure
 from pipelib.tuning.spaces import label
 from pipelib.tuning.trials import Trial
 
 #: The bars of a figure, so that each has room for its name.
 _BARS = 20
-#: What `TimelineFigure` shows in the page's text colour.
-_INK = "#010101"
-_COLOURS: Any = {
-    f"{name}color": _INK for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")
-}
 
 
 def plot(trials: Sequence[Trial]) -> Figure:
@@ -47,7 +41,7 @@ def plot(trials: Sequence[Trial]) -> Figure:
         )
     figure = TimelineFigure(figsize=(7.0, 4.0), layout="constrained")
     figure.description = f"the times of {len(predicted)} configurations"
-    with matplotlib.rc_context(_COLOURS):
+    with matplotlib.rc_context(COLOURS):
         axes = figure.add_subplot()
         axes.set_facecolor("none")
         _points(axes, measured) if measured else _bars(axes, predicted[:_BARS])

@@ -30,6 +30,9 @@ _MOSAIC = "mosaic"
 MOST, WORST = 0.05, 10
 
 
+_MARKERS = "os^Dv<>p*hX"
+
+
 class Row(NamedTuple):
     """A pair that was measured and predicted.
 
@@ -210,19 +213,25 @@ def causes_table(found: Sequence[Row], most: float = MOST) -> str:
 
 def scatter(found: Sequence[Row]) -> "Figure":
     """Predicted against measured times of the held-out pairs, both at the measured clock."""
-    import matplotlib.pyplot as plt
+    import matplotlib
 
-    figure, axes = plt.subplots(figsize=(6, 5), layout="constrained")
+    from pipelib.schedule.drawing.plot import COLOURS, TimelineFigure
+
     kept = held_out(found)
-    for number, family in enumerate(sorted({row.family for row in kept})):
-        points = [(row.us, row.us_at_clock) for row in kept if row.family == family]
-        marker = "os^Dv<>p*hX"[number % 11]
-        axes.scatter(*zip(*points), s=16, marker=marker, label=family, alpha=0.7)
-    low, high = min(row.us for row in kept) / 1.3, max(row.us for row in kept) * 1.3
-    axes.plot([low, high], [low, high], color="0.5", linewidth=1)
-    axes.fill_between([low, high], [low * 0.95, high * 0.95], [low * 1.05, high * 1.05],
-                      color="0.5", alpha=0.2, linewidth=0, label="within 5%")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high),
-             xlabel="measured, µs", ylabel="predicted, µs")  # fmt: skip
-    axes.legend(fontsize="x-small", loc="upper left")
+    figure = TimelineFigure(figsize=(6.5, 5), layout="constrained")
+    figure.description = f"predicted against measured times of {len(kept)} launches"
+    with matplotlib.rc_context(COLOURS):
+        axes = figure.add_subplot()
+        axes.set_facecolor("none")
+        for number, family in enumerate(sorted({row.family for row in kept})):
+            points = [(row.us, row.us_at_clock) for row in kept if row.family == family]
+            marker = _MARKERS[number % len(_MARKERS)]
+            axes.scatter(*zip(*points), s=16, marker=marker, label=family, alpha=0.7)
+        ends = min(row.us for row in kept) / 1.3, max(row.us for row in kept) * 1.3
+        low, high = ([end * share for end in ends] for share in (1 - MOST, 1 + MOST))
+        axes.plot(ends, ends, color="#888888", linewidth=1)
+        axes.fill_between(ends, low, high, color="#888888", alpha=0.3, label=f"within {MOST:.0%}")
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+        axes.set(xlabel="measured, µs", ylabel="predicted, µs")
+        axes.legend(fontsize="x-small", loc="upper left", framealpha=0)
     return figure

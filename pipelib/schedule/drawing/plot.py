@@ -44,6 +44,12 @@ _TEXT: Any = {"fontsize": 9, "color": _INK}
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "pipelib", "hatch.linewidth": 0.5}
 
 
+#: Colours of axes that `TimelineFigure` turns into the page's own.
+COLOURS: Any = {
+    f"{name}color": _INK for name in ("text.", "axes.edge", "axes.label", "xtick.", "ytick.")
+}
+
+
 class TimelineFigure(Figure):
     """A figure that notebooks show as SVG of the page's text colour."""
 

@@ -39,10 +39,11 @@ def on_h200() -> Iterator[None]:
     """Kernels, JAX's own too, are traced as for an H200."""
     device = types.SimpleNamespace(core_count=H100_SMS)
     backend = types.SimpleNamespace(get_default_device=lambda: device)
+    cuda = types.SimpleNamespace(cuda_runtime_get_version=lambda: 13_000)
     with (
         assumed(Gpu("NVIDIA H200", "9.0")),
         mock.patch.object(hopper_matmul_mgpu, "backend", backend),
-        mock.patch.object(attention_mgpu, "cuda_versions", object()),
+        mock.patch.object(attention_mgpu, "cuda_versions", cuda),
     ):
         yield
 

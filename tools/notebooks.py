@@ -28,7 +28,9 @@ recorded has a `source_digest` instead, of its code and all of pipelib's, until
 A new cell needs no GPU if it compiles no kernel and shows the same whatever a
 GPU gives. Of a chapter that has grown otherwise, the interpreter can run what is
 new. The other cells keep the GPU's outputs, and the record its provenance and the
-numbers of the cells that were interpreted; the chapter's first cell says so.
+numbers of the cells that were interpreted; the chapter's first cell says so. A cell
+that shows measured and simulated numbers keeps what the GPU gave, and says so, when
+the simulator has changed.
 """
 
 import argparse
@@ -42,7 +44,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jupytext
 import nbformat
@@ -284,7 +286,8 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
         kept = {**before}
         for name in ("interpreted_cells", "rehearsal"):
             kept.pop(name, None)
-        if new := keep_outputs(notebook, published, before):
+        outdated = _outdated(read_source(md), published, before)
+        if new := keep_outputs(notebook, published, before, outdated):
             kept["interpreted_cells"] = new
     for text in take_warnings(notebook):
         print(f"{md.name}: {text}", file=sys.stderr)
@@ -295,12 +298,41 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     print(f"{md.name}: recorded in {seconds} s.")
 
 
-def keep_outputs(notebook: NotebookNode, recorded: NotebookNode, record: dict) -> list[int]:
+class Outdated(NamedTuple):
+    """The numbers of cells that are as they were, but show something else now.
+
+    `partly` are those with numbers of a GPU, which still hold, beside others; `whole` have none.
+    """
+
+    partly: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
+
+
+def _outdated(notebook: NotebookNode, published: NotebookNode, record: NotebookNode) -> Outdated:
+    """Those of a recorded chapter; none where it was not rehearsed."""
+    if "rehearsal" not in record:
+        return Outdated()
+    old, sources = code_cells(published), code(notebook)
+    now, before = rehearse(notebook, record), scenes_of(record)
+    found: dict[bool, set[int]] = {True: set(), False: set()}
+    for number, place in enumerate(_counterparts(code(published), sources)):
+        if place is None or old[place].source != sources[number] or now[number] == before[place]:
+            continue
+        found[_needs_no_gpu(old[place], before[place], now[number])].add(number)
+    return Outdated(frozenset(found[False]), frozenset(found[True]))
+
+
+def keep_outputs(
+    notebook: NotebookNode,
+    recorded: NotebookNode,
+    record: dict,
+    outdated: Outdated = Outdated(),  # noqa: B008 - it is a value
+) -> list[int]:
     """Puts what a GPU gave in place of what the interpreter did.
 
-    Of the code cells that are as they were, and of the first, which sets up.
-    Says below that one how many others there are, if any, and marks these;
-    returns their numbers.
+    Of the code cells that are as they were, and of the first, which sets up. Of cells that are
+    `outdated` a part holds, or nothing. Says below the first cell how many others there are, if
+    any, and marks these; returns their numbers.
     """
     interpreted = record.get("interpreted_cells", [])
     before = {
@@ -309,19 +341,39 @@ def keep_outputs(notebook: NotebookNode, recorded: NotebookNode, record: dict) -
         if number not in interpreted
     }
     first, *cells = code_cells(notebook)
-    new = [n for n, cell in enumerate(cells, 1) if cell.source not in before]
-    for cell in cells:
-        mark = _note("(This cell ran after the recording, without a GPU.)")
-        cell.outputs = before.get(cell.source, [*cell.outputs, mark])
-    some = f"{len(new)} ran" if len(new) > 1 else "one ran"
-    note = _note(
-        f"Of the cells below, {some} after this recording, without a GPU: there"
-        f" it says so. The others show what the {record['gpu']} gave."
-    )
+    ran, partly = [], []
+    for number, cell in enumerate(cells, 1):
+        if cell.source not in before:
+            ran.append(number)
+            mark = _note("(This cell ran after the recording, without a GPU.)")
+            cell.outputs = [*cell.outputs, mark]
+        elif number in outdated.partly:
+            partly.append(number)
+            mark = _note("(The simulated numbers of this cell are of an earlier model.)")
+            cell.outputs = [*before[cell.source], mark]
+        elif number not in outdated.whole:
+            cell.outputs = before[cell.source]
     own = code_cells(recorded)[0].outputs
     own = own[:-1] if "interpreted_cells" in record else own
-    first.outputs = [*own, note] if new else own
-    return new
+    said = _said_of(len(ran), len(partly), record["gpu"])
+    first.outputs = [*own, _note(said)] if said else own
+    return sorted(ran + partly)
+
+
+def _said_of(ran: int, partly: int, gpu: str) -> str:
+    """What the first cell says of those that are not of the recording as a whole."""
+    sentences = []
+    if ran:
+        some = f"{ran} ran" if ran > 1 else "one ran"
+        sentences.append(
+            f"Of the cells below, {some} after this recording, without a GPU: there it says so."
+        )
+    if partly:
+        some = f"{partly} cells show" if partly > 1 else "One cell shows"
+        sentences.append(
+            f"{some} numbers of an earlier simulator beside those of the GPU: there it says so."
+        )
+    return " ".join([*sentences, f"The others show what the {gpu} gave."]) if sentences else ""
 
 
 def _note(text: str) -> NotebookNode:
@@ -471,6 +523,11 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "record":
             command.add_argument("--force", action="store_true", help="also what is up to date")
             command.add_argument(
+                "--replace",
+                action="store_true",
+                help="with --interpreted: changed cells lose a GPU's outputs",
+            )
+            command.add_argument(
                 "--interpreted",
                 action="store_true",
                 help="without a GPU, what none has run yet",
@@ -518,7 +575,7 @@ def refuse_to_lose(wanted: list[pathlib.Path]) -> None:
             sys.exit(
                 f"{md.name} has outputs recorded on {kept['gpu']} of cells that"
                 " have changed, and the interpreter's would replace them:"
-                " record it on a Hopper GPU, or name other chapters."
+                " record it on a Hopper GPU, name other chapters, or give --replace."
             )
 
 
@@ -540,7 +597,7 @@ def record_command(wanted: list[pathlib.Path], options) -> int:
         for md in wanted
         if options.force or problems(md) or (is_interpreted(md) and not interpreted)
     ]
-    if interpreted:
+    if interpreted and not options.replace:
         refuse_to_lose(stale)
     machine = recording_machine(interpreted)
     for md in stale:

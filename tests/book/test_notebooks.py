@@ -250,7 +250,7 @@ def test_without_a_hopper_gpu_nothing_is_recorded(monkeypatch):
 
 def recording(*chapters, **options):
     """What `record` does with these chapters."""
-    defaults = dict(force=False, interpreted=False)
+    defaults = dict(force=False, interpreted=False, replace=False)
     return notebooks.record_command([*chapters], types.SimpleNamespace(**defaults | options))
 
 
@@ -321,6 +321,39 @@ def test_the_interpreter_does_not_replace_what_a_gpu_gave(md):
         refusal.value
     )
     assert md.with_suffix(".ipynb").read_text() == before
+
+
+def test_the_interpreter_replaces_changed_cells_if_that_is_asked_for(md):
+    edit(md, "print(x)", "print(2 * x)")
+    recording(md, interpreted=True, force=True, replace=True)
+    [printed, mark] = outputs(md)[1]
+    assert printed.text == "2\n" and "ran after the recording" in mark["data"]["text/plain"]
+    assert notebooks.read_record(md)["interpreted_cells"] == [1]
+
+
+def test_a_cell_keeps_what_a_gpu_gave_when_the_rest_of_it_is_outdated(md, monkeypatch):
+    """Its shown numbers are partly a GPU's: what it shows is not what its rehearsal did."""
+    path = md.with_suffix(".ipynb")
+    path.write_text(path.read_text().replace('"1\\n"', '"by a GPU\\n"'))
+    scenes = fake_rehearsal(notebooks.read_source(md), {})
+    changed = [scenes[0], scenes[1].__class__(scenes[1].kernels, "something else")]
+    monkeypatch.setattr(notebooks, "rehearse", lambda *_: changed)
+    recording(md, interpreted=True, force=True)
+    note, (kept, mark) = outputs(md)[0][-1], outputs(md)[1]
+    assert kept.text == "by a GPU\n" and "of an earlier model" in mark["data"]["text/plain"]
+    assert "One cell shows numbers of an earlier simulator" in note["data"]["text/plain"]
+    assert notebooks.read_record(md)["interpreted_cells"] == [1] and notebooks.is_interpreted(md)
+
+
+def test_an_outdated_cell_with_nothing_of_a_gpu_is_made_anew(md, monkeypatch):
+    published = notebooks.read_published(md.with_suffix(".ipynb"))
+    old = notebooks.code_cells(published)
+    before = [rehearsal.Scene((), rehearsal.shown(cell.outputs)) for cell in old]
+    record = notebooks.read_record(md) | {"rehearsal": [scene.to_json() for scene in before]}
+    changed = [before[0], rehearsal.Scene((), "something else")]
+    monkeypatch.setattr(notebooks, "rehearse", lambda *_: changed)
+    found = notebooks._outdated(notebooks.read_source(md), published, record)
+    assert found == notebooks.Outdated(frozenset(), frozenset({1}))
 
 
 def test_an_unknown_chapter_is_refused_with_the_names():

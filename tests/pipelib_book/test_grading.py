@@ -181,6 +181,6 @@ def test_what_only_the_interpreter_runs_does_not_pass():
     x = jnp.ones((ROWS, COLUMNS))
     got = grade(answer, x, expected=x.sum(1))
     assert not got.passed and len(got.lines) == 2, got
-    assert got.lines[-1].startswith(
-        "Its result is right, but JAX does not lower it for a GPU: "
-    ), got
+    assert got.lines[-1].startswith("Its result is right, but JAX does not lower it for a GPU: "), (
+        got
+    )

@@ -4,10 +4,11 @@ The model. A grid's blocks start in the order of their numbers, each where there
 room for as many as SMEM, threads and registers allow (`blocks_per_sm`), a cluster takes as many SMs
 as it has blocks. If all blocks do the same, one SM runs its share of them, one after another, and
 the time of further blocks follows from the time of the first few. If they differ, as in causal
-attention, the time of each block follows from those that were sampled along the axes of the grid
-on which blocks differ, in between by interpolation; then blocks go to SMs as the hardware hands
-them out (list scheduling, R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969). To all
-this comes what launching takes by itself, and what it takes to prepare a block's barriers.
+attention, the time of each block follows from those that were sampled along the axes of the grid on
+which blocks differ, in between by interpolation. Then blocks go to SMs as the hardware hands them
+out (list scheduling, R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969); where they
+share SMs, work is divided evenly. To all this comes what launching takes by itself, and what it
+takes to prepare a block's barriers.
 
 A kernel whose blocks all have room at once ends with its slowest SM. Where HBM bounds it, SMs get
 unequal shares of the bandwidth, and nobody else takes over a slow SM's work: such a launch reaches
@@ -21,7 +22,7 @@ import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipelib.schedule.machine import THREAD_LANES, Machine
@@ -129,7 +130,9 @@ def launched(
         cycles = _alike(first, hits, -(-blocks // places), crowd, machine)
     else:
         runs = {index: _cycles(program, machine, crowd, hits) for index, program in samples.items()}
-        cycles = _scheduled(runs, first.grid, places * crowd, start_cycles(first, machine))
+        start = start_cycles(first, machine)
+        last = _scheduled if crowd == 1 else _shared
+        cycles = last(_interpolated(runs, first.grid), places * crowd, start)
     cycles += (machine.launch_seconds + machine.cold_seconds) * machine.clock_hz
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
@@ -175,15 +178,25 @@ def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machi
     return first + (share - crowd) * more / ((_ROUNDS - 1) * crowd)
 
 
-def _scheduled(runs: Mapping[Index, float], grid: Index, places: int, start: float) -> float:
-    """When the last block ends, if each starts where the first place is free, so much later."""
+def _scheduled(runs: Sequence[float], places: int, start: float) -> float:
+    """When the last block ends, if each has an SM of its own and starts where the first one is
+    free, so much later.
+    """
     ends: list[float] = []
-    for cycles in _interpolated(runs, grid):
+    for cycles in runs:
         free = 0.0
         if len(ends) >= places:
             free = heapq.heappop(ends) + start
         heapq.heappush(ends, free + cycles)
     return max(ends)
+
+
+def _shared(runs: Sequence[float], places: int, start: float) -> float:
+    """When the last block ends, if blocks share SMs: their times are those in full rounds, and
+    fewer blocks are faster, so a last round that is not full takes its share of one.
+    """
+    rounds = len(runs) / places
+    return max(max(runs), sum(runs) / places + max(0.0, rounds - 1) * start)
 
 
 def _interpolated(known: Mapping[Index, float], grid: Index) -> list[float]:

@@ -12,6 +12,7 @@ from pipelib.schedule.program import Buffer
 from pipelib.schedule.simulating.launch import (
     _interpolated,
     _scheduled,
+    _shared,
     blocks_per_sm,
     launched,
 )
@@ -192,16 +193,26 @@ def test_an_axis_of_one_sample_is_the_same_everywhere():
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
 def test_list_scheduling_keeps_its_bounds(times, places):
     """Graham's: between the mean or the longest, and the mean and the rest of the longest."""
-    at_once = TOY.changed(block_start_cycles=0.0)
-    found = _scheduled({(i,): time for i, time in enumerate(times)}, (len(times),), places, at_once)
+    found = _scheduled(times, places, 0.0)
     mean, longest = sum(times) / places, max(times)
     assert max(mean, longest) <= found <= mean + (1 - 1 / places) * longest + 1e-9
 
 
 def test_a_block_goes_to_the_place_that_is_free_first():
     """10 and 30 start at once, 20 after 10; each start in a block's place costs."""
-    runs = {(i,): time for i, time in enumerate((10.0, 30.0, 20.0))}
-    assert _scheduled(runs, (3,), 2, TOY) == 10 + START + 20
+    assert _scheduled((10.0, 30.0, 20.0), 2, 5.0) == 10 + 5 + 20
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 8))
+def test_blocks_that_share_take_the_mean_or_the_longest(times, places):
+    found = _shared(times, places, 0.0)
+    assert found == max(max(times), sum(times) / places)
+
+
+def test_a_last_round_that_is_not_full_takes_its_share_of_one():
+    assert _shared([20.0] * 11, 10, 4.0) == pytest.approx(22 + 0.4)
+    assert _shared([20.0] * 9, 10, 4.0) == 20
 
 
 @pytest.mark.parametrize("blocks", [5, 9, 40])

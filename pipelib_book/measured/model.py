@@ -93,6 +93,8 @@ CAUSES = (
     Cause("rms_norm", ("pieces=128",), "the second pass misses L2 more often than at best"),
     Cause("matmul", ("tile_n=192", "slots=3"), "three slots: late loads hold products up"),
     Cause("matmul", ("tile_m=64",), "few rows: HBM's share of each SM is a mean over all SMs"),
+    Cause("matmul", ("tile_n=128",), "few rows: HBM's share of each SM is a mean over all SMs"),
+    Cause("kernels of chapters", ("ring",), "its operands stay in L2 from launch to launch"),
     Cause("kernels of chapters", ("sum",), "HBM's reach is one number for all kernels"),
 )  # fmt: skip
 

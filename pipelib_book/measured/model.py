@@ -15,7 +15,7 @@ import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from scipy.stats import spearmanr
 
@@ -171,7 +171,8 @@ def by_work(found: Iterable[Row]) -> list[list[Row]]:
 
 def rank_correlation(found: Sequence[Row]) -> float:
     """Spearman's, of predicted and measured times: 1 if the predictions have the right order."""
-    return float(spearmanr([row.us for row in found], [row.us_predicted for row in found])[0])
+    measured, predicted = [row.us for row in found], [row.us_predicted for row in found]
+    return float(cast(Any, spearmanr(measured, predicted)).statistic)
 
 
 def fastest_in_first(found: Sequence[Row], count: int = 3) -> bool:

@@ -6,6 +6,8 @@ kernels alone. Errors **at the clock** compare cycles: the prediction is made at
 GPU had in the same calls. Errors **of the time** have the error of the clock that the model expects
 in them too. Constants of the model were chosen by calibration pairs; errors are of the others, the
 **held-out** pairs, unless a table says otherwise. Which they are, the hash of their names decides.
+One rule of the model was changed after errors of held-out pairs had been seen: that a last round of
+blocks that share an SM, if it is not full, takes its share of a round (`simulating.launch`).
 
 A record that is not there gives no rows and a sentence in place of a table.
 """

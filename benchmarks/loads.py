@@ -12,10 +12,8 @@ since a tensor core that is not always busy takes less.
 """
 
 import argparse
-import pathlib
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,10 +26,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import noting, probes
-from benchmarks.model import text
-from pipelib.bench.provenance import provenance
+from benchmarks.model import RESULTS, save
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 #: Seconds until the clock is steady; rounds; launches of a round.
 WARM_S, ROUNDS, LAUNCHES = 0.5, 8, 4
 #: Of a product: rows and columns of a thread's accumulator, the depth of a step, slots of operands.
@@ -177,9 +173,8 @@ def main() -> None:
             f" {row['watts']:.0f} W",
             flush=True,
         )
-    command = " ".join(["python -m benchmarks.loads", *sys.argv[1:]])
     path = RESULTS / device / "loads.json"
-    path.write_text(text(dict(command=command, provenance=provenance(), loads=found)), "utf-8")
+    save(path, loads=found)
     noting.note(path)
 
 

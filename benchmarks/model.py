@@ -59,12 +59,16 @@ def measure(seconds: float) -> None:
             found[names[number]] = result if is_good else dict(reason=str(result))
             if not is_good:
                 print(f"{names[number]}: {result}", flush=True)
-    command = " ".join(["python -m benchmarks.model", *sys.argv[1:]])
-    head = dict(command=command, provenance=provenance(), warm_s=WARM_S, burst_s=BURST_S)
     in_order = {name: found[name] for name in pairs() if name in found}
-    path.write_text(text(dict(head, pairs=in_order)), "utf-8")
+    save(path, warm_s=WARM_S, burst_s=BURST_S, pairs=in_order)
     noting.note(path)
     print(f"{len(found)} of {len(pairs())} pairs are in the record.")
+
+
+def save(path: pathlib.Path, **fields: Any) -> None:
+    """Writes the record that the script of this name has made, with its command and provenance."""
+    command = " ".join([f"python -m benchmarks.{path.stem}", *sys.argv[1:]])
+    path.write_text(text(dict(command=command, provenance=provenance(), **fields)), "utf-8")
 
 
 def text(record: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import sys
 import types
 from collections.abc import Iterator
 from statistics import median
@@ -22,9 +21,8 @@ from unittest import mock
 
 from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
 
-from benchmarks.model import RESULTS, text
+from benchmarks.model import RESULTS, save
 from benchmarks.model_pairs import Pair, pairs
-from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import H100_SMS, Gpu, assumed
 from pipelib.schedule.machine import H200
 from pipelib.schedule.predicting import launch, sampled
@@ -76,9 +74,7 @@ def main() -> None:
     clocks = {name: median(kept["mhz"]) for name, kept in measured.items() if "reason" not in kept}
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         found = dict(pool.starmap(_predicted, clocks.items(), chunksize=4))
-    command = " ".join(["python -m benchmarks.predicted", *sys.argv[1:]])
-    record = dict(command=command, provenance=provenance(), machine=H200.name, pairs=found)
-    PREDICTED.write_text(text(record), "utf-8")
+    save(PREDICTED, machine=H200.name, pairs=found)
     print(f"{len(found)} pairs are predicted.")
 
 

@@ -12,8 +12,6 @@ and registers that change hands are added in turn.
 import argparse
 import functools
 import itertools
-import pathlib
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -24,11 +22,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import noting, probes
-from benchmarks.model import text
+from benchmarks.model import RESULTS, save
 from pipelib.bench.cupti import kernel_times
-from pipelib.bench.provenance import provenance
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results"
 CALLS = 30
 #: Barriers of a ring.
 RING_BARRIERS = 4
@@ -123,9 +119,8 @@ def main() -> None:
     for start in starts():
         found[start.name] = row = measured(start)
         print(f"{start.name}: {sorted(row['us'])[CALLS // 2]} us", flush=True)
-    command = " ".join(["python -m benchmarks.starts", *sys.argv[1:]])
     path = RESULTS / device / "starts.json"
-    path.write_text(text(dict(command=command, provenance=provenance(), starts=found)), "utf-8")
+    save(path, starts=found)
     noting.note(path)
 
 

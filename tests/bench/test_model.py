@@ -88,6 +88,15 @@ def test_a_stamped_call_keeps_its_stamps():
     assert isinstance(stamped, jax.stages.Wrapped)
 
 
+def test_a_record_says_what_made_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["starts.py", "--fast"])
+    model.save(tmp_path / "starts.json", starts={"one": dict(us=[1.0])})
+    record = json.loads((tmp_path / "starts.json").read_text())
+    assert [*record] == ["command", "provenance", "starts"]
+    assert record["command"] == "python -m benchmarks.starts --fast"
+    assert record["provenance"]["jax"] == jax.__version__
+
+
 def test_a_record_has_a_pair_on_a_line():
     record = dict(command="python", pairs={"one": dict(mhz=[1.0]), "two": dict(reason="no")})
     text = model.text(record)

@@ -95,7 +95,7 @@ def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., 
                 plgpu.wgmma_wait(delay)
 
             pipelib.emit_pipeline(
-                step, grid=(SIZE // 64,), max_concurrent_steps=slots, ordinary_reads=False,
+                step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, ordinary_reads=False,
                 in_specs=[
                     _block((128, 64), lambda k: (i, k), delay),
                     _block((64, 128), lambda k: (k, j), delay),
@@ -144,7 +144,7 @@ def specialized(
             return acc
 
         pipelib.emit_pipeline_warp_specialized(
-            step, grid=(SIZE // 64,), max_concurrent_steps=slots, memory_registers=40,
+            step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, memory_registers=40,
             num_compute_wgs=2, wg_axis="wg", compute_context=context, ordinary_reads=False,
             in_specs=[
                 _block((tile, 64), lambda k: (i, k), delay),

@@ -57,6 +57,8 @@ def measure(seconds: float) -> None:
         for number, result in workers.stream(tasks):
             is_good = not isinstance(result, Failed)
             found[names[number]] = result if is_good else dict(reason=str(result))
+            if is_good and (shorter := pairs()[names[number]].longer_than):
+                result["longer_than"] = shorter
             if not is_good:
                 print(f"{names[number]}: {result}", flush=True)
     in_order = {name: found[name] for name in pairs() if name in found}

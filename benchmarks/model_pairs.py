@@ -6,6 +6,10 @@ configurations that a search of the record has measured, so that all of them are
 attention those that fit. The hash of their names decides which ones are taken, and whether a pair
 is for calibration or held out. A constant of the model may be chosen by what calibration pairs
 took, never by what a pair that is held out took.
+
+Steps. Of some pairs there is a longer one: the same kernel and configuration on arrays with twice
+as much along the axes that its pipeline goes along, on the same grid. The times of the two differ
+by the steps of the steady state, without launch, prologue and end.
 """
 
 import functools
@@ -32,6 +36,8 @@ from pipelib_book.measured.model import is_held_out
 RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "nvidia-h200"
 #: How many products, and configurations of each, of either matmul.
 PRODUCTS, CONFIGS = 9, 7
+#: How many pairs of a family have a longer one.
+LONGER = 10
 #: How many configurations of attention, of each size of a head.
 ATTENTIONS = 9
 #: The family of JAX's own matrix product.
@@ -47,6 +53,9 @@ class Pair(NamedTuple):
       config: how, in words.
       function: launches the kernels.
       args: what it is called with.
+      along: for each of `args`, the axis that the pipeline goes along, None if there is none.
+      l2_hits: as in `pipelib.predict`; 1 for arrays so small that L2 keeps them between launches.
+      longer_than: of a longer pair, the name of the other one.
     """
 
     family: str
@@ -54,6 +63,9 @@ class Pair(NamedTuple):
     config: str
     function: Callable[..., Any]
     args: tuple[jax.ShapeDtypeStruct, ...]
+    along: tuple[int | None, ...] = ()
+    l2_hits: float | None = None
+    longer_than: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +82,35 @@ class Pair(NamedTuple):
 def pairs() -> dict[str, Pair]:
     """All pairs by name."""
     sources = _products, _upstream, _rows, _forward, _backward, _rungs, _chapters
-    return {pair.name: pair for source in sources for pair in source()}
+    found = [pair for source in sources for pair in source()]
+    return {pair.name: pair for pair in (*found, *_longer(found))}
+
+
+def _longer(found: Sequence[Pair]) -> Iterator[Pair]:
+    """Of some pairs of each family, those with twice the steps."""
+    families: dict[str, list[Pair]] = {}
+    for pair in found:
+        if pair.along:
+            families.setdefault(pair.family, []).append(pair)
+    for pair in itertools.chain(*(_some(LONGER, of, _name) for of in families.values())):
+        args = tuple(map(_doubled, pair.args, pair.along))
+        work = f"{pair.work}, twice the steps"
+        yield pair._replace(work=work, args=args, longer_than=pair.name)
+
+
+def _name(pair: Pair) -> str:
+    return pair.name
+
+
+def _doubled(x: jax.ShapeDtypeStruct, axis: int | None) -> jax.ShapeDtypeStruct:
+    """The array with twice as much along an axis."""
+    shape = tuple(size * 2 if number == axis else size for number, size in enumerate(x.shape))
+    return jax.ShapeDtypeStruct(shape, x.dtype)
+
+
+def _inner(problem: Problem) -> tuple[int, int]:
+    """The axes of a product's factors that are summed over."""
+    return 0 if problem.transpose_a else 1, 1 if problem.transpose_b else 0
 
 
 def _rank(name: str) -> int:
@@ -96,7 +136,7 @@ def _products() -> Iterator[Pair]:
         configs = [MatmulConfig(**dict(zip(search["fields"], row))) for row in good]
         for config in _some(CONFIGS, configs, label):
             yield Pair("matmul", str(problem), label(config), ours(problem, config),
-                       problem.factors)  # fmt: skip
+                       problem.factors, _inner(problem))  # fmt: skip
 
 
 def _upstream() -> Iterator[Pair]:
@@ -110,7 +150,7 @@ def _upstream() -> Iterator[Pair]:
             config = upstream.from_json(fields)
             words = ", ".join(f"{key}={value}" for key, value in fields.items())
             yield Pair(UPSTREAM, str(problem), words, upstream.contender(config),
-                       problem.factors)  # fmt: skip
+                       problem.factors, _inner(problem))  # fmt: skip
 
 
 def _rows() -> Iterator[Pair]:
@@ -139,7 +179,8 @@ def _attention(family: str, problem: attentions.Problem, config: Any, words: str
     if problem.backward:
         forward = run
         run, args = functools.partial(_gradients, forward), (problem.out,) * 4
-    return Pair(family, str(problem), words, run, args)
+    along = () if problem.causal or problem.backward else (None, 1, 1)
+    return Pair(family, str(problem), words, run, args, along)
 
 
 def _gradients(forward: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
@@ -173,7 +214,7 @@ def _rungs() -> Iterator[Pair]:
         problem = Problem(size, size, size, "bfloat16")
         for rung in RUNGS:
             yield Pair("the ladder of matmul", str(problem), f"rung {rung.number}",
-                       ours(problem, rung.config), problem.factors)  # fmt: skip
+                       ours(problem, rung.config), problem.factors, _inner(problem))  # fmt: skip
     for rung, causal in itertools.product(ATTENTION_RUNGS, (False, True)):
         problem = attentions.Problem(16384, rung.head_dim, causal, "float16")
         yield _attention("the ladder of attention", problem, rung.config, f"rung {rung.number}")
@@ -182,5 +223,6 @@ def _rungs() -> Iterator[Pair]:
 def _chapters() -> Iterator[Pair]:
     """Kernels as chapters write them, not by the package's own."""
     for case in kernels.cases():
+        along = (1, 0) if case.inputs[0].shape == (kernels.SIZE,) * 2 else ()
         yield Pair("kernels of chapters", case.name.partition(",")[0], case.name, case.build(False),
-                   case.inputs)  # fmt: skip
+                   case.inputs, along, case.l2_hits)  # fmt: skip

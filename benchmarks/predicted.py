@@ -11,6 +11,7 @@ added up.
 
 import argparse
 import contextlib
+import functools
 import json
 import multiprocessing
 import types
@@ -51,8 +52,9 @@ def predicted(pair: Pair, mhz: float) -> dict[str, Any]:
     with on_h200():
         found = tracers(pair.function, pair.args, "predicted")
         samples = [sampled(tracer.program, tracer.grid, H200.sms) for tracer in found]
-    at_clock = [launch(each, H200, clock_hz=1e6 * mhz) for each in samples]
-    own = [launch(each, H200) for each in samples]
+    timed = functools.partial(launch, machine=H200, l2_hits=pair.l2_hits)
+    at_clock = [timed(each, clock_hz=1e6 * mhz) for each in samples]
+    own = [timed(each) for each in samples]
     us = sum(each.us for each in own)
     return dict(
         us_at_clock=round(sum(each.us for each in at_clock), 3),

@@ -2,8 +2,11 @@
 
 The model. One sentence says what the function takes, what type the value has, and what to do.
 Numbers are numbers by the standard library's `numbers`, so NumPy's are numbers too. Not covered:
-values of the right type that are out of range; each function refuses these itself.
+values of the right type that are out of range; each function refuses these itself, but for
+`l2_hits`, which several have.
 """
+
+from numbers import Real
 
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Program
@@ -25,3 +28,12 @@ def wrong_type(function: str, value: object, noun: str, remedy: str) -> TypeErro
     """The error itself, for a caller who tests the value in another way."""
     given = type(value).__name__
     return TypeError(f"{function} takes {noun}, not a value of type {given}: {remedy}.")
+
+
+def expect_l2_hits(function: str, l2_hits: object) -> None:
+    """Raises a TypeError or ValueError unless it is None, or a fraction from 0 to 1."""
+    if l2_hits is None:
+        return
+    expect(function, l2_hits, Real, "a number for l2_hits=", "0 is none of the bytes, 1 all")
+    if not 0 <= l2_hits <= 1:  # pyright: ignore[reportOperatorIssue]
+        raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")

@@ -19,9 +19,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pipelib.schedule.arguments import MACHINE, expect
+from pipelib.schedule.arguments import MACHINE, expect, expect_l2_hits
 from pipelib.schedule.machine import H200, Machine
-from pipelib.schedule.program import Program
+from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.simulating.launch import Index, Launched, launched, work
 from pipelib.schedule.tracing.trace import tracers
 
@@ -103,6 +103,7 @@ def predict(
     machine: Machine = H200,
     clock_hz: float | None = None,
     registers: int | None = None,
+    l2_hits: float | None = None,
 ) -> Prediction:
     """How long the kernels of a function take, all blocks of them.
 
@@ -113,10 +114,13 @@ def predict(
       clock_hz: the clock of all kernels; by default each kernel's under sustained load.
       registers: of a lane, where an SM has room for several blocks: `pipelib.compiled` knows them.
         By default they are guessed.
+      l2_hits: the fraction of loaded bytes that L2 has, 0 to 1; 1 for arrays that are still there
+        from the launch before. By default HBM has every array, and L2 what is loaded again.
 
     Raises:
       TypeError: `kernel` is not a function, or `machine` is no machine.
-      ValueError: no kernel, or threads that wait for ever; and what `trace` raises.
+      ValueError: no kernel, threads that wait for ever, or `l2_hits` out of its range; and what
+        `trace` raises.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
@@ -125,6 +129,7 @@ def predict(
       - matmul: 17... us, 27... cycles at 1... GHz; 1 to an SM, 1 in turn; tensor cores busy 9...%
     """
     expect("predict", machine, *MACHINE)
+    expect_l2_hits("predict", l2_hits)
     found = tracers(kernel, args, "predict")
     if not found:
         raise ValueError(
@@ -132,7 +137,7 @@ def predict(
             " a function that calls plgpu.kernel(...)."
         )
     samples = (sampled(tracer.program, tracer.grid, machine.sms) for tracer in found)
-    launches = (launch(each, machine, clock_hz, registers) for each in samples)
+    launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
     return Prediction(tuple(launches), machine.name)
 
 
@@ -141,18 +146,23 @@ def launch(
     machine: Machine,
     clock_hz: float | None = None,
     registers: int | None = None,
+    l2_hits: float | None = None,
 ) -> Launch:
     """The launch of one kernel, of which `sampled` blocks are known; the rest as in `predict`."""
 
     def at(use: float) -> tuple[Machine, Launched]:
         here = machine.loaded(use) if clock_hz is None else machine.changed(clock_hz=clock_hz)
-        return here, launched(samples, here, registers)
+        return here, launched(samples, here, registers, l2_hits)
 
-    here, found = at(_FIRST_USE)
-    if clock_hz is None:
+    here, found = at(_FIRST_USE if any(map(_multiplies, samples.values())) else 0.0)
+    if clock_hz is None and found.use:
         here, found = at(found.use)
     name = next(iter(samples.values())).name
     return Launch(name, found.cycles, here.clock_hz, found.blocks_per_sm, found.rounds, found.use)
+
+
+def _multiplies(program: Program) -> bool:
+    return any(op.kind is Kind.WGMMA for ops in program.threads for op in ops)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

@@ -9,6 +9,9 @@ in them too. Constants of the model were chosen by calibration pairs; errors are
 One rule of the model was changed after errors of held-out pairs had been seen: that a last round of
 blocks that share an SM, if it is not full, takes its share of a round (`simulating.launch`).
 
+A step's time comes from two pairs: a kernel, and the same one on arrays with twice the steps. Of
+both, the difference in cycles is compared. The longer pairs are in no other table.
+
 A record that is not there gives no rows and a sentence in place of a table.
 """
 
@@ -76,6 +79,21 @@ class Row(NamedTuple):
         return "not known"
 
 
+class Step(NamedTuple):
+    """A kernel with some steps, and with twice as many."""
+
+    family: str
+    short: Row
+    long: Row
+
+    @property
+    def error(self) -> float:
+        """Of the cycles that the further steps take."""
+        short, long = self.short, self.long
+        measured = long.us * long.mhz - short.us * short.mhz
+        return (long.us_at_clock * long.mhz - short.us_at_clock * short.mhz) / measured - 1
+
+
 class Cause(NamedTuple):
     """Why rows of a family, with these words in their work or configuration, are off."""
 
@@ -107,17 +125,29 @@ def is_held_out(name: str) -> bool:
 
 
 def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
-    """All pairs, in the record's order; none if a record is missing."""
+    """All pairs but longer ones, in the record's order; none if a record is missing."""
+    return [row for row, longer_than in _every(folders).values() if longer_than is None]
+
+
+def steps(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Step]:
+    """The pairs that there is a longer one of, with it."""
+    every = _every(folders)
+    longer = [(every[name][0], row) for row, name in every.values() if name in every]
+    return [Step(short.family, short, long) for short, long in longer]
+
+
+def _every(folders: tuple[pathlib.Path, ...]) -> dict[str, tuple[Row, str | None]]:
+    """All pairs by name, in the record's order; of a longer one, the name of the other one."""
     measured = results.read(f"{results.GPU}/model.json", folders)
     predicted = results.read(f"{results.GPU}/predicted.json", folders)
     if not measured or not predicted:
-        return []
+        return {}
     found = predicted[0]["pairs"]
-    return [
-        _row(name, kept, found[name])
+    return {
+        name: (_row(name, kept, found[name]), kept.get("longer_than"))
         for name, kept in measured[0]["pairs"].items()
         if name in found
-    ]
+    }
 
 
 def _row(name: str, kept: dict[str, Any], predicted: dict[str, Any]) -> Row:
@@ -163,6 +193,22 @@ def _line(name: str, found: Sequence[Row]) -> list[str]:
         f"{fmean(abs(row.error_of_time) for row in kept):.1%}",
         f"{rank_correlation(found):.3f}", f"{hits} of {len(works)}" if works else "",
     ]  # fmt: skip
+
+
+def steps_table(found: Sequence[Step]) -> str:
+    """Errors of held-out pairs' times of a step, by family."""
+    if not found:
+        return results.missing("pair with a longer one", "A record of the model")
+    kept = [step for step in found if step.short.held_out]
+    named = sorted({step.family for step in kept})
+    lines = [_errors(name, [s.error for s in kept if s.family == name]) for name in named]
+    head = "family", "held out", "mean error", "largest"
+    return results.table(head, [*lines, _errors("all", [step.error for step in kept])])
+
+
+def _errors(name: str, errors: Sequence[float]) -> list[str]:
+    sizes = [abs(error) for error in errors]
+    return [name, str(len(sizes)), f"{fmean(sizes):.1%}", f"{max(sizes):.1%}"]
 
 
 def by_work(found: Iterable[Row]) -> list[list[Row]]:

@@ -7,10 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import model, model_runs, starts
+from benchmarks import model, model_runs, predicted, starts
 from benchmarks.model_pairs import Pair, pairs
 from pipelib.bench.cupti import Kernel
 from pipelib.kernels.hopper import Gpu, assumed
+from pipelib.schedule.program import Kind
+from pipelib.schedule.tracing.trace import tracers
 
 pytestmark = pytest.mark.one_jax
 
@@ -31,6 +33,30 @@ def test_there_are_enough_pairs_of_every_family():
         held_out = [pair.held_out for pair in found.values() if pair.family == family]
         assert any(held_out) and not all(held_out), family
     assert sum(pair.held_out for pair in found.values()) >= len(found) / 2
+
+
+def test_a_longer_pair_has_the_same_grid_and_more_steps():
+    every = pairs()
+    for pair in every.values():
+        if pair.longer_than is None:
+            continue
+        short = every[pair.longer_than]
+        assert (pair.function, pair.config) == (short.function, short.config)
+        grown = [
+            [axis for axis, (a, b) in enumerate(zip(x.shape, y.shape)) if a != b]
+            for x, y in zip(short.args, pair.args)
+        ]
+        assert grown == [[] if axis is None else [axis] for axis in short.along]
+    longer = [pair for pair in every.values() if pair.longer_than]
+    assert len(longer) > 50
+    case = next(pair for pair in longer if "specialized" in pair.work)
+    with predicted.on_h200():
+        both = [
+            next(iter(tracers(each.function, each.args, "test"))).program((0, 0))
+            for each in (every[case.longer_than], case)
+        ]
+    short, long = (sum(op.kind is Kind.LOAD for ops in p.threads for op in ops) for p in both)
+    assert both[0].grid == both[1].grid and long == 2 * short
 
 
 def test_a_name_alone_says_whether_a_pair_is_held_out():

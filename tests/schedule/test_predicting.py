@@ -120,6 +120,11 @@ def test_registers_decide_how_many_blocks_an_sm_has():
     assert found[None] == pipelib.predict(add_one, LARGE, registers=16 + 16).launches[0]
 
 
+def test_arrays_that_are_in_l2_are_loaded_sooner():
+    cold, warm = (pipelib.predict(add_one, SMALL, l2_hits=hits).us for hits in (None, 1))
+    assert cold - warm > 1e6 * H200.cold_seconds
+
+
 def test_it_prints_a_line_for_each_launch():
     found = pipelib.predict(lambda x: add_one(add_one(x)), SMALL)
     first, *lines = str(found).splitlines()
@@ -146,6 +151,10 @@ def test_what_cannot_be_predicted_is_refused():
         pipelib.predict(add_one, SMALL, machine="H200")
     with pytest.raises(TypeError, match="predict takes a function, not a value of type int"):
         pipelib.predict(3)
+    with pytest.raises(TypeError, match="predict takes a number for l2_hits=, not a value of type"):
+        pipelib.predict(add_one, SMALL, l2_hits="all")
+    with pytest.raises(ValueError, match=r"^l2_hits=2 is not a fraction from 0 to 1 of the bytes"):
+        pipelib.predict(add_one, SMALL, l2_hits=2)
 
 
 # The tracer.

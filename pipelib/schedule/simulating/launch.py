@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from pipelib.schedule.machine import THREAD_LANES, Machine
 from pipelib.schedule.program import Kind, Program, Space
+from pipelib.schedule.report import count
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.recorder import Unrecorded
 from pipelib.schedule.simulating.run import Run, start_cycles
@@ -107,7 +108,10 @@ def _registers(program: Program) -> int:
 
 
 def launched(
-    samples: Mapping[Index, Program], machine: Machine, registers: int | None = None
+    samples: Mapping[Index, Program],
+    machine: Machine,
+    registers: int | None = None,
+    l2_hits: float | None = None,
 ) -> Launched:
     """The launch of a grid, of which some blocks are known.
 
@@ -117,6 +121,7 @@ def launched(
         the last ones among them.
       machine: at the clock of the launch.
       registers: as in `blocks_per_sm`.
+      l2_hits: as in `simulate`; where it is 1, HBM has nothing that a launch waits for.
     """
     first = next(iter(samples.values()))
     blocks, places = max(1, math.prod(first.grid)), machine.sms // first.blocks
@@ -125,7 +130,8 @@ def launched(
     if rounds == 1:
         reached = machine.hbm_bytes_per_second * machine.hbm_static_reach
         machine = machine.changed(hbm_bytes_per_second=reached)
-    hits = best_l2_hits(first)
+    hits = best_l2_hits(first) if l2_hits is None else l2_hits
+    cold = 0.0 if l2_hits == 1 else machine.cold_seconds
     if len(samples) == 1:
         cycles = _alike(first, hits, -(-blocks // places), crowd, machine)
     else:
@@ -133,7 +139,7 @@ def launched(
         start = start_cycles(first, machine)
         last = _scheduled if crowd == 1 else _shared
         cycles = last(_interpolated(runs, first.grid), places * crowd, start)
-    cycles += (machine.launch_seconds + machine.cold_seconds) * machine.clock_hz
+    cycles += (machine.launch_seconds + cold) * machine.clock_hz
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
     use = sum(_interpolated(multiplied, first.grid)) / (cycles * machine.sms)
@@ -152,8 +158,8 @@ def _cycles(
     cycles = run.cycles()
     if stuck := sorted(run.events.waiting):
         raise ValueError(
-            f"{program.name}: {len(stuck)} threads wait for ever after {cycles:,.0f} cycles, so the"
-            " launch has no end: `pipelib.check` says what they wait for."
+            f"{program.name}: {count(len(stuck), 'thread')} must wait for ever after"
+            f" {cycles:,.0f} cycles, so the launch has no end: `pipelib.check` says for what."
         )
     return cycles
 

@@ -47,9 +47,9 @@ here the k-th phase takes the arrivals in the order made.
 """
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 
-from pipelib.schedule.arguments import MACHINE, PROGRAM, expect
+from pipelib.schedule.arguments import MACHINE, PROGRAM, expect, expect_l2_hits
 from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Program
 from pipelib.schedule.simulating.run import Run
@@ -94,12 +94,9 @@ def simulate(
     expect("simulate", program, *PROGRAM)
     expect("simulate", machine, *MACHINE)
     expect("simulate", blocks_per_sm, Integral, "an integer for blocks_per_sm=", "1 is one block")
-    if l2_hits is not None:
-        expect("simulate", l2_hits, Real, "a number for l2_hits=", "0 is none of the bytes, 1 all")
+    expect_l2_hits("simulate", l2_hits)
     if blocks_per_sm < 1:
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
-    if l2_hits is not None and not 0 <= l2_hits <= 1:
-        raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")
     if program.spans_grid:
         on = f", on {math.prod(program.devices)} devices" if program.devices else ""
         raise ValueError(

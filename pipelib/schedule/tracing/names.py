@@ -7,8 +7,8 @@ only a place in a list there, and get a name from what the program does with the
   it was made of: `operands` finds these names in the jaxpr of the host.
 - A buffer in SMEM that only copies of one array fill is that array's: the ring that `a_gmem` is
   loaded into is `a_smem`. So is a buffer that is only stored to one array.
-- Barriers on which loads arrive are `produced`. Others that a loading thread waits for, and does
-  not arrive on, are `consumed`.
+- Barriers on which loads arrive are `produced`. Others that a loading thread waits for, and only
+  other threads arrive on, are `consumed`.
 
 Several of one name are numbered: `produced.0`, `produced.1`. Not covered: accumulators, and buffers
 that several arrays share, which keep their places (`refs.3`).
@@ -106,6 +106,7 @@ def _of_purposes(program: Program) -> dict[int, str]:
     """For barriers, by their ids: `produced` or `consumed`, if they are one of them."""
     produced: set[int] = set()
     consumed: set[int] = set()
+    arrived: set[int] = set()
     for ops in program.threads:
         on = {(op.kind, op.barrier, op.peers) for op in ops if op.barrier is not None}
         loads = {b for kind, own, peers in on if kind is Kind.LOAD for b in (own, *peers)}
@@ -114,8 +115,9 @@ def _of_purposes(program: Program) -> dict[int, str]:
             for each in (Kind.WAIT, Kind.ARRIVE)
         )
         produced |= loads
+        arrived |= arrives.union(*(program.barriers[barrier].peers for barrier in arrives))
         consumed |= waits - arrives if loads else set()
-    return dict.fromkeys(consumed, "consumed") | dict.fromkeys(produced, "produced")
+    return dict.fromkeys(consumed & arrived, "consumed") | dict.fromkeys(produced, "produced")
 
 
 def _renamed[Named: (Buffer, Barrier)](

@@ -50,9 +50,34 @@ def test_pairs_that_were_not_measured_or_not_predicted_are_no_rows(tmp_path):
     assert len(model.rows(write(tmp_path, measured, {"a: 1: x": predicted(1.0)}))) == 1
 
 
+def test_a_step_is_the_difference_of_two_lengths(tmp_path):
+    short, long = "a: 1: x", "a: 1, twice the steps: x"
+    measured = {short: pair(100.0), long: pair(180.0) | dict(longer_than=short)}
+    folders = write(tmp_path, measured, {short: predicted(120.0), long: predicted(196.0)})
+    assert [each.config for each in model.rows(folders)] == ["x"]
+    (step,) = model.steps(folders)
+    assert (step.short.us, step.long.us) == (100.0, 180.0)
+    assert step.error == pytest.approx(76 / 80 - 1)
+    held = step._replace(short=step.short._replace(held_out=True))
+    other = held._replace(family="b", long=held.long._replace(us_at_clock=200.0))
+    known = held._replace(short=held.short._replace(held_out=False))
+    assert model.steps_table([held, other, known]).splitlines()[2:] == [
+        "| a | 1 | 5.0% | 5.0% |", "| b | 1 | 0.0% | 0.0% |", "| all | 2 | 2.5% | 5.0% |",
+    ]  # fmt: skip
+
+
+def test_a_longer_pair_without_the_other_one_is_left_out(tmp_path):
+    measured = {"a: 1: y": pair(180.0) | dict(longer_than="a: 1: x")}
+    folders = write(tmp_path, measured, {name: predicted(1.0) for name in measured})
+    assert model.steps(folders) == model.rows(folders) == []
+
+
 def test_without_a_record_tables_say_so(tmp_path):
     assert model.rows((tmp_path,)) == []
-    for table in (model.families_table, model.worst_table, model.causes_table):
+    assert model.steps((tmp_path,)) == []
+    for table in (
+        model.families_table, model.worst_table, model.causes_table, model.steps_table,
+    ):  # fmt: skip
         assert "no pair" in table([])
 
 

@@ -100,10 +100,19 @@ def test_use_is_the_part_of_the_time_that_tensor_cores_multiply():
 def test_threads_that_wait_for_ever_have_no_launch():
     made = grid_of(2, [load(0), wait(0, 0), wait(0, 0)], barriers=1)
     told = (
-        r"^toy: 1 threads wait for ever after 32 cycles, so the launch has no end: `pipelib.check`"
+        r"^toy: 1 thread must wait for ever after 32 cycles, so the launch has no end:"
+        r" `pipelib.check` says for what\.$"
     )
     with pytest.raises(ValueError, match=told):
         launched({(0,): made}, TOY.changed(hbm_latency_cycles=10))
+
+
+def test_arrays_that_l2_has_from_before_start_at_once():
+    made = grid_of(1, [load(0), wait(0, 0)], barriers=1)
+    quick, slow = (TOY.changed(cold_seconds=seconds) for seconds in (0, 1e-6))
+    for hits, waits in (None, True), (0.5, True), (1, False):
+        found, other = (launched({(0,): made}, m, l2_hits=hits) for m in (quick, slow))
+        assert other.cycles - found.cycles == pytest.approx(waits * 1e-6 * TOY.clock_hz)
 
 
 # How many blocks an SM has room for.

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pipelib_book.diagrams.shapes import Drawing
 
 _WIDTH = 72
+# Pages make captions pale, thin or centred: these are sentences to read.
+_CAPTION = "margin:.5rem auto 0;text-align:left;font-weight:400;color:inherit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,12 @@ class Diagram:
     number: str
 
     def _repr_html_(self) -> str:
-        svg = self.sketch.draw().svg(self.sketch.title, self.sketch.alt)
+        drawing = self.sketch.draw()
+        svg = drawing.svg(self.sketch.title, self.sketch.alt)
         return (
-            '<figure class="pipelib-diagram" style="margin:1rem 0">'
+            '<figure class="pipelib-diagram" style="margin:1rem 0;padding:0">'
             f'<div class="scroll" style="overflow-x:auto">{svg}</div>'
-            '<figcaption style="max-width:40em;margin:.5rem auto 0;text-align:left">'
+            f'<figcaption style="max-width:{drawing.most_pixels}px;{_CAPTION}">'
             f"<strong>Figure {self.number}.</strong> {_with_code(self.sketch.caption)}"
             "</figcaption></figure>"
         )

@@ -7,8 +7,7 @@ A probe that the record lacks has the model's figure alone.
 
 The model. `stamps` runs a probe's kernel in the simulator and has its threads read the simulated
 clock wherever the kernel reads the clock. So `probing.slopes` makes the same figures of both, and a
-figure is a probe's inner part, if it has one, else a step of its second run. Steps are alike, so
-the simulated kernel does a quarter of them.
+figure is a probe's inner part, if it has one, else a step of its second run.
 """
 
 import argparse
@@ -67,8 +66,6 @@ def _stamps(around: list[float], within: list[float], machine: Machine) -> list[
 
 def simulated(probe: probing.Probe, machine: Machine = H200) -> float:
     """The probe's figure as the model has it, in cycles."""
-    if not probe.cold:  # whose input is as large as its steps are many
-        probe = probe._replace(repeats=probe.repeats // 4)
     found = probing.slopes(probing.shown(probe, stamps(probe, machine)), probe.repeats)
     return found[_key(found["inner"])]
 

@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probes_copies, probes_softmax, probes_tensor_core
+from benchmarks import probes_beside, probes_copies, probes_softmax, probes_tensor_core
 from benchmarks.probing import (
     SMS,
     TILED,
@@ -615,4 +615,5 @@ def probes() -> list[Probe]:
 
 def later() -> list[Probe]:
     """Those whose docstrings predict what they will measure: `probed` compares the two."""
-    return [*probes_tensor_core.probes(), *probes_softmax.probes(), *probes_copies.probes()]
+    modules = probes_tensor_core, probes_softmax, probes_copies, probes_beside
+    return [probe for module in modules for probe in module.probes()]

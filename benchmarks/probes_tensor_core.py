@@ -92,7 +92,7 @@ def _left(threads: int) -> Any:
     return plgpu.SMEM((threads, M, K), jnp.float16, transforms=TILED)
 
 
-def _accumulated(n: int, sink: Any, work: Callable[[Any], None]) -> None:
+def accumulated(n: int, sink: Any, work: Callable[[Any], None]) -> None:
     """Runs `work` with an accumulator of n columns, whose result goes to the sink."""
 
     def scope(acc):
@@ -134,7 +134,7 @@ def two_threads(n: int, turns: Turns) -> Probe:
                 if thread == 0:
                     turns.take(thread, *barriers)
 
-            _accumulated(n, (first_sink, second_sink)[thread], work)
+            accumulated(n, (first_sink, second_sink)[thread], work)
 
         return run_role
 
@@ -168,7 +168,7 @@ def small_beside(n: int) -> Probe:
 
             timed(lambda first, count: loop(first, count, step))
 
-        _accumulated(SMALL, sink, work)
+        accumulated(SMALL, sink, work)
 
     def streams(timed, block, a, b, wide, sink, wide_sink):
         def work(acc):
@@ -180,7 +180,7 @@ def small_beside(n: int) -> Probe:
             longer(many, timed)(lambda first, count: loop(first, count, step))
             plgpu.wgmma_wait(0)
 
-        _accumulated(n, wide_sink, work)
+        accumulated(n, wide_sink, work)
 
     return Probe(
         f"wgmma {M}x{SMALL}x{K} beside a stream of {M}x{n}x{K}", (waits, streams), REPEATS,
@@ -215,7 +215,7 @@ def small_behind(n: int, queued: int) -> Probe:
 
             timed(lambda first, count: loop(first, count, step))
 
-        _accumulated(SMALL, sink, work)
+        accumulated(SMALL, sink, work)
 
     def queues(timed, block, a, b, wide, sink, wide_sink, ready, done):
         def work(acc):
@@ -228,7 +228,7 @@ def small_behind(n: int, queued: int) -> Probe:
 
             timed(lambda first, count: loop(first, count, step))
 
-        _accumulated(n, wide_sink, work)
+        accumulated(n, wide_sink, work)
 
     barriers = plgpu.Barrier(), plgpu.Barrier()
     return Probe(
@@ -271,7 +271,7 @@ def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
 
             timed(run)
 
-        _accumulated(n, sink, work)
+        accumulated(n, sink, work)
 
     where = "registers" if registers else "SMEM"
     return Probe(

@@ -109,13 +109,14 @@ def slots() -> Drawing:
     7,
     "A slot's life",
     caption="The four states of a slot, once around for each step that uses it. What one thread"
-    " has done, a barrier tells the other.",
+    " has done, a barrier tells the other; its bit, 0 in the first round, turns in each.",
 )
 def slot_life() -> Drawing:
     """Four states in a circle. Free: the memory thread starts the copies, and the slot is being
     filled. When the bytes have landed, the produced barrier completes its phase and the slot is
     full. A compute thread, which waited for that, reads it: the slot is being read. When each
     compute thread has arrived, the consumed barrier completes its phase and the slot is free again.
+    Beside its name each barrier has its bit, 0.
     """
     wide, high, right, low = 108, 44, 276, 146
     return drawing(
@@ -128,15 +129,15 @@ def slot_life() -> Drawing:
         arrow((wide, 22), (right, 22), label="memory thread"),
         text(192, 36, "starts the copies"),
         line((330, high), (330, 83)),
-        barrier(284, 83, 92, "produced"),
+        barrier(277, 83, 106, "produced", 0),
         arrow((330, 107), (330, low)),
-        text_before(right, 87, "bytes", "land"),
+        text_before(270, 87, "bytes", "land"),
         arrow((right, 168), (wide, 168), label="compute thread"),
         text(192, 182, "waits, then reads"),
         line((54, low), (54, 107)),
-        barrier(8, 83, 92, "consumed"),
+        barrier(1, 83, 106, "consumed", 0),
         arrow((54, 83), (54, high)),
-        text_after(wide, 87, "readers", "arrive"),
+        text_after(114, 87, "readers", "arrive"),
     )
 
 

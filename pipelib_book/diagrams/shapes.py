@@ -173,13 +173,18 @@ class Drawing:
     height: float
     marks: Part
 
+    @property
+    def most_pixels(self) -> int:
+        """How wide it is on a page that has room."""
+        return round((self.width + 2 * MARGIN) * PER_UNIT)
+
     def svg(self, title: str, description: str) -> str:
         """The drawing as one SVG with its own styles, for any page."""
         width, height = self.width + 2 * MARGIN, self.height + 2 * MARGIN
         least = math.ceil(width * LEAST_PIXELS / TEXT)
         return (
             f'<svg role="img" viewBox="{-MARGIN} {-MARGIN} {width:g} {height:g}"'
-            f' style="max-width:{width * PER_UNIT:.0f}px;min-width:{least}px">'
+            f' style="max-width:{self.most_pixels}px;min-width:{least}px">'
             f"<title>{html.escape(title)}</title><desc>{html.escape(description)}</desc>"
             f"<style>{STYLE}</style>{''.join(mark.svg() for mark in self.marks)}</svg>"
         )

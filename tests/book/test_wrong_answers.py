@@ -17,7 +17,6 @@ LACKING = dict.fromkeys(
         "01_introduction",
         "07_warp_specialization",
         "09_carries",
-        "10_persistent_kernels",
         "13_seeing_time",
         "14_matmul_ladder",
         "15_attention",

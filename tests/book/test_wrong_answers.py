@@ -15,7 +15,6 @@ LEAST = 3
 LACKING = dict.fromkeys(
     [
         "01_introduction",
-        "10_persistent_kernels",
         "13_seeing_time",
         "14_matmul_ladder",
         "15_attention",

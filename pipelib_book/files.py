@@ -47,23 +47,22 @@ def save(name: str, *functions: Callable[..., Any]) -> pathlib.Path:
     return path
 
 
-def command(words: str, folder: pathlib.Path) -> int:
+def command(words: str, folder: pathlib.Path) -> None:
     """Runs `python -m pipelib` with these words in a folder; shows them and what comes of them.
 
-    Returns:
-      The command's exit status.
+    That is what it prints, or else what it says of an error, and its exit status.
 
     Example:
       >>> files.command("--version", pathlib.Path("."))
       ````text
       $ python -m pipelib --version
       ...
-      0
+      exit status 0
+      ````
     """
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     there = os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=os.pathsep.join(filter(None, paths)))
     call = [sys.executable, "-m", "pipelib", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)
-    said = f"{run.stdout}\n{run.stderr}".strip().replace(f"{folder}{os.sep}", "")
-    say(f"````text\n$ python -m pipelib {words}\n{said}\n````")
-    return run.returncode
+    said = (run.stdout.strip() or run.stderr.strip()).replace(f"{folder}{os.sep}", "")
+    say(f"````text\n$ python -m pipelib {words}\n{said}\nexit status {run.returncode}\n````")

@@ -9,6 +9,7 @@ judge      a kernel meets the rubric if
 =========  =========================================================================================
 checker    its first, middle and last blocks have no finding, and every read of SMEM is ordered
 result     it is within the tolerance of the reference
+compiler   JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 simulator  its launch is predicted to be faster than the first version's
 simulator  its launch is predicted to take at most `FLOOR` times the floor
 GPU        it is faster than the reference, as XLA compiles it
@@ -31,6 +32,7 @@ from pipelib.bench import provenance, timing
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.predicting import Prediction
 from pipelib.testing import assert_clean
+from pipelib_book.grading import lowered
 from pipelib_book.judging import judge
 from pipelib_book.measured import results
 
@@ -54,13 +56,11 @@ class Rubric(NamedTuple):
     """What all judges found.
 
     Example:
-      >>> row = Row("checker", "no finding", "3 blocks have none", True)
-      >>> print(Rubric((row,)))
-      | judge | asked | found | |
+      >>> print(book.Rubric(()))
+      | judge | asked | found |  |
       |---|---|---|---|
-      | checker | no finding | 3 blocks have none | met |
       <BLANKLINE>
-      1 of 1 met.
+      0 of 0 met.
     """
 
     rows: tuple[Row, ...]
@@ -102,14 +102,14 @@ def rubric(
     Example:
       >>> x = jnp.ones((4, 128))
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     found = rubric(softmax, softmax, x, reference=jax.nn.softmax, tolerance=1e-6)
-      >>> [row.met for row in found.rows][:3]
-      [True, True, False]
+      ...     found = book.rubric(softmax, softmax, x, reference=jax.nn.softmax, tolerance=1e-6)
+      >>> [row.met for row in found.rows][:4]
+      [True, True, True, False]
     """
     checked = _checked(kernel, args)
     if not checked.met:
         return Rubric((checked,))
-    rows = [checked, _right(kernel, args, reference, tolerance)]
+    rows = [checked, _right(kernel, args, reference, tolerance), _compiled(kernel, args)]
     rows += _predicted(kernel, first, full or args, machine)
     return Rubric((*rows, *_measured(kernel, args, reference, machine)))
 
@@ -132,6 +132,15 @@ def _right(
     pairs = zip(jax.tree.leaves(kernel(*args)), jax.tree.leaves(reference(*args)), strict=True)
     is_right, said = judge("it", pairs, tolerance)
     return Row("result", "that of plain JAX", said, is_right)
+
+
+def _compiled(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Row:
+    asked = "JAX lowers it for a Hopper GPU"
+    try:
+        lowered(kernel, *args)
+    except Exception as error:  # any of JAX's
+        return Row("compiler", asked, str(error).partition("\n")[0], False)
+    return Row("compiler", asked, "it does", True)
 
 
 def _predicted(

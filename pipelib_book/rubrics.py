@@ -96,7 +96,7 @@ def rubric(
       args: arrays that it is run with, and timed with where a GPU is.
       reference: computes the same in plain JAX.
       tolerance: the largest `relative_error` of its result.
-      full: arrays or shapes that its launch is predicted for; by default `args`.
+      full: arrays or shapes that it is checked and predicted for; by default `args`.
       machine: what it is predicted for.
 
     Example:
@@ -106,11 +106,12 @@ def rubric(
       >>> [row.met for row in found.rows][:4]
       [True, True, True, False]
     """
-    checked = _checked(kernel, args)
+    shapes = full or args
+    checked = _checked(kernel, shapes)
     if not checked.met:
         return Rubric((checked,))
     rows = [checked, _right(kernel, args, reference, tolerance), _compiled(kernel, args)]
-    rows += _predicted(kernel, first, full or args, machine)
+    rows += _predicted(kernel, first, shapes, machine)
     return Rubric((*rows, *_measured(kernel, args, reference, machine)))
 
 

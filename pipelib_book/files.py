@@ -2,8 +2,9 @@
 
 The model. `python -m pipelib` takes kernels from files. `save` writes the functions' source below
 the imports that the chapters have. `command` runs the command in another process, with the same
-Python, in the file's folder, and shows what it prints. That process sees no GPU: the notebook's has
-its memory.
+Python, in the file's folder, and shows what it prints. That process sees no GPU, since the
+notebook's has its memory, and only the compiler that is installed beside this Python: so a page
+shows the same wherever the environment is the same.
 """
 
 import inspect
@@ -62,6 +63,7 @@ def command(words: str, folder: pathlib.Path) -> None:
     """
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     there = os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=os.pathsep.join(filter(None, paths)))
+    there.pop("PIPELIB_CUDA", None)
     call = [sys.executable, "-m", "pipelib", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)
     said = (run.stdout.strip() or run.stderr.strip()).replace(f"{folder}{os.sep}", "")

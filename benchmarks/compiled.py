@@ -35,6 +35,7 @@ from benchmarks import (
     contenders,
     faults,
     hazards,
+    idle,
     kernels,
     loads,
     machine,
@@ -42,6 +43,7 @@ from benchmarks import (
     model,
     model_pairs,
     probes,
+    probing,
     searched,
     starts,
     wild,
@@ -134,8 +136,9 @@ def _machine(record: dict[str, Any]) -> Iterator[Measurement]:
     for case in kernels.cases():
         yield Measurement(case.name, record["kernels"][case.name], case.build(True), case.inputs)
     for probe in probes.probes():
-        args = (jax.ShapeDtypeStruct(probe.input, jnp.float16),) if probe.input else ()
-        yield Measurement(probe.name, record["probes"][probe.name], probes.kernel(probe), args)
+        if probe.name in record["probes"]:  # `benchmarks.machine add` measures those that lack
+            kept = record["probes"][probe.name]
+            yield Measurement(probe.name, kept, probing.kernel(probe), probing.inputs(probe))
 
 
 def _model(record: dict[str, Any]) -> Iterator[Measurement]:
@@ -147,8 +150,13 @@ def _model(record: dict[str, Any]) -> Iterator[Measurement]:
 
 def _loads(record: dict[str, Any]) -> Iterator[Measurement]:
     for name, probe, _ in loads.loads():
-        args = (jax.ShapeDtypeStruct(probe.input, jnp.float16),) if probe.input else ()
-        yield Measurement(name, record["loads"][name], probes.kernel(probe), args)
+        yield Measurement(name, record["loads"][name], probing.kernel(probe), probing.inputs(probe))
+
+
+def _idle(record: dict[str, Any]) -> Iterator[Measurement]:
+    for load in idle.loads():
+        kept, probe = record["idle"][load.name], load.probe
+        yield Measurement(load.name, kept, probing.kernel(probe), probing.inputs(probe))
 
 
 def _starts(record: dict[str, Any]) -> Iterator[Measurement]:
@@ -181,7 +189,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
-    "machine": _machine, "model": _model, "loads": _loads, "starts": _starts,
+    "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
     "profile": _profile, "search": _search,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
@@ -301,7 +309,7 @@ def write(path: pathlib.Path, record: dict[str, Any]) -> None:
             write_lines(path, "searches", record["searches"])
         case "hazards" | "wild":
             path.write_text(faults.text(record), "utf-8")
-        case "model" | "loads" | "starts":
+        case "model" | "loads" | "idle" | "starts":
             path.write_text(model.text(record), "utf-8")
         case "profile":
             path.write_text(json.dumps(record) + "\n", "utf-8")

@@ -17,7 +17,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from benchmarks import probes
+from benchmarks import probing
 
 SIZE = 4096
 ROWS = 16384
@@ -55,10 +55,10 @@ def _kernel(
             return body(*refs)
         place = len(refs) - len(scratch) - 1
         stamps, refs = refs[place], refs[:place] + refs[place + 1 :]
-        first, start = probes.nanoseconds(), probes.clock()
+        first, start = probing.nanoseconds(), probing.clock()
         body(*refs)
-        values = start, probes.clock(), first, probes.nanoseconds()
-        sm = probes._register(mgpu_utils.smid)
+        values = start, probing.clock(), first, probing.nanoseconds()
+        sm = probing._register(mgpu_utils.smid)
         block = functools.reduce(lambda n, a: n * grid[a] + lax.axis_index(a), names, jnp.int32(0))
         thread = lax.axis_index("wg") if threads > 1 else 0
         for i, value in enumerate((*values, sm)):
@@ -73,7 +73,7 @@ def _kernel(
 
 
 def _block(shape, index_map, delay: int = 0) -> plgpu.BlockSpec:
-    return plgpu.BlockSpec(shape, index_map, transforms=probes.TILED, delay_release=delay)
+    return plgpu.BlockSpec(shape, index_map, transforms=probing.TILED, delay_release=delay)
 
 
 def _pad(used: int) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., 
         plgpu.wait_smem_to_gmem(0)
 
     out = like(SIZE, SIZE)
-    scratch = (plgpu.SMEM((128, 128), half, transforms=probes.TILED), *pad)
+    scratch = (plgpu.SMEM((128, 128), half, transforms=probing.TILED), *pad)
     return _kernel(body, out, dict(i=SIZE // 128, j=SIZE // 128), stamped, scratch=scratch)
 
 
@@ -153,7 +153,7 @@ def specialized(
         )(a, b)  # fmt: skip
 
     out = like(SIZE, SIZE)
-    scratch = (plgpu.SMEM((tile, 128), half, transforms=probes.TILED), *pad)
+    scratch = (plgpu.SMEM((tile, 128), half, transforms=probing.TILED), *pad)
     grid = dict(i=SIZE // tile, j=SIZE // 128)
     return _kernel(body, out, grid, stamped, threads=3, scratch=scratch)
 
@@ -237,7 +237,7 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         pl.when(wg == 0)(lambda: compute_thread(out, out_smem, *shared))
         pl.when(wg == 1)(lambda: memory_thread(a, b, *shared))
 
-    smem = lambda *shape: plgpu.SMEM(shape, jnp.float16, transforms=probes.TILED)
+    smem = lambda *shape: plgpu.SMEM(shape, jnp.float16, transforms=probing.TILED)
     scratch = (
         smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),

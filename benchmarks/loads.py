@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting, probes
+from benchmarks import noting, probes, probing
 from benchmarks.model import RESULTS, save
 
 #: Seconds until the clock is steady; rounds; launches of a round.
@@ -35,7 +35,7 @@ M, N, K, SLOTS = 64, 256, 64, 2
 _TICKS = 4000
 
 
-def product(blocks: int, threads: int, pause: int) -> probes.Probe:
+def product(blocks: int, threads: int, pause: int) -> probing.Probe:
     """Products of operands that come from GMEM once; after each step a thread does nothing for so
     many cycles."""
     transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
@@ -58,13 +58,13 @@ def product(blocks: int, threads: int, pause: int) -> probes.Probe:
                     plgpu.wgmma(acc, a.at[slot, thread], b.at[slot])
                     plgpu.wgmma_wait(1)
                     if pause:
-                        start = probes.clock()
+                        start = probing.clock()
                         lax.while_loop(
-                            lambda now: now - start < pause, lambda now: probes.clock(), start
+                            lambda now: now - start < pause, lambda now: probing.clock(), start
                         )
 
                 def run(first, count):
-                    total = probes.loop(first, count, step)
+                    total = probing.loop(first, count, step)
                     plgpu.wgmma_wait(0)
                     return total
 
@@ -80,17 +80,17 @@ def product(blocks: int, threads: int, pause: int) -> probes.Probe:
     scratch = (
         plgpu.SMEM((SLOTS, threads, M, K), jnp.float16, transforms=transforms),
         plgpu.SMEM((SLOTS, K, N), jnp.float16, transforms=transforms),
-        plgpu.SMEM((threads, M, N), jnp.float16, transforms=probes.TILED),
+        plgpu.SMEM((threads, M, N), jnp.float16, transforms=probing.TILED),
         plgpu.Barrier(num_arrivals=copies),
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
-    return probes.Probe(
+    return probing.Probe(
         name, tuple(map(role, range(threads))), 512, scratch, blocks=blocks,
         input=(SLOTS * (threads * M + K), N), work=dict(flops=2.0 * M * N * K * threads),
     )  # fmt: skip
 
 
-def loads() -> Iterator[tuple[str, probes.Probe, float]]:
+def loads() -> Iterator[tuple[str, probing.Probe, float]]:
     """Names, probes, and the standard deviation of the operands."""
     for pause in (0, 128, 256, 512, 1024, 2048):
         probe = product(132, 2, pause)
@@ -116,23 +116,30 @@ def loads() -> Iterator[tuple[str, probes.Probe, float]]:
 
 def _ticks(timed: Any, block: Any) -> None:
     """Reads the counter over and over."""
-    timed(lambda first, count: probes.loop(first, count, lambda i: probes.clock()))
+    timed(lambda first, count: probing.loop(first, count, lambda i: probing.clock()))
 
 
-def _stamps(result: Any) -> np.ndarray:
+def stamps(result: Any) -> np.ndarray:
+    """The stamps among what a probe's kernel gives."""
     return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
 
 
-def measured(
-    probe: probes.Probe, deviation: float, after: Callable[[], jax.Array]
-) -> dict[str, Any]:
-    """The samples of a load."""
-    shapes = [jax.ShapeDtypeStruct(probe.input, jnp.float16)] if probe.input else []
-    call = jax.jit(probes.kernel(probe)).lower(*shapes).compile()
+def prepared(probe: probing.Probe, deviation: float) -> tuple[Callable[..., Any], list[jax.Array]]:
+    """A probe's kernel, compiled, and normal random operands of this standard deviation."""
+    shapes = probing.inputs(probe)
+    call = jax.jit(probing.kernel(probe)).lower(*shapes).compile()
     keys = jax.random.split(jax.random.key(0), 1)
     args = [
         (deviation * jax.random.normal(k, x.shape)).astype(x.dtype) for k, x in zip(keys, shapes)
     ]
+    return call, args
+
+
+def measured(
+    probe: probing.Probe, deviation: float, after: Callable[[], jax.Array]
+) -> dict[str, Any]:
+    """The samples of a load."""
+    call, args = prepared(probe, deviation)
     jax.block_until_ready(call(*args))
     start = time.monotonic()
     jax.block_until_ready([call(*args) for _ in range(10)][-1])
@@ -145,8 +152,8 @@ def measured(
     for _ in range(ROUNDS):
         for _ in range(LAUNCHES):
             result = call(*args)
-        found = probes.slopes(_stamps(result), probe.repeats)
-        found["clock_after_hz"] = probes.slopes(np.asarray(after()), _TICKS)["clock_hz"]
+        found = probing.slopes(stamps(result), probe.repeats)
+        found["clock_after_hz"] = probing.slopes(np.asarray(after()), _TICKS)["clock_hz"]
         for name, value in found.items():
             columns.setdefault(name, []).append(round(value, 3))
     return dict(work=dict(probe.work), blocks=probe.blocks, watts=watts, **columns)
@@ -162,7 +169,7 @@ def main() -> None:
     """Measures all loads."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    after = jax.jit(probes.kernel(probes.Probe("clock", (_ticks,), _TICKS))).lower().compile()
+    after = jax.jit(probing.kernel(probing.Probe("clock", (_ticks,), _TICKS))).lower().compile()
     found: dict[str, Any] = {}
     for name, probe, deviation in loads():
         found[name] = row = measured(probe, deviation, after)

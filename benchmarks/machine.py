@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pipelib
-from benchmarks import kernels, noting, probes, starts
+from benchmarks import kernels, noting, probed, probes, probing, starts
 from pipelib.bench import timing
 from pipelib.bench.cupti import kernel_times
 from pipelib.bench.profiling import write_profile
@@ -52,27 +52,36 @@ SHUFFLES_PER_CYCLE = 32.0
 # Measuring.
 
 
-def compiled_probe(probe: probes.Probe) -> Callable[..., Any]:
+def compiled_probe(probe: probing.Probe) -> Callable[..., Any]:
     """A probe's kernel."""
-    args = [jax.ShapeDtypeStruct(probe.input, jnp.float16)] if probe.input else []
-    return jax.jit(probes.kernel(probe)).lower(*args).compile()
+    return jax.jit(probing.kernel(probe)).lower(*probing.inputs(probe)).compile()
 
 
-def run_probe(probe: probes.Probe, call: Callable[..., Any]) -> dict[str, Any]:
-    """A probe's samples, one for each launch."""
+def run_probe(probe: probing.Probe, call: Callable[..., Any]) -> dict[str, Any]:
+    """A probe's samples, one for each launch; `others` has those of threads that are apart."""
     flush = jax.jit(lambda x: x + 1)
     big = jnp.zeros(1 << 26, jnp.float32)  # 256 MiB, several times L2
-    args = [jnp.ones(probe.input, jnp.float16)] if probe.input else []
-    samples = []
-    for launch in range(LAUNCHES + 1):
+    args = [jnp.ones(x.shape, x.dtype) for x in probing.inputs(probe)]
+    launches: list[np.ndarray] = []
+    for _ in range(LAUNCHES + 1):
         if probe.cold:
             big = flush(big).block_until_ready()
         result = call(*args)
-        stamps = np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
-        if launch:  # the first one warms up
-            samples.append(probes.slopes(stamps, probe.repeats))
-    columns = {key: [round(sample[key], 3) for sample in samples] for key in samples[0]}
-    return dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks, **columns)
+        launches.append(np.asarray(result[-1] if isinstance(result, (tuple, list)) else result))
+    del launches[0]  # it warmed up
+    columns = _columns(probe, [probing.shown(probe, stamps) for stamps in launches])
+    found: dict[str, Any] = dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks)
+    found |= columns
+    if probe.apart:
+        others = range(1, len(probe.roles))
+        found["others"] = [_columns(probe, [s[:, i : i + 1] for s in launches]) for i in others]
+    return found
+
+
+def _columns(probe: probing.Probe, launches: Sequence[np.ndarray]) -> dict[str, list[float]]:
+    """Each figure of a probe, for each launch."""
+    samples = [probing.slopes(stamps, probe.repeats) for stamps in launches]
+    return {key: [round(sample[key], 3) for sample in samples] for key in samples[0]}
 
 
 def compiled_case(case: kernels.Case) -> Callable[..., Any]:
@@ -180,7 +189,10 @@ def measure(path: pathlib.Path) -> None:
 
 
 def add(path: pathlib.Path) -> None:
-    """Measures the probes that a record lacks; `added` says where and by what."""
+    """Measures the probes that a record lacks; `added` says where and by what.
+
+    In the end it prints those whose docstrings predict something, beside the model's figures.
+    """
     record = json.loads(path.read_text())
     lacking = [probe for probe in probes.probes() if probe.name not in record["probes"]]
     with ThreadPoolExecutor() as pool:
@@ -192,6 +204,8 @@ def add(path: pathlib.Path) -> None:
     record.setdefault("added", []).append(dict(provenance=provenance(), probes=names))
     path.write_text(json.dumps(record, indent=1) + "\n")
     noting.note(path)
+    predicted = {probe.name for probe in probes.later()}
+    print(probed.table(record, [probe for probe in lacking if probe.name in predicted]))
 
 
 # What follows from a record.
@@ -205,7 +219,7 @@ def launching(record: dict[str, Any], clock: float) -> dict[str, float]:
     they cost with and without.
     """
     us = {name: median(row["us"]) for name, row in record["starts"].items()}
-    passed, sms = 2000, probes.SMS
+    passed, sms = 2000, probing.SMS
     cycles = lambda *case, **fields: 1e-6 * clock * us[starts.Start(*case, **fields).name]
     crowds = 2, 4, 8
     crowded = [cycles(sms * crowd, 1, passed, crowd=crowd) for crowd in crowds]
@@ -253,19 +267,19 @@ def parameters(record: dict[str, Any]) -> Machine:
         for name in record["probes"]
         if name.startswith("shared ring") and ", L2, as in a product" in name
     )
-    stored = lambda kind: of(f"{kind} ring of 16384 bytes, {probes.SMS} blocks, L2", "second_run")
+    stored = lambda kind: of(f"{kind} ring of 16384 bytes, {probing.SMS} blocks, L2", "second_run")
     gpu = record["provenance"]["gpu"]
     beside = starts.RESULTS / gpu.lower().replace(" ", "-") / "starts.json"
     found = Machine(
         name=gpu,
         clock_hz=clock,
-        sms=probes.SMS,
+        sms=probing.SMS,
         load_issue_cycles=load_issue,
         l2_latency_cycles=landed(16384, "L2"),
         hbm_latency_cycles=landed(16384, "HBM"),
         sm_bytes_per_cycle=sm_rate,
-        l2_bytes_per_second=most(f", {probes.SMS} blocks, L2", "second_run") * probes.SMS * clock,
-        l2_shared_bytes_per_second=most_shared * probes.SMS * clock,
+        l2_bytes_per_second=most(f", {probing.SMS} blocks, L2", "second_run") * probing.SMS * clock,
+        l2_shared_bytes_per_second=most_shared * probing.SMS * clock,
         hbm_bytes_per_second=copy["bytes"] / median(copy["microseconds"]) * 1e6,
         store_issue_cycles=store_issue,
         store_latency_cycles=store[0] - 1024 / store_rate - store_issue,

@@ -25,7 +25,7 @@ from jax import lax
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probes
+from benchmarks import probing
 from benchmarks.model_pairs import Pair, pairs
 from pipelib.bench.cupti import Kernel, kernel_times
 
@@ -46,13 +46,13 @@ def stamp() -> jax.Array:
 
     def body(out):
         block = lax.axis_index("block")
-        for i, read in enumerate((mgpu_utils.smid, None, None)):
-            value = probes._register(read) if read else (probes.clock, probes.nanoseconds)[i - 1]()
-            out[block, i] = value
+        number = functools.partial(probing._register, mgpu_utils.smid)
+        for i, read in enumerate((number, probing.clock, probing.nanoseconds)):
+            out[block, i] = read()
 
-    out = jax.ShapeDtypeStruct((probes.SMS, 3), jnp.int32)
+    out = jax.ShapeDtypeStruct((probing.SMS, 3), jnp.int32)
     return plgpu.kernel(
-        body, out_type=out, grid=(probes.SMS,), grid_names=("block",), kernel_name=STAMP
+        body, out_type=out, grid=(probing.SMS,), grid_names=("block",), kernel_name=STAMP
     )()
 
 

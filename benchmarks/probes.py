@@ -1,19 +1,13 @@
 """Small kernels that tell what one operation costs on the GPU, in cycles of its clock.
 
-The method. Each thread of a kernel reads its multiprocessor's cycle counter, does N steps, reads it
-again, does 2 N steps and reads it once more. The difference of the two differences, over N, is the
-cost of one step: what happens once (the launch, a prologue, a drain) cancels. A probe may also add
-up, around one operation within each step, how far the counter went (`inner`); reading it costs
-cycles too, which the probe `clock` tells. The global timer, read beside the first and the last,
-gives the clock's rate.
-
-Not covered: a loop itself costs some cycles a step, which no figure is freed of.
+`probing` has what they are made of. Those of two threads that share the tensor core, and of its
+operands, are in `probes_tensor_core`; what a softmax is made of is in `probes_softmax`; copies by
+box, by the order of blocks, beside others, and by how a slot is found in `probes_copies`.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,146 +15,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.mosaic import gpu as mgpu
-from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-SMS = 132
-STAMPS = ("clock0", "clock1", "clock2", "inner", "ns0", "ns2", "sm")
-
-
-class Probe(NamedTuple):
-    """A kernel with one function for each thread, and what a step of it does.
-
-    `input` is the shape of its one float16 input in GMEM, or None; `work` what one step of thread 0
-    does, by unit; `cold` says that L2 must not hold the input; `params` are the compiler's.
-    """
-
-    name: str
-    roles: tuple[Callable[..., None], ...]
-    repeats: int
-    scratch: tuple[Any, ...] = ()
-    input: tuple[int, ...] | None = None
-    output: tuple[int, ...] | None = None
-    blocks: int = 1
-    work: Mapping[str, float] = MappingProxyType({})
-    cold: bool = False
-    params: Mapping[str, Any] = MappingProxyType({})
-
-
-def _register(read: Callable[[], Any]) -> jax.Array:
-    """A special register as an int32."""
-    result = plgpu.ShapeDtypeStruct((), jnp.int32, layout=plgpu.Layout.WG_SPLAT)
-
-    @plgpu.inline_mgpu(return_type=result)
-    def value(_):
-        return mgpu.FragmentedArray.splat(read(), (), is_signed=True)
-
-    # JAX gives the decorator no types, so pyright takes it for one that changes nothing.
-    return value()  # pyright: ignore[reportCallIssue]
-
-
-def clock() -> jax.Array:
-    """The multiprocessor's cycle counter, modulo 2**32."""
-    return _register(mgpu_utils.clock)
-
-
-def nanoseconds() -> jax.Array:
-    """The GPU's timer, modulo 2**32."""
-    return _register(lambda: mgpu_utils.globaltimer("low"))
-
-
-def loop(first: Any, count: int, step: Callable[[Any], Any]) -> jax.Array:
-    """Runs step(first) ... and adds up what the steps return, if anything."""
-
-    def one(i, total):
-        inner = step(first + i)
-        return total if inner is None else total + inner
-
-    return lax.fori_loop(jnp.int32(0), jnp.int32(count), one, jnp.int32(0))
-
-
-def inner(operation: Callable[[], Any]) -> jax.Array:
-    """How far the counter goes while a thread does this."""
-    start = clock()
-    operation()
-    return clock() - start
-
-
-def kernel(probe: Probe) -> Callable[..., Any]:
-    """The probe's kernel: of its input, if it has one, to its stamps (block, thread, stamp)."""
-
-    def body(*refs):
-        count = (probe.input is not None) + (probe.output is not None)
-        operands, stamps, scratch = refs[:count], refs[count], refs[count + 1 :]
-        block = lax.axis_index("block")
-
-        def run_role(thread):
-            def timed(run):
-                first = nanoseconds()
-                times = [clock()]
-                run(jnp.int32(0), probe.repeats)
-                times.append(clock())
-                total = run(jnp.int32(probe.repeats), 2 * probe.repeats)
-                times.append(clock())
-                total = jnp.int32(0) if total is None else total
-                sm = _register(mgpu_utils.smid)
-                for i, value in enumerate((*times, total, first, nanoseconds(), sm)):
-                    stamps[block, thread, i] = value
-
-            probe.roles[thread](timed, block, *operands, *scratch)
-
-        if len(probe.roles) == 1:
-            return run_role(0)
-        thread = lax.axis_index("thread")
-        for i in range(len(probe.roles)):
-            pl.when(thread == i)(lambda i=i: run_role(i))
-
-    threads = len(probe.roles)
-    shape = (probe.blocks, threads, len(STAMPS))
-    out_type = jax.ShapeDtypeStruct(shape, jnp.int32)
-    if probe.output is not None:
-        out_type = (jax.ShapeDtypeStruct(probe.output, jnp.float16), out_type)
-    named = (threads, "thread") if threads > 1 else (None, None)
-    return plgpu.kernel(
-        body, out_type=out_type, grid=(probe.blocks,), grid_names=("block",),
-        scratch_types=probe.scratch, num_threads=named[0], thread_name=named[1],
-        compiler_params=plgpu.CompilerParams(**probe.params),
-    )  # fmt: skip
-
-
-def slopes(stamps: np.ndarray, repeats: int) -> dict[str, float]:
-    """Cycles for one step, and of its inner part, a mean over blocks and threads.
-
-    `second_run` is the second run's time over its steps, start and drain included; `crowd` all
-    blocks' time from the first's start to the last's end, over the steps of one: what to divide by
-    for a bandwidth that blocks share, since their slopes differ as others start and end.
-    """
-    fields = dict(zip(STAMPS, np.moveaxis(stamps.astype(np.uint32), -1, 0)))
-    gone = lambda a, b: (fields[b] - fields[a]).astype(np.float64)  # modulo 2**32
-    slope = (gone("clock1", "clock2") - gone("clock0", "clock1")) / repeats
-    inner_cycles = fields["inner"].astype(np.float64) / (2 * repeats)
-    second = gone("clock1", "clock2") / (2 * repeats)
-    rate = gone("clock0", "clock2").sum() / gone("ns0", "ns2").sum() * 1e9
-    found = dict(cycles=slope, second_run=second, inner=inner_cycles)
-    first = fields["ns0"].reshape(-1)[0]
-    begin, end = ((fields[key] - first).astype(np.int32) for key in ("ns0", "ns2"))
-    crowd = (end.max() - begin.min()) * 1e-9 * rate / (3 * repeats)
-    means = {name: float(value.mean()) for name, value in found.items()}
-    return means | dict(crowd=float(crowd), clock_hz=float(rate))
-
+from benchmarks import probes_beside, probes_copies, probes_softmax, probes_tensor_core
+from benchmarks.probing import (
+    SMS,
+    TILED,
+    Probe,
+    Role,
+    clock,
+    delay,
+    inner,
+    loop,
+    once,
+    stream,
+    tile,
+)
 
 # Synchronisation.
-
-
-def _once(step: Callable[..., Any]) -> Callable[..., None]:
-    """A role whose steps need nothing around them; called as step(i, block, *refs)."""
-
-    def role(timed, block, *refs):
-        timed(lambda first, count: loop(first, count, lambda i: step(i, block, *refs)))
-
-    return role
 
 
 def _arrive(i, block, barrier):
@@ -174,29 +46,24 @@ def _arrive_wait(i, block, barrier):
 
 def _wait_passed(i, block, barrier):
     plgpu.barrier_arrive(barrier)
-    _delay(8)  # some hundred cycles, after which the phase is long complete
+    delay(8)  # some hundred cycles, after which the phase is long complete
     return inner(lambda: plgpu.barrier_wait(barrier))
 
 
-def _delay(count: int) -> None:
-    for _ in range(count):
-        plgpu.commit_smem()
-
-
-def _ping(delay, i, block, there, back):
-    _delay(delay)
+def _ping(fences, i, block, there, back):
+    delay(fences)
     plgpu.barrier_arrive(there)
     plgpu.barrier_wait(back)
 
 
-def _pong(delay, i, block, there, back):
+def _pong(fences, i, block, there, back):
     plgpu.barrier_wait(there)
-    _delay(delay)
+    delay(fences)
     plgpu.barrier_arrive(back)
 
 
-def _round_trip(delay: int) -> tuple[Callable[..., None], ...]:
-    return tuple(_once(functools.partial(role, delay)) for role in (_ping, _pong))
+def _round_trip(fences: int) -> tuple[Role, ...]:
+    return tuple(once(functools.partial(role, fences)) for role in (_ping, _pong))
 
 
 def _meet(i, block):
@@ -210,28 +77,24 @@ def synchronisation() -> list[Probe]:
     """What barriers, fences and the counter itself cost."""
     barrier = plgpu.Barrier()
     return [
-        Probe("clock", (_once(lambda i, block: inner(lambda: None)),), 1024),
-        Probe("clock rate", (_once(lambda i, block: plgpu.commit_smem()),), 1 << 17),
-        Probe("fence", (_once(lambda i, block: inner(plgpu.commit_smem)),), 1024),
-        Probe("arrive", (_once(_arrive),), 1024, (barrier,)),
-        Probe("arrive, wait", (_once(_arrive_wait),), 1024, (barrier,)),
-        Probe("wait, passed", (_once(_wait_passed),), 1024, (barrier,)),
-        Probe("delay", (_once(lambda i, block: _delay(8)),), 1024),
+        Probe("clock", (once(lambda i, block: inner(lambda: None)),), 1024),
+        Probe("clock rate", (once(lambda i, block: plgpu.commit_smem()),), 1 << 17),
+        Probe("fence", (once(lambda i, block: inner(plgpu.commit_smem)),), 1024),
+        Probe("arrive", (once(_arrive),), 1024, (barrier,)),
+        Probe("arrive, wait", (once(_arrive_wait),), 1024, (barrier,)),
+        Probe("wait, passed", (once(_wait_passed),), 1024, (barrier,)),
+        Probe("delay", (once(lambda i, block: delay(8)),), 1024),
         Probe("round trip", _round_trip(0), 1024, (barrier, barrier)),
         Probe("round trip, delayed", _round_trip(8), 1024, (barrier, barrier)),
-        Probe("meet", (_once(_meet), _once(_meet)), 256),
+        Probe("meet", (once(_meet), once(_meet)), 256),
     ]
 
 
 # Copies.
 
 
-def _tile(ref: Any, rows: int, index: Any) -> Any:
-    return ref.at[pl.ds(pl.multiple_of(index * rows, 8), rows)]
-
-
 def _load_wait(rows, x, slot, barrier, index):
-    issue = inner(lambda: plgpu.copy_gmem_to_smem(_tile(x, rows, index), slot, barrier))
+    issue = inner(lambda: plgpu.copy_gmem_to_smem(tile(x, rows, index), slot, barrier))
     plgpu.barrier_wait(barrier)
     return issue
 
@@ -245,7 +108,7 @@ def load_latency(rows: int, cold: bool) -> Probe:
 
     tiles = 5 * 3 * repeats if cold else 4
     return Probe(
-        f"load {rows * 128} bytes, {'HBM' if cold else 'L2'}", (_once(step),), repeats,
+        f"load {rows * 128} bytes, {'HBM' if cold else 'L2'}", (once(step),), repeats,
         (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED), plgpu.Barrier()),
         (tiles * rows, 64), work=dict(bytes=rows * 128), cold=cold,
     )  # fmt: skip
@@ -260,21 +123,13 @@ def _load_ring(
     def role(timed, block, x, ring, barriers):
         def start(i):
             slot = lax.rem(i, np.int32(slots))
-            tile = _tile(x, rows, index(i, block))
-            plgpu.copy_gmem_to_smem(tile, ring.at[slot], barriers.at[slot])
+            source = tile(x, rows, index(i, block))
+            plgpu.copy_gmem_to_smem(source, ring.at[slot], barriers.at[slot])
 
-        def run(first, count):
-            wait = lambda i: plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
-            loop(first, slots, start)
+        def wait(i):
+            plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
 
-            def step(i):
-                wait(i)
-                start(i + slots)
-
-            loop(first, count - slots, step)
-            loop(first + (count - slots), slots, wait)
-
-        timed(run)
+        timed(stream(slots, start, wait))
 
     # The rings must be in step with the slots at the second run's first index.
     assert repeats % slots == 0, (repeats, slots)
@@ -337,7 +192,7 @@ def store_latency(rows: int, read_only: bool) -> Probe:
 
     def step(i, block, out, slot):
         def store():
-            plgpu.copy_smem_to_gmem(slot, _tile(out, rows, i % 4))
+            plgpu.copy_smem_to_gmem(slot, tile(out, rows, i % 4))
 
         issue = inner(store)
         plgpu.wait_smem_to_gmem(0, wait_read_only=read_only)
@@ -345,7 +200,7 @@ def store_latency(rows: int, read_only: bool) -> Probe:
 
     what = "read" if read_only else "written"
     return Probe(
-        f"store {rows * 128} bytes, {what}", (_once(step),), 64,
+        f"store {rows * 128} bytes, {what}", (once(step),), 64,
         (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None, (4 * rows, 64),
         work=dict(bytes=rows * 128),
     )  # fmt: skip
@@ -358,13 +213,13 @@ def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> P
 
     def step(i, block, out, slot):
         index = i * blocks + block if cold else block * 8 + lax.rem(i, np.int32(8))
-        plgpu.copy_smem_to_gmem(slot, _tile(out, rows, index), reduction_op="add" if adds else None)
+        plgpu.copy_smem_to_gmem(slot, tile(out, rows, index), reduction_op="add" if adds else None)
         plgpu.wait_smem_to_gmem(4)
 
     what = "add store ring" if adds else "store ring"
     return Probe(
         f"{what} of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
-        (_once(step),), repeats, (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None,
+        (once(step),), repeats, (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None,
         (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
     )  # fmt: skip
 
@@ -398,7 +253,8 @@ def _keep_rolled() -> None:
     """A loop that never does a step: the compiler unrolls loops that have none within.
 
     Of products unrolled, it needs a time that grows with the square of the accumulator: minutes.
-    This costs a step some 76 cycles where nothing runs meanwhile.
+    This costs a step some 76 cycles where nothing runs meanwhile. `probing.keep_rolled` costs none:
+    use that in new probes. The record is of this one.
     """
     count = jnp.where(clock() == 0, clock(), 0)
     lax.fori_loop(jnp.int32(0), count, lambda i, x: (plgpu.commit_smem(), x)[1], jnp.int32(0))
@@ -473,8 +329,8 @@ def beside_loads(m: int, n: int, k: int, rows: int, slots: int = 4) -> Probe:
 
     def role(timed, block, x, a, b, ring, sink, barriers):
         def start(i):
-            slot, tile = lax.rem(i, np.int32(slots)), lax.rem(i, np.int32(warm))
-            plgpu.copy_gmem_to_smem(_tile(x, rows, tile), ring.at[slot], barriers.at[slot])
+            slot, index = lax.rem(i, np.int32(slots)), lax.rem(i, np.int32(warm))
+            plgpu.copy_gmem_to_smem(tile(x, rows, index), ring.at[slot], barriers.at[slot])
 
         def scope(acc):
             def step(i):
@@ -754,9 +610,10 @@ def probes() -> list[Probe]:
     """All of them."""
     sums = itertools.starmap(reduced, itertools.product((16, 64), (1, 2)))
     alone = *lanes(), *sums, *accesses(), _epilogue()
-    return [*synchronisation(), *copies(), *alone, *tensor_core()]
+    return [*synchronisation(), *copies(), *alone, *tensor_core(), *later()]
 
 
-def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:
-    """Those whose names contain one of these words, or all."""
-    return [p for p in all_probes if not names or any(word in p.name for word in names)]
+def later() -> list[Probe]:
+    """Those whose docstrings predict what they will measure: `probed` compares the two."""
+    modules = probes_tensor_core, probes_softmax, probes_copies, probes_beside
+    return [probe for module in modules for probe in module.probes()]

@@ -21,7 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting, probes
+from benchmarks import noting, probing
 from benchmarks.model import RESULTS, save
 from pipelib.bench.cupti import kernel_times
 
@@ -81,9 +81,9 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
             pl.when(lax.axis_index("thread") != 0)(
                 functools.partial(plgpu.set_max_registers, 232, action="increase")
             )
-        first = probes.clock()
+        first = probing.clock()
         last = lax.while_loop(
-            lambda now: now - first < start.cycles, lambda _: probes.clock(), probes.clock()
+            lambda now: now - first < start.cycles, lambda _: probing.clock(), probing.clock()
         )
         block = lax.axis_index("block") * start.cluster
         if start.cluster > 1:

@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
+from benchmarks import idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
@@ -169,6 +170,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "The search beside brute force", searches.table(record["groups"])
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
+        if known := [probe for probe in probes.later() if probe.name in record["probes"]]:
+            yield "Probes that test the model, cycles of a step", probed.table(record, known)
     elif name == "predicted.json":
         rows = model.rows()
         yield "How far predicted launches are off, by family", model.families_table(rows)
@@ -177,6 +180,11 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Why held-out pairs are off by more than 5%", model.causes_table(rows)
     elif name == "loads.json":
         yield "The clock while a load runs, and after it", _loads(record)
+    elif name == "idle.json":
+        yield (
+            "The clock after idleness, by the time since the first launch, GHz",
+            idle.table(record["idle"]),
+        )
     elif name == "starts.json":
         yield "Launches whose blocks only pass time, medians", _starts(record)
     elif name == "schedule.json":

@@ -3,6 +3,7 @@
 import json
 import re
 
+from benchmarks import probes_copies
 from pipelib_book.measured import foreign as measured
 from tests.foreign import readings, sources
 from tools import execution, foreign, notebooks, plgpu_names, records
@@ -113,6 +114,18 @@ def test_each_table_of_a_record_has_a_title_of_its_own():
     for path in (execution.ROOT / "benchmarks" / "results").glob("*/*.json"):
         titles = [title for title, _ in records.tables(path.name, json.loads(path.read_text()))]
         assert len({*titles}) == len(titles), path.name
+
+
+def test_the_page_has_the_clock_after_idleness_and_probes_beside_the_model():
+    load = dict(use=0.0, rounds=[dict(ms=[0.0], ghz=[1.5])])
+    ((title, table),) = records.tables("idle.json", dict(idle=dict(copies=load)))
+    assert title.startswith("The clock after idleness") and "| copies | 1.500 |" in table
+    path = execution.ROOT / "benchmarks" / "results" / "nvidia-h200" / "machine.json"
+    record = json.loads(path.read_text("utf-8"))
+    probe = probes_copies.slot_found(4, True)
+    record["probes"][probe.name] = dict(inner=[0.0], second_run=[302.0])
+    found = dict(records.tables(path.name, record))
+    assert f"| {probe.name} |" in found["Probes that test the model, cycles of a step"]
 
 
 def test_all_groups_of_a_record_are_in_one_of_its_runs():

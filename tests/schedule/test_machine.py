@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pipelib
 from benchmarks import machine as benchmark
-from benchmarks import probes
+from benchmarks import probes, probing
 from pipelib.schedule import machine
 from pipelib.schedule.machine import FIELDS, H100, H200, Machine
 from pipelib.schedule.simulating.simulate import simulate
@@ -87,7 +87,7 @@ PATTERNS = [p for p in RINGS if "each tile by" not in p.name]  # that the model 
 def simulated_step(probe):
     """Cycles of a step of a probe, its waits for memory and all."""
     args = [jax.ShapeDtypeStruct(probe.input, jnp.float16)]
-    program = pipelib.trace(probes.kernel(probe), *args)
+    program = pipelib.trace(probing.kernel(probe), *args)
     # Of tiles that are shared, one fetches from HBM for all.
     hits = None if probe.cold and "product" in probe.name else float(not probe.cold)
     return simulate(program, H200, l2_hits=hits).cycles / (3 * probe.repeats)
@@ -127,7 +127,7 @@ def test_a_wavefront_takes_as_long_wherever_the_banks_are(kind):
     for writes in (False, True):
         for rows in (64, 128):
             probe = probes.access(kind, rows, writes)
-            program = pipelib.trace(probes.kernel(probe))
+            program = pipelib.trace(probing.kernel(probe))
             steps = [op for op in program.threads[0] if op.step and op.kind in ("read", "write")]
             (counted[writes, rows],) = {op.wavefronts for op in steps if op.wavefronts is not None}
             measured[writes, rows] = median(RECORD["probes"][probe.name]["cycles"])

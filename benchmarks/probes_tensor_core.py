@@ -1,0 +1,292 @@
+"""Probes of the tensor core: threads that share it, and where products get their left operand.
+
+The questions. Two threads queue products at one tensor core. Does it take them in the order in
+which threads queued them, a whole product at a time, as `pipelib.simulate` has it? Or does it take
+one instruction of 16 columns of K of each thread in turn? Do turns cost time? And is a product
+faster if its left operand is in registers?
+
+The docstring of each function gives the prediction: what the model says, and what the alternative
+would show. `probed` prints both figures.
+"""
+
+import itertools
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.mosaic.gpu import utils as mgpu_utils
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from benchmarks.probing import TILED, Probe, Role, inner, keep_rolled, longer, loop
+
+#: Rows and columns of K of each product here, and the columns of a small one's result.
+M, K, SMALL = 64, 64, 16
+REPEATS = 240
+#: Products that two threads queue in one turn, as attention does: P V, then the next Q K^T.
+TURN = 2
+#: The first named barrier that Mosaic GPU leaves to a kernel of two threads.
+_FIRST_NAMED = 3
+
+
+class Turns(StrEnum):
+    """How two threads pass each other the turn to queue products."""
+
+    FREE = "freely"
+    BARRIER = "in turns by barriers"
+    NAMED = "in turns by named barriers"
+
+    @property
+    def scratch(self) -> tuple[Any, ...]:
+        """A barrier for each thread, where an mbarrier is it."""
+        return (plgpu.Barrier(num_barriers=2),) if self is Turns.BARRIER else ()
+
+    def take(self, thread: int, *barriers: Any) -> None:
+        """Waits until this thread has the turn."""
+        if self is Turns.BARRIER:
+            plgpu.barrier_wait(barriers[0].at[thread])
+        elif self is Turns.NAMED:
+            _named("sync", thread)
+
+    def give(self, thread: int, *barriers: Any) -> None:
+        """Gives the turn to the other thread."""
+        if self is Turns.BARRIER:
+            plgpu.barrier_arrive(barriers[0].at[1 - thread])
+        elif self is Turns.NAMED:
+            _named("arrive", 1 - thread)
+
+
+def _named(verb: str, thread: int) -> None:
+    """An instruction of all lanes of a thread on the named barrier of a thread."""
+    text = f"bar.{verb} {_FIRST_NAMED + thread}, 256;"
+    plgpu.inline_mgpu()(lambda _: mgpu_utils.inline_ptx(text))()
+
+
+class _Right(NamedTuple):
+    """A right operand of n columns in SMEM, transposed where only K fills a swizzled row."""
+
+    n: int
+    k: int = K
+
+    @property
+    def transposed(self) -> bool:
+        return self.n < 64
+
+    @property
+    def scratch(self) -> Any:
+        shape = (self.n, self.k) if self.transposed else (self.k, self.n)
+        return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
+
+    def of(self, ref: Any) -> Any:
+        """What `wgmma` takes."""
+        return ref.T if self.transposed else ref
+
+
+def _sink(n: int) -> Any:
+    """Where a result goes: products whose result nobody needs are not made."""
+    return plgpu.SMEM((M, n), jnp.float16, transforms=TILED if n >= 64 else ())
+
+
+def _left(threads: int) -> Any:
+    return plgpu.SMEM((threads, M, K), jnp.float16, transforms=TILED)
+
+
+def accumulated(n: int, sink: Any, work: Callable[[Any], None]) -> None:
+    """Runs `work` with an accumulator of n columns, whose result goes to the sink."""
+
+    def scope(acc):
+        work(acc)
+        return acc[...]
+
+    sink[...] = pl.run_scoped(scope, plgpu.ACC((M, n), jnp.float32)).astype(jnp.float16)
+
+
+# Two threads that do the same.
+
+
+def two_threads(n: int, turns: Turns) -> Probe:
+    """In each step, each of two threads queues two products and waits for both.
+
+    The model: the tensor core is never idle, since a thread's wait and its turn take less time than
+    the other thread's two products. So a step takes as long as four products, and turns change
+    nothing: 1037 cycles with 128 columns, 2075 with 256. The alternatives: if turns do cost time, a
+    step in turns is longer than a free one. If the tensor core mixes the products of both threads,
+    both threads wait at the same time when they run freely, and a free step is longer than one in
+    turns.
+    """
+    right = _Right(n)
+
+    def role(thread: int) -> Role:
+        def run_role(timed, block, a, b, first_sink, second_sink, *barriers):
+            def work(acc):
+                def step(i):
+                    keep_rolled()
+                    turns.take(thread, *barriers)
+                    for _ in range(TURN):
+                        plgpu.wgmma(acc, a.at[thread], right.of(b))
+                    turns.give(thread, *barriers)
+                    plgpu.wgmma_wait(0)
+
+                if thread == 1:
+                    turns.give(thread, *barriers)
+                timed(lambda first, count: loop(first, count, step))
+                if thread == 0:
+                    turns.take(thread, *barriers)
+
+            accumulated(n, (first_sink, second_sink)[thread], work)
+
+        return run_role
+
+    return Probe(
+        f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}", (role(0), role(1)), REPEATS,
+        (_left(2), right.scratch, _sink(n), _sink(n), *turns.scratch),
+        work=dict(flops=2.0 * TURN * M * n * K),
+    )  # fmt: skip
+
+
+# A thread of small products beside one of large ones.
+
+
+def small_beside(n: int) -> Probe:
+    """A thread makes small products and waits for each; another always has a large one queued.
+
+    The model: the tensor core takes whole products, in the order in which threads queued them. A
+    small product waits for the large one that runs and for the next one, which is already queued:
+    599 cycles a step beside 128 columns, 1118 beside 256. The alternative: if the tensor core takes
+    an instruction of each thread in turn, each of the small product's four instructions waits for
+    one of 64 or 128 cycles, so that a step takes some 360 and 610 cycles.
+    """
+    small, large, many = _Right(SMALL), _Right(n), 4
+
+    def waits(timed, block, a, b, wide, sink, wide_sink):
+        def work(acc):
+            def step(i):
+                keep_rolled()
+                plgpu.wgmma(acc, a.at[0], small.of(b))
+                plgpu.wgmma_wait(0)
+
+            timed(lambda first, count: loop(first, count, step))
+
+        accumulated(SMALL, sink, work)
+
+    def streams(timed, block, a, b, wide, sink, wide_sink):
+        def work(acc):
+            def step(i):
+                keep_rolled()
+                plgpu.wgmma(acc, a.at[1], large.of(wide))
+                plgpu.wgmma_wait(1)
+
+            longer(many, timed)(lambda first, count: loop(first, count, step))
+            plgpu.wgmma_wait(0)
+
+        accumulated(n, wide_sink, work)
+
+    return Probe(
+        f"wgmma {M}x{SMALL}x{K} beside a stream of {M}x{n}x{K}", (waits, streams), REPEATS,
+        (_left(2), small.scratch, large.scratch, _sink(SMALL), _sink(n)),
+        work=dict(flops=2.0 * M * SMALL * K), apart=True,
+    )  # fmt: skip
+
+
+def small_behind(n: int, queued: int) -> Probe:
+    """A thread queues large products and arrives; then another makes a small one, which is timed.
+
+    The model: the small product waits until all large ones are done: with 128 columns it takes 173
+    cycles behind none of them, 271 behind one, 518 behind two, 1012 behind four. (The first of them
+    runs while the arrival gets across.) The alternatives: if the tensor core takes an instruction
+    of each thread in turn, the small product takes as long behind four as behind one. If the tensor
+    core's queue is short, the arrival comes later, and the time stops growing where the queue is
+    full.
+    """
+    small, large = _Right(SMALL), _Right(n)
+
+    def waits(timed, block, a, b, wide, sink, wide_sink, ready, done):
+        def work(acc):
+            def multiply():
+                plgpu.wgmma(acc, a.at[0], small.of(b))
+                plgpu.wgmma_wait(0)
+
+            def step(i):
+                plgpu.barrier_wait(ready)
+                taken = inner(multiply)
+                plgpu.barrier_arrive(done)
+                return taken
+
+            timed(lambda first, count: loop(first, count, step))
+
+        accumulated(SMALL, sink, work)
+
+    def queues(timed, block, a, b, wide, sink, wide_sink, ready, done):
+        def work(acc):
+            def step(i):
+                for _ in range(queued):
+                    plgpu.wgmma(acc, a.at[1], large.of(wide))
+                plgpu.barrier_arrive(ready)
+                plgpu.wgmma_wait(0)
+                plgpu.barrier_wait(done)
+
+            timed(lambda first, count: loop(first, count, step))
+
+        accumulated(n, wide_sink, work)
+
+    barriers = plgpu.Barrier(), plgpu.Barrier()
+    return Probe(
+        f"wgmma {M}x{SMALL}x{K} behind {queued} of {M}x{n}x{K}", (waits, queues), REPEATS,
+        (_left(2), small.scratch, large.scratch, _sink(SMALL), _sink(n), *barriers),
+        work=dict(flops=2.0 * M * SMALL * K), apart=True,
+    )  # fmt: skip
+
+
+# Where the left operand is.
+
+
+def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
+    """Products whose left operand is in registers or in SMEM, with `left` unfinished.
+
+    A product with K of 128 is two of 64 back to back. So what it takes longer than one of 64 is the
+    time of a product in a row, and the rest of that one's time is the wait.
+
+    The model: operands in SMEM take time on their way, but less than the arithmetic, except with 32
+    columns. A product in a row takes 259 cycles with 128 columns and 519 with 256, from SMEM and
+    from registers; with 32 columns 97 from SMEM and 65 from registers. The alternatives: if the
+    tensor core reads registers more slowly than SMEM, or needs the thread for it, products from
+    registers take longer. If they cannot overlap, one left unfinished takes as long as none. (The
+    machine code has no wait between them, since their registers never change.)
+    """
+    right = _Right(n, k)
+
+    def role(timed, block, a, b, sink):
+        x = plgpu.layout_cast(a[...], plgpu.Layout.WGMMA) if registers else a
+
+        def work(acc):
+            def step(i):
+                keep_rolled()
+                plgpu.wgmma(acc, x, right.of(b))
+                plgpu.wgmma_wait(left)
+
+            def run(first, count):
+                loop(first, count, step)
+                plgpu.wgmma_wait(0)
+
+            timed(run)
+
+        accumulated(n, sink, work)
+
+    where = "registers" if registers else "SMEM"
+    return Probe(
+        f"wgmma {M}x{n}x{k}, a in {where}, {left} left", (role,), REPEATS,
+        (plgpu.SMEM((M, k), jnp.float16, transforms=TILED), right.scratch, _sink(n)),
+        work=dict(flops=2.0 * M * n * k),
+    )  # fmt: skip
+
+
+def probes() -> list[Probe]:
+    """All of this module."""
+    shared = itertools.starmap(two_threads, itertools.product((128, 256), Turns))
+    behind = [small_behind(128, queued) for queued in (0, 1, 2, 4)]
+    shapes = itertools.product((32, 128, 256), (64, 128), (False, True))
+    operands = itertools.starmap(operand, shapes)
+    rows = [operand(n, K, registers, left=1) for n in (128, 256) for registers in (False, True)]
+    beside = map(small_beside, (128, 256))
+    return [*shared, *beside, *behind, small_behind(256, 2), *operands, *rows]

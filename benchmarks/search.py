@@ -25,7 +25,6 @@ import json
 import math
 import os
 import pathlib
-import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -45,7 +44,7 @@ from pipelib.tuning.rows import Row
 from pipelib.tuning.searching import INTERRUPTED, search
 from pipelib.tuning.spaces import fields
 from pipelib.tuning.trials import Outcome
-from pipelib_book.measured import results as records
+from pipelib_book.measured.searches import table
 
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 CACHE = PACKAGE.parent / ".search-cache"
@@ -153,27 +152,6 @@ def plain(config: Any) -> dict[str, Any]:
 
 def _rounded(row: Row[Any]) -> list[float]:
     return [round(us, 3) for us in row.us]
-
-
-def table(groups: Sequence[dict[str, Any]]) -> str:
-    """The record for a reader: how much each measured, in what time, and how near the search is."""
-    head = [
-        "kernel", "configurations", "search: measured", "s", "brute force: measured", "s",
-        "best, µs", "the search's, µs", "search / best",
-    ]  # fmt: skip
-    return records.table(head, [_row(group) for group in groups if "in_turn" in group])
-
-
-def _row(group: dict[str, Any]) -> list[str]:
-    count = lambda part: sum(bool(row[3]) for row in group[part]["rows"])
-    us = {name: statistics.median(each["us"]) for name, each in group["in_turn"].items()}
-    tail = "" if group["complete"] else ", not all"
-    return [
-        group["problem"]["kernel"], f"{group['searched']} of {group['space']}",
-        f"{count('search')}", f"{group['search']['seconds']:.0f}",
-        f"{count('brute')}{tail}", f"{group['brute']['seconds']:.0f}",
-        f"{us['brute']:.1f}", f"{us['search']:.1f}", f"{us['search'] / us['brute']:.3f}",
-    ]  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,9 +2,11 @@
 
 `setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
-`asks` has what an exercise may ask of one; `show_*` show code, reports and hazards, and `diagram` a
-drawn figure. `gallery` has the faulty kernels of chapter 12, `wild` those of chapter 19, `measured`
-reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15.
+`asks` has what an exercise may ask of one; `rubric` judges a kernel of the reader's own; `show_*`
+show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty kernels of
+chapter 12, `wild` those of chapter 19, `measured` reads the records of the benchmarks, `timelines`
+makes tables of timelines, `files` runs the command line, the two ladders have the configurations of
+chapters 14 and 15.
 """
 
 from pipelib_book import asks
@@ -14,6 +16,7 @@ from pipelib_book.diagrams.figure import Diagram
 from pipelib_book.grading import Grade, grade
 from pipelib_book.judging import relative_error
 from pipelib_book.notebook import Device, pick, say, setup
+from pipelib_book.rubrics import Rubric, rubric
 from pipelib_book.showing import (
     fault_table,
     hazard_table,
@@ -28,6 +31,7 @@ __all__ = [
     "Device",
     "Diagram",
     "Grade",
+    "Rubric",
     "asks",
     "check",
     "compare",
@@ -39,6 +43,7 @@ __all__ = [
     "pick",
     "play_hazard",
     "relative_error",
+    "rubric",
     "say",
     "setup",
     "show_code",

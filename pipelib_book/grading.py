@@ -140,7 +140,7 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
     yield f"The checker finds nothing{f' in {len(blocks) + 1} blocks' if blocks else ''}."
     result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
     said = _compared(result, expected, tolerance)
-    _or_fails("Its result is right, but JAX does not lower it for a GPU", _lowered, answer, *args)
+    _or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     yield said
     seen = Answer(program, args, machine)
     for ask in asks:
@@ -167,7 +167,7 @@ def _run(answer: Callable[..., Any], *args: Any) -> Any:
         logging.disable(logging.NOTSET)
 
 
-def _lowered(answer: Callable[..., Any], *args: Any) -> None:
+def lowered(answer: Callable[..., Any], *args: Any) -> None:
     """Lowers an answer for a GPU, on any machine."""
     # A new function: what JAX has traced of the answer may be for the interpreter.
     jitted: Any = jax.jit(lambda *operands: answer(*operands))

@@ -31,11 +31,15 @@ class Exercise:
     wrong: tuple[WrongAnswer, ...] = ()
 
     def reveals(self, text: str) -> list[str]:
-        """The parts of the answer that a text contains: lines, and calls in them."""
+        """The parts of the answer that a text contains: lines, and calls in them.
+
+        A line without a name, as a closing bracket, tells nothing.
+        """
         said = _plain(text)
         lines = missing_lines(self.skeleton.source, self.solution.source)
         parts = dict.fromkeys(part for line in lines for part in _parts(line))
-        return [part for part in parts if _plain(part) in said]
+        telling = (part for part in parts if re.search(r"\w", part))
+        return [part for part in telling if _plain(part) in said]
 
 
 def exercises(notebook: NotebookNode) -> list[Exercise]:

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import pipelib_book as book
 from benchmarks import idle, probed, probes
 from benchmarks import machine as machine_benchmark
-from benchmarks import search as search_benchmark
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
-from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes
+from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes, searches
 from tools import notebooks
 from tools.execution import ROOT
 from tools.sections import links, sections
@@ -40,6 +39,7 @@ QUOTES = {
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
     "tokamax.json": r"\bin_tokamax\(",
     "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
+    "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
 MOST_LINKS = 6
@@ -167,7 +167,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "tokamax.json":
         yield "What each fault did in tokamax itself", outcomes.tokamax_table()
     elif name == "search.json":
-        yield "The search beside brute force", search_benchmark.table(record["groups"])
+        yield "The search beside brute force", searches.table(record["groups"])
     elif name == "machine.json":
         yield "Simulated beside measured", _compared(record)
         if known := [probe for probe in probes.later() if probe.name in record["probes"]]:

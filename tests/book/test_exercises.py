@@ -87,6 +87,9 @@ for k in range(6):
     if k > 1:
         pl.when(k + 1 < 8)(lambda: load(k + 1))
     options["delay_release"] = 1
+    several(
+        k, 1
+    )
 """
 
 
@@ -98,6 +101,7 @@ for k in range(6):
         ("you may load(k+1) there", 1),
         ("set options['delay_release'] = 1", 1),
         ("no wait_smem_to_gmem after it covers it: 2 may be unfinished", 0),
+        ("x (of thread 1)", 0),  # the closing bracket is no answer
         ("for k in range(6) it is", 0),  # the skeleton has that
     ],
 )

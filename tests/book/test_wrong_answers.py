@@ -15,10 +15,8 @@ LEAST = 3
 LACKING = dict.fromkeys(
     [
         "01_introduction",
-        "13_seeing_time",
         "14_matmul_ladder",
         "15_attention",
-        "16_your_own_kernel",
         "17_compatibility",
         "18_beyond_hopper",
         "19_in_the_wild",

@@ -4,7 +4,8 @@ A chapter is a pair. `book/NN_name.md` (MyST Markdown) is what a person edits;
 `book/NN_name.ipynb` has the same cells with the outputs of the last run on a
 Hopper GPU, and is what the site publishes. Jupytext reads and writes the pair,
 nbclient executes it; this tool adds the promise that what is published is what
-the code does:
+the code does. (The `.md` also has wrong answers to exercises, for tests alone: no
+notebook has these. See `tools.exercises`.)
 
 | command       | what it does                                                 |
 | ------------- | ------------------------------------------------------------ |
@@ -39,7 +40,6 @@ import difflib
 import hashlib
 import json
 import pathlib
-import re
 import subprocess
 import sys
 import time
@@ -53,6 +53,7 @@ from nbformat import NotebookNode
 from pipelib.bench import provenance
 from tools import rehearsal
 from tools.execution import BOOK, ON_CPU, ChapterError, code_cells, environment, execute
+from tools.exercises import without_wrong_answers
 
 RECORD = "pipelib_record"
 # What every chapter's notebook says of its language; no more, so that the same
@@ -75,9 +76,14 @@ def chapters(book: pathlib.Path = BOOK) -> list[pathlib.Path]:
     return sorted(book.glob("[0-9]*_*.md"))
 
 
+def read_all(md: pathlib.Path) -> NotebookNode:
+    """All cells of a chapter's .md, with the wrong answers to its exercises."""
+    return jupytext.read(md, fmt="md:myst")
+
+
 def read_source(md: pathlib.Path) -> NotebookNode:
-    """A chapter as its .md has it: no outputs, stable cell ids."""
-    notebook = jupytext.read(md, fmt="md:myst")
+    """A chapter as its .md has it for readers: no wrong answers, no outputs, stable cell ids."""
+    notebook = without_wrong_answers(read_all(md))
     notebook.metadata = nbformat.from_dict(METADATA)
     seen: dict[str, int] = {}
     for cell in notebook.cells:
@@ -105,46 +111,6 @@ def write_published(notebook: NotebookNode, ipynb: pathlib.Path) -> None:
 def code(notebook: NotebookNode) -> list[str]:
     """The sources of the cells that are executed."""
     return [cell.source for cell in code_cells(notebook)]
-
-
-def exercises(notebook: NotebookNode) -> list[tuple[NotebookNode, NotebookNode]]:
-    """The cells tagged `exercise`, each with the one tagged `solution` that follows it.
-
-    Raises:
-      ValueError: if one stands without the other.
-    """
-    tagged = [
-        (tag, cell)
-        for cell in code_cells(notebook)
-        for tag in cell.metadata.get("tags", [])
-        if tag in ("exercise", "solution")
-    ]
-    for i, (tag, cell) in enumerate(tagged):
-        if tag != ("exercise", "solution")[i % 2] or len(tagged) % 2:
-            raise ValueError(
-                f"{len(tagged)} cells are tagged as exercise or solution, and number"
-                f" {i + 1} is the {tag} {cell.source.splitlines()[0]!r}: each exercise"
-                " must be followed by its solution."
-            )
-    cells = [cell for _, cell in tagged]
-    return list(zip(cells[::2], cells[1::2], strict=True))
-
-
-def is_skeleton(skeleton: str, solution: str) -> bool:
-    """Whether a skeleton is its solution without some lines.
-
-    In place of these it has lines of `...`; comments do not count.
-    """
-    kept, rest = _lines(skeleton), iter(_lines(solution))
-    shown = [line for line in kept if line.strip() != "..."]
-    is_part = all(line in rest for line in shown)  # each is looked for after the last
-    return is_part and len(shown) < len(kept) and len(shown) < len(_lines(solution))
-
-
-def _lines(source: str) -> list[str]:
-    """Lines of code, without the comments at their ends."""
-    lines = (re.sub(r"\s*(#.*)?$", "", line) for line in source.splitlines())
-    return [line for line in lines if line]
 
 
 def sync(md: pathlib.Path, refresh: bool = False) -> None:

@@ -412,42 +412,14 @@ def test_recording_writes_outputs_machine_and_digest(md, capsys):
     assert notebook.metadata[notebooks.RECORD]["seconds"] > 0
 
 
-def exercise_of(*tags):
-    cells = [
-        nbformat.v4.new_code_cell(f"cell {i}", metadata={"tags": [tag] if tag else []})
-        for i, tag in enumerate(tags)
-    ]
-    return nbformat.v4.new_notebook(cells=cells)
-
-
-def test_exercises_are_followed_by_their_solutions():
-    found = notebooks.exercises(exercise_of("", "exercise", "", "solution", "exercise", "solution"))
-    assert [(a.source, b.source) for a, b in found] == [("cell 1", "cell 3"), ("cell 4", "cell 5")]
-    for tags, said in (
-        (["exercise"], "1 cells are tagged .* number 1 is the exercise 'cell 0'"),
-        (["solution", "exercise"], "number 1 is the solution 'cell 0'"),
-        (["exercise", "exercise"], "number 2 is the exercise 'cell 1'"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            notebooks.exercises(exercise_of(*tags))
-
-
-SOLUTION = "def f(x):\n    # Load.\n    load(x)\n    wait(x)  # now\n    return x\n"
-
-
-@pytest.mark.parametrize(
-    ("skeleton", "holds"),
-    [
-        ("def f(x):\n    load(x)\n    ...  # your line\n    return x\n", True),
-        ("def f(x):\n    # Both.\n    ...\n    return x\n", True),
-        (SOLUTION, False),  # nothing is left to do
-        ("def f(x):\n    load(x)\n    return x\n", False),  # where?
-        ("def f(x):\n    wait(x)\n    load(x)\n    ...\n", False),  # another order
-        ("def f(x):\n    other(x)\n    ...\n    return x\n", False),
-    ],
-)
-def test_a_skeleton_lacks_lines_only(skeleton, holds):
-    assert notebooks.is_skeleton(skeleton, SOLUTION) is holds
+def test_wrong_answers_are_in_no_notebook_and_the_pair_is_in_step(md):
+    wrong = "```{raw-cell}\n:tags: [wrong]\nIt is two.\n- x = 1\n+ x = 2\nsays: wrong\n```\n"
+    edit(md, "More text.", f"{wrong}\nMore text.")
+    assert notebooks.problems(md) == []
+    before = md.with_suffix(".ipynb").read_text()
+    notebooks.sync(md)
+    assert md.with_suffix(".ipynb").read_text() == before
+    assert wrong.count("\n") == 7 and "It is two." in notebooks.read_all(md).cells[2].source
 
 
 @pytest.mark.parametrize("md", notebooks.chapters(), ids=lambda md: md.stem)

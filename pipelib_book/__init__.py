@@ -2,12 +2,14 @@
 
 `setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth;
-`show_*` show code, reports and hazards. `gallery` has the faulty kernels of chapter 12, `wild`
-those of chapter 19, `measured` reads the records of the benchmarks, the two ladders have the
-configurations of chapters 14 and 15.
+`show_*` show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty
+kernels of chapter 12, `wild` those of chapter 19, `measured` reads the records of the benchmarks,
+the two ladders have the configurations of chapters 14 and 15.
 """
 
 from pipelib_book.comparing import check, compare, fastest
+from pipelib_book.diagrams.catalogue import diagram
+from pipelib_book.diagrams.figure import Diagram
 from pipelib_book.grading import Grade, grade
 from pipelib_book.judging import relative_error
 from pipelib_book.notebook import Device, pick, say, setup
@@ -23,9 +25,11 @@ from pipelib_book.showing import (
 
 __all__ = [
     "Device",
+    "Diagram",
     "Grade",
     "check",
     "compare",
+    "diagram",
     "fastest",
     "fault_table",
     "grade",

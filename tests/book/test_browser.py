@@ -52,7 +52,8 @@ AXE = """async () => {
     if (!seen.has(kind)) node.dataset.oneOfItsKind = "";
     seen.add(kind);
   }
-  for (const picture of document.querySelectorAll("svg[role=img]")) picture.replaceChildren();
+  for (const picture of document.querySelectorAll("svg[role=img]"))
+    picture.replaceChildren(...picture.querySelectorAll(":scope > title, :scope > desc"));
   for (const token of document.querySelectorAll("pre span:not([data-one-of-its-kind])"))
     token.replaceWith(...token.childNodes);
   axe.configure({ rules: [{ id: "color-contrast", selector: "[data-one-of-its-kind]" }] });

@@ -1,12 +1,13 @@
 """What the book's chapters call, and kernel authors do without.
 
 `setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
-`compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth;
-`show_*` show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty
-kernels of chapter 12, `wild` those of chapter 19, `measured` reads the records of the benchmarks,
-the two ladders have the configurations of chapters 14 and 15.
+`compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
+`asks` has what an exercise may ask of one; `show_*` show code, reports and hazards, and `diagram` a
+drawn figure. `gallery` has the faulty kernels of chapter 12, `wild` those of chapter 19, `measured`
+reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15.
 """
 
+from pipelib_book import asks
 from pipelib_book.comparing import check, compare, fastest
 from pipelib_book.diagrams.catalogue import diagram
 from pipelib_book.diagrams.figure import Diagram
@@ -27,6 +28,7 @@ __all__ = [
     "Device",
     "Diagram",
     "Grade",
+    "asks",
     "check",
     "compare",
     "diagram",

@@ -1,4 +1,4 @@
-"""`grade`: what an exercise's answer is worth, by the checker, by its result, and by its time.
+"""`grade`: what an exercise's answer is worth, by the checker, by its result, by what it must do.
 
 Chapters call it as `book.grade`.
 
@@ -10,17 +10,20 @@ traced     it can be traced for these arguments
 checked    `pipelib.check` finds nothing
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
-fast       where that is asked for: `pipelib.simulate` has it faster than another kernel
-sparing    where that is asked for: its blocks load fewer bytes than another kernel's
+as asked   it does what else the task asks: each of `asks`
 =========  ===================================================================================
 
-A wrong answer is no error: the grade says what is missing.
+A wrong answer is no error. The grade says what is wrong and what comes of it, but not which line
+would mend that: of a finding it has the cause, and leaves out the remedy.
 """
 
+import logging
 import pathlib
+import re
+import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -28,7 +31,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Program
+from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
 
@@ -73,9 +76,7 @@ def grade(
     expected: Any,
     tolerance: float = 0.0,
     strict: bool = False,
-    faster_than: Callable[..., Any] | None = None,
-    loads_less_than: Callable[..., Any] | None = None,
-    by: float = 1.0,
+    asks: Sequence[Ask] = (),
     machine: Machine | None = None,
 ) -> Grade:
     """Grades the answer to an exercise.
@@ -86,18 +87,15 @@ def grade(
       expected: what `answer(*args)` must return: an array, or a tree of arrays.
       tolerance: the largest `relative_error` that an array may have.
       strict: as in `pipelib.check`.
-      faster_than: a function of `args` that calls one kernel, whose simulated time the answer's
-        must beat.
-      loads_less_than: a function of `args` that calls one kernel, of which a block or cluster must
-        load more bytes; those of a multicast count once.
-      by: how many times the answer must be faster, or load less.
-      machine: of the simulation; by default `pipelib.H200`, which the book's numbers are of.
+      asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
+      machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
 
     Returns:
-      A `Grade`; `passed` is true if the answer is right in all that was asked.
+      A `Grade`; `passed` is true if the answer is right in all that was asked. Where no session
+      shows what a line gives, as in a script, the grade is printed.
 
     Raises:
-      ValueError: the other kernel cannot be traced, or `by` is not above 0.
+      ValueError: another kernel, that an ask compares the answer with, cannot be traced.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -108,33 +106,51 @@ def grade(
       - The checker finds nothing.
       - Its result: ... within 1e-06.
     """
-    if not by > 0:
-        raise ValueError(f"grade: {by=} is not above 0, so no time would be too long.")
+    got = _graded(answer, args, expected, tolerance, strict, asks, machine or pipelib.H200)
+    if not hasattr(sys, "ps1"):  # which each interactive session has
+        print(got)
+    return got
+
+
+def _graded(answer, args, expected, tolerance, strict, asks, machine) -> Grade:
+    """The grade: lines up to the first thing that fails."""
     lines = []
     try:
-        for line in _look(answer, args, expected, tolerance, strict):
+        for line in _look(answer, args, expected, tolerance, strict, asks, machine):
             lines.append(line)
-        if faster_than is not None:
-            lines.append(_compared_times(answer, faster_than, args, by, machine or pipelib.H200))
-        if loads_less_than is not None:
-            lines.append(_compared_loads(answer, loads_less_than, args, by))
     except _Fails as failure:
         return Grade(False, (*lines, str(failure)))
     return Grade(True, tuple(lines))
 
 
-def _look(answer, args, expected, tolerance, strict) -> Iterator[str]:
+def _look(answer, args, expected, tolerance, strict, asks, machine) -> Iterator[str]:
     """A line for each thing that is well; `_Fails` for the first that is not."""
     program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
     if not report.ok:
-        words = " ".join(first_findings(map(str, report)))
+        causes = (f"{finding.kind}: {finding.cause}" for finding in report)
+        words = " ".join(first_findings(causes))
         raise _Fails(f"The checker found a fault, so it was not run. {words}")
     yield "The checker finds nothing."
-    run = lambda: jax.block_until_ready(answer(*args))
-    said = _compared(_or_fails("It cannot be run", run), expected, tolerance)
+    result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
+    said = _compared(result, expected, tolerance)
     _or_fails("Its result is right, but JAX does not lower it for a GPU", _lowered, answer, *args)
     yield said
+    seen = Answer(program, args, machine)
+    for ask in asks:
+        holds, said = ask(seen)
+        if not holds:
+            raise _Fails(said)
+        yield said
+
+
+def _run(answer: Callable[..., Any], *args: Any) -> Any:
+    """The result of an answer; JAX's log has nothing of its errors, which the grade tells."""
+    logging.disable()
+    try:
+        return jax.block_until_ready(answer(*args))
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _lowered(answer: Callable[..., Any], *args: Any) -> None:
@@ -145,40 +161,29 @@ def _lowered(answer: Callable[..., Any], *args: Any) -> None:
         jitted.trace(*args).lower(lowering_platforms=("cuda",))
 
 
-def _compared_times(answer, other, args, by: float, machine: Machine) -> str:
-    """How fast a right answer is; `_Fails` if not fast enough."""
-    traced = (pipelib.trace(function, *args) for function in (answer, other))
-    cycles, others = (pipelib.simulate(program, machine).cycles for program in traced)
-    said = f"{cycles:,.0f} simulated cycles, of {others / by:,.0f} at most"
-    if cycles > others / by:
-        raise _Fails(f"It is right, but not fast enough: {said}.")
-    return f"It is fast enough: {said}."
+def _or_fails(
+    what: str, function: Callable[..., Any], *args: Any, notes: Sequence[str] = ()
+) -> Any:
+    """What a function returns; any error of the reader's code is a `_Fails` of its own words.
 
-
-def _compared_loads(answer, other, args, by: float) -> str:
-    """How much a right answer loads; `_Fails` if too much."""
-    loaded, others = (_loaded(pipelib.trace(function, *args)) for function in (answer, other))
-    said = f"{loaded:,.0f} bytes, of {others / by:,.0f} at most"
-    if loaded > others / by:
-        raise _Fails(f"It is right, but loads too much: {said}.")
-    return f"It loads little enough: {said}."
-
-
-def _loaded(program: Program) -> int:
-    """The bytes that the threads of a program ask for."""
-    return sum(op.bytes for ops in program.threads for op in ops if op.kind == "load")
-
-
-def _or_fails(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """What a function returns; any error of the reader's code is a `_Fails` of its own words."""
+    `notes` are what the checker noted, which may explain the error.
+    """
     try:
         return function(*args)
     except Exception as error:
-        words = list(filter(None, "".join(traceback.format_exception_only(error)).splitlines()))
-        said = " ".join(words[: 2 if words[0].endswith(":") else 1]).strip().removesuffix(".")
         own = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]
         where = f", at `{own[-1]}`" if own else ""
-        raise _Fails(f"{what}: {said}{where}.") from error
+        noted = "".join(f" The checker notes: {note}" for note in notes)
+        raise _Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
+
+
+def _words_of(error: Exception) -> str:
+    """What an error says, in a line."""
+    own = str(error).splitlines()
+    if own and "Traceback" in own[0]:  # of another thread, the interpreter's: its error comes last
+        return re.sub(r"\bbarrier \d{6,}", "a barrier", own[-1]).removesuffix(".")
+    words = [*filter(None, "".join(traceback.format_exception_only(error)).splitlines())]
+    return " ".join(words[: 2 if words[0].endswith(":") else 1]).strip().removesuffix(".")
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:

@@ -8,6 +8,7 @@ import doctest
 import importlib.util
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -29,6 +30,7 @@ def on_a_fresh_machine(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(notebook, "_device", None)
     monkeypatch.setattr(notebook, "_interpret_on_cpu", lambda: None)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)  # as where examples are typed
 
 
 @pytest.fixture(scope="module")

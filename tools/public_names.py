@@ -18,6 +18,7 @@ from pipelib.bench import provenance, timing
 
 MODULES = (
     pipelib, kernels, tuning, schedule, compiling, testing, provenance, timing, pipelib_book,
+    pipelib_book.asks,
 )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def text_of(name: str, value: Any) -> str:
 
 def _names(module: ModuleType) -> list[str]:
     if hasattr(module, "__all__"):
-        return module.__all__
+        return [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
     is_own = lambda value: (
         getattr(value, "__module__", None) == module.__name__
         and (inspect.isfunction(value) or inspect.isclass(value))

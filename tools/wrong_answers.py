@@ -10,13 +10,14 @@ its grade must say:
     says: race
 
 A **change** is a run of lines `- old`, which stand one after another in the solution, and the lines
-`+ new` that take their place, if any. Old lines are compared without the spaces and comments around
-their code. New lines are indented as the first old one is, and beyond that as they are written.
+`+ new` that take their place, if any. Comments of old lines do not count, nor does how far the
+first one is indented. New lines are indented as the first old one is, and beyond that as they are
+written.
 All changes are of the solution as it is, in any order.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,9 +118,8 @@ def _changes(lines: Iterable[str]) -> Iterator[Change]:
 
 def _place(old: tuple[str, ...], lines: list[str]) -> int:
     """Where old lines begin among the solution's lines."""
-    wanted = [_code(line) for line in old]
-    there = [_code(line) for line in lines]
-    found = [i for i in range(len(there)) if there[i : i + len(wanted)] == wanted]
+    wanted, size = _block(old), len(old)
+    found = [i for i in range(len(lines)) if _block(lines[i : i + size]) == wanted]
     if not found:
         raise ValueError(f"{old[0]!r} is not in the solution{_after(old)}: copy its lines.")
     if len(found) > 1:
@@ -135,8 +135,10 @@ def _after(old: tuple[str, ...]) -> str:
     return f" before {', '.join(map(repr, old[1:]))}" if len(old) > 1 else ""
 
 
-def _code(line: str) -> str:
-    return without_comment(line).strip()
+def _block(lines: Sequence[str]) -> list[tuple[int, str]]:
+    """Lines of code as far as they count: how much further each is indented than the first."""
+    first = _indent(lines[0])
+    return [(_indent(line) - first, without_comment(line).strip()) for line in lines]
 
 
 def _indented(change: Change, first: str) -> list[str]:

@@ -45,13 +45,13 @@ def test_a_block_keeps_its_own_indentation():
 
 
 def test_several_old_lines_are_one_place():
-    got = applied("- for barrier in (a, b):", "-     arrive(barrier)", "- wait(0)", "+ wait(2)")
-    assert got.endswith("wait(1)  # the last but one\n        wait(2)")
+    got = applied("- for barrier in (a, b):", "-     arrive(barrier)", "+ wait(2)")
+    assert got.endswith("wait(1)  # the last but one\n        wait(2)\n    wait(0)")
 
 
 def test_lines_can_be_taken_out_and_changes_come_in_any_order():
     got = applied(
-        "- arrive(barrier)", "+ arrive(a)", "- def kernel(x):", "- wait(0)", "+ def f(x):"
+        "- arrive(barrier)", "+ arrive(a)", "- def kernel(x):", "-     wait(0)", "+ def f(x):"
     )
     assert got.startswith("def f(x):\n    for k") and "arrive(a)" in got
 
@@ -61,6 +61,8 @@ def test_lines_can_be_taken_out_and_changes_come_in_any_order():
     [
         (["- wait(2)", "+ wait(1)"], r"'wait\(2\)' is not in the solution: copy its lines"),
         (["- wait(1)", "- wait(0)"], r"not in the solution before 'wait\(0\)': copy"),
+        (["- arrive(barrier)", "- wait(0)"], r"before 'wait\(0\)': copy"),  # as far as in a block
+        (["- for barrier in (a, b):", "- arrive(barrier)"], r"before 'arrive\(barrier\)': copy"),
         (["- wait(0)"], r"'wait\(0\)' is 2 times in the solution, so it is not clear which one"),
         (["- wait(1)", "+ a", "- wait(1)"], r"'wait\(1\)' stands in two changes, so it is not"),
         (["+ wait(1)"], "takes the place of no old line, so it means nothing there: write what"),

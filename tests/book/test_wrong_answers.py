@@ -12,7 +12,22 @@ from tools.wrong_answers import parse
 
 LEAST = 3
 #: Chapters of which an exercise has fewer wrong answers yet, and why.
-LACKING = {md.values[0].stem: "to be written" for md in RUN}
+LACKING = dict.fromkeys(
+    [
+        "01_introduction",
+        "07_warp_specialization",
+        "09_carries",
+        "10_persistent_kernels",
+        "13_seeing_time",
+        "14_matmul_ladder",
+        "15_attention",
+        "16_your_own_kernel",
+        "17_compatibility",
+        "18_beyond_hopper",
+        "19_in_the_wild",
+    ],
+    "they are to be written",
+)
 
 
 @pytest.mark.parametrize("md", RUN)
@@ -78,7 +93,7 @@ EXERCISE = exercises.Exercise(
     ("shown", "found"),
     [
         ("Not yet.\n- The checker finds\n  a race.", ()),
-        ("Passed.\n- No race.", ["It passes"]),
+        ("Passed.\n- Not a race.", ["It passes"]),
         ("Not yet.\n- It is wrong.", ["Its grade does not say 'a race'"]),
         ("Not yet.\n- It is a race: call wait(1).", ["Its grade gives the answer, ['wait(1)']"]),
         ("a figure", ["It has no grade, but []"]),

@@ -1,0 +1,370 @@
+"""What a task asks of a right answer beside its result; `grade` gets it as `asks`.
+
+The model. An **ask** is a function of an `Answer`, which holds a traced program and its simulated
+timeline; it returns whether the answer does what is asked, in a sentence. So an ask needs neither a
+GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
+to get there.
+
+==================  ================================================================================
+ask                 a right answer must
+==================  ================================================================================
+faster_than         take fewer simulated cycles than another kernel
+loads_less_than     load fewer bytes than another kernel
+loads_sooner_than   start a buffer's loads earlier than another kernel, in simulated cycles
+frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
+frees_once_read     free a buffer's slots when it has read them, and other work is in flight
+frees_within_block  free a buffer's slots without other blocks of the cluster
+shares              load a buffer once for several blocks of the cluster
+products_in_flight  leave products running when a wait for products returns
+stores_in_flight    leave stores reading their SMEM when a wait for stores returns
+loads_in_flight     have loads under way at once, in the simulation
+==================  ================================================================================
+
+A buffer has the name that a report gives it, without `_smem`: `g` for `g_smem`. An answer that has
+no such buffer fails.
+"""
+
+import functools
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pipelib
+from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Kind, Op, Program, Space, short_name
+from pipelib.schedule.report import count
+from pipelib.schedule.timeline import Span, SpanKind, Timeline
+from pipelib_book.in_flight import Moment, frees, is_load_of, moments
+
+type Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer, as asks see it: its program, what it was called with, and on which machine.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer.timeline.lanes[0]
+      'thread 0'
+    """
+
+    program: Program
+    args: tuple[Any, ...]
+    machine: Machine
+
+    @functools.cached_property
+    def timeline(self) -> Timeline:
+        """Its simulated timeline."""
+        return pipelib.simulate(self.program, self.machine)
+
+    def other(self, kernel: Kernel) -> "Answer":
+        """Another kernel, called with the same arrays."""
+        return Answer(pipelib.trace(kernel, *self.args), self.args, self.machine)
+
+
+class Said(NamedTuple):
+    """Whether an answer does what is asked, in a sentence; what an ask returns.
+
+    Example:
+      >>> def has_two_threads(answer):
+      ...     number = len(answer.program.threads)
+      ...     return book.asks.Said(number == 2, f"Its threads: {number}.")
+      >>> x = jnp.ones((4, 128))
+      >>> has_two_threads(book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200))
+      Said(holds=False, text='Its threads: 1.')
+    """
+
+    holds: bool
+    text: str
+
+
+type Ask = Callable[[Answer], Said]
+#: Says of an op of a program whether an ask is about it.
+type _Find = Callable[[Program], Callable[[Op], bool]]
+
+
+def faster_than(other: Kernel, by: float = 1.0) -> Ask:
+    """Asks for `by` times the speed of another kernel, by simulated cycles.
+
+    Raises:
+      ValueError: `by` is not above 0.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.faster_than(softmax, by=2.0)(answer).text
+      'It is right, but not fast enough: ... simulated cycles, of ... at most.'
+    """
+    _check_factor("faster_than", by, "time would be too long")
+
+    def ask(answer: Answer) -> Said:
+        cycles, limit = answer.timeline.cycles, answer.other(other).timeline.cycles / by
+        said = f"{cycles:,.0f} simulated cycles, of {limit:,.0f} at most."
+        return _said(cycles <= limit, f"is fast enough: {said}", f"not fast enough: {said}")
+
+    return ask
+
+
+def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
+    """Asks for `by` times fewer loaded bytes than another kernel's; a multicast's count once.
+
+    Raises:
+      ValueError: `by` is not above 0.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.loads_less_than(softmax)(answer)
+      Said(holds=True, text='It loads little enough: 2,048 bytes, of 2,048 at most.')
+    """
+    _check_factor("loads_less_than", by, "bytes would be too many")
+
+    def ask(answer: Answer) -> Said:
+        loaded, limit = _loaded(answer.program), _loaded(answer.other(other).program) / by
+        said = f"{loaded:,.0f} bytes, of {limit:,.0f} at most."
+        return _said(loaded <= limit, f"loads little enough: {said}", f"loads too much: {said}")
+
+    return ask
+
+
+def loads_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
+    """Asks that the loads of a buffer start `by` simulated cycles sooner, on average.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.loads_sooner_than(softmax, "x", by=10.0)(answer).text
+      'It is right, but starts a load of `x` at cycle ... on average: ... at the latest is asked.'
+    """
+    find = lambda program: lambda op: is_load_of(program, op, buffer)
+    return functools.partial(_sooner, other, by, find, f"starts a load of `{buffer}`")
+
+
+def frees_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
+    """Asks that the slots of a buffer are freed `by` simulated cycles sooner, on average.
+
+    A slot is freed by the arrivals for which a thread waits before it loads or writes it again.
+
+    Example:
+      >>> hazard = gallery.GALLERY["one-release-of-two"]
+      >>> kernel = functools.partial(hazard.kernel, fixed=True)
+      >>> args = hazard.arguments(np.random.default_rng(0), 1)
+      >>> answer = book.asks.Answer(hazard.program(fixed=True), args, pipelib.H200)
+      >>> book.asks.frees_sooner_than(kernel, "x", by=10.0)(answer).text
+      'It is right, but frees a slot of `x` at cycle ... on average: ... at the latest is asked.'
+    """
+    find = functools.partial(_is_release, buffer)
+    return functools.partial(_sooner, other, by, find, f"frees a slot of `{buffer}`")
+
+
+def frees_once_read(buffer: str) -> Ask:
+    """Asks that a thread frees each slot of a buffer when it has read it, and has other work left.
+
+    Not before: no product and no store of the thread may still read the buffer, even if another
+    barrier holds the next load back. And not later: other products of the thread, or stores that
+    have not reached GMEM, may be in flight.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_once_read("x")(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but frees a slot of `x` when nothing that the thread started is in flight ...'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program, is_release = answer.program, _is_release(buffer, answer.program)
+        arrivals = [moment for moment in _moments(program) if is_release(moment.op)]
+        if not arrivals:
+            return _nothing(program, f"frees no slot of `{buffer}`")
+        if any(moment.reads(program, buffer) for moment in arrivals):
+            no = "while it may still be read: only another barrier keeps the next load away."
+            return _said(False, "", f"frees a slot of `{buffer}` {no}")
+        return _said(
+            all(moment.products or moment.stores for moment in arrivals),
+            f"frees each slot of `{buffer}` while other work is in flight.",
+            f"frees a slot of `{buffer}` when nothing that the thread started is in flight any"
+            " more: it was done with that slot before.",
+        )
+
+    return ask
+
+
+def frees_within_block(buffer: str) -> Ask:
+    """Asks that the slots of a buffer are freed by the threads of their own block alone.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_within_block("x")(book.asks.Answer(program, (), pipelib.H200))
+      Said(holds=True, text='It waits for its own block alone before it loads `x` again.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        here = frees(answer.program, buffer)
+        if not here:
+            return _nothing(answer.program, f"frees no slot of `{buffer}`")
+        return _said(
+            not any(answer.program.barriers[barrier].cluster for barrier in here),
+            f"waits for its own block alone before it loads `{buffer}` again.",
+            f"waits for other blocks, too, before it loads `{buffer}` again.",
+        )
+
+    return ask
+
+
+def shares(buffer: str) -> Ask:
+    """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.shares("x")(answer)
+      Said(holds=False, text='It is right, but loads `x` for one block alone, each time.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        loads = [op for ops in program.threads for op in ops if is_load_of(program, op, buffer)]
+        if not loads:
+            return _nothing(program, f"loads no `{buffer}`")
+        alone = sum(not op.collective for op in loads)
+        times = "each time" if alone == len(loads) else f"{alone} times of {len(loads)}"
+        return _said(
+            not alone,
+            f"loads `{buffer}` for several blocks at once.",
+            f"loads `{buffer}` for one block alone, {times}.",
+        )
+
+    return ask
+
+
+def products_in_flight(least: int) -> Ask:
+    """Asks that a wait for products leaves so many of them running, in each thread that has some.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.products_in_flight(2)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but leaves 1 product in flight when it waits for some, and 2 could be.'
+    """
+    is_wait = lambda op: op.kind in (Kind.WGMMA_WAIT, Kind.ACC_READ)
+    return functools.partial(_leaves, least, "product", is_wait, lambda at: len(at.products))
+
+
+def stores_in_flight(least: int) -> Ask:
+    """Asks that a wait for stores leaves so many that may still read their SMEM, in each thread.
+
+    Example:
+      >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
+      >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but leaves ... in flight when it waits for some, and 4 could be.'
+    """
+    is_wait = lambda op: op.kind is Kind.WAIT_STORE
+    return functools.partial(_leaves, least, "store", is_wait, lambda at: len(at.unread))
+
+
+def loads_in_flight(least: int) -> Ask:
+    """Asks that so many loads are under way at once, in the simulation, in each block.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.loads_in_flight(9)(answer).text
+      'It is right, but has ... in flight at most, and 9 could be.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        by_block: dict[int, list[Span]] = {}
+        for span in answer.timeline.spans:
+            if span.kind is SpanKind.LOAD:
+                by_block.setdefault(span.lane, []).append(span)
+        most = min(map(_at_once, by_block.values()), default=0)
+        return _said(
+            most >= least,
+            f"has {count(most, 'load')} in flight at most, and {least} are asked for.",
+            f"has {count(most, 'load')} in flight at most, and {least} could be.",
+        )
+
+    return ask
+
+
+def _check_factor(name: str, by: float, consequence: str) -> None:
+    if not by > 0:
+        raise ValueError(f"{name}: {by=} is not above 0, so no {consequence}.")
+
+
+def _said(holds: bool, yes: str, no: str) -> Said:
+    return Said(holds, f"It {yes}" if holds else f"It is right, but {no}")
+
+
+def _nothing(program: Program, lacks: str) -> Said:
+    """What is said of an answer that does not do what is asked about at all."""
+    smem = (short_name(buffer.name) for buffer in program.buffers if buffer.space is Space.SMEM)
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(smem))
+    return Said(False, f"It is right, but {lacks}; its shared memory is {names or 'none'}.")
+
+
+def _loaded(program: Program) -> int:
+    """The bytes that the threads of a program ask for."""
+    return sum(op.bytes for ops in program.threads for op in ops if op.kind is Kind.LOAD)
+
+
+def _moments(program: Program) -> Iterator[Moment]:
+    """The ops of all threads, with what each thread then has in flight."""
+    return itertools.chain.from_iterable(map(moments, program.threads))
+
+
+def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
+    """Which ops free a slot of a buffer."""
+    here = frees(program, buffer)
+    return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
+
+
+def _leaves(
+    least: int,
+    noun: str,
+    is_wait: Callable[[Op], bool],
+    left: Callable[[Moment], int],
+    answer: Answer,
+) -> Said:
+    """Whether each thread that waits leaves so many in flight at one of its waits."""
+    by_thread: dict[int, int] = {}
+    for moment in _moments(answer.program):
+        if moment.op.pending is not None and is_wait(moment.op):
+            thread = moment.op.thread
+            by_thread[thread] = max(by_thread.get(thread, 0), left(moment))
+    most = min(by_thread.values(), default=0)
+    return _said(
+        most >= least,
+        f"leaves {count(most, noun)} in flight when it waits for some.",
+        f"leaves {count(most, noun)} in flight when it waits for some, and {least} could be.",
+    )
+
+
+def _sooner(other: Kernel, by: float, find: _Find, does: str, answer: Answer) -> Said:
+    """Whether an answer does something sooner than another kernel, on average."""
+    cycle, others = (_mean_cycle(one, find) for one in (answer, answer.other(other)))
+    if cycle is None or others is None:
+        return _nothing(answer.program, f"never {does}")
+    said = f"{does} at cycle {cycle:,.0f} on average"
+    latest = f"{others - by:,.0f} at the latest is asked"
+    return _said(cycle <= others - by, f"{said}: {latest}.", f"{said}: {latest}.")
+
+
+def _mean_cycle(answer: Answer, find: _Find) -> float | None:
+    """The simulated cycle at which a thread issues some ops, on average; None if there are none."""
+    threads, is_one = answer.program.threads, find(answer.program)
+    issued = [
+        span.stop
+        for span in answer.timeline.spans
+        if span.kind is SpanKind.ISSUE and span.thread is not None and span.op is not None
+        if is_one(threads[span.thread][span.op])
+    ]
+    return statistics.fmean(issued) if issued else None
+
+
+def _at_once(spans: Iterable[Span]) -> int:
+    """How many spans overlap at most."""
+    edges = sorted(edge for span in spans for edge in ((span.start, 1), (span.stop, -1)))
+    return max(itertools.accumulate(change for _, change in edges), default=0)

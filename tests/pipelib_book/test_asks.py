@@ -1,0 +1,259 @@
+"""`pipelib_book.asks`: each ask holds of one answer and fails another, in words."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+import pipelib
+from pipelib_book import asks, grade
+
+STEPS, ROWS, COLUMNS = 6, 64, 64
+X = jax.ShapeDtypeStruct((ROWS, STEPS * COLUMNS), jnp.float32)
+HALVES = jax.ShapeDtypeStruct((STEPS * 64, 64), jnp.float16)
+SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+
+
+def answer(kernel, *args):
+    return asks.Answer(pipelib.trace(kernel, *args), args, pipelib.H200)
+
+
+def said(ask, kernel, *args):
+    return ask(answer(kernel, *args))
+
+
+def adding(slots=1, reads=1):
+    """A pipeline that adds one."""
+
+    def kernel(x_gmem, o_gmem):
+        block = pl.BlockSpec((ROWS, COLUMNS), lambda k: (0, k))
+
+        def body(_, x_smem, *others):
+            others[-1][...] = x_smem[...] + 1.0
+
+        inputs = dict(in_specs=[block] * reads, max_concurrent_steps=slots)
+        pipelib.emit_pipeline(body, grid=(STEPS,), out_specs=[block], **inputs)(
+            *[x_gmem] * reads, o_gmem
+        )
+
+    return lambda x: plgpu.kernel(kernel, out_type=x, grid=(1,), grid_names=("i",))(x)
+
+
+def test_another_s_time_is_a_limit():
+    slow, fast = adding(slots=1), adding(slots=4)
+    cycles = [answer(f, X).timeline.cycles for f in (slow, fast)]
+    ask = asks.faster_than(slow, by=1.2)
+    holds, text = said(ask, fast, X)
+    limit = f"of {cycles[0] / 1.2:,.0f} at most."
+    assert holds and text == f"It is fast enough: {cycles[1]:,.0f} simulated cycles, {limit}"
+    holds, text = said(ask, slow, X)
+    assert not holds
+    assert text == f"It is right, but not fast enough: {cycles[0]:,.0f} simulated cycles, {limit}"
+
+
+def test_another_s_bytes_are_a_limit():
+    ask = asks.loads_less_than(adding(reads=2), by=2.0)
+    size = 4 * ROWS * STEPS * COLUMNS
+    limit = f"of {size:,} at most."
+    assert said(ask, adding(), X) == (True, f"It loads little enough: {size:,} bytes, {limit}")
+    text = f"It is right, but loads too much: {2 * size:,} bytes, {limit}"
+    assert said(ask, adding(reads=2), X) == (False, text)
+
+
+@pytest.mark.parametrize(
+    ("ask", "consequence"),
+    [
+        (asks.faster_than, "time would be too long"),
+        (asks.loads_less_than, "bytes would be too many"),
+    ],
+)
+def test_a_limit_that_none_exceeds_is_an_error(ask, consequence):
+    with pytest.raises(
+        ValueError, match=f"{ask.__name__}: by=0 is not above 0, so no {consequence}"
+    ):
+        ask(adding(), by=0)
+
+
+def products(wait, early=True, cluster=False, shared=False):
+    """Two threads, one slot for each factor, which the second frees in turn or at the end."""
+
+    def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here, a_free, b_free):
+        thread = lax.axis_index("thread")
+
+        @pl.when(thread == 1)
+        def load():
+            for k in range(STEPS):
+                if k:
+                    plgpu.barrier_wait(a_free)
+                axes = "pair" if shared else None
+                part = pl.ds(k * 64, 64)
+                plgpu.copy_gmem_to_smem(a_gmem.at[part], a_smem, here, collective_axes=axes)
+                if k:
+                    plgpu.barrier_wait(b_free)
+                plgpu.copy_gmem_to_smem(b_gmem.at[part], b_smem, here)
+
+        @pl.when(thread == 0)
+        def multiply():
+            def compute(left, right):
+                for _ in range(STEPS):
+                    plgpu.barrier_wait(here)
+                    plgpu.wgmma(left, a_smem, a_smem)
+                    plgpu.wgmma(right, b_smem, b_smem)
+                    plgpu.wgmma_wait(wait)
+                    if early:
+                        plgpu.barrier_arrive(a_free)
+                        plgpu.wgmma_wait(0)
+                        plgpu.barrier_arrive(b_free)
+                    else:
+                        plgpu.wgmma_wait(0)
+                        plgpu.barrier_arrive(a_free)
+                        plgpu.barrier_arrive(b_free)
+                return left[...] + right[...]
+
+            acc = plgpu.ACC((64, 64), jnp.float32)
+            o_gmem[...] = pl.run_scoped(compute, acc, acc)
+
+    tile = plgpu.SMEM((64, 64), jnp.float16, transforms=SWIZZLED)
+    own = plgpu.Barrier()
+    both = plgpu.ClusterBarrier(collective_axes=("pair",)) if cluster else own
+    scratch = tile, tile, plgpu.Barrier(num_arrivals=2), both, own
+    names = dict(cluster=(2,), cluster_names=("pair",)) if cluster or shared else {}
+    out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    return lambda a, b: plgpu.kernel(
+        kernel, out_type=out, grid=(1,), grid_names=("i",), num_threads=2,
+        thread_name="thread", scratch_types=scratch, **names,
+    )(a, b)  # fmt: skip
+
+
+def test_products_that_a_wait_leaves():
+    ask = asks.products_in_flight(1)
+    assert said(ask, products(wait=1), HALVES, HALVES) == (
+        True, "It leaves 1 product in flight when it waits for some.",
+    )  # fmt: skip
+    assert said(ask, products(wait=0), HALVES, HALVES) == (
+        False,
+        "It is right, but leaves 0 products in flight when it waits for some, and 1 could be.",
+    )
+
+
+def test_a_slot_that_is_freed_while_a_product_runs():
+    yes = "It frees each slot of `a` while other work is in flight."
+    assert said(asks.frees_once_read("a"), products(wait=1), HALVES, HALVES) == (True, yes)
+    no = (
+        "It is right, but frees a slot of `a` when nothing that the thread started is in flight any"
+        " more: it was done with that slot before."
+    )
+    late = products(wait=1, early=False)
+    assert said(asks.frees_once_read("a"), late, HALVES, HALVES) == (False, no)
+    assert not said(asks.frees_once_read("b"), products(wait=1), HALVES, HALVES).holds
+
+
+def test_a_slot_that_is_freed_while_it_is_read_even_if_nothing_comes_of_it():
+    text = (
+        "It is right, but frees a slot of `a` while it may still be read: only another barrier"
+        " keeps the next load away."
+    )
+    early = products(wait=2)
+    assert said(asks.frees_once_read("a"), early, HALVES, HALVES) == (False, text)
+
+
+def test_a_slot_that_is_freed_sooner_and_loaded_sooner():
+    late, early = products(wait=1, early=False), products(wait=1)
+    for ask, does in (
+        (asks.frees_sooner_than, "frees a slot of `a`"),
+        (asks.loads_sooner_than, "starts a load of `a`"),
+    ):
+        holds, text = said(ask(late, "a", by=10.0), early, HALVES, HALVES)
+        assert holds and text.startswith(f"It {does} at cycle "), text
+        holds, text = said(ask(early, "a", by=0.0), late, HALVES, HALVES)
+        assert not holds and text.startswith(f"It is right, but {does} at cycle "), text
+        assert text.endswith(" at the latest is asked."), text
+        assert said(ask(early, "a"), early, HALVES, HALVES).holds  # no sooner than itself
+        assert not said(ask(early, "a", by=1.0), early, HALVES, HALVES).holds
+
+
+def test_a_slot_that_waits_for_its_own_block_alone():
+    ask = asks.frees_within_block("a")
+    assert said(ask, products(wait=1), HALVES, HALVES) == (
+        True, "It waits for its own block alone before it loads `a` again.",
+    )  # fmt: skip
+    assert said(ask, products(wait=1, cluster=True), HALVES, HALVES) == (
+        False, "It is right, but waits for other blocks, too, before it loads `a` again.",
+    )  # fmt: skip
+    other = asks.frees_within_block("b")
+    assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
+
+
+def test_a_load_for_several_blocks():
+    kernel = products(wait=1, shared=True)
+    assert said(asks.shares("a"), kernel, HALVES, HALVES) == (
+        True, "It loads `a` for several blocks at once.",
+    )  # fmt: skip
+    assert said(asks.shares("b"), kernel, HALVES, HALVES) == (
+        False, "It is right, but loads `b` for one block alone, each time.",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ask", "lacks"),
+    [
+        (asks.frees_once_read("c"), "frees no slot of `c`"),
+        (asks.frees_within_block("c"), "frees no slot of `c`"),
+        (asks.shares("c"), "loads no `c`"),
+        (asks.loads_sooner_than(products(wait=1), "c"), "never starts a load of `c`"),
+        (asks.frees_sooner_than(products(wait=1), "c"), "never frees a slot of `c`"),
+    ],
+)
+def test_an_answer_without_the_buffer_fails(ask, lacks):
+    assert said(ask, products(wait=1), HALVES, HALVES) == (
+        False, f"It is right, but {lacks}; its shared memory is `a`, `b`.",
+    )  # fmt: skip
+
+
+def storing(left, read_only=False):
+    def kernel(x_gmem, o_gmem, o_smem):
+        for k in range(STEPS):
+            plgpu.wait_smem_to_gmem(left, wait_read_only=read_only)
+            o_smem[k % 3] = x_gmem[...] * (k + 1.0)
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(o_smem.at[k % 3], o_gmem.at[k])
+        plgpu.wait_smem_to_gmem(0)
+
+    out = jax.ShapeDtypeStruct((STEPS, 64, 64), jnp.float32)
+    scratch = [plgpu.SMEM((3, 64, 64), jnp.float32)]
+    return lambda x: plgpu.kernel(
+        kernel, out_type=out, grid=(1,), grid_names=("i",), scratch_types=scratch
+    )(x)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_stores_that_a_wait_leaves(read_only):
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    ask = asks.stores_in_flight(2)
+    yes = "It leaves 2 stores in flight when it waits for some."
+    assert said(ask, storing(2, read_only), x) == (True, yes)
+    no = "It is right, but leaves 1 store in flight when it waits for some, and 2 could be."
+    assert said(ask, storing(1, read_only), x) == (False, no)
+
+
+def test_loads_under_way_at_once():
+    ask = asks.loads_in_flight(2)
+    yes = "It has 2 loads in flight at most, and 2 are asked for."
+    assert said(ask, adding(slots=2), X) == (True, yes)
+    no = "It is right, but has 1 load in flight at most, and 2 could be."
+    assert said(ask, adding(slots=1), X) == (False, no)
+
+
+def test_an_ask_that_fails_is_the_grade_s_last_line():
+    x = jnp.ones((ROWS, STEPS * COLUMNS))
+    with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):
+        given = functools.partial(grade, adding(slots=2), x, expected=x + 1)
+        got = given(asks=[asks.loads_in_flight(2), asks.faster_than(adding(slots=1))])
+        assert got.passed and len(got.lines) == 4
+        got = given(asks=[asks.loads_in_flight(9), asks.faster_than(adding(slots=1))])
+    assert not got.passed and len(got.lines) == 3
+    assert got.lines[-1].endswith("has 2 loads in flight at most, and 9 could be.")

@@ -63,7 +63,7 @@ def diagram(name: str) -> Diagram:
     for position, found in enumerate(CATALOGUE):
         if found.name == name:
             before = [each for each in CATALOGUE[:position] if each.chapter == found.chapter]
-            return Diagram(found, f"{found.chapter}.{len(before) + 1}")
+            return found.numbered(f"{found.chapter}.{len(before) + 1}")
     raise ValueError(_unknown(name))
 
 

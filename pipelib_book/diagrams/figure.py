@@ -23,15 +23,48 @@ _CAPTION = "margin:.5rem auto 0;text-align:left;font-weight:400;color:inherit"
 
 
 @dataclass(frozen=True, slots=True)
+class Diagram:
+    """A diagram of the book: notebooks show it, `str` is its caption and its description.
+
+    Attributes:
+      name: what `diagram` calls it.
+      number: the chapter's, and which of the chapter's diagrams it is: "3.2".
+      caption: one or two sentences on what to see; code stands between backticks.
+      alt: what is drawn, for who does not see it.
+      html: the figure, with its caption.
+
+    Example:
+      >>> ring = book.diagram("ring")
+      >>> ring.number, ring.caption
+      ('3.2', 'Seven steps in three slots; ...')
+    """
+
+    name: str
+    number: str
+    caption: str
+    alt: str
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __str__(self) -> str:
+        """The caption, then the description, in short lines."""
+        said = f"Figure {self.number}. {self.caption}", self.alt
+        return "\n\n".join(textwrap.fill(part, _WIDTH, break_on_hyphens=False) for part in said)
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """A drawing and its words, before it has a number.
 
     Attributes:
-      name: what `diagram` calls it: the function's name, with hyphens.
+      name: the function's, with hyphens.
       chapter: the number of the chapter that shows it.
       title: a few words.
-      caption: one or two sentences on what to see; code stands between backticks.
-      alt: what is drawn, for who does not see it: the function's docstring.
+      caption, alt: as in `Diagram`; `alt` is the function's docstring.
       draw: draws it.
     """
 
@@ -41,6 +74,17 @@ class Sketch:
     caption: str
     alt: str
     draw: Callable[[], Drawing]
+
+    def numbered(self, number: str) -> Diagram:
+        """The diagram with this number."""
+        drawing = self.draw()
+        figure = (
+            '<figure class="pipelib-diagram" style="margin:1rem 0;padding:0">'
+            f'<div class="scroll" style="overflow-x:auto">{drawing.svg(self.title, self.alt)}</div>'
+            f'<figcaption style="max-width:{drawing.most_pixels}px;{_CAPTION}">'
+            f"<strong>Figure {number}.</strong> {_with_code(self.caption)}</figcaption></figure>"
+        )
+        return Diagram(self.name, number, self.caption, self.alt, figure)
 
 
 def sketch(chapter: int, title: str, *, caption: str) -> Callable[[Callable[[], Drawing]], Sketch]:
@@ -52,42 +96,6 @@ def sketch(chapter: int, title: str, *, caption: str) -> Callable[[Callable[[], 
         return Sketch(name, chapter, title, caption, alt, draw)
 
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class Diagram:
-    """A diagram of the book: notebooks show it, `str` is its caption and its description.
-
-    Attributes:
-      sketch: what it shows, and what is said of it.
-      number: the chapter's, and which of the chapter's diagrams it is: "3.2".
-
-    Example:
-      >>> ring = book.diagram("ring")
-      >>> ring.number, ring.sketch.chapter
-      ('3.2', 3)
-    """
-
-    sketch: Sketch
-    number: str
-
-    def _repr_html_(self) -> str:
-        drawing = self.sketch.draw()
-        svg = drawing.svg(self.sketch.title, self.sketch.alt)
-        return (
-            '<figure class="pipelib-diagram" style="margin:1rem 0;padding:0">'
-            f'<div class="scroll" style="overflow-x:auto">{svg}</div>'
-            f'<figcaption style="max-width:{drawing.most_pixels}px;{_CAPTION}">'
-            f"<strong>Figure {self.number}.</strong> {_with_code(self.sketch.caption)}"
-            "</figcaption></figure>"
-        )
-
-    def __str__(self) -> str:
-        """The caption, then the description, in short lines."""
-        said = f"Figure {self.number}. {self.sketch.caption}", self.sketch.alt
-        return "\n\n".join(textwrap.fill(part, _WIDTH, break_on_hyphens=False) for part in said)
-
-    __repr__ = __str__
 
 
 def _with_code(caption: str) -> str:

@@ -17,7 +17,6 @@ LACKING = dict.fromkeys(
         "01_introduction",
         "14_matmul_ladder",
         "15_attention",
-        "17_compatibility",
         "18_beyond_hopper",
         "19_in_the_wild",
     ],

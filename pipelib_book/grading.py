@@ -10,6 +10,8 @@ traced     it can be traced for these arguments
 checked    `pipelib.check` finds nothing in the first block, nor in each of `blocks`
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
+compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
+           products nor spills registers
 as asked   it does what else the task asks: each of `asks`
 =========  ===================================================================================
 
@@ -31,7 +33,9 @@ import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib.compiling import lacking
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.program import Kind
 from pipelib.schedule.report import Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
@@ -141,6 +145,9 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
     result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
     said = _compared(result, expected, tolerance)
     _or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
+    if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
+        for fault in _or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
+            raise _Fails(f"It is right, but it wastes time: {fault}")
     yield said
     seen = Answer(program, args, machine)
     for ask in asks:
@@ -173,6 +180,12 @@ def lowered(answer: Callable[..., Any], *args: Any) -> None:
     jitted: Any = jax.jit(lambda *operands: answer(*operands))
     with plgpu.force_gpu_interpret_mode(cast(Any, None)):
         jitted.trace(*args).lower(lowering_platforms=("cuda",))
+
+
+def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
+    """What ptxas has to say of an answer."""
+    with plgpu.force_gpu_interpret_mode(cast(Any, None)):
+        return pipelib.compiled(answer, *args).faults
 
 
 def _or_fails(

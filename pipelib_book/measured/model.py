@@ -109,7 +109,7 @@ CAUSES = (
           "one growth of code for all kernels: this one's is smaller"),
     Cause("attention", ("shared",),
           "a thread's softmax beside its own products: probabilities go through SMEM, with fences"),
-    Cause("attention", (), "latencies of dependent instructions, and registers that spill"),
+    Cause("attention", (), "arithmetic is slower beside products, by a factor that varies; spills"),
     Cause("softmax", ("pieces=128",), "the second pass misses L2 more often than at best"),
     Cause("rms_norm", ("pieces=128",), "the second pass misses L2 more often than at best"),
     Cause("matmul", ("tile_n=192", "slots=3"), "three slots: late loads hold products up"),

@@ -12,7 +12,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from pipelib_book import asks, grade
+from pipelib.kernels import attention
+from pipelib.kernels.attention.config import AttentionConfig
+from pipelib_book import asks, grade, grading
 
 STEPS, ROWS, COLUMNS = 8, 64, 64
 X = jnp.arange(STEPS * ROWS * COLUMNS, dtype=jnp.float32).reshape(ROWS, -1)
@@ -233,3 +235,58 @@ def test_a_block_that_is_not_there_is_said():
     x = jnp.arange(4.0 * 128).reshape(4, 128)
     got = grade(starts_late(block=9), x, expected=x, blocks=[(7,)])
     assert not got.passed and "It cannot be traced in block (7,): ValueError" in got.lines[0], got
+
+
+# Compiled.
+
+
+def squared(x):
+    """A product of 64 x 64 with itself."""
+
+    def kernel(x_gmem, o_gmem, a_smem, b_smem, barrier):
+        plgpu.copy_gmem_to_smem(x_gmem, a_smem, barrier)
+        plgpu.copy_gmem_to_smem(x_gmem, b_smem, barrier)
+        plgpu.barrier_wait(barrier)
+
+        def scope(acc):
+            plgpu.wgmma(acc, a_smem, b_smem)
+            return acc[...]
+
+        o_gmem[...] = pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
+
+    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
+    tile = plgpu.SMEM((64, 64), jnp.float16, transforms=transforms)
+    out = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+    scratch = (tile, tile, plgpu.Barrier(num_arrivals=2))
+    return plgpu.kernel(kernel, out_type=out, scratch_types=scratch)(x)
+
+
+SQUARE = jnp.eye(64, dtype=jnp.float16)
+UNIT = jnp.eye(64, dtype=jnp.float32)
+
+
+def test_products_that_ptxas_finds_fault_with_do_not_pass(monkeypatch):
+    monkeypatch.setattr(grading, "lacking", lambda: None)
+    monkeypatch.setattr(grading, "_faults", lambda *args: ("ptxas serializes products of it.",))
+    got = grade(squared, SQUARE, expected=UNIT)
+    assert not got.passed
+    assert got.lines[-1] == "It is right, but it wastes time: ptxas serializes products of it."
+    monkeypatch.setattr(grading, "_faults", lambda *args: ())
+    assert grade(squared, SQUARE, expected=UNIT).passed
+
+
+def test_without_a_compiler_nothing_is_said_of_it(monkeypatch):
+    monkeypatch.setattr(grading, "lacking", lambda: "JAX's CUDA plugin is not installed.")
+    monkeypatch.setattr(grading, "_faults", None)
+    assert grade(squared, SQUARE, expected=UNIT).passed
+
+
+@pytest.mark.compiler
+def test_serialized_products_are_found():
+    heads = jax.ShapeDtypeStruct((2, 512, 2, 128), jnp.float16)
+    config = AttentionConfig(schedule="overlap", probabilities="shared", persistent=False)
+    call = lambda *qkv: attention(*qkv, config=config)
+    assert grading._faults(call, heads, heads, heads) == ()
+    object.__setattr__(config, "probabilities", "registers")  # which the configuration refuses
+    (fault,) = grading._faults(lambda *qkv: call(*qkv), heads, heads, heads)
+    assert "ptxas serializes products" in fault

@@ -41,6 +41,7 @@ CATALOGUE: tuple[Sketch, ...] = (
     limits.bounds,
     tensor_core.ping_pong,
     machine.tensor_memory,
+    checking.hiding_places,
 )
 
 

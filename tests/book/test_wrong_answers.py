@@ -23,7 +23,6 @@ LACKING = dict.fromkeys(
         "16_your_own_kernel",
         "17_compatibility",
         "18_beyond_hopper",
-        "19_in_the_wild",
     ],
     "they are to be written",
 )

@@ -42,6 +42,7 @@ CATALOGUE: tuple[Sketch, ...] = (
     tensor_core.ping_pong,
     blocks.two_grids,
     machine.tensor_memory,
+    checking.hiding_places,
 )
 
 

@@ -7,13 +7,16 @@ from pipelib_book.diagrams.shapes import (
     LOAD,
     PHONE,
     SOLID,
+    STORE,
     WAIT,
     WGMMA,
     Drawing,
+    Part,
     arrow,
     box,
     drawing,
     text,
+    text_after,
 )
 
 
@@ -52,3 +55,33 @@ def checker() -> Drawing:
         arrow((224, 207), (160, 207), label="no order", both=True, pending=True),
         box(0, 250, 384, 34, "race: slot 0 is loaded while it is read", kind=WGMMA),
     )
+
+
+@sketch(
+    19,
+    "Where faults hide",
+    caption="What a block does, from top to bottom, and the faults of this chapter that hide there."
+    " Most are at the ends: before the steady state, after it, and on the way to the next tile.",
+)
+def hiding_places() -> Drawing:
+    """A column of five boxes, with arrows from each to the next, and the titles of faults beside
+    them. First loads: more slots than steps; a tile that nobody loads. Steps: a wrong head; a
+    product that nobody waits for. Epilogue: results over operands; a tile that is stored twice.
+    Next tile: the last slot of a tile. Other blocks and GPUs: signals that are only counted.
+    """
+    stages = (
+        (("first loads",), LOAD, ("More slots than steps", "A tile that nobody loads")),
+        (("steps",), WGMMA, ("A wrong head", "A product that nobody waits for")),
+        (("epilogue",), STORE, ("Results over operands", "A tile that is stored twice")),
+        (("next tile",), LOAD, ("The last slot of a tile",)),
+        (("other blocks", "and GPUs"), ISSUE, ("Signals that are only counted",)),
+    )
+    wide, high, step = 112, 40, 60
+    parts: list[Part] = []
+    for i, (stage, kind, faults) in enumerate(stages):
+        y = i * step
+        first = y + high / 2 - 8 * (len(faults) - 1)
+        parts += [box(0, y, wide, high, *stage, kind=kind), text_after(wide + 20, first, *faults)]
+        if i:
+            parts.append(arrow((wide / 2, y - step + high), (wide / 2, y)))
+    return drawing(PHONE, 4 * step + high, *parts)

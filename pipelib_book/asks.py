@@ -14,6 +14,7 @@ loads_sooner_than   start a buffer's loads earlier than another kernel, in simul
 frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
 frees_once_read     free a buffer's slots when it has read them, and other work is in flight
 frees_within_block  free a buffer's slots without other blocks of the cluster
+sees_all_frees      wait each time that a buffer's slot is freed, to the last time
 shares              load a buffer once for several blocks of the cluster
 products_in_flight  leave products running when a wait for products returns
 stores_in_flight    leave stores reading their SMEM when a wait for stores returns
@@ -27,6 +28,7 @@ no such buffer fails.
 import functools
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -214,6 +216,32 @@ def frees_within_block(buffer: str) -> Ask:
     return ask
 
 
+def sees_all_frees(buffer: str) -> Ask:
+    """Asks that a thread waits each time that a slot of a buffer is freed, to the last time.
+
+    A barrier that is left before is in no state to be used again.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.sees_all_frees("x")(book.asks.Answer(program, (), pipelib.H200))
+      Said(holds=True, text='It waits each time that a slot of `x` is freed.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        here = frees(answer.program, buffer)
+        if not here:
+            return _nothing(answer.program, f"frees no slot of `{buffer}`")
+        missed = sum(_phases_unseen(answer.program, barrier) for barrier in here)
+        return _said(
+            not missed,
+            f"waits each time that a slot of `{buffer}` is freed.",
+            f"frees slots of `{buffer}` {count(missed, 'time')} when nobody waits for it: the"
+            " barriers are in no state to be used again.",
+        )
+
+    return ask
+
+
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
@@ -319,6 +347,20 @@ def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
     """Which ops free a slot of a buffer."""
     here = frees(program, buffer)
     return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
+
+
+def _phases_unseen(program: Program, barrier: int) -> int:
+    """How many phases of an array of barriers complete that no thread waits for."""
+    arrivals = Counter[int | None]()
+    waits: dict[int | None, Counter[int]] = {}
+    for op in itertools.chain.from_iterable(program.threads):
+        if op.barrier == barrier and op.kind is Kind.ARRIVE:
+            arrivals[op.index] += 1
+        elif op.barrier == barrier and op.kind is Kind.WAIT:
+            waits.setdefault(op.index, Counter())[op.thread] += 1
+    expected = program.barriers[barrier].arrivals
+    seen = {index: max(by_thread.values()) for index, by_thread in waits.items()}
+    return sum(max(n // expected - seen.get(index, 0), 0) for index, n in arrivals.items())
 
 
 def _leaves(

@@ -7,7 +7,7 @@ fails ends it, so that a barrier that nobody arrives on hangs nothing: such an a
 
 =========  ===================================================================================
 traced     it can be traced for these arguments
-checked    `pipelib.check` finds nothing
+checked    `pipelib.check` finds nothing in the first block, nor in each of `blocks`
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 as asked   it does what else the task asks: each of `asks`
@@ -17,6 +17,7 @@ A wrong answer is no error. The grade says what is wrong and what comes of it, b
 would mend that: of a finding it has the cause, and leaves out the remedy.
 """
 
+import functools
 import logging
 import pathlib
 import re
@@ -31,6 +32,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.machine import Machine
+from pipelib.schedule.report import Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
@@ -76,6 +78,7 @@ def grade(
     expected: Any,
     tolerance: float = 0.0,
     strict: bool = False,
+    blocks: Sequence[tuple[int, ...]] = (),
     asks: Sequence[Ask] = (),
     machine: Machine | None = None,
 ) -> Grade:
@@ -87,6 +90,7 @@ def grade(
       expected: what `answer(*args)` must return: an array, or a tree of arrays.
       tolerance: the largest `relative_error` that an array may have.
       strict: as in `pipelib.check`.
+      blocks: blocks of the grid that are checked beside the first one, each by its indices.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
       machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
 
@@ -106,32 +110,34 @@ def grade(
       - The checker finds nothing.
       - Its result: ... within 1e-06.
     """
-    got = _graded(answer, args, expected, tolerance, strict, asks, machine or pipelib.H200)
+    look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine or pipelib.H200)
+    got = _graded(look)
     if not hasattr(sys, "ps1"):  # which each interactive session has
         print(got)
     return got
 
 
-def _graded(answer, args, expected, tolerance, strict, asks, machine) -> Grade:
+def _graded(look: Iterator[str]) -> Grade:
     """The grade: lines up to the first thing that fails."""
-    lines = []
+    lines: list[str] = []
     try:
-        for line in _look(answer, args, expected, tolerance, strict, asks, machine):
+        for line in look:
             lines.append(line)
     except _Fails as failure:
         return Grade(False, (*lines, str(failure)))
     return Grade(True, tuple(lines))
 
 
-def _look(answer, args, expected, tolerance, strict, asks, machine) -> Iterator[str]:
+def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> Iterator[str]:
     """A line for each thing that is well; `_Fails` for the first that is not."""
     program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
-    if not report.ok:
-        causes = (f"{finding.kind}: {finding.cause}" for finding in report)
-        words = " ".join(first_findings(causes))
-        raise _Fails(f"The checker found a fault, so it was not run. {words}")
-    yield "The checker finds nothing."
+    _check_found(report, "")
+    for block in blocks:
+        trace = functools.partial(pipelib.trace, block=block)
+        other = _or_fails(f"It cannot be traced in block {block}", trace, answer, *args)
+        _check_found(pipelib.check(other, strict=strict), f" in block {block}")
+    yield f"The checker finds nothing{f' in {len(blocks) + 1} blocks' if blocks else ''}."
     result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
     said = _compared(result, expected, tolerance)
     _or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
@@ -142,6 +148,14 @@ def _look(answer, args, expected, tolerance, strict, asks, machine) -> Iterator[
         if not holds:
             raise _Fails(said)
         yield said
+
+
+def _check_found(report: Report, where: str) -> None:
+    """`_Fails` for a report with findings."""
+    if not report.ok:
+        causes = (f"{finding.kind}: {finding.cause}" for finding in report)
+        words = " ".join(first_findings(causes))
+        raise _Fails(f"The checker found a fault{where}, so it was not run. {words}")
 
 
 def _run(answer: Callable[..., Any], *args: Any) -> Any:

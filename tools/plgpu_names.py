@@ -28,9 +28,9 @@ OTHERS = {
         "semaphore_signal_multicast", "semaphore_signal_parallel", "semaphore_wait",
     ),
     "not about pipelines": (
-        "RefType", "Replicated", "ShapeDtypeStruct", "Tiling", "Transform", "WarpMesh",
-        "as_torch_kernel", "atomic_and", "atomic_max", "atomic_min", "atomic_or",
-        "atomic_xor",
+        "LoweringSemantics", "Mesh", "RefType", "Replicated", "ShapeDtypeStruct", "Tiling",
+        "TraceScope", "Transform", "WarpMesh", "as_torch_kernel", "atomic_and", "atomic_max",
+        "atomic_min", "atomic_or", "atomic_xor",
     ),
 }  # fmt: skip
 AHEAD = "01", "02"

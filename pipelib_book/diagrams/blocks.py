@@ -20,6 +20,7 @@ from pipelib_book.diagrams.shapes import (
     key,
     panel,
     text,
+    text_before,
     wait,
 )
 
@@ -185,4 +186,46 @@ def multicast() -> Drawing:
         arrow((42, 30), (42, 120), bytes_of=LOAD),
         arrow((342, 30), (342, 120), bytes_of=LOAD),
         text(192, 246, "each block asks the L2 for 16 + 8 KiB,", "and receives 16 + 16 KiB"),
+    )
+
+
+@sketch(
+    17,
+    "One grid becomes two",
+    caption="The points of a `pallas_call` with one parallel and one sequential axis, and where"
+    " they go: each row becomes a block, and the points of a row become the steps of its pipeline.",
+)
+def two_grids() -> Drawing:
+    """Above, the grid of a pallas_call: three rows, i from 0 to 2, and four columns, k from 0 to 3.
+    The axis i is parallel, the axis k sequential. All points of row i add to output tile i. Below,
+    three blocks, 0 to 2. Each has a pipeline of four steps, 0 to 3, and stores its output tile
+    once, after step 3.
+    """
+    parts: list[Part] = []
+    for y, row, points in ((44, "i = {}", "{}, {}"), (206, "block {}", "step {1}")):
+        for i in range(3):
+            top = y + 34 * i
+            cells = [
+                mark
+                for k in range(4)
+                for mark in box(
+                    64 + 60 * k, top, 54 if "," in points else 60, 24, points.format(i, k),
+                    kind=LOAD, rounded=False,
+                )
+            ]  # fmt: skip
+            parts += [
+                text_before(56, top + 12, row.format(i)),
+                tuple(cells),
+                arrow((306, top + 12), (326, top + 12), bytes_of=STORE),
+                box(328, top, 56, 24, f"tile {i}", kind=STORE),
+            ]
+    return drawing(
+        PHONE,
+        304,
+        heading(0, 8, "`pallas_call`: one grid of points (i, k)"),
+        text(181, 32, "k is sequential, i is parallel"),
+        *parts,
+        arrow((181, 142), (181, 162)),
+        heading(0, 176, "`plgpu.kernel`, `emit_pipeline`: two grids"),
+        text(181, 194, "each block has its own pipeline"),
     )

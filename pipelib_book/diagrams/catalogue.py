@@ -40,6 +40,7 @@ CATALOGUE: tuple[Sketch, ...] = (
     checking.checker,
     limits.bounds,
     tensor_core.ping_pong,
+    blocks.two_grids,
     machine.tensor_memory,
 )
 

@@ -15,12 +15,8 @@ LEAST = 3
 LACKING = dict.fromkeys(
     [
         "01_introduction",
-        "07_warp_specialization",
-        "09_carries",
-        "10_persistent_kernels",
         "14_matmul_ladder",
         "15_attention",
-        "17_compatibility",
         "18_beyond_hopper",
         "19_in_the_wild",
     ],

@@ -188,6 +188,44 @@ def test_a_slot_that_waits_for_its_own_block_alone():
     assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
 
 
+@pytest.mark.parametrize("waits", [2, 1, 0])
+def test_slots_that_are_freed_when_nobody_waits(waits):
+    """A ring of two slots, whose last two releases are seen, or some of them."""
+
+    def kernel(x_gmem, o_gmem, x_smem, produced, consumed):
+        @pl.when(lax.axis_index("thread") == 0)
+        def _():
+            for k in range(4):
+                plgpu.barrier_wait(produced.at[k % 2])
+                o_gmem[k] = x_smem[k % 2]
+                plgpu.commit_smem()
+                plgpu.barrier_arrive(consumed.at[k % 2])
+
+        @pl.when(lax.axis_index("thread") == 1)
+        def _():
+            for k in range(4):
+                if k >= 2:
+                    plgpu.barrier_wait(consumed.at[k % 2])
+                plgpu.copy_gmem_to_smem(x_gmem.at[k], x_smem.at[k % 2], produced.at[k % 2])
+            for slot in range(waits):
+                plgpu.barrier_wait(consumed.at[slot])
+
+    x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+    barriers = plgpu.Barrier(num_barriers=2)
+    scratch = dict(x_smem=plgpu.SMEM((2, 128), jnp.float32), produced=barriers, consumed=barriers)
+    run = lambda x: plgpu.kernel(
+        kernel, out_type=x, num_threads=2, thread_name="thread", scratch_types=scratch
+    )(x)
+    holds, text = said(asks.sees_all_frees("x"), run, x)
+    assert holds is (waits == 2), text
+    times = {1: "1 time", 0: "2 times"}
+    assert text == (
+        "It waits each time that a slot of `x` is freed." if holds else
+        f"It is right, but frees slots of `x` {times[waits]} when nobody waits for it: the barriers"
+        " are in no state to be used again."
+    )  # fmt: skip
+
+
 def test_a_load_for_several_blocks():
     kernel = products(wait=1, shared=True)
     assert said(asks.shares("a"), kernel, HALVES, HALVES) == (
@@ -203,6 +241,7 @@ def test_a_load_for_several_blocks():
     [
         (asks.frees_once_read("c"), "frees no slot of `c`"),
         (asks.frees_within_block("c"), "frees no slot of `c`"),
+        (asks.sees_all_frees("c"), "frees no slot of `c`"),
         (asks.shares("c"), "loads no `c`"),
         (asks.loads_sooner_than(products(wait=1), "c"), "never starts a load of `c`"),
         (asks.frees_sooner_than(products(wait=1), "c"), "never frees a slot of `c`"),

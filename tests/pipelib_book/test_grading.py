@@ -202,3 +202,34 @@ def test_what_only_the_interpreter_runs_does_not_pass():
     assert got.lines[-1].startswith("Its result is right, but JAX does not lower it for a GPU: "), (
         got
     )
+
+
+def starts_late(block):
+    """An answer that copies row by row, and does not wait for the load in one of its blocks."""
+
+    def kernel(x_gmem, o_gmem, x_smem, landed):
+        i = lax.axis_index("i")
+        plgpu.copy_gmem_to_smem(x_gmem.at[i], x_smem, landed)
+        pl.when(i != block)(lambda: plgpu.barrier_wait(landed))
+        plgpu.copy_smem_to_gmem(x_smem, o_gmem.at[i])
+        plgpu.wait_smem_to_gmem(0)
+
+    scratch = dict(x_smem=plgpu.SMEM((128,), jnp.float32), landed=plgpu.Barrier())
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, grid=(4,), grid_names=("i",), scratch_types=scratch
+    )(x)
+
+
+def test_other_blocks_are_checked_before_anything_runs():
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    got = grade(starts_late(block=3), x, expected=x, blocks=[(1,), (3,)])
+    start = "The checker found a fault in block (3,), so it was not run. race: "
+    assert not got.passed and len(got.lines) == 1 and got.lines[0].startswith(start), got
+    right = grade(starts_late(block=9), x, expected=x, blocks=[(1,), (3,)])
+    assert right.passed and right.lines[0] == "The checker finds nothing in 3 blocks.", right
+
+
+def test_a_block_that_is_not_there_is_said():
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    got = grade(starts_late(block=9), x, expected=x, blocks=[(7,)])
+    assert not got.passed and "It cannot be traced in block (7,): ValueError" in got.lines[0], got

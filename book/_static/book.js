@@ -13,13 +13,7 @@
   for (const type of ["load", "resize", "click", "input", "scroll", "toggle"]) addEventListener(type, look, true);
 })();
 
-// A folded hint is called by its title; all would have the one name that sphinx-togglebutton gives.
-addEventListener("load", () => {
-  for (const button of document.querySelectorAll(".toggle-button"))
-    button.setAttribute("aria-label", button.parentElement.textContent.trim());
-});
-
-// Paper is light, and nothing on it unfolds. (sphinx-togglebutton unfolds the hints.)
+// Paper is light, and nothing on it unfolds.
 (() => {
   const { dataset } = document.documentElement;
   let theme, folded;
@@ -34,3 +28,11 @@ addEventListener("load", () => {
     for (const each of folded) each.open = false;
   });
 })();
+
+// Once its heading is out of sight, a phone's header says which chapter this is.
+addEventListener("load", () => {
+  const heading = document.querySelector("article h1");
+  const look = ([{ isIntersecting, boundingClientRect }]) =>
+    document.documentElement.toggleAttribute("data-below-heading", !isIntersecting && boundingClientRect.top < 0);
+  if (heading) new IntersectionObserver(look).observe(heading);
+});

@@ -1,11 +1,13 @@
 """How the site is found: its front page, the addresses of its pages, and what others show of them.
 
 The model. The root document is the site's `index.html`. Each page says its address (`html_baseurl`
-of `_config.yml`), its language, what it is in a sentence or two (those that its text begins with),
-and the picture that others show beside a link to it, which is made at the end of a build.
-`sitemap.xml` lists the pages, `404.html` answers for those that are not there: a page of its own,
+of `_config.yml`), its language, what it is in a sentence or two (those that it begins with), and
+the picture that others show beside a link to it, which is made at the end of a build.
+`sitemap.xml` lists the pages. `404.html` answers for those that are not there: a page of its own,
 which needs no other file, since it is shown at any depth. A chapter's page says its part and how
 long it takes to read, and has its short title for a phone's header.
+
+Not covered: search, which `sphinx_search` does.
 """
 
 import html
@@ -61,20 +63,25 @@ def introduce(
 ) -> None:  # fmt: skip
     """Gives a page's template what it says of itself."""
     book, is_root = app.config.html_title, pagename == app.config.root_doc
-    context["pageurl"] = address(app, pagename)
-    context |= {"book": book, "home": app.config.html_baseurl}
+    context |= {"book": book, "home": app.config.html_baseurl, "pageurl": address(app, pagename)}
     said = description(doctree) if doctree else ""
     title = book if is_root else f"{plain(context.get('title', ''))} — {book}"
+    picture = app.config.html_baseurl + PICTURE
+    told = tags(title, said, context["pageurl"], picture, book)
+    context["metatags"] = context.get("metatags", "") + told
     if found := parts.chapter(pagename):
-        part, chapter = found
-        context["short_title"] = f"{chapter.number} {chapter.title}"
-        context["pagetitle"] = f"{chapter.number} {context['pagetitle']}"  # on paper
-        time = f"{part.caption} · {parts.duration(chapter.minutes)} to read"
-        head, end, rest = context["body"].partition("</h1>")
-        context["body"] = f'{head}{end}\n<p class="reading-time">{html.escape(time)}</p>{rest}'
-    context["metatags"] = context.get("metatags", "") + tags(
-        title, said, context["pageurl"], app.config.html_baseurl + PICTURE, book
-    )
+        context |= of_chapter(*found, context["pagetitle"], context["body"])
+
+
+def of_chapter(part: parts.Part, chapter: parts.Chapter, title: str, body: str) -> dict[str, str]:
+    """What a chapter's page has beside: its number, its part, and how long it takes to read."""
+    time = html.escape(f"{part.caption} · {parts.duration(chapter.minutes)} to read")
+    heading, end, rest = body.partition("</h1>")
+    return {
+        "short_title": f"{chapter.number} {chapter.title}",
+        "pagetitle": f"{chapter.number} {title}",  # on paper
+        "body": f'{heading}{end}\n<p class="reading-time">{time}</p>{rest}',
+    }
 
 
 def address(app: Sphinx, pagename: str) -> str:
@@ -89,10 +96,11 @@ def plain(markup: str) -> str:
 
 
 def description(doctree: nodes.document) -> str:
-    """The sentences that a page's text begins with."""
+    """The sentences that a page begins with: of a chapter, what is new in it."""
     for paragraph in doctree.findall(nodes.paragraph):
-        if isinstance(paragraph.parent, nodes.section):
-            return beginning(" ".join(paragraph.astext().split()))
+        if isinstance(paragraph.parent, nodes.section | nodes.list_item):
+            said = beginning(" ".join(paragraph.astext().split())).removeprefix("New: ")
+            return said[:1].upper() + said[1:]
     return ""
 
 

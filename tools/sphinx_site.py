@@ -6,11 +6,10 @@ folded away has one form, whichever of three ways it was written in: HTML's own 
 needs no script. And the finished pages are corrected as text, by the rows of `CORRECTIONS`: no
 script stops the first paint, nothing is loaded that the page does not use, all of it lies in a
 landmark, and what Sphinx and its extensions wrote is HTML. A row that finds nothing in the whole
-site is an error: the theme has changed, and the row with it. The theme's icon font comes with the
-icons that the pages show, and no others.
+site is an error: the theme has changed, and the row with it.
 
 Not covered: formulas that `latex2mathml` does not know, which are an error; colours and sizes,
-which `book/_static/book.css` has.
+which `book/_static/book.css` has; styles that no page uses, which `sphinx_styles` leaves out.
 """
 
 import pathlib
@@ -19,8 +18,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from docutils import nodes
-from fontTools import subset
-from fontTools.ttLib import TTFont
 from latex2mathml.converter import convert
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
@@ -96,6 +93,7 @@ CORRECTIONS = [
     # What may scroll is reached by keyboard from the first moment; book.js then looks what does.
     Correction(r"<pre(?=[ >])(?![^>]*tabindex)", '<pre tabindex="0"'),
     Correction(r'<div (?=class="(?:[^"]* )?(?:cell_output|math)[ "])', '<div tabindex="0" '),
+    Correction(r'<div (?=style="overflow-x: auto">)', '<div tabindex="0" '),
     # Roles of the bibliography that HTML does not allow.
     Correction(r' role="(?:list|doc-biblioentry)"(?=[^>]*citation)| role="doc-biblioentry"', ""),
 ]
@@ -243,7 +241,6 @@ def correct_pages(app, error) -> None:
     for (wrong, _), count in zip(CORRECTIONS, counts, strict=True):
         if not count:
             log.warning("sphinx_site: no page has %r any longer: look at CORRECTIONS", wrong)
-    keep_icons(site / "_static", pages)
 
 
 def without_twins(page: str) -> str:
@@ -256,29 +253,6 @@ def without_twins(page: str) -> str:
         return found[0] if new else ""
 
     return re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
-
-
-def keep_icons(static: pathlib.Path, pages: list[pathlib.Path]) -> None:
-    """Leaves in the theme's icon fonts what pages and styles show, and their TrueType form only."""
-    used = {name for path in pages for name in re.findall(r"\bfa-[\w-]+", path.read_text("utf-8"))}
-    (style,) = static.glob("styles/pydata-sphinx-theme.css")
-    css = re.sub(
-        r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\\w+"\}',
-        lambda rule: rule[0] if used & {*re.findall(r"fa-[\w-]+", rule[1])} else "",
-        style.read_text("utf-8"),
-    )
-    css = re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", css)
-    style.write_text(css, "utf-8")
-    shown = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', css)}
-    shown |= {ord(icon) for icon in re.findall(r'--pst-icon-[\w-]+:"(.)"', css)}  # of boxes' titles
-    for path in static.glob("vendor/fontawesome/webfonts/*.ttf"):
-        font = TTFont(path)
-        subsetter = subset.Subsetter()
-        subsetter.populate(unicodes=shown)
-        subsetter.subset(font)
-        font.save(path)
-    for path in static.glob("vendor/fontawesome/webfonts/*.woff2"):
-        path.unlink()
 
 
 def setup(app) -> dict[str, bool]:

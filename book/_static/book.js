@@ -1,6 +1,6 @@
 // What scrolls within its own box can be reached by keyboard, and shows that there is more.
 (() => {
-  const boxes = ".cell_output, .pst-scrollable-table-container, .bd-article pre, div.math, .pipelib-player .scroll";
+  const boxes = ".cell_output, .cell_output [style='overflow-x: auto'], .pst-scrollable-table-container, .bd-article pre, div.math, .pipelib-player .scroll";
   const look = () => requestAnimationFrame(() => {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== "visible";

@@ -52,6 +52,11 @@ CORRECTIONS = [
     # Sphinx's search, which `sphinx_search` does in its place.
     Correction(r"<script [^>]*/(?:searchtools|language_data)\.js[^>]*></script>", ""),
     Correction(r"<script [^>]*\bsearchindex\.js[^>]*></script>", ""),
+    Correction(r"<script [^>]*\bsphinx_highlight\.js[^>]*></script>", ""),
+    # Tabs, of which no page has any.
+    Correction(r"<script [^>]*\bdesign-tabs\.js[^>]*></script>", ""),
+    # A picture in a menu, which few open.
+    Correction(r"<img (?=[^>]*\blogo_colab\.png)", '<img loading="lazy" '),
     # Scripts run when the page has been read, in their order; a module does so of itself.
     Correction(r"<script (?=[^>]*\bsrc=)(?![^>]*\b(?:defer|async)\b)", "<script defer "),
     Correction(r"<script>(?=DOCUMENTATION_OPTIONS\.)", '<script type="module">'),

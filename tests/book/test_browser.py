@@ -331,7 +331,7 @@ def test_a_phone_s_header_has_the_book_s_name_and_then_the_chapter_s(tab, addres
     header, box = page.locator(".bd-header-article").bounding_box(), name.bounding_box()
     assert box["y"] >= 0 and box["y"] + box["height"] <= header["height"]
     page.locator("#exercises").scroll_into_view_if_needed()
-    page.locator(".book-name", has_text="8 Consumed barriers").wait_for()
+    page.locator("html[data-below-heading]").wait_for()
     assert name.inner_text() == "8 Consumed barriers"
     name.click()
     page.wait_for_url(f"**/{FRONT}")

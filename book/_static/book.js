@@ -36,3 +36,10 @@ addEventListener("load", () => {
     document.documentElement.toggleAttribute("data-below-heading", !isIntersecting && boundingClientRect.top < 0);
   if (heading) new IntersectionObserver(look).observe(heading);
 });
+
+// A picture that compares lengths has one scale of time from the first.
+for (const player of document.querySelectorAll(".one-scale .pipelib-player")) {
+  const press = () => player.dataset.ready && player.querySelector('[data-do="scale"][aria-pressed="false"]')?.click();
+  new MutationObserver(press).observe(player, { attributeFilter: ["data-ready"] });
+  press();
+}

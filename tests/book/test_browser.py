@@ -210,7 +210,8 @@ def test_the_heaviest_page_is_painted_before_its_scripts_come(chromium, site, ad
 @pytest.mark.parametrize("name", [FRONT, *CHAPTERS])
 def test_without_scripts_pictures_are_there(tab, address, name):
     page = tab(f"{address}/{name}", java_script_enabled=False)
-    for picture in page.locator(".pipelib-player .stage svg.time, .cell_output img, math").all():
+    pictures = ":is(.pipelib-player .stage svg.time, .cell_output img, math)"
+    for picture in page.locator(f"{pictures}:not(.fold:not([open]) *)").all():
         box = picture.bounding_box()
         assert box and box["width"] > 0 and box["height"] > 0
 
@@ -322,6 +323,17 @@ def test_the_front_page_s_picture_is_above_the_fold(tab, address, look):
         assert box["y"] + box["height"] <= height, part
     drawing = page.locator(".pipelib-player .scroll").first
     assert drawing.evaluate("(node) => node.scrollWidth <= node.clientWidth")
+
+
+def test_the_front_page_s_picture_has_one_scale_of_time(tab, address):
+    page = tab(f"{address}/{FRONT}")
+    page.locator('[data-do="scale"][aria-pressed="true"]').wait_for()
+    slider, products, ends = page.locator(".sliders input"), page.locator(".stage .b.wgmma"), []
+    for key in ("Home", "End"):
+        slider.press(key)
+        box = products.last.bounding_box()
+        ends.append(box["x"] + box["width"])
+    assert ends[1] < 0.7 * ends[0]
 
 
 def test_a_phone_s_header_has_the_book_s_name_and_then_the_chapter_s(tab, address):

@@ -18,11 +18,14 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from tools import foreign, plgpu_names, records
+from tools import door, foreign, plgpu_names, records
 from tools.public_names import public_names, text_of
 
 MADE: dict[str, Callable[[], str]] = {
     "foreign": foreign.tables,
+    "map": door.map_of_parts,
+    "numbers": door.numbers,
+    "picture": door.picture,
     "plgpu_names": plgpu_names.index,
     "records": records.page,
 }

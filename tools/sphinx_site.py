@@ -1,15 +1,15 @@
 """What the built site needs beyond what the theme writes: Sphinx's extension of this book.
 
-Two parts. Formulas are turned into MathML when the book is built: browsers draw it by themselves,
-screen readers read it, and no page waits for a script (MathJax has more than a megabyte). And the
-finished pages are corrected as text, by the rows of `CORRECTIONS`: no script stops the first paint,
-nothing is loaded that the page does not use, all of it lies in a landmark, and what Sphinx and its
-extensions wrote is HTML. A row that finds nothing in the whole site is an error: the theme has
-changed, and the row with it. The theme's icon font comes with the icons that the pages show, and no
-others.
+Three parts. Formulas are turned into MathML when the book is built: browsers draw it by themselves,
+screen readers read it, and no page waits for a script (MathJax has more than a megabyte). What is
+folded away has one form, whichever of three ways it was written in: HTML's own `<details>`, which
+needs no script. And the finished pages are corrected as text, by the rows of `CORRECTIONS`: no
+script stops the first paint, nothing is loaded that the page does not use, all of it lies in a
+landmark, and what Sphinx and its extensions wrote is HTML. A row that finds nothing in the whole
+site is an error: the theme has changed, and the row with it.
 
 Not covered: formulas that `latex2mathml` does not know, which are an error; colours and sizes,
-which `book/_static/book.css` has.
+which `book/_static/book.css` has; styles that no page uses, which `sphinx_styles` leaves out.
 """
 
 import pathlib
@@ -19,15 +19,18 @@ from typing import NamedTuple
 
 import jupytext
 from docutils import nodes
-from fontTools import subset
-from fontTools.ttLib import TTFont
 from latex2mathml.converter import convert
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
 
 from tools.exercises import without_wrong_answers
 
 log = logging.getLogger(__name__)
+
+
+#: What begins all that is folded away.
+FOLD = '<details class="fold"><summary>'
 
 
 class Correction(NamedTuple):
@@ -49,6 +52,14 @@ CORRECTIONS = [
     # Thebe runs cells on a server elsewhere, which this book does not use.
     Correction(r"<script>const THEBE_JS_URL.*?</script>", ""),
     Correction(r"<script [^>]*/sphinx-thebe\.js[^>]*></script>", ""),
+    # Sphinx's search, which `sphinx_search` does in its place.
+    Correction(r"<script [^>]*/(?:searchtools|language_data)\.js[^>]*></script>", ""),
+    Correction(r"<script [^>]*\bsearchindex\.js[^>]*></script>", ""),
+    Correction(r"<script [^>]*\bsphinx_highlight\.js[^>]*></script>", ""),
+    # Tabs, of which no page has any.
+    Correction(r"<script [^>]*\bdesign-tabs\.js[^>]*></script>", ""),
+    # A picture in a menu, which few open.
+    Correction(r"<img (?=[^>]*\blogo_colab\.png)", '<img loading="lazy" '),
     # Scripts run when the page has been read, in their order; a module does so of itself.
     Correction(r"<script (?=[^>]*\bsrc=)(?![^>]*\b(?:defer|async)\b)", "<script defer "),
     Correction(r"<script>(?=DOCUMENTATION_OPTIONS\.)", '<script type="module">'),
@@ -61,6 +72,8 @@ CORRECTIONS = [
         '    dataset.theme = dataset.mode !== "auto" ? dataset.mode'
         ' : matchMedia(dark).matches ? "dark" : "light";',
     ),
+    # The front page is called as the book is: once will do.
+    Correction(r"<title>([^<]*) &#8212; \1</title>", r"<title>\1</title>"),
     # A second header, empty but for the first of two menu buttons: the one that the theme's scripts
     # would find, while the reader has the other.
     Correction(r'(<header id="pst-header"[^>]*>).*?(</header>)', r"\1\2"),
@@ -69,25 +82,29 @@ CORRECTIONS = [
     Correction(r"~(?:\w+\.)+(?=[A-Z]\w)", ""),
     # Icons are no words.
     Correction(r'<i (?=class="[^"]*\bfa)', '<i aria-hidden="true" '),
-    # What is folded away has a name, and says itself whether it is open. Whole cells are solutions.
-    Correction('<summary aria-label="Toggle hidden content">', "<summary>"),
-    Correction(r'(admonition-title">)(?:Show|Hide) code cell content', r"\1Solution"),
-    Correction(r'(admonition-title">)(?:Show|Hide) code cell source', r"\1Code"),
+    # Cells that are folded away, as all that is. Whole cells are solutions.
+    Correction(
+        r'<details class="admonition hide [\w-]+">\s*<summary[^>]*>.*?'
+        r"Show code cell (content|source).*?</summary>",
+        lambda cell: f"{FOLD}{'Solution' if cell[1] == 'content' else 'Code'}</summary>",
+    ),
+    # What would fold them by script.
+    Correction(r"<link [^>]*\btogglebutton\.css[^>]*>", ""),
+    Correction(r"<script [^>]*\btogglebutton\.js[^>]*></script>", ""),
+    Correction(r"<script>(?:let toggle(?:Hint|OpenOn)|var togglebutton)[^<]*</script>", ""),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
+    # A number with its spread, or its share, is one thing.
+    Correction(r'<td class="text-right(?=">(?:<p>)[\d.,±%()x +−-]+</p>)', r"\g<0> number"),
     # Signatures of several lines, as lists of definitions without a term.
     Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
     # What may scroll is reached by keyboard from the first moment; book.js then looks what does.
     Correction(r"<pre(?=[ >])(?![^>]*tabindex)", '<pre tabindex="0"'),
     Correction(r'<div (?=class="(?:[^"]* )?(?:cell_output|math)[ "])', '<div tabindex="0" '),
+    Correction(r'<div (?=style="overflow-x: auto">)', '<div tabindex="0" '),
     # Roles of the bibliography that HTML does not allow.
     Correction(r' role="(?:list|doc-biblioentry)"(?=[^>]*citation)| role="doc-biblioentry"', ""),
 ]
-# The search's own page apart, no page searches before it is left.
-SEARCH = re.compile(
-    r'<script [^>]*/(?:searchtools|language_data)\.js"></script>'
-    r'|<script [^>]*\bsearchindex\.js"></script>'
-)
 
 
 # ---- Formulas ------------------------------------------------------------------------------------
@@ -126,6 +143,56 @@ def visit_displaymath(self, node) -> None:
         self.body.append("</span>")
     self.body.append(mathml(node.astext(), "block") + "</div>\n")
     raise nodes.SkipNode
+
+
+# ---- What is folded away -------------------------------------------------------------------------
+
+
+class Fold(nodes.General, nodes.Element):
+    """A title, and what is shown when it is pressed."""
+
+
+class Summary(nodes.TextElement):
+    """The title of a `Fold`."""
+
+
+class Folds(SphinxPostTransform):
+    """Makes a `Fold` of each `:::{dropdown}`, and of each admonition of the class `dropdown`."""
+
+    default_priority = 190  # before sphinx-design's own
+    formats = ("html",)
+
+    def run(self, **kwargs: object) -> None:
+        """Does so in one document."""
+        for node in [*filter(_is_folded, self.document.findall(nodes.Element))]:
+            title, *rest = node.children
+            node.replace_self(Fold("", Summary("", "", *title.children), *rest))
+
+
+def _is_folded(node: nodes.Element) -> bool:
+    if isinstance(node, nodes.container):
+        return node.get("design_component") == "dropdown"
+    return isinstance(node, nodes.Admonition) and "dropdown" in node["classes"]
+
+
+def visit_fold(self, node) -> None:
+    """Up to its title, for Sphinx."""
+    self.body.append('<details class="fold">')
+
+
+def depart_fold(self, node) -> None:
+    """Its end, for Sphinx."""
+    self.body.append("</details>\n")
+
+
+def visit_summary(self, node) -> None:
+    """The title's begin, for Sphinx."""
+    self.body.append("<summary>")
+
+
+def depart_summary(self, node) -> None:
+    """The title's end, for Sphinx."""
+    self.body.append("</summary>\n")
 
 
 # ---- Buttons -------------------------------------------------------------------------------------
@@ -176,8 +243,6 @@ def correct_pages(app, error) -> None:
     counts = [0] * len(CORRECTIONS)
     for path in pages:
         text = path.read_text("utf-8")
-        if path.name != "search.html":
-            text = SEARCH.sub("", text)
         for i, (wrong, right) in enumerate(CORRECTIONS):
             text, count = re.subn(wrong, right, text, flags=re.DOTALL)
             counts[i] += count
@@ -185,7 +250,6 @@ def correct_pages(app, error) -> None:
     for (wrong, _), count in zip(CORRECTIONS, counts, strict=True):
         if not count:
             log.warning("sphinx_site: no page has %r any longer: look at CORRECTIONS", wrong)
-    keep_icons(site / "_static", pages)
 
 
 def without_twins(page: str) -> str:
@@ -200,34 +264,15 @@ def without_twins(page: str) -> str:
     return re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
 
 
-def keep_icons(static: pathlib.Path, pages: list[pathlib.Path]) -> None:
-    """Leaves in the theme's icon fonts what pages and styles show, and their TrueType form only."""
-    used = {name for path in pages for name in re.findall(r"\bfa-[\w-]+", path.read_text("utf-8"))}
-    (style,) = static.glob("styles/pydata-sphinx-theme.css")
-    css = re.sub(
-        r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\\w+"\}',
-        lambda rule: rule[0] if used & {*re.findall(r"fa-[\w-]+", rule[1])} else "",
-        style.read_text("utf-8"),
-    )
-    css = re.sub(r'url\([^)]*\.woff2\) format\("woff2"\),', "", css)
-    style.write_text(css, "utf-8")
-    shown = {int(code, 16) for code in re.findall(r'"\\(f\w{3})"', css)}
-    shown |= {ord(icon) for icon in re.findall(r'--pst-icon-[\w-]+:"(.)"', css)}  # of boxes' titles
-    for path in static.glob("vendor/fontawesome/webfonts/*.ttf"):
-        font = TTFont(path)
-        subsetter = subset.Subsetter()
-        subsetter.populate(unicodes=shown)
-        subsetter.subset(font)
-        font.save(path)
-    for path in static.glob("vendor/fontawesome/webfonts/*.woff2"):
-        path.unlink()
-
-
 def setup(app) -> dict[str, bool]:
     """Registers the extension with Sphinx."""
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
     app.config.html_math_renderer = "mathml"
+    app.add_node(Fold, html=(visit_fold, depart_fold))
+    app.add_node(Summary, html=(visit_summary, depart_summary))
+    app.add_post_transform(Folds)
     app.add_js_file("book.js", defer="defer")
+    app.add_js_file("search.js", defer="defer")
     app.connect("html-page-context", add_buttons, priority=900)  # the theme's buttons come first
     app.connect("build-finished", correct_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,6 +1,6 @@
 // What scrolls within its own box can be reached by keyboard, and shows that there is more.
 (() => {
-  const boxes = ".cell_output, .pst-scrollable-table-container, .bd-article pre, div.math, .pipelib-player .scroll, .pipelib-diagram .scroll";
+  const boxes = ".cell_output, .cell_output [style='overflow-x: auto'], .pst-scrollable-table-container, .bd-article pre, div.math, .pipelib-player .scroll, .pipelib-diagram .scroll";
   const look = () => requestAnimationFrame(() => {
     for (const box of document.querySelectorAll(boxes)) {
       const scrolls = box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX !== "visible";
@@ -13,13 +13,7 @@
   for (const type of ["load", "resize", "click", "input", "scroll", "toggle"]) addEventListener(type, look, true);
 })();
 
-// A folded hint is called by its title; all would have the one name that sphinx-togglebutton gives.
-addEventListener("load", () => {
-  for (const button of document.querySelectorAll(".toggle-button"))
-    button.setAttribute("aria-label", button.parentElement.textContent.trim());
-});
-
-// Paper is light, and nothing on it unfolds. (sphinx-togglebutton unfolds the hints.)
+// Paper is light, and nothing on it unfolds.
 (() => {
   const { dataset } = document.documentElement;
   let theme, folded;
@@ -34,3 +28,18 @@ addEventListener("load", () => {
     for (const each of folded) each.open = false;
   });
 })();
+
+// Once its heading is out of sight, a phone's header says which chapter this is.
+addEventListener("load", () => {
+  const heading = document.querySelector("article h1");
+  const look = ([{ isIntersecting, boundingClientRect }]) =>
+    document.documentElement.toggleAttribute("data-below-heading", !isIntersecting && boundingClientRect.top < 0);
+  if (heading) new IntersectionObserver(look).observe(heading);
+});
+
+// A picture that compares lengths has one scale of time from the first.
+for (const player of document.querySelectorAll(".one-scale .pipelib-player")) {
+  const press = () => player.dataset.ready && player.querySelector('[data-do="scale"][aria-pressed="false"]')?.click();
+  new MutationObserver(press).observe(player, { attributeFilter: ["data-ready"] });
+  press();
+}

@@ -3,16 +3,22 @@
 import json
 import pathlib
 import re
+import tomllib
 import urllib.parse
 
 import pytest
+import yaml
 
-from tools import notebooks
+from tools import door, execution, notebooks, parts
 from tools.public_names import public_names
 
 # One worker builds the site, once.
 pytestmark = pytest.mark.xdist_group("site")
 
+CONFIG = yaml.safe_load((execution.ROOT / "_config.yml").read_text())
+TITLE, BASE = CONFIG["title"], CONFIG["html"]["baseurl"]
+# Pages without a text of their own.
+GENERATED = {"404.html", "genindex.html", "search.html"}
 # What a browser loads by itself when it shows a page.
 LOADED = [
     ("script", "src"),
@@ -54,10 +60,155 @@ def is_foreign(address):
     return bool(urllib.parse.urlsplit(address).netloc)
 
 
-def test_every_chapter_has_a_page_and_the_index_leads_to_the_first(site):
+def test_every_chapter_has_a_page(site):
     for md in notebooks.chapters():
         assert (site / "book" / f"{md.stem}.html").is_file()
-    assert "book/01_introduction.html" in (site / "index.html").read_text()
+
+
+# ---- The door ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def front(site, pages):
+    return pages[site / "index.html"]
+
+
+def test_the_index_is_the_front_page_itself(site, front):
+    assert not (site / "book" / "intro.html").exists()
+    assert front.select_one("meta[http-equiv]") is None
+    assert front.select_one("article h1").find(string=True) == TITLE
+    assert front.title.get_text() == TITLE
+
+
+def test_the_front_page_has_a_player_whose_slider_closes_the_bubbles(front):
+    (player,) = front.select(".pipelib-player")
+    (slider,) = player.select(".sliders input")
+    assert json.loads(slider["data-values"]) == ["1", "2", "4"]
+    busy = [int(re.findall(r"busy (\d+)%", each.outcome)[0]) for each in door.settings()]
+    assert busy == sorted(busy) and busy[-1] > 2 * busy[0]
+    assert f"busy {busy[0]}%" in player.select_one(".outcome").get_text()
+
+
+def test_the_front_page_s_numbers_are_those_of_the_records(front):
+    shown = [(dt.get_text(), dt.find_next_sibling("dd")) for dt in front.select(".numbers dt")]
+    made = [line for line in door.numbers().splitlines() if line and not line.startswith(":")]
+    assert [number for number, _ in shown] == made and len(made) == 4
+    assert all(said.select_one("a[href]") for _, said in shown)
+
+
+def test_each_of_three_doors_has_one_command_or_link(front):
+    cards = front.select(".sd-card")
+    assert [card.select_one(".sd-card-title").get_text(strip=True) for card in cards] == [
+        "Read", "Run", "Import",
+    ]  # fmt: skip
+    assert [len(card.select("a[href], pre")) for card in cards] == [1, 1, 1]
+    assert cards[2].pre.get_text().strip() in (execution.ROOT / "README.md").read_text()
+
+
+def test_the_map_has_all_parts_and_chapters_with_reading_times(front):
+    places = front.select(".map > ul > li")
+    assert [place.strong.get_text() for place in places] == [p.caption for p in parts.parts()]
+    for place, part in zip(places, parts.parts(), strict=True):
+        assert int(place.ol.get("start", 1)) == part.chapters[0].number
+        for item, chapter in zip(place.select("ol > li"), part.chapters, strict=True):
+            assert item.a["href"] == f"{chapter.page}.html"
+            assert item.em.get_text() == parts.duration(chapter.minutes)
+
+
+def test_chapters_are_numbered_by_their_files_on_their_pages_and_in_the_sidebar(site, pages):
+    for part in parts.parts():
+        for chapter in part.chapters:
+            page = pages[site / f"{chapter.page}.html"]
+            assert page.select_one("h1 .section-number").get_text() == f"{chapter.number} "
+            here = page.select_one(".bd-docs-nav li.current.active a").get_text()
+            assert here == f"{chapter.number} {chapter.title}"
+            time = page.select_one("h1 + .reading-time").get_text()
+            assert time == f"{part.caption} · {parts.duration(chapter.minutes)} to read"
+
+
+def test_titles_are_short_enough_for_a_phone_and_the_book_s_name_is_there(site, pages):
+    for part in parts.parts():
+        for chapter in part.chapters:
+            assert len(chapter.title) <= 20, chapter
+            name = pages[site / f"{chapter.page}.html"].select_one(".book-name")
+            said = [span.get_text() for span in name.select("span")]
+            assert said == [TITLE, f"{chapter.number} {chapter.title}"]
+            assert name["href"] == "../index.html"
+
+
+def test_every_page_says_what_it_is(site, pages):
+    descriptions = {}
+    for path, page in pages.items():
+        name = path.relative_to(site).as_posix()
+        assert page.html["lang"] == "en" and page.title.get_text(strip=True), name
+        assert page.select_one("link[rel=icon]"), name
+        if name in GENERATED:
+            continue
+        said = {node.get("name") or node.get("property"): node["content"] for node in page.select(
+            "meta[content]"
+        )}  # fmt: skip
+        assert 20 < len(said["description"]) < 400, name
+        assert said["og:description"] == said["description"], name
+        descriptions[said["description"]] = name
+        own = BASE if name == "index.html" else BASE + name
+        assert page.select_one("link[rel=canonical]")["href"] == own == said["og:url"]
+        assert TITLE in said["og:title"] and said["twitter:card"] == "summary_large_image"
+        assert said["og:image"].startswith(BASE)
+        picture = site / said["og:image"].removeprefix(BASE)
+        assert f"{said['og:image:width']}x{said['og:image:height']}" == size_of(picture)
+    assert len(descriptions) == len(pages) - len(GENERATED)
+
+
+def size_of(png):
+    """Width and height, from the header."""
+    data = png.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    return "x".join(str(int.from_bytes(data[at : at + 4])) for at in (16, 20))
+
+
+def test_the_site_has_one_address():
+    project = tomllib.loads((execution.ROOT / "pyproject.toml").read_text())["project"]
+    assert f"{project['urls']['Documentation']}/" == BASE
+
+
+def test_the_sitemap_has_every_page(site, pages):
+    found = re.findall(r"<loc>(.*)</loc>", (site / "sitemap.xml").read_text())
+    written = {path.relative_to(site).as_posix() for path in pages} - GENERATED
+    assert found[0] == BASE and len(found) == len(set(found))
+    assert {url.removeprefix(BASE) or "index.html" for url in found} == written
+
+
+def test_the_page_for_what_is_not_there_needs_no_other_file(site, pages):
+    page = pages[site / "404.html"]
+    assert [*loaded_addresses(page)] == ["data:,"]
+    assert {a["href"] for a in page.select("a")} == {BASE}
+
+
+def test_the_search_knows_every_section_by_its_anchor(site, pages):
+    text = (site / "_static" / "search_index.js").read_text("utf-8")
+    index = json.loads(re.fullmatch(r"bookSearch\.take\((.*)\);\n", text, re.DOTALL)[1])
+    anchors = {}
+    for number, anchor, heading, prose, rest in index["entries"]:
+        address, title = index["pages"][number]
+        assert heading and title and prose + rest is not None
+        anchors.setdefault(address, set()).add(anchor)
+    for path, page in pages.items():
+        name = path.relative_to(site).as_posix()
+        if name not in GENERATED:
+            ids = {node["id"] for node in page.find_all(id=True)}
+            assert {node["id"] for node in page.select("article section[id]")} <= anchors[name]
+            assert anchors[name] <= ids, name
+
+
+def test_what_is_folded_away_has_one_form(pages):
+    for path, page in pages.items():
+        for node in page.select("article details"):
+            assert node["class"] == ["fold"], path.name
+            assert node.find("summary", recursive=False).get_text(strip=True), path.name
+        assert not page.select(".dropdown.admonition, .sd-dropdown, [class*=toggle-button]")
+
+
+# ---- Every page ----------------------------------------------------------------------------------
 
 
 def test_chapters_have_the_book_s_looks(site, pages):
@@ -192,10 +343,11 @@ def test_docstrings_leave_no_markup_on_the_page(pages):
 def test_the_sidebar_has_chapters_and_reference_and_no_page_is_missing(site, pages):
     page = pages[site / "book" / "03_buffering.html"]
     captions = [node.get_text(strip=True) for node in page.select("p.caption")]
-    assert captions == ["Chapters", "Reference"]
+    assert captions == [*(part.caption for part in parts.parts()), "Reference"]
     linked = {a["href"].partition("#")[0] for a in page.select("nav a[href]")}
     written = {md.with_suffix(".html").name for md in notebooks.BOOK.glob("*.md")}
-    assert written - {"03_buffering.html"} <= linked  # its own link is "#"
+    assert written - {"03_buffering.html", "intro.html"} <= linked  # its own link is "#"
+    assert page.select_one("a.navbar-brand")["href"] == "../index.html"
 
 
 def test_lists_of_definitions_have_terms_and_no_script_stands_twice(pages):
@@ -205,11 +357,6 @@ def test_lists_of_definitions_have_terms_and_no_script_stands_twice(pages):
         scripts = [node.get("src") or node.get_text() for node in page.select("head script")]
         declared = [text for text in scripts if text.startswith(("const ", "let "))]
         assert len(declared) == len({*declared}), path.name
-
-
-def test_pages_are_light(site):
-    for path in (site / "book").glob("*.html"):
-        assert path.stat().st_size < 1_500_000, path.name
 
 
 def test_each_chapter_opens_in_jupyterlab_and_can_be_taken_along(site, pages):

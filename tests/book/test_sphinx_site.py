@@ -52,10 +52,24 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         ('<i class="fab fa-x"></i>', '<i aria-hidden="true" class="fab fa-x"></i>'),
         ('<i style="width:1%"></i>', '<i style="width:1%"></i>'),
         (
+            '<details class="admonition hide above-input">\n'
             '<summary aria-label="Toggle hidden content">\n'
-            '<p class="collapsed admonition-title">Show code cell content</p>',
-            '<summary>\n<p class="collapsed admonition-title">Solution</p>',
+            '<p class="collapsed admonition-title">Show code cell content</p>'
+            '<p class="expanded admonition-title">Hide code cell content</p>\n</summary>\n<div>',
+            '<details class="fold"><summary>Solution</summary>\n<div>',
         ),
+        (
+            '<details class="admonition hide above-input"><summary>'
+            "<p>Show code cell source</p></summary><pre>",
+            '<details class="fold"><summary>Code</summary><pre tabindex="0">',
+        ),
+        ("<title>A &#8212; A</title>", "<title>A</title>"),
+        ("<title>B &#8212; A</title>", "<title>B &#8212; A</title>"),
+        (
+            '<td class="text-right"><p>719 ± 0.8% (87.3%)</p></td>',
+            '<td class="text-right number"><p>719 ± 0.8% (87.3%)</p></td>',
+        ),
+        ('<td class="text-right"><p>slow</p></td>', '<td class="text-right"><p>slow</p></td>'),
         ('<div role="list" class="menu">', '<div role="list" class="menu">'),
     ],
 )

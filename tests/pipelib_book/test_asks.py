@@ -221,8 +221,8 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
     times = {1: "1 time", 0: "2 times"}
     assert text == (
         "It waits each time that a slot of `x_smem` is freed." if holds else
-        f"It is right, but frees slots of `x_smem` {times[waits]} when nobody waits for it: the barriers"
-        " are in no state to be used again."
+        f"It is right, but frees slots of `x_smem` {times[waits]} when nobody waits for it: the"
+        " barriers are in no state to be used again."
     )  # fmt: skip
 
 

@@ -4,7 +4,8 @@
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
 `asks` has what an exercise may ask of one; `show_*` show code, reports and hazards, and `diagram` a
 drawn figure. `gallery` has the faulty kernels of chapter 12, `wild` those of chapter 19, `measured`
-reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15.
+reads the records of the benchmarks, the two ladders have the configurations of chapters 14 and 15,
+`blackwell` interprets the kernels of chapter 18.
 """
 
 from pipelib_book import asks

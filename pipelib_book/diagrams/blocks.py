@@ -192,8 +192,8 @@ def multicast() -> Drawing:
 @sketch(
     17,
     "One grid becomes two",
-    caption="The points of a `pallas_call` with one parallel and one sequential axis, and where they"
-    " go: each row becomes a block, and the points of a row become the steps of its pipeline.",
+    caption="The points of a `pallas_call` with one parallel and one sequential axis, and where"
+    " they go: each row becomes a block, and the points of a row become the steps of its pipeline.",
 )
 def two_grids() -> Drawing:
     """Above, the grid of a pallas_call: three rows, i from 0 to 2, and four columns, k from 0 to 3.

@@ -264,6 +264,11 @@ def record(md: pathlib.Path, machine: dict, **env: str) -> None:
     print(f"{md.name}: recorded in {seconds} s.")
 
 
+# What is said below a cell that has not, or not all, what a GPU gave.
+_AFTER = "(This cell ran after the recording, without a GPU.)"
+_EARLIER = "(The simulated numbers of this cell are of an earlier model.)"
+
+
 class Outdated(NamedTuple):
     """The numbers of cells that are as they were, but show something else now.
 
@@ -297,25 +302,22 @@ def keep_outputs(
     """Puts what a GPU gave in place of what the interpreter did.
 
     Of the code cells that are as they were, and of the first, which sets up. Of cells that are
-    `outdated` a part holds, or nothing. Says below the first cell how many others there are, if
-    any, and marks these; returns their numbers.
+    `outdated` a part holds, or nothing. A cell of which a part holds, by an earlier recording,
+    keeps that part. Says below the first cell how many others there are, if any, and marks these;
+    returns their numbers.
     """
-    interpreted = record.get("interpreted_cells", [])
-    before = {
-        cell.source: cell.outputs
-        for number, cell in enumerate(code_cells(recorded))
-        if number not in interpreted
-    }
+    before, parts = _of_a_gpu(recorded, record.get("interpreted_cells", []))
+    before |= parts
     first, *cells = code_cells(notebook)
     ran, partly = [], []
     for number, cell in enumerate(cells, 1):
         if cell.source not in before:
             ran.append(number)
-            mark = _note("(This cell ran after the recording, without a GPU.)")
+            mark = _note(_AFTER)
             cell.outputs = [*cell.outputs, mark]
-        elif number in outdated.partly:
+        elif number in outdated.partly or cell.source in parts:
             partly.append(number)
-            mark = _note("(The simulated numbers of this cell are of an earlier model.)")
+            mark = _note(_EARLIER)
             cell.outputs = [*before[cell.source], mark]
         elif number not in outdated.whole:
             cell.outputs = before[cell.source]
@@ -324,6 +326,19 @@ def keep_outputs(
     said = _said_of(len(ran), len(partly), record["gpu"])
     first.outputs = [*own, _note(said)] if said else own
     return sorted(ran + partly)
+
+
+def _of_a_gpu(
+    recorded: NotebookNode, interpreted: list[int]
+) -> tuple[dict[str, list[NotebookNode]], dict[str, list[NotebookNode]]]:
+    """What a GPU gave, by the cells' sources: all that a cell shows, or a part that still holds."""
+    whole, parts = {}, {}
+    for number, cell in enumerate(code_cells(recorded)):
+        if number not in interpreted:
+            whole[cell.source] = cell.outputs
+        elif cell.outputs and cell.outputs[-1].get("data", {}).get("text/plain") == _EARLIER:
+            parts[cell.source] = cell.outputs[:-1]
+    return whole, parts
 
 
 def _said_of(ran: int, partly: int, gpu: str) -> str:

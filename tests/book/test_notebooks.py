@@ -343,6 +343,13 @@ def test_a_cell_keeps_what_a_gpu_gave_when_the_rest_of_it_is_outdated(md, monkey
     assert kept.text == "by a GPU\n" and "of an earlier model" in mark["data"]["text/plain"]
     assert "One cell shows numbers of an earlier simulator" in note["data"]["text/plain"]
     assert notebooks.read_record(md)["interpreted_cells"] == [1] and notebooks.is_interpreted(md)
+    # And it keeps that when another cell is interpreted later.
+    md.write_text(md.read_text() + "\n```{code-cell} ipython3\ny = 2\n```\n")
+    recording(md, interpreted=True, force=True)
+    assert outputs(md)[1] == [kept, mark]
+    said = outputs(md)[0][-1]["data"]["text/plain"]
+    assert "one ran after this recording" in said and "One cell shows" in said
+    assert notebooks.read_record(md)["interpreted_cells"] == [1, 2]
 
 
 def test_an_outdated_cell_with_nothing_of_a_gpu_is_made_anew(md, monkeypatch):

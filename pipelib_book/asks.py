@@ -20,8 +20,7 @@ stores_in_flight    leave stores reading their SMEM when a wait for stores retur
 loads_in_flight     have loads under way at once, in the simulation
 ==================  ================================================================================
 
-A buffer has the name that a report gives it, without `_smem`: `g` for `g_smem`. An answer that has
-no such buffer fails.
+A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """
 
 import functools
@@ -33,12 +32,12 @@ from typing import Any, NamedTuple
 
 import pipelib
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program, Space, short_name
+from pipelib.schedule.program import Kind, Op, Program, Space
 from pipelib.schedule.report import count
 from pipelib.schedule.timeline import Span, SpanKind, Timeline
-from pipelib_book.in_flight import Moment, frees, is_load_of, moments
+from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
 
-type Kernel = Callable[..., Any]
+Kernel = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,9 @@ class Said(NamedTuple):
     text: str
 
 
-type Ask = Callable[[Answer], Said]
+Ask = Callable[[Answer], Said]
 #: Says of an op of a program whether an ask is about it.
-type _Find = Callable[[Program], Callable[[Op], bool]]
+_Find = Callable[[Program], Callable[[Op], bool]]
 
 
 def faster_than(other: Kernel, by: float = 1.0) -> Ask:
@@ -137,8 +136,8 @@ def loads_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
     Example:
       >>> x = jnp.ones((4, 128))
       >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
-      >>> book.asks.loads_sooner_than(softmax, "x", by=10.0)(answer).text
-      'It is right, but starts a load of `x` at cycle ... on average: ... at the latest is asked.'
+      >>> book.asks.loads_sooner_than(softmax, "x_smem", by=10.0)(answer).text
+      'It is right, but starts a load of `x_smem` at cycle ... on average: ... at the latest is ...'
     """
     find = lambda program: lambda op: is_load_of(program, op, buffer)
     return functools.partial(_sooner, other, by, find, f"starts a load of `{buffer}`")
@@ -154,8 +153,8 @@ def frees_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
       >>> kernel = functools.partial(hazard.kernel, fixed=True)
       >>> args = hazard.arguments(np.random.default_rng(0), 1)
       >>> answer = book.asks.Answer(hazard.program(fixed=True), args, pipelib.H200)
-      >>> book.asks.frees_sooner_than(kernel, "x", by=10.0)(answer).text
-      'It is right, but frees a slot of `x` at cycle ... on average: ... at the latest is asked.'
+      >>> book.asks.frees_sooner_than(kernel, "x_smem", by=10.0)(answer).text
+      'It is right, but frees a slot of `x_smem` at cycle ... on average: ... at the latest is ...'
     """
     find = functools.partial(_is_release, buffer)
     return functools.partial(_sooner, other, by, find, f"frees a slot of `{buffer}`")
@@ -170,8 +169,8 @@ def frees_once_read(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
-      >>> book.asks.frees_once_read("x")(book.asks.Answer(program, (), pipelib.H200)).text
-      'It is right, but frees a slot of `x` when nothing that the thread started is in flight ...'
+      >>> book.asks.frees_once_read("x_smem")(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but frees a slot of `x_smem` when nothing that the thread started ...'
     """
 
     def ask(answer: Answer) -> Said:
@@ -197,8 +196,8 @@ def frees_within_block(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
-      >>> book.asks.frees_within_block("x")(book.asks.Answer(program, (), pipelib.H200))
-      Said(holds=True, text='It waits for its own block alone before it loads `x` again.')
+      >>> book.asks.frees_within_block("x_smem")(book.asks.Answer(program, (), pipelib.H200))
+      Said(holds=True, text='It waits for its own block alone before it loads `x_smem` again.')
     """
 
     def ask(answer: Answer) -> Said:
@@ -220,8 +219,8 @@ def shares(buffer: str) -> Ask:
     Example:
       >>> x = jnp.ones((4, 128))
       >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
-      >>> book.asks.shares("x")(answer)
-      Said(holds=False, text='It is right, but loads `x` for one block alone, each time.')
+      >>> book.asks.shares("x_smem")(answer)
+      Said(holds=False, text='It is right, but loads `x_smem` for one block alone, each time.')
     """
 
     def ask(answer: Answer) -> Said:
@@ -300,7 +299,7 @@ def _said(holds: bool, yes: str, no: str) -> Said:
 
 def _nothing(program: Program, lacks: str) -> Said:
     """What is said of an answer that does not do what is asked about at all."""
-    smem = (short_name(buffer.name) for buffer in program.buffers if buffer.space is Space.SMEM)
+    smem = (report_name(buffer) for buffer in program.buffers if buffer.space is Space.SMEM)
     names = ", ".join(f"`{name}`" for name in dict.fromkeys(smem))
     return Said(False, f"It is right, but {lacks}; its shared memory is {names or 'none'}.")
 

@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipelib.schedule.program import Kind, Op, Program, Region, short_name
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
 
 #: Stores that one wait covers together.
 type Group = tuple[Op, ...]
@@ -101,7 +101,12 @@ def _names(program: Program, regions: Iterable[Region], buffer: str) -> bool:
 
 
 def _has_name(program: Program, region: Region, buffer: str) -> bool:
-    return short_name(program.buffers[region.buffer].name) == buffer
+    return report_name(program.buffers[region.buffer]) == buffer
+
+
+def report_name(buffer: Buffer) -> str:
+    """What a report calls a buffer, whichever block's it is."""
+    return buffer.name.partition("@")[0]
 
 
 def _newest[T](items: tuple[T, ...], number: int) -> tuple[T, ...]:

@@ -17,12 +17,15 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jupytext
 from docutils import nodes
 from fontTools import subset
 from fontTools.ttLib import TTFont
 from latex2mathml.converter import convert
 from sphinx.util import logging
 from sphinx.util.math import get_node_equation_number
+
+from tools.exercises import without_wrong_answers
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +150,8 @@ def add_buttons(app, pagename, templatename, context, doctree) -> None:
     )
     copy = pathlib.Path(app.outdir, "_sources", pagename + ".md")
     copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(source.read_bytes())
+    readers = without_wrong_answers(jupytext.read(source, fmt="md:myst"))
+    jupytext.write(readers, copy, fmt="md:myst")
     menus["download-buttons"].insert(
         1,
         {

@@ -151,6 +151,12 @@ def test_pages_show_the_outputs_of_their_notebooks(site, pages):
         assert len(shown) == len(with_output), md.stem
 
 
+def test_the_text_of_a_chapter_can_be_downloaded_without_wrong_answers(site):
+    for md in notebooks.chapters():
+        given = notebooks.read_all(site / "_sources" / "book" / md.name)
+        assert notebooks.alike(given.cells, notebooks.read_source(md).cells), md.stem
+
+
 def test_each_chapter_opens_in_colab(site, pages):
     for md in notebooks.chapters():
         page = pages[site / "book" / f"{md.stem}.html"]

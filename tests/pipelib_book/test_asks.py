@@ -141,76 +141,76 @@ def test_products_that_a_wait_leaves():
 
 
 def test_a_slot_that_is_freed_while_a_product_runs():
-    yes = "It frees each slot of `a` while other work is in flight."
-    assert said(asks.frees_once_read("a"), products(wait=1), HALVES, HALVES) == (True, yes)
+    yes = "It frees each slot of `a_smem` while other work is in flight."
+    assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)
     no = (
-        "It is right, but frees a slot of `a` when nothing that the thread started is in flight any"
-        " more: it was done with that slot before."
+        "It is right, but frees a slot of `a_smem` when nothing that the thread started is in"
+        " flight any more: it was done with that slot before."
     )
     late = products(wait=1, early=False)
-    assert said(asks.frees_once_read("a"), late, HALVES, HALVES) == (False, no)
-    assert not said(asks.frees_once_read("b"), products(wait=1), HALVES, HALVES).holds
+    assert said(asks.frees_once_read("a_smem"), late, HALVES, HALVES) == (False, no)
+    assert not said(asks.frees_once_read("b_smem"), products(wait=1), HALVES, HALVES).holds
 
 
 def test_a_slot_that_is_freed_while_it_is_read_even_if_nothing_comes_of_it():
     text = (
-        "It is right, but frees a slot of `a` while it may still be read: only another barrier"
+        "It is right, but frees a slot of `a_smem` while it may still be read: only another barrier"
         " keeps the next load away."
     )
     early = products(wait=2)
-    assert said(asks.frees_once_read("a"), early, HALVES, HALVES) == (False, text)
+    assert said(asks.frees_once_read("a_smem"), early, HALVES, HALVES) == (False, text)
 
 
 def test_a_slot_that_is_freed_sooner_and_loaded_sooner():
     late, early = products(wait=1, early=False), products(wait=1)
     for ask, does in (
-        (asks.frees_sooner_than, "frees a slot of `a`"),
-        (asks.loads_sooner_than, "starts a load of `a`"),
+        (asks.frees_sooner_than, "frees a slot of `a_smem`"),
+        (asks.loads_sooner_than, "starts a load of `a_smem`"),
     ):
-        holds, text = said(ask(late, "a", by=10.0), early, HALVES, HALVES)
+        holds, text = said(ask(late, "a_smem", by=10.0), early, HALVES, HALVES)
         assert holds and text.startswith(f"It {does} at cycle "), text
-        holds, text = said(ask(early, "a", by=0.0), late, HALVES, HALVES)
+        holds, text = said(ask(early, "a_smem", by=0.0), late, HALVES, HALVES)
         assert not holds and text.startswith(f"It is right, but {does} at cycle "), text
         assert text.endswith(" at the latest is asked."), text
-        assert said(ask(early, "a"), early, HALVES, HALVES).holds  # no sooner than itself
-        assert not said(ask(early, "a", by=1.0), early, HALVES, HALVES).holds
+        assert said(ask(early, "a_smem"), early, HALVES, HALVES).holds  # no sooner than itself
+        assert not said(ask(early, "a_smem", by=1.0), early, HALVES, HALVES).holds
 
 
 def test_a_slot_that_waits_for_its_own_block_alone():
-    ask = asks.frees_within_block("a")
+    ask = asks.frees_within_block("a_smem")
     assert said(ask, products(wait=1), HALVES, HALVES) == (
-        True, "It waits for its own block alone before it loads `a` again.",
+        True, "It waits for its own block alone before it loads `a_smem` again.",
     )  # fmt: skip
     assert said(ask, products(wait=1, cluster=True), HALVES, HALVES) == (
-        False, "It is right, but waits for other blocks, too, before it loads `a` again.",
+        False, "It is right, but waits for other blocks, too, before it loads `a_smem` again.",
     )  # fmt: skip
-    other = asks.frees_within_block("b")
+    other = asks.frees_within_block("b_smem")
     assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
 
 
 def test_a_load_for_several_blocks():
     kernel = products(wait=1, shared=True)
-    assert said(asks.shares("a"), kernel, HALVES, HALVES) == (
-        True, "It loads `a` for several blocks at once.",
+    assert said(asks.shares("a_smem"), kernel, HALVES, HALVES) == (
+        True, "It loads `a_smem` for several blocks at once.",
     )  # fmt: skip
-    assert said(asks.shares("b"), kernel, HALVES, HALVES) == (
-        False, "It is right, but loads `b` for one block alone, each time.",
+    assert said(asks.shares("b_smem"), kernel, HALVES, HALVES) == (
+        False, "It is right, but loads `b_smem` for one block alone, each time.",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("ask", "lacks"),
     [
-        (asks.frees_once_read("c"), "frees no slot of `c`"),
-        (asks.frees_within_block("c"), "frees no slot of `c`"),
-        (asks.shares("c"), "loads no `c`"),
-        (asks.loads_sooner_than(products(wait=1), "c"), "never starts a load of `c`"),
-        (asks.frees_sooner_than(products(wait=1), "c"), "never frees a slot of `c`"),
+        (asks.frees_once_read("c_smem"), "frees no slot of `c_smem`"),
+        (asks.frees_within_block("c_smem"), "frees no slot of `c_smem`"),
+        (asks.shares("c_smem"), "loads no `c_smem`"),
+        (asks.loads_sooner_than(products(wait=1), "c_smem"), "never starts a load of `c_smem`"),
+        (asks.frees_sooner_than(products(wait=1), "c_smem"), "never frees a slot of `c_smem`"),
     ],
 )
 def test_an_answer_without_the_buffer_fails(ask, lacks):
     assert said(ask, products(wait=1), HALVES, HALVES) == (
-        False, f"It is right, but {lacks}; its shared memory is `a`, `b`.",
+        False, f"It is right, but {lacks}; its shared memory is `a_smem`, `b_smem`.",
     )  # fmt: skip
 
 

@@ -203,6 +203,16 @@ def test_bounds_name_who_never_waits():
         assert not join(boxes(limits.bounds, kind, above=row, below=row + 1))
 
 
+def test_each_row_of_points_becomes_a_block_s_steps():
+    points = boxes(blocks.two_grids, LOAD, TINT, below=150)
+    steps = boxes(blocks.two_grids, LOAD, TINT, above=150)
+    rows = [{box.word for box in points if box.y == y} for y in sorted({b.y for b in points})]
+    assert rows == [{f"{i}, {k}" for k in range(4)} for i in range(3)]
+    for y in {box.y for box in steps}:
+        mine = [box for box in steps if box.y == y]
+        assert join(mine) and [box.word for box in mine] == [f"step {k}" for k in range(4)]
+
+
 def test_numbers_of_the_registers_are_the_package_s():
     equal, more = specs.begin_registers(3), specs.compute_registers(40, 2)
     assert (equal, more, 3 * equal) == (168, 232, 40 + 2 * 232)

@@ -1,0 +1,139 @@
+"""Kernels for Blackwell on any machine: interpreted on the CPU, and lowered.
+
+The model. `pipelib.trace` knows Hopper's operations alone, so chapter 18 judges its kernels by what
+JAX has: the interpreter with race detection, and lowering. The interpreter counts the asynchronous
+operations of a block with a few counters, in turn; two operations that share one can look ordered,
+and which two do depends on how its threads run. `COUNTERS` is more than these kernels have
+operations, so that a race that is reported once is reported in each run. What the detector prints
+is read by its form.
+
+Not covered: kernels that wait for ever, which wait here too; what the interpreter has not
+(collective products, scales). Source: JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
+"""
+
+import contextlib
+import io
+import linecache
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import jax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib_book.grading import Grade
+from pipelib_book.judging import judge
+from pipelib_book.notebook import say
+
+type Kernel = Callable[..., Any]
+
+COUNTERS = 256
+_PARAMS = plgpu.InterpretGPUParams(detect_races=True, num_tma_threads_per_device=COUNTERS)
+_ACCESS = re.compile(r"(read|write) of .*? from .*?([^\s,]+):(\d+):\d+ \(")
+
+
+class Race(NamedTuple):
+    """Two accesses that nothing orders: "read" or "write", and the line."""
+
+    one: str
+    other: str
+
+
+class Interpreted(NamedTuple):
+    """What came of a kernel: its result, if it came to its end, and the races, each once."""
+
+    result: Any
+    races: tuple[Race, ...]
+
+
+def interpret(kernel: Kernel, *args: Any) -> Interpreted:
+    """Runs a kernel in the interpreter, on the CPU, with race detection."""
+    said, result = io.StringIO(), None
+    operands = jax.device_put(args, jax.devices("cpu")[0])
+    with _interpreting(), contextlib.redirect_stdout(said):
+        try:
+            result = jax.block_until_ready(_anew(kernel)(*operands))
+        except jax.errors.JaxRuntimeError as error:  # JAX 0.12's way to report a race
+            if "RACE" not in str(error):
+                raise
+            said.write(str(error))
+    return Interpreted(result, _races(said.getvalue()))
+
+
+def run(kernel: Kernel, *args: Any) -> Any:
+    """The result of a kernel that should have no race.
+
+    Raises:
+      AssertionError: the interpreter reports one.
+    """
+    result, races = interpret(kernel, *args)
+    assert not races, races
+    return result
+
+
+def show_races(kernel: Kernel, *args: Any) -> None:
+    """Shows the lines of the races that the interpreter reports, two races at most."""
+    races = interpret(kernel, *args).races
+    text = "\n\n".join("\n".join(race) for race in races[:2])
+    say(f"````text\n{text or 'no race reported'}\n````")
+
+
+def lowered(kernel: Kernel, *args: Any) -> str:
+    """What JAX hands on to be compiled for a GPU, as text."""
+    with plgpu.force_gpu_interpret_mode(cast(Any, None)):
+        return _anew(kernel).trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def instructions(kernel: Kernel, *args: Any, family: str = "tcgen05") -> str:
+    """The names of a family's instructions in what JAX makes of a kernel, as Markdown."""
+    found = re.findall(rf"{family}\.[a-z_]+(?:\.cg2|\.mc\.cg2)?", lowered(kernel, *args))
+    return ", ".join(f"`{name}`" for name in sorted({*found}))
+
+
+def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float) -> Grade:
+    """The grade of a kernel for Blackwell: no race is reported, it is right, it is lowered."""
+    result, races = interpret(answer, *args)
+    if races:
+        one, other = map(_in_short, races[0])
+        return Grade(False, (f"The interpreter reports a race: {one}, and {other}.",))
+    is_right, said = judge("Its result", [(result, expected)], tolerance)
+    if not is_right:
+        return Grade(False, ("The interpreter reports no race.", said))
+    lowered(answer, *args)
+    return Grade(True, ("The interpreter reports no race.", said, "JAX lowers it for a GPU."))
+
+
+def _in_short(access: str) -> str:
+    """An access by its call, without its arguments: a grade gives no line of an answer."""
+    kind, _, line = access.partition(" ")
+    calls = re.findall(r"plgpu\.(\w+)\(", line)
+    return f"a {kind} by `{calls[-1]}`" if calls else f"an ordinary {kind}"
+
+
+def _anew(kernel: Kernel) -> Any:
+    """A new function: what JAX has traced of the kernel may be for another mode."""
+    return jax.jit(lambda *operands: kernel(*operands))
+
+
+@contextlib.contextmanager
+def _interpreting() -> Iterator[None]:
+    before = jax.config.jax_default_device
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])  # in all threads
+    logging.disable()  # what JAX raises, it logs as well
+    try:
+        with plgpu.force_gpu_interpret_mode(_PARAMS):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+        jax.config.update("jax_default_device", before)
+
+
+def _races(said: str) -> tuple[Race, ...]:
+    """The races that the detector printed, in the order of their lines' texts."""
+    lines = [
+        f"{kind:5} {linecache.getline(path, int(line)).strip()}"
+        for kind, path, line in _ACCESS.findall(said)
+    ]
+    pairs = zip(lines[::2], lines[1::2], strict=True)
+    return tuple(sorted({Race(*sorted(pair)) for pair in pairs}))

@@ -1,0 +1,80 @@
+"""`pipelib_book.blackwell`: kernels for Blackwell, interpreted and lowered."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib_book import blackwell
+
+TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
+X = jnp.ones((128, 64), jnp.float16)
+Y = jnp.ones((64, 64), jnp.float16)
+PRODUCT = X.astype(jnp.float32) @ Y.astype(jnp.float32)
+
+
+def product(waits, begins, a_gmem, b_gmem, o_gmem, a_smem, b_smem, o_smem, acc, *barriers):
+    produced, finished = barriers
+    plgpu.copy_gmem_to_smem(a_gmem, a_smem, produced)
+    plgpu.copy_gmem_to_smem(b_gmem, b_smem, produced)
+    plgpu.barrier_wait(produced)
+    plgpu.tcgen05_mma(acc, a_smem, b_smem, finished, accumulate=not begins)
+    if waits:
+        plgpu.barrier_wait(finished)
+    o_smem[...] = plgpu.async_load_tmem(acc)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(o_smem, o_gmem)
+    plgpu.wait_smem_to_gmem(0)
+    if not waits:
+        plgpu.barrier_wait(finished)
+
+
+def kernel(waits=True, begins=True):
+    def tiled(*shape):
+        return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
+
+    return plgpu.kernel(
+        functools.partial(product, waits, begins),
+        out_type=jax.ShapeDtypeStruct((128, 64), jnp.float32),
+        scratch_types=[
+            tiled(128, 64), tiled(64, 64), plgpu.SMEM((128, 64), jnp.float32),
+            plgpu.TMEM((128, 64), jnp.float32),
+            plgpu.Barrier(num_arrivals=2), plgpu.Barrier(orders_tensor_core=True),
+        ],
+    )  # fmt: skip
+
+
+def test_a_right_kernel_passes_and_is_lowered():
+    grade = blackwell.grade(kernel(), X, Y, expected=PRODUCT, tolerance=1e-6)
+    assert grade.passed and grade.lines[-1] == "JAX lowers it for a GPU."
+    assert (blackwell.run(kernel(), X, Y) == PRODUCT).all()
+    names = blackwell.instructions(kernel(), X, Y)
+    assert {"`tcgen05.mma`", "`tcgen05.ld`"} <= {*names.split(", ")}
+
+
+def test_a_race_is_told_by_its_lines_and_fails():
+    ((one, other),) = blackwell.interpret(kernel(waits=False), X, Y).races
+    assert re.match(r"read  o_smem\[\.\.\.\] = plgpu\.async_load_tmem", one)
+    assert re.match(r"write plgpu\.tcgen05_mma", other)
+    grade = blackwell.grade(kernel(waits=False), X, Y, expected=PRODUCT, tolerance=1e-6)
+    accesses = "a read by `async_load_tmem`, and a write by `tcgen05_mma`"
+    assert not grade.passed
+    assert grade.lines == (f"The interpreter reports a race: {accesses}.",)
+    with pytest.raises(AssertionError, match="async_load_tmem"):
+        blackwell.run(kernel(waits=False), X, Y)
+
+
+def test_sums_that_nobody_set_are_a_wrong_result():
+    grade = blackwell.grade(kernel(begins=False), X, Y, expected=PRODUCT, tolerance=1e-6)
+    assert not grade.passed and grade.lines[0] == "The interpreter reports no race."
+    assert "wrong" in grade.lines[1]
+
+
+def test_races_are_shown(capsys):
+    blackwell.show_races(kernel(waits=False), X, Y)
+    blackwell.show_races(kernel(), X, Y)
+    shown = capsys.readouterr().out
+    assert "write plgpu.tcgen05_mma" in shown and "no race reported" in shown

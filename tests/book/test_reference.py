@@ -72,7 +72,7 @@ def test_the_index_leads_to_where_chapters_use_and_explain_a_name():
         name in found for text in chapter_texts().values() for name in CELL_NAMES.findall(text)
     )
     places = [(use.chapter, use.heading) for use in found["barrier_arrive"]]
-    assert ("07_warp_specialization", "Two kinds of thread") in places
+    assert ("07_warp_specialization", "A memory thread and a compute thread") in places
     assert plgpu_names.explained("set_max_registers").heading == "Registers, moved"
     assert plgpu_names.explained("SMEM").heading == "Three memories"
     link = "[Three memories](03_buffering.ipynb#three-memories)"

@@ -175,6 +175,7 @@ def test_a_table_compares_what_is_known():
     model = {probe.name: probed.simulated(probe) for probe in (inner, plain)}
     record = dict(probes=dict(RECORD["probes"]))
     record["probes"][inner.name] = dict(inner=[1002.0], second_run=[5000.0])
+    record["probes"].pop(plain.name, None)
     text = probed.table(record, [inner, plain]).splitlines()[2:]
     clock = median(RECORD["probes"]["clock"]["inner"])
     ratio = model[inner.name] / (1002 - clock)

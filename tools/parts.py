@@ -22,6 +22,8 @@ from tools.execution import ROOT
 
 TOC = ROOT / "_toc.yml"
 WORDS, LINES, STEP = 150, 20, 5
+#: Tags of cells that are folded away, or that are work.
+FOLDED = {"exercise", "solution", "hide-cell", "hide-input"}
 
 
 class Chapter(NamedTuple):
@@ -106,7 +108,7 @@ def minutes(md: pathlib.Path) -> int:
         if cell.cell_type == "markdown":
             words += len(re.findall(r"\w[\w'’-]*", _unfolded(cell.source)))
     for cell in notebooks.code_cells(notebook)[1:]:
-        if not {"exercise", "solution"} & {*cell.metadata.get("tags", [])}:
+        if not FOLDED & {*cell.metadata.get("tags", [])}:
             lines += sum(map(bool, map(str.strip, cell.source.splitlines())))
     return STEP * math.ceil((words / WORDS + lines / LINES) / STEP)
 

@@ -4,8 +4,8 @@ The model. The root document is the site's `index.html`. Each page says its addr
 of `_config.yml`), its language, what it is in a sentence or two (those that it begins with), and
 the picture that others show beside a link to it, which is made at the end of a build.
 `sitemap.xml` lists the pages. `404.html` answers for those that are not there: a page of its own,
-which needs no other file, since it is shown at any depth. A chapter's page says its part and how
-long it takes to read, and has its short title for a phone's header.
+which needs no other file, since it is shown at any depth. A chapter's page says its part, how long
+it takes to read and where its outputs come from, and has its short title for a phone's header.
 
 Not covered: search, which `sphinx_search` does.
 """
@@ -20,6 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.builders.html import StandaloneHTMLBuilder
 
 from tools import door, parts
+from tools.badge import badge
 
 #: The picture to share, in the site's folder.
 PICTURE = "_static/share.png"
@@ -70,17 +71,21 @@ def introduce(
     told = tags(title, said, context["pageurl"], picture, book)
     context["metatags"] = context.get("metatags", "") + told
     if found := parts.chapter(pagename):
-        context |= of_chapter(*found, context["pagetitle"], context["body"])
+        outputs = badge(pathlib.Path(app.srcdir, f"{pagename}.ipynb"))
+        context |= of_chapter(*found, context["pagetitle"], context["body"], outputs)
 
 
-def of_chapter(part: parts.Part, chapter: parts.Chapter, title: str, body: str) -> dict[str, str]:
-    """What a chapter's page has beside: its number, its part, and how long it takes to read."""
+def of_chapter(
+    part: parts.Part, chapter: parts.Chapter, title: str, body: str, outputs: str
+) -> dict[str, str]:
+    """A chapter's number, and below its title its part, its reading time and its badge."""
     time = html.escape(f"{part.caption} · {parts.duration(chapter.minutes)} to read")
+    origin = f'\n<p class="badge-outputs">{html.escape(outputs)}</p>' if outputs else ""
     heading, end, rest = body.partition("</h1>")
     return {
         "short_title": f"{chapter.number} {chapter.title}",
         "pagetitle": f"{chapter.number} {title}",  # on paper
-        "body": f'{heading}{end}\n<p class="reading-time">{time}</p>{rest}',
+        "body": f'{heading}{end}\n<p class="reading-time">{time}</p>{origin}{rest}',
     }
 
 

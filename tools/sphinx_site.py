@@ -29,8 +29,13 @@ from tools.exercises import without_wrong_answers
 log = logging.getLogger(__name__)
 
 
-#: What begins all that is folded away.
-FOLD = '<details class="fold"><summary>'
+#: What begins a cell that is folded away: an exercise's solution, or code beside the matter.
+SOLUTION = '<details class="fold"><summary>Solution</summary>'
+CODE = '<details class="fold quiet"><summary>Code</summary>'
+
+
+#: A player's script: a function of the figure and its data, and how it is called.
+PLAYER = r'<script>\((async function \(figure, packed\).*?\n})\)(\(document\.[^\n]*\))</script>'
 
 
 class Correction(NamedTuple):
@@ -86,7 +91,7 @@ CORRECTIONS = [
     Correction(
         r'<details class="admonition hide [\w-]+">\s*<summary[^>]*>.*?'
         r"Show code cell (content|source).*?</summary>",
-        lambda cell: f"{FOLD}{'Solution' if cell[1] == 'content' else 'Code'}</summary>",
+        lambda cell: SOLUTION if cell[1] == "content" else CODE,
     ),
     # What would fold them by script.
     Correction(r"<link [^>]*\btogglebutton\.css[^>]*>", ""),
@@ -156,6 +161,39 @@ class Summary(nodes.TextElement):
     """The title of a `Fold`."""
 
 
+class CellFolds(SphinxPostTransform):
+    """Folds the cell that installs the book in Colab, and what an exercise says as it stands.
+
+    The call that draws a diagram is left out.
+    """
+
+    default_priority = 180  # before Folds, whose titles are in the page already
+    formats = ("html",)
+
+    def run(self, **kwargs: object) -> None:
+        """Does so in one document."""
+        for cell in [*self.document.findall(_is_cell)]:
+            for part in [*cell.children]:
+                _fold_part(cell, part)
+
+
+def _is_cell(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.container) and "cell" in node["classes"]
+
+
+def _fold_part(cell: nodes.container, part: nodes.Node) -> None:
+    """Folds, or leaves out, a cell's input or output, if it is one of those."""
+    classes = part["classes"] if isinstance(part, nodes.container) else []
+    if "cell_output" in classes and "tag_exercise" in cell["classes"]:
+        title = "What the grade says before you begin"
+        part.replace_self(Fold("", Summary("", title), part.deepcopy()))
+    elif "cell_input" in classes and '"google.colab" in sys.modules' in part.astext():
+        cell.replace_self(Fold("", Summary("", "Setup"), *cell.deepcopy().children, classes=["quiet"]))
+    elif "cell_input" in classes and part.astext().startswith("book.diagram("):
+        cell["classes"] = ["cell"]
+        cell.remove(part)
+
+
 class Folds(SphinxPostTransform):
     """Makes a `Fold` of each `:::{dropdown}`, and of each admonition of the class `dropdown`."""
 
@@ -177,7 +215,7 @@ def _is_folded(node: nodes.Element) -> bool:
 
 def visit_fold(self, node) -> None:
     """Up to its title, for Sphinx."""
-    self.body.append('<details class="fold">')
+    self.body.append(self.starttag(node, "details", CLASS="fold"))
 
 
 def depart_fold(self, node) -> None:
@@ -253,15 +291,26 @@ def correct_pages(app, error) -> None:
 
 
 def without_twins(page: str) -> str:
-    """The page with each `<style>` once: every player brings the same."""
-    seen: set[str] = set()
+    """The page with each `<style>`, and each script of a player, once: every player brings its own.
 
-    def once(found: re.Match) -> str:
+    The page names the first player's script, and the others call it by this name.
+    """
+    seen: dict[str, str] = {}
+
+    def once(found: re.Match[str]) -> str:
         new = found[0] not in seen
-        seen.add(found[0])
+        seen[found[0]] = ""
         return found[0] if new else ""
 
-    return re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
+    def called(found: re.Match[str]) -> str:
+        script, arguments = found.groups()
+        if name := seen.get(script):
+            return f"<script>{name}{arguments}</script>"
+        name = seen[script] = f"pipelibPlayer{len(seen)}"
+        return f"<script>var {name}={script};{name}{arguments}</script>"
+
+    page = re.sub(r"<style>.*?</style>", once, page, flags=re.DOTALL)
+    return re.sub(PLAYER, called, page, flags=re.DOTALL)
 
 
 def setup(app) -> dict[str, bool]:
@@ -270,6 +319,7 @@ def setup(app) -> dict[str, bool]:
     app.config.html_math_renderer = "mathml"
     app.add_node(Fold, html=(visit_fold, depart_fold))
     app.add_node(Summary, html=(visit_summary, depart_summary))
+    app.add_post_transform(CellFolds)
     app.add_post_transform(Folds)
     app.add_js_file("book.js", defer="defer")
     app.add_js_file("search.js", defer="defer")

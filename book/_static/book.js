@@ -13,20 +13,15 @@
   for (const type of ["load", "resize", "click", "input", "scroll", "toggle"]) addEventListener(type, look, true);
 })();
 
-// Paper is light, and nothing on it unfolds.
+// Paper is light. What the reader has unfolded is printed unfolded.
 (() => {
   const { dataset } = document.documentElement;
-  let theme, folded;
+  let theme;
   addEventListener("beforeprint", () => {
     theme = dataset.theme;
-    folded = document.querySelectorAll("article details:not([open])");
     dataset.theme = "light";
-    for (const each of folded) each.open = true;
   });
-  addEventListener("afterprint", () => {
-    dataset.theme = theme;
-    for (const each of folded) each.open = false;
-  });
+  addEventListener("afterprint", () => (dataset.theme = theme));
 })();
 
 // Once its heading is out of sight, a phone's header says which chapter this is.
@@ -43,3 +38,52 @@ for (const player of document.querySelectorAll(".one-scale .pipelib-player")) {
   new MutationObserver(press).observe(player, { attributeFilter: ["data-ready"] });
   press();
 }
+
+// The line of code that a player's operation is from stands out, and the operations of a line that is pointed at.
+(() => {
+  if (!window.CSS?.highlights) return;
+  const blocks = [...document.querySelectorAll(".cell_input pre")];
+  const players = [...document.querySelectorAll(".pipelib-player")];
+  // A block's lines, each with the range of the page that it takes.
+  const lines = (block) => {
+    const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT), found = [];
+    let range = null, text = "";
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      for (let from = 0; from < node.length; ) {
+        const end = node.data.indexOf("\n", from), to = end < 0 ? node.length : end;
+        if (!range) (range = document.createRange()).setStart(node, from);
+        range.setEnd(node, to);
+        text += node.data.slice(from, to);
+        if (end >= 0) {
+          found.push({ text: text.trim(), range });
+          range = null;
+          text = "";
+        }
+        from = to + 1;
+      }
+    }
+    return found;
+  };
+  const known = new Map();
+  const linesOf = (block) => known.get(block) ?? known.set(block, lines(block)).get(block);
+  const show = (ranges) => CSS.highlights.set("source-line", new Highlight(...ranges));
+  addEventListener("pipelib-line", ({ target, detail }) => {
+    // Of lines with the same text, those of the last cell before the figure.
+    const before = blocks.filter((block) => block.compareDocumentPosition(target) & Node.DOCUMENT_POSITION_FOLLOWING);
+    const found = before.map((block) => linesOf(block).filter((line) => detail && line.text === detail)).findLast((each) => each.length);
+    show((found ?? []).map((line) => line.range));
+  });
+  let pointed = "";
+  addEventListener("pointermove", (event) => {
+    const block = event.target.closest?.(".cell_input pre");
+    const line = block && linesOf(block).find(({ range }) => {
+      const { top, bottom } = range.getBoundingClientRect();
+      return top <= event.clientY && event.clientY < bottom;
+    });
+    const text = line?.text ?? "";
+    if (text === pointed) return;
+    pointed = text;
+    for (const player of players) player.dispatchEvent(new CustomEvent("pipelib-mark", { detail: text }));
+  });
+})();

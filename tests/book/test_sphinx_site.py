@@ -61,7 +61,7 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
         (
             '<details class="admonition hide above-input"><summary>'
             "<p>Show code cell source</p></summary><pre>",
-            '<details class="fold"><summary>Code</summary><pre tabindex="0">',
+            '<details class="fold quiet"><summary>Code</summary><pre tabindex="0">',
         ),
         ("<title>A &#8212; A</title>", "<title>A</title>"),
         ("<title>B &#8212; A</title>", "<title>B &#8212; A</title>"),
@@ -80,3 +80,15 @@ def test_what_is_corrected(page, after):
 def test_a_style_that_all_players_bring_stands_once():
     page = "<style>a {}</style><p>1</p><style>b {}</style><style>a {}</style>"
     assert sphinx_site.without_twins(page) == "<style>a {}</style><p>1</p><style>b {}</style>"
+
+
+def test_a_script_that_all_players_bring_stands_once():
+    script = "async function (figure, packed) {\n  (a)(b);\n}"
+    call = '(document.currentScript.closest("figure"),"{}")'
+    players = [f"<script>({script}){call.format(data)}</script>" for data in ("one", "two")]
+    page = sphinx_site.without_twins("<p>1</p>".join(players))
+    name = "pipelibPlayer0"
+    assert page == (
+        f"<script>var {name}={script};{name}{call.format('one')}</script><p>1</p>"
+        f"<script>{name}{call.format('two')}</script>"
+    )

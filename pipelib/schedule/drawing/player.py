@@ -7,8 +7,13 @@ setting's SVG stands in the page as it is, for readers without scripts; the othe
 deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
 bar of its length among the others' (no bar if it stops for ever); a button gives them all one time
 scale. What stands between backticks in details and notes is shown as code, and source lines are
-named as a reader elsewhere has them (`paths`). The legend has the kinds of the setting that is
+named as a reader elsewhere has them (`paths`), with the line's text beside. The legend has the kinds of the setting that is
 shown, and a bracket over the drawing marks the steady state.
+
+A setting can be kept above the others, to compare them on one scale of time. An address that ends in
+`#player-2:1.0@1200` shows the page's second figure with the sliders at 1 and 0, at cycle 1,200. The
+page around a figure may follow it: where an operation is told, the figure sends the event
+`pipelib-line` with its line's text, and one that it gets, `pipelib-mark`, marks a line's boxes.
 
 What is stepped to, played and counted are operations. A named scope is one only where nothing
 begins within it on its lane, as most of a measured profile; else it frames others. Read out are the
@@ -27,6 +32,7 @@ import base64
 import functools
 import html
 import json
+import linecache
 import math
 import pathlib
 import re
@@ -230,7 +236,7 @@ def _frame(
             round(box.span.stop, 1),
             _heading(timeline, box.span),
             box.span.text,
-            box.span.line or "",
+            _line(box.span.line),
             -1 if box.span.cause is None else numbers.get(box.span.cause, -1),
             box.span.lane,
         ]
@@ -258,6 +264,15 @@ def _heading(timeline: Timeline, span: Span) -> str:
     words += [f"slot {span.slot}"] if span.slot is not None else []
     words += [f"in {span.scope}"] if span.scope else []
     return " · ".join(words)
+
+
+def _line(place: str | None) -> str:
+    """A place in the source, and after a tab what stands there, if that can still be read."""
+    if place is None:
+        return ""
+    path, _, number = place.rpartition(":")
+    text = linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
+    return f"{place}\t{text}" if text else place
 
 
 def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from pipelib.schedule.drawing.picture import LOOKS, picture
 from pipelib.schedule.drawing.player import MAX_BYTES, Setting, player
-from pipelib.schedule.timeline import Span
+from pipelib.schedule.timeline import Span, duration
 from tests.players import packed
 from tests.schedule.timelines import LANES, ring
 
@@ -62,7 +62,7 @@ def test_it_needs_nothing_else():
 
 def test_styles_touch_only_the_figure():
     style = re.search(r"<style>(.*?)</style>", str(player(settings())), re.DOTALL)[1]
-    style = re.sub(r":not\([^)]*\)", "", style)
+    style = re.sub(r":(?:not|is)\([^)]*\)", "", style)
     style = re.sub(r"@media [^{]*\{((?:[^{}]*\{[^}]*\})*\s*)\}", r"\1", style)
     selectors = [s for rule in re.findall(r"([^{}]+)\{", style) for s in rule.split(",")]
     bad = [s for s in selectors if not s.strip().startswith(".pipelib-player")]
@@ -209,8 +209,11 @@ def test_sliders_are_named_and_say_their_values():
 
 def test_controls_have_names():
     text = without_scripts(player(settings()))
-    for tag in re.findall(r"<button[^>]*>|<input[^>]*scrub[^>]*>|<div class=\"stage\"[^>]*>", text):
-        assert "aria-label=" in tag
+    pattern = r"<button[^>]*>\w*|<input[^>]*scrub[^>]*>|<select[^>]*>|<div class=\"stage\"[^>]*>"
+    found = re.findall(pattern, text)
+    assert len(found) > 9
+    for tag in found:
+        assert "aria-label=" in tag or not tag.endswith(">"), tag
 
 
 def test_only_the_outcome_and_the_operation_are_read_out_when_they_change():
@@ -302,7 +305,7 @@ READER = """
 <pre></pre><script>
 addEventListener("error", (event) => document.body.append("ERROR: " + event.message));
 const names = Object.keys(window).length;
-setTimeout(() => {
+setTimeout(async () => {
   const press = (node, key, shiftKey) =>
     node.dispatchEvent(new KeyboardEvent("keydown", { key, shiftKey, bubbles: true }));
   const drag = (slider, value) => {
@@ -356,6 +359,50 @@ WALK = """
     drag(figure.querySelector(".scrub"), 650);
     found[said("strong")] = [count, ...steps, said(".sentence")];
   }
+"""
+
+
+TOOLS = """
+  const [one] = document.querySelectorAll("figure");
+  const all = (name) => [...one.querySelectorAll(name)];
+  const text = (name) => one.querySelector(name).textContent;
+  const click = (name) => one.querySelector(name).click();
+  const stage = one.querySelector(".stage"), slider = one.querySelector(".sliders input");
+  const ticks = () => all(".stage .tick").map((tick) => tick.firstChild.textContent);
+  found.few = ticks();
+  press(stage, "+");
+  press(stage, "+");
+  found.more = ticks().length > 2 * found.few.length;
+  press(stage, "-");
+  press(stage, "-");
+  found.again = ticks().join() === found.few.join();
+  const width = (part) => one.querySelector(`${part} .time`).getBoundingClientRect().width;
+  found.explained = [all(".meaning").length, one.querySelector(".meaning").hidden];
+  click(".mean");
+  found.explained.push(one.querySelector(".meaning").hidden);
+  click('[data-do="keep"]');
+  drag(slider, 1);
+  found.kept = [text(".kept strong"), all(".kept .b").length, all(".stage .b").length];
+  found.scale = width(".kept") / width(".stage");
+  click('[data-do="keep"]');
+  found.let = one.querySelector(".kept").hidden;
+  const told = [], mark = (detail) => one.dispatchEvent(new CustomEvent("pipelib-mark", { detail }));
+  document.addEventListener("pipelib-line", (event) => event.detail && told.push(event.detail));
+  press(stage, "ArrowRight");
+  found.line = told[0];
+  mark(told[0]);
+  found.same = all(".stage .b.same").length;
+  mark("");
+  found.same -= all(".stage .b.same").length;
+  location.hash = "#player-1:0@700";
+  await new Promise((done) => setTimeout(done, 300));
+  found.followed = [slider.value, text(".sliders output"), text(".clock")];
+  location.hash = "#player-1:9@700";
+  await new Promise((done) => setTimeout(done, 300));
+  found.unknown = text(".sliders output");
+  press(stage, "l");
+  await new Promise((done) => setTimeout(done, 300));
+  found.link = [location.hash, text(".what").includes("link")];
 """
 
 
@@ -431,4 +478,33 @@ def test_in_a_browser(tmp_path):
         ],
         "code": "x[0]",
         "leaked": 0,
+    }
+
+
+@NEEDS_CHROMIUM
+def test_its_tools_in_a_browser(tmp_path):
+    source = tmp_path / "kernel.py"
+    source.write_text("load(a)\n")
+    short, long = (
+        replace(made, spans=tuple(replace(span, line=f"{source}:1") for span in made.spans))
+        for made in (ring(2, steps=4), ring(3, steps=8))
+    )
+    made = [Setting({"slots": 2}, short, "no finding"), Setting({"slots": 3}, long, "race", False)]
+    found = seen_in_a_browser(tmp_path, str(player(made)), TOOLS)
+    boxes = [len(picture(each).boxes) for each in (short, long)]
+    few, scale = found.pop("few"), found.pop("scale")
+    assert few[0] == "0" and len(few) >= 3
+    assert scale == pytest.approx(short.cycles / long.cycles, rel=0.01)
+    seconds = 700 / short.clock_hz
+    assert found == {
+        "more": True,
+        "again": True,
+        "explained": [1, True, False],
+        "kept": [f"slots 2 · {duration(short, 'µs')} · no finding", *boxes],
+        "let": True,
+        "line": "load(a)",
+        "same": boxes[1],
+        "followed": ["0", "2", f"700 cycles\n{1e6 * seconds:.2f} µs"],
+        "unknown": "2",
+        "link": ["#player-1:0@700", True],
     }

@@ -35,7 +35,7 @@ CODE = '<details class="fold quiet"><summary>Code</summary>'
 
 
 #: A player's script: a function of the figure and its data, and how it is called.
-PLAYER = r'<script>\((async function \(figure, packed\).*?\n})\)(\(document\.[^\n]*\))</script>'
+PLAYER = r"<script>\((async function \(figure, packed\).*?\n})\)(\(document\.[^\n]*\))</script>"
 
 
 class Correction(NamedTuple):
@@ -188,7 +188,8 @@ def _fold_part(cell: nodes.container, part: nodes.Node) -> None:
         title = "What the grade says before you begin"
         part.replace_self(Fold("", Summary("", title), part.deepcopy()))
     elif "cell_input" in classes and '"google.colab" in sys.modules' in part.astext():
-        cell.replace_self(Fold("", Summary("", "Setup"), *cell.deepcopy().children, classes=["quiet"]))
+        inside = cell.deepcopy().children
+        cell.replace_self(Fold("", Summary("", "Setup"), *inside, classes=["quiet"]))
     elif "cell_input" in classes and part.astext().startswith("book.diagram("):
         cell["classes"] = ["cell"]
         cell.remove(part)

@@ -15,6 +15,7 @@ import contextlib
 import functools
 import http.server
 import pathlib
+import re
 import shutil
 import threading
 from typing import NamedTuple

@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from tools import door, execution, notebooks, parts
+from tools.badge import badge
 from tools.public_names import public_names
 
 # One worker builds the site, once.
 pytestmark = pytest.mark.xdist_group("site")
 
 CONFIG = yaml.safe_load((execution.ROOT / "_config.yml").read_text())
+BEGIN = "What the grade says before you begin"
 TITLE, BASE = CONFIG["title"], CONFIG["html"]["baseurl"]
 # Pages without a text of their own.
 GENERATED = {"404.html", "genindex.html", "search.html"}
@@ -124,6 +126,25 @@ def test_chapters_are_numbered_by_their_files_on_their_pages_and_in_the_sidebar(
             assert here == f"{chapter.number} {chapter.title}"
             time = page.select_one("h1 + .reading-time").get_text()
             assert time == f"{part.caption} · {parts.duration(chapter.minutes)} to read"
+            origin = page.select_one(".reading-time + .badge-outputs").get_text()
+            assert origin == badge(execution.ROOT / f"{chapter.page}.ipynb") != ""
+
+
+def test_setup_and_what_an_exercise_says_at_first_are_folded_and_a_diagram_has_no_code(site, pages):
+    grades = drawings = 0
+    for part in parts.parts():
+        for chapter in part.chapters:
+            page = pages[site / f"{chapter.page}.html"]
+            for cell in page.select(".cell"):
+                code, folds = cell.get_text(), cell.find_all("details", recursive=False)
+                assert "google.colab" not in code or cell.find_parent("details"), chapter
+                if "tag_exercise" in cell["class"] and cell.select_one(".cell_output"):
+                    assert [f.summary.get_text() for f in folds] == [BEGIN], chapter
+                    grades += 1
+                if cell.select_one(".pipelib-diagram"):
+                    assert not cell.select_one(".cell_input"), chapter
+                    drawings += 1
+    assert grades > 50 and drawings > 8
 
 
 def test_titles_are_short_enough_for_a_phone_and_the_book_s_name_is_there(site, pages):

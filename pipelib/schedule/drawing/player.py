@@ -6,14 +6,15 @@ in words. Python draws every setting (`svg`) and writes every span's sentence; t
 setting's SVG stands in the page as it is, for readers without scripts; the others are JSON,
 deflated, in base64. The title is the shown timeline's name. Each timeline fills the width, beside a
 bar of its length among the others' (no bar if it stops for ever); a button gives them all one time
-scale. What stands between backticks in details and notes is shown as code, and source lines are
-named as a reader elsewhere has them (`paths`), with the line's text beside. The legend has the kinds of the setting that is
-shown, and a bracket over the drawing marks the steady state.
+scale. What stands between backticks in details and notes is shown as code. Source lines are named
+as a reader elsewhere has them (`paths`), with the line's text beside. The legend has the kinds of
+the setting that is shown, and a bracket over the drawing marks the steady state.
 
-A setting can be kept above the others, to compare them on one scale of time. An address that ends in
-`#player-2:1.0@1200` shows the page's second figure with the sliders at 1 and 0, at cycle 1,200. The
-page around a figure may follow it: where an operation is told, the figure sends the event
-`pipelib-line` with its line's text, and one that it gets, `pipelib-mark`, marks a line's boxes.
+A reader can keep one setting above the others, to compare them on one scale of time. An address
+that ends in `#player-2:1.0@1200` shows the page's second figure with the sliders at 1 and 0, at
+cycle 1,200. The page around a figure can follow it: when the figure describes an operation it sends
+the event `pipelib-line` with the text of its line, and the event `pipelib-mark` sent to the figure
+marks the boxes of a line.
 
 What is stepped to, played and counted are operations. A named scope is one only where nothing
 begins within it on its lane, as most of a measured profile; else it frames others. Read out are the

@@ -2,11 +2,12 @@
 
 `setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
-`asks` has what an exercise may ask of one; `rubric` judges a kernel of the reader's own; `show_*`
-show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty kernels of
-chapter 12, `wild` those of chapter 19, `measured` reads the records of the benchmarks, `timelines`
-makes tables of timelines, `files` runs the command line, the two ladders have the configurations of
-chapters 14 and 15, `blackwell` interprets the kernels of chapter 18.
+`asks` has what an exercise may ask of one, and `progress` shows which were passed; `rubric` judges
+a kernel of the reader's own; `show_*` show code, reports and hazards, and `diagram` a drawn figure.
+`gallery` has the faulty kernels of chapter 12, `wild` those of chapter 19, `measured` reads the
+records of the benchmarks, `timelines` makes tables of timelines, `files` runs the command line, the
+two ladders have the configurations of chapters 14 and 15, `blackwell` interprets the kernels of
+chapter 18.
 """
 
 from pipelib_book import asks
@@ -16,6 +17,7 @@ from pipelib_book.diagrams.figure import Diagram
 from pipelib_book.grading import Grade, grade
 from pipelib_book.judging import relative_error
 from pipelib_book.notebook import Device, pick, say, setup
+from pipelib_book.progressing import Progress, progress
 from pipelib_book.rubrics import Rubric, rubric
 from pipelib_book.showing import (
     fault_table,
@@ -31,6 +33,7 @@ __all__ = [
     "Device",
     "Diagram",
     "Grade",
+    "Progress",
     "Rubric",
     "asks",
     "check",
@@ -42,6 +45,7 @@ __all__ = [
     "hazard_table",
     "pick",
     "play_hazard",
+    "progress",
     "relative_error",
     "rubric",
     "say",

@@ -25,6 +25,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib_book.grading import Grade
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
+from pipelib_book.progressing import expect_exercise, note
 
 type Kernel = Callable[..., Any]
 
@@ -91,8 +92,24 @@ def instructions(kernel: Kernel, *args: Any, family: str = "tcgen05") -> str:
     return ", ".join(f"`{name}`" for name in sorted({*found}))
 
 
-def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float) -> Grade:
-    """The grade of a kernel for Blackwell: no race is reported, it is right, it is lowered."""
+def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise: str = "") -> Grade:
+    """The grade of a kernel for Blackwell: no race is reported, it is right, it is lowered.
+
+    Args:
+      answer: a function of `args` that calls one kernel.
+      args: arrays.
+      expected: the array that it must return.
+      tolerance: the largest relative error that the result may have.
+      exercise: the exercise's number, as in `book.grade`.
+    """
+    expect_exercise(exercise)
+    got = _graded(answer, args, expected, tolerance)
+    if got.passed:
+        note(exercise)
+    return got
+
+
+def _graded(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float) -> Grade:
     result, races = interpret(answer, *args)
     if races:
         one, other = map(_in_short, races[0])

@@ -40,6 +40,7 @@ from pipelib.schedule.report import Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
+from pipelib_book.progressing import expect_exercise, note
 
 _KINDS = "stdlib", "platstdlib", "purelib", "platlib"
 _OWN = (str(pathlib.Path(file).parent) for file in (pipelib.__file__, __file__))
@@ -85,6 +86,7 @@ def grade(
     blocks: Sequence[tuple[int, ...]] = (),
     asks: Sequence[Ask] = (),
     machine: Machine | None = None,
+    exercise: str = "",
 ) -> Grade:
     """Grades the answer to an exercise.
 
@@ -97,13 +99,15 @@ def grade(
       blocks: blocks of the grid that are checked beside the first one, each by its indices.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
       machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
+      exercise: the exercise's number, such as "7.2", under which `progress` shows it once passed.
 
     Returns:
       A `Grade`; `passed` is true if the answer is right in all that was asked. Where no session
       shows what a line gives, as in a script, the grade is printed.
 
     Raises:
-      ValueError: another kernel, that an ask compares the answer with, cannot be traced.
+      ValueError: another kernel, that an ask compares the answer with, cannot be traced; or
+        `exercise` is no such number.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -114,8 +118,11 @@ def grade(
       - The checker finds nothing.
       - Its result: ... within 1e-06.
     """
+    expect_exercise(exercise)
     look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine or pipelib.H200)
     got = _graded(look)
+    if got.passed:
+        note(exercise)
     if not hasattr(sys, "ps1"):  # which each interactive session has
         print(got)
     return got

@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import re
 import shlex
 import shutil
 import sys
@@ -14,6 +15,7 @@ from IPython.core import inputtransformer2
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from pipelib_book import progressing
 from tests.book.runs import RUN, executed, is_wrong
 from tools import execution, exercises, notebooks
 
@@ -45,6 +47,21 @@ def test_a_skeleton_is_its_solution_without_lines(md):
         skeleton, solution = exercise.skeleton, exercise.solution
         assert exercises.is_skeleton(skeleton.source, solution.source), skeleton.source
         assert "hide-cell" in solution.metadata.tags, solution.source
+
+
+@pytest.mark.parametrize("md", CHAPTERS)
+def test_exercises_tell_their_numbers(md):
+    for place, exercise in enumerate(exercises.exercises(notebooks.read_source(md)), 1):
+        for cell in (exercise.skeleton, exercise.solution):
+            number = f"{int(md.name[:2])}.{place}"
+            assert re.findall(r'\bexercise="([^"]*)"', cell.source) == [number]
+
+
+def test_the_kit_lists_the_exercises_of_the_book():
+    found = exercises.listed([(md, notebooks.read_source(md)) for md in notebooks.chapters()])
+    listed = [(each.number, each.title) for each in progressing.all_exercises()]
+    assert listed == found, "Run `python -m tools.exercises`."
+    assert all(title for _, title in listed) and len(listed) >= 78
 
 
 def races(notebook):

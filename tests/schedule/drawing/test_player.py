@@ -386,7 +386,8 @@ TOOLS = """
   found.scale = width(".kept") / width(".stage");
   click('[data-do="keep"]');
   found.let = one.querySelector(".kept").hidden;
-  const told = [], mark = (detail) => one.dispatchEvent(new CustomEvent("pipelib-mark", { detail }));
+  const told = [], event = (detail) => new CustomEvent("pipelib-mark", { detail });
+  const mark = (detail) => one.dispatchEvent(event(detail));
   document.addEventListener("pipelib-line", (event) => event.detail && told.push(event.detail));
   press(stage, "ArrowRight");
   found.line = told[0];

@@ -106,7 +106,8 @@ def expect_exercise(number: str) -> None:
 def note(number: str) -> None:
     """Writes down that an exercise is passed, with today's date if it is so for the first time.
 
-    Without a number there is nothing to write down. A folder that cannot be written to is passed over: a grade is worth as much without the note.
+    Without a number there is nothing to write down. A folder that cannot be written to is passed
+    over: a grade is worth as much without the note.
     """
     if not number:
         return

@@ -39,9 +39,19 @@ QUOTES = {
     "wild.*.json": r"show_fault|fault_table|suite=\"wild\"|\brecords\.jax",
     "tokamax.json": r"\bin_tokamax\(",
     "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
+    "profile.json": r"\bprofile\.",
     "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard",
 }
+#: What a record is for that no chapter quotes.
+USED = {
+    "idle.json": "the model of the clock",
+    "loads.json": "the model of the clock",
+    "starts.json": "the model of a launch",
+    "schedule.json": "the tests, for what a check and a simulation may cost",
+}
+#: What most readers look for comes first; the other records by their names.
+FIRST = "attention.json", "matmul.json", "memory_bound.json"
 MOST_LINKS = 6
 
 
@@ -139,10 +149,10 @@ def what(command: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Where chapters quote a record, as links."""
+    """Where chapters quote a record, as links; or what it is for instead."""
     patterns = [words for record, words in QUOTES.items() if re.fullmatch(record, name)]
     found = [s for s in sections() if any(re.search(words, s.code) for words in patterns)]
-    return links(found, MOST_LINKS) or "no chapter"
+    return links(found, MOST_LINKS) or f"no chapter; it is for {USED[name]}"
 
 
 def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -274,8 +284,7 @@ def _large(record: dict[str, Any]) -> str:
 def page() -> str:
     """All records as Markdown."""
     parts = ["## Benchmarks"]
-    for path in sorted((ROOT / "benchmarks" / "results").glob("*/*.json")):
-        parts.append(_benchmark(path))
+    parts += map(_benchmark, sorted((ROOT / "benchmarks" / "results").glob("*/*.json"), key=_place))
     parts += ["## Chapters", "", "What each page shows below its cells: `make record` wrote it."]
     parts += map(_chapter, notebooks.chapters())
     parts += ["## Tests on the GPU", _tests(ROOT / "tests" / "gpu_record.json")]
@@ -283,6 +292,11 @@ def page() -> str:
     parts += map(_model, sorted((ROOT / "pipelib/schedule/machines").glob("*.json")))
     parts += map(_table_of_tuned, sorted((ROOT / "pipelib/kernels/matmul/tuned").glob("*.json")))
     return "\n\n".join(parts) + "\n"
+
+
+def _place(path: pathlib.Path) -> tuple[int, pathlib.Path]:
+    """What records are sorted by."""
+    return FIRST.index(path.name) if path.name in FIRST else len(FIRST), path
 
 
 def _heading(path: pathlib.Path) -> str:

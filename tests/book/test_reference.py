@@ -164,7 +164,15 @@ def test_a_record_leads_to_the_headings_that_quote_it():
     assert "14_matmul_ladder.ipynb" in records.quoted("matmul.json")
     place = "12_what_can_go_wrong.ipynb"
     assert place in records.quoted("hazards-jax-0.11.2.json")
-    assert records.quoted("schedule.json") == "no chapter"
+    assert records.quoted("schedule.json").startswith("no chapter; it is for the tests, for what")
+    for path in (execution.ROOT / "benchmarks" / "results").glob("*/*.json"):
+        is_used = path.name in records.USED
+        assert records.quoted(path.name).startswith("no chapter") == is_used, path.name
+
+
+def test_the_page_begins_with_attention_and_the_product():
+    found = re.findall(r"^### `[\w-]+/(\w+\.json)`", records.page(), re.MULTILINE)
+    assert found[:3] == ["attention.json", "matmul.json", "memory_bound.json"]
 
 
 # Kernels that others wrote.

@@ -201,6 +201,6 @@ class _Shown:
 def _short(default: object) -> object:
     """A default as it is shown: a number, a string, an enum's member, nothing, or dots."""
     if isinstance(default, enum.Enum):
-        return _Shown(str(default))
+        return _Shown(f"{type(default).__name__}.{default.name}")
     plain = default is None or isinstance(default, bool | int | float | str)
     return default if plain or default in ((), inspect.Parameter.empty) else _Shown("...")

@@ -6,26 +6,18 @@ any number of raw cells tagged `wrong`, with answers that must fail (`tools.wron
 missing lines are the **answer**: what a grade says of another must not contain it.
 
 Wrong answers are for tests alone: they stand in the `.md`, and in no notebook.
-
-An exercise's number is its chapter's and its place in it: `7.2`. Its title is the heading above it.
-`python -m tools.exercises` writes both into `pipelib_book/exercises.json`, for `book.progress`.
 """
 
 import ast
-import json
-import pathlib
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jupytext
 from nbformat import NotebookNode
 
 from tools.wrong_answers import WrongAnswer, parse, without_comment
 
-#: The book's exercises, as the kit has them.
-LIST = pathlib.Path(__file__).resolve().parents[1] / "pipelib_book" / "exercises.json"
 WRONG = "wrong"
 _TAGS = "exercise", "solution", WRONG
 
@@ -80,52 +72,6 @@ def exercises(notebook: NotebookNode) -> list[Exercise]:
     if skeleton is not None:
         raise _misplaced("exercise", skeleton)
     return found
-
-
-def titles(notebook: NotebookNode) -> list[str]:
-    """The heading above each exercise of a chapter, without its number."""
-    heading, found = "", list[str]()
-    for cell in notebook.cells:
-        if _tag(cell) == "exercise":
-            found.append(heading)
-        elif cell.cell_type == "markdown":
-            for line in re.findall(r"^#+ (?:\d+\. )?(.*)$", cell.source, re.MULTILINE):
-                heading = line
-    return found
-
-
-def listed(chapters: list[tuple[pathlib.Path, NotebookNode]]) -> list[tuple[str, str]]:
-    """The number and the title of each exercise of the book."""
-    return [
-        (f"{int(md.stem[:2])}.{place}", title)
-        for md, notebook in chapters
-        for place, title in enumerate(titles(notebook), 1)
-    ]
-
-
-def page() -> str:
-    """The book's exercises as Markdown, each with a link to its chapter."""
-    lines = list[str]()
-    for md, notebook in _read():
-        if found := listed([(md, notebook)]):
-            title = notebook.cells[0].source.partition("\n")[0].lstrip("# ")
-            lines += [f"## {int(md.stem[:2])} {title}", ""]
-            lines += [
-                f"- **{number}** [{name}]({md.stem}.ipynb#exercises)" for number, name in found
-            ]
-            lines.append("")
-    return "\n".join(lines)
-
-
-def _read() -> list[tuple[pathlib.Path, NotebookNode]]:
-    book = LIST.parents[1] / "book"
-    return [(md, jupytext.read(md, fmt="md:myst")) for md in sorted(book.glob("[0-9]*_*.md"))]
-
-
-def main() -> None:
-    """Writes the list of exercises anew."""
-    rows = ",\n".join(json.dumps(each, ensure_ascii=False) for each in listed(_read()))
-    LIST.write_text(f"[\n{rows}\n]\n", "utf-8")
 
 
 def without_wrong_answers(notebook: NotebookNode) -> NotebookNode:
@@ -191,7 +137,3 @@ def _parts(line: str) -> Iterator[str]:
 def _plain(text: str) -> str:
     """Text without what may differ where the same code is meant: modules' names and spaces."""
     return re.sub(r"\b(plgpu|pl|lax|jnp|jax|pipelib)\.|\s|\"|'", "", text)
-
-
-if __name__ == "__main__":
-    main()

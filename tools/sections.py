@@ -24,9 +24,12 @@ class Section(NamedTuple):
 
     def link(self) -> str:
         """A link to the heading, in Markdown."""
-        text = self.heading.replace("`", "")
-        anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
-        return f"[{text}]({self.chapter}.ipynb#{anchor})"
+        return f"[{self.heading.replace('`', '')}]({self.chapter}.ipynb#{anchor(self.heading)})"
+
+
+def anchor(heading: str) -> str:
+    """What leads to a heading in its page's address."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 
 @functools.cache

@@ -18,12 +18,12 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from tools import calls, door, exercises, foreign, plgpu_names, records
+from tools import calls, door, exercise_list, foreign, plgpu_names, records
 from tools.public_names import public_names, text_of
 
 MADE: dict[str, Callable[[], str]] = {
     "calls": calls.page,
-    "exercises": exercises.page,
+    "exercises": exercise_list.page,
     "foreign": foreign.tables,
     "map": door.map_of_parts,
     "numbers": door.numbers,

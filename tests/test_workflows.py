@@ -48,7 +48,7 @@ def test_a_job_calls_targets_that_exist_and_pinned_actions(job, rights):
 
 def test_the_jobs_make_what_they_are_for():
     steps = {name: str(job["steps"]) for name, (job, _) in JOBS.items()}
-    assert "'make test'" in steps["test-test"]
+    assert "'make env-lab test'" in steps["test-test"]  # so that `make lab` is tested, too
     assert "playwright install --with-deps chromium" in steps["test-test"]
     assert "'make book'" in steps["pages-build"] and "'_build/html'" in steps["pages-build"]
     assert "deploy-pages" in steps["pages-publish"]

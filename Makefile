@@ -29,7 +29,7 @@ JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/t
 .DEFAULT_GOAL := help
 .PHONY: help book test test-foreign lint sync refresh lab serve record wheels dist test-gpu \
 	benchmark lock clean \
-	env env-compile env-jax012 env-foreign env-lint
+	env env-compile env-jax012 env-foreign env-lab env-lint
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
@@ -43,7 +43,8 @@ book: env ## Build the book into _build/html (no GPU needed).
 	@echo "The book is built. Open $(HTML)/index.html in a browser," \
 		"or run 'make serve'."
 
-# Without what compiles kernels, the tests of it are skipped, and say so.
+# Without what compiles kernels, the tests of it are skipped, and say so. So is the test of `make lab`
+# where that has never run.
 test: env env-jax012 lint ## Run all tests that need no GPU.
 	@$(MAKE) --no-print-directory env-compile || true
 	@echo "== The emitters with JAX 0.12.0.1"
@@ -68,10 +69,10 @@ sync: env ## Bring each chapter's .ipynb into step with its .md.
 refresh: env ## Make anew, without a GPU, what chapters show that needs none.
 	@$(BIN)/python -m tools.notebooks refresh
 
-lab: ## Open the chapters in JupyterLab, each .md paired with its .ipynb.
-	@tools/make_env.sh $(ENV_LAB) requirements-lab.txt
-	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=. \
-		--LabApp.default_url=/lab/tree/book \
+lab: env-lab ## Open copies of the chapters, in lab/, in JupyterLab.
+	@$(ENV_LAB)/bin/python -m tools.copies
+	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=lab \
+		--LabApp.default_url=/lab/tree/$(notdir $(firstword $(wildcard book/01_*.ipynb))) \
 		--LabApp.app_settings_dir=$(CURDIR)/tools/lab $(ARGS)
 
 serve: ## Serve the built book at http://localhost:8000 (PORT=... for another).
@@ -162,6 +163,9 @@ env-jax012:
 
 env-foreign:
 	@tools/make_env.sh $(ENV_FOREIGN) requirements-foreign.txt
+
+env-lab:
+	@tools/make_env.sh $(ENV_LAB) requirements-lab.txt
 
 # Its libraries are read, not run, so pip need not compile them.
 env-lint:

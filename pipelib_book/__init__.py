@@ -10,6 +10,11 @@ two ladders have the configurations of chapters 14 and 15, `blackwell` interpret
 chapter 18.
 """
 
+# ruff: noqa: E402 - whose `pipelib` there is comes before what needs it
+from pipelib_book.whose import require_this_pipelib
+
+require_this_pipelib()
+
 from pipelib_book import asks
 from pipelib_book.comparing import check, compare, fastest
 from pipelib_book.diagrams.catalogue import diagram

@@ -49,10 +49,14 @@ class Device:
             name += f" (compute capability {self.compute_capability})"
         if self.native:
             return f"{name}, JAX {jax.__version__}: kernels run natively, at full size."
+        where, place = f"No Hopper GPU here ({name})", ""
+        if self.compute_capability is not None:
+            where = f"The GPU here is no Hopper GPU ({name})"
+            place = " on the CPU"
         return (
-            f"No Hopper GPU here ({name}), JAX {jax.__version__}: kernels run"
-            " in Pallas's GPU interpreter, with race detection, at small sizes."
-            " None is timed; checks and simulated figures need no GPU."
+            f"{where}, JAX {jax.__version__}: kernels run in Pallas's GPU interpreter{place},"
+            " with race detection, at small sizes. None is timed; checks and simulated figures"
+            " need no GPU."
         )
 
 

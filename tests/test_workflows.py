@@ -8,12 +8,17 @@ import subprocess
 import pytest
 import yaml
 
+import pipelib
 from pipelib.__main__ import _parser
+from tools import colab
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 TARGETS = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-WRITES = {"publish": {"pages": "write", "id-token": "write"}}
+WRITES = {
+    "publish": {"pages": "write", "id-token": "write"},
+    "release": {"contents": "write"},
+}
 
 
 JOBS = {
@@ -23,8 +28,8 @@ JOBS = {
 }
 
 
-def test_there_is_one_that_tests_and_one_that_publishes():
-    assert [path.stem for path in FILES] == ["pages", "test"]
+def test_one_tests_one_publishes_and_one_releases():
+    assert [path.stem for path in FILES] == ["pages", "release", "test"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -48,10 +53,28 @@ def test_a_job_calls_targets_that_exist_and_pinned_actions(job, rights):
 
 def test_the_jobs_make_what_they_are_for():
     steps = {name: str(job["steps"]) for name, (job, _) in JOBS.items()}
-    assert "'make test'" in steps["test-test"]
+    assert "'make env-lab test'" in steps["test-test"]  # so that `make lab` is tested, too
     assert "playwright install --with-deps chromium" in steps["test-test"]
     assert "'make book'" in steps["pages-build"] and "'_build/html'" in steps["pages-build"]
     assert "deploy-pages" in steps["pages-publish"]
+
+
+def test_a_release_has_the_wheels_that_the_chapters_first_cell_installs(tmp_path):
+    """Run by bash, with a stand-in for GitHub's command."""
+    version = pipelib.__version__
+    (tmp_path / "gh").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "gh").chmod(0o755)
+    job, _ = JOBS["release-release"]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TAG": f"v{version}"}
+    upload = ["bash", "-e", "-c", job["steps"][-1]["run"]]
+    done = subprocess.run(upload, env=env, capture_output=True, text=True, check=True)
+    create, tag, *_ = words = done.stdout.splitlines()[1:]
+    assert (create, tag) == ("create", f"v{version}")
+    uploaded = {word.removeprefix("dist/") for word in words if word.startswith("dist/")}
+    values = {"wheel": f"{version}-py3-none-any.whl"}
+    installed = re.findall(r"\{release\}/(\S+)", colab.cell())
+    assert uploaded == {name.format(**values) for name in installed} and len(uploaded) == 2
+    assert any(step.get("run") == "make dist" for step in job["steps"])
 
 
 def test_they_run_the_python_that_the_package_needs():

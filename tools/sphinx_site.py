@@ -248,7 +248,7 @@ def add_buttons(app, pagename, templatename, context, doctree) -> None:
     menus["launch-buttons"].append(
         {
             "type": "link",
-            "url": f"http://localhost:8888/lab/tree/{pagename}.ipynb",
+            "url": f"http://localhost:8888/lab/tree/{source.stem}.ipynb",
             "text": "JupyterLab",
             "icon": "fas fa-flask",
             "tooltip": lab,

@@ -1,12 +1,19 @@
-"""The built site, once for all tests that look at it."""
+"""The built site and a browser, once for all tests that look at pages."""
 
 import os
+import pathlib
+import shutil
 import subprocess
 
 import bs4
 import pytest
 
 from tools import execution
+
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -36,3 +43,22 @@ def pages(site):
         for path in sorted(site.rglob("*.html"))
         if "_static" not in path.relative_to(site).parts
     }
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser; Playwright's own, or the system's."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        own = started.chromium.executable_path
+        names = "chromium", "chromium-browser", "google-chrome"
+        installed = [path for path in (own, *map(shutil.which, names)) if path]
+        found = next((path for path in installed if pathlib.Path(path).exists()), None)
+        if found is None:
+            pytest.skip(
+                "No Chromium here: `playwright install chromium`, or install the system's, to test"
+                " the site in a browser."
+            )
+        browser = started.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()

@@ -14,9 +14,7 @@ rules on style sheets as such (`preload`).
 import contextlib
 import functools
 import http.server
-import pathlib
 import re
-import shutil
 import threading
 from typing import NamedTuple
 
@@ -36,10 +34,6 @@ LOOKS = {
     "wide light": {"viewport": WIDE, "color_scheme": "light"},
     "phone dark": {"viewport": PHONE, "color_scheme": "dark"},
 }
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 FRONT = "index.html"
 CHAPTERS = [f"book/{md.stem}.html" for md in notebooks.chapters()]
 
@@ -74,25 +68,6 @@ class Visit(NamedTuple):
     files: set[str]
     sideways: int
     violations: list[str]
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    """A browser; Playwright's own, or the system's."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as started:
-        own = started.chromium.executable_path
-        names = "chromium", "chromium-browser", "google-chrome"
-        installed = [path for path in (own, *map(shutil.which, names)) if path]
-        found = next((path for path in installed if pathlib.Path(path).exists()), None)
-        if found is None:
-            pytest.skip(
-                "No Chromium here: `playwright install chromium`, or install the system's, to test"
-                " the site in a browser."
-            )
-        browser = started.chromium.launch(executable_path=found, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

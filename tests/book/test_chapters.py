@@ -1,23 +1,14 @@
 """The chapters: executed top to bottom, in step, published as recorded."""
 
 import copy
-import importlib.util
 import re
-import shlex
-import shutil
-import sys
-import tomllib
-import types
 
 import nbformat
 import pytest
-from IPython.core import inputtransformer2
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from pipelib_book import progressing
 from tests.book.runs import RUN, executed, is_wrong
-from tools import execution, exercise_list, exercises, notebooks
+from tools import exercise_list, exercises, notebooks
 
 CHAPTERS = [pytest.param(md, id=md.stem) for md in notebooks.chapters()]
 
@@ -93,54 +84,3 @@ def test_chapter_is_published_as_recorded(md, record_property):
     found = notebooks.problems(md)
     if found:
         pytest.fail("\n".join(found), pytrace=False)
-
-
-def first_cells():
-    return {notebooks.code(notebooks.read_source(md))[0] for md in notebooks.chapters()}
-
-
-def test_all_chapters_have_the_same_first_cell():
-    (source,) = first_cells()
-    assert "book.setup()" in source
-
-
-def installed_in_colab(monkeypatch, *, has_gpu):
-    """What pip is told by the first cell in a notebook of Colab that lacks pipelib."""
-    told, namespace = [], {}
-
-    def run_line_magic(name, line):
-        assert name == "pip"
-        told.extend(shlex.split(line.format(**namespace)))  # as IPython puts in variables
-
-    shell = types.SimpleNamespace(run_line_magic=lambda name, line, **_: run_line_magic(name, line))
-    monkeypatch.setitem(sys.modules, "google.colab", types.ModuleType("google.colab"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if has_gpu else None)
-    (source,) = first_cells()
-    install = source.partition("import pipelib_book")[0]
-    code = inputtransformer2.TransformerManager().transform_cell(install)
-    namespace["get_ipython"] = lambda: shell
-    exec(code, namespace)
-    wanted = [Requirement(word) for word in told if word not in ("install", "--quiet")]
-    return {requirement.name: requirement for requirement in wanted}
-
-
-@pytest.mark.parametrize("has_gpu", [True, False])
-def test_the_first_cell_installs_in_colab_the_jax_of_the_recordings(monkeypatch, has_gpu):
-    wanted = installed_in_colab(monkeypatch, has_gpu=has_gpu)
-    assert {*wanted} == {"jax", "pallas-pipelib", "pallas-pipelib-book"}
-    url = "git+https://github.com/pallas-pipelib/pipelib"
-    assert wanted["pallas-pipelib"].url == url
-    assert wanted["pallas-pipelib-book"].url == f"{url}#subdirectory=pipelib_book"
-    assert wanted["jax"].extras == ({"cuda12"} if has_gpu else set())
-    (pin,) = wanted["jax"].specifier
-    lock = (execution.ROOT / "requirements.txt").read_text()
-    assert f"\njax=={pin.version}\n" in lock and pin.operator == "=="
-    recorded = [kept["jax"] for md in notebooks.chapters() if (kept := notebooks.read_record(md))]
-    assert {*recorded} <= {pin.version}
-
-
-def test_colab_s_python_is_new_enough():
-    """It is 3.13 since August 2026 (github.com/googlecolab/colabtools/issues/6081)."""
-    project = tomllib.loads((execution.ROOT / "pyproject.toml").read_text())["project"]
-    assert SpecifierSet(project["requires-python"]).contains("3.13.0")

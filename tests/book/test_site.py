@@ -378,7 +378,7 @@ def test_each_chapter_opens_in_jupyterlab_and_can_be_taken_along(site, pages):
     for md in notebooks.chapters():
         page = pages[site / "book" / f"{md.stem}.html"]
         links = {a.get_text(strip=True): a["href"] for a in page.select("a.dropdown-item")}
-        assert links["JupyterLab"].endswith(f":8888/lab/tree/book/{md.stem}.ipynb")
+        assert links["JupyterLab"].endswith(f":8888/lab/tree/{md.stem}.ipynb")
         copies = [site / "book" / links[kind] for kind in (".ipynb", ".md")]
         assert copies[0].read_bytes() == md.with_suffix(".ipynb").read_bytes()
         text = notebooks.read_all(copies[1])  # without wrong answers

@@ -15,18 +15,6 @@ needs_checker = pytest.mark.skipif(
     CHECKER is None, reason="no basedpyright here: `make lint` makes .venv-lint, which has it"
 )
 
-# What the README's examples take as given.
-GIVEN = """
-import functools
-
-import jax
-import jax.numpy as jnp
-
-import pipelib
-from kernel import plus_one
-
-x = q = k = v = w = bias = scale = jnp.ones((64, 64))
-"""
 PROGRAM = "import pipelib\np = pipelib.trace(lambda: None)\n"
 # Code after PROGRAM, and the rule that it breaks.
 WRONG = {
@@ -45,10 +33,8 @@ def errors(tmp_path_factory):
     """The rules that each file breaks, by its name, and what is said; all from one call."""
     folder = tmp_path_factory.mktemp("types")
     (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    files = {"kernel": program, "right": RIGHT}
-    for i, block in enumerate(re.findall(r"```pycon\n(.*?)```", README, re.DOTALL)):
-        code = re.findall(r"^(?:>>>|\.\.\.) (.*)$", block, re.MULTILINE)
-        files[f"readme_{i}"] = GIVEN + "\n".join(code) + "\n"
+    session = re.findall(r"^(?:>>>|\.\.\.) (.*\n)", README, re.MULTILINE)
+    files = {"kernel": program, "session": "".join(session), "right": RIGHT}
     files |= {name: PROGRAM + code for name, (code, _) in WRONG.items()}
     paths = {}
     for name, text in files.items():
@@ -71,7 +57,7 @@ def errors(tmp_path_factory):
 @needs_checker
 def test_the_readme_s_examples_and_right_code_have_no_errors(errors):
     right = errors.keys() - WRONG
-    assert {"kernel", "right", "readme_0", "readme_1", "readme_2"} == right
+    assert {"kernel", "session", "right"} == right
     assert [(name, errors[name]) for name in right if errors[name]] == []
 
 

@@ -20,6 +20,7 @@ from pipelib_book.rubrics import Rubric, rubric
 from pipelib_book.showing import (
     fault_table,
     hazard_table,
+    kind_table,
     play_hazard,
     show_code,
     show_fault,
@@ -40,6 +41,7 @@ __all__ = [
     "fault_table",
     "grade",
     "hazard_table",
+    "kind_table",
     "pick",
     "play_hazard",
     "relative_error",

@@ -27,6 +27,7 @@ from pipelib_book.rubrics import Rubric, rubric
 from pipelib_book.showing import (
     fault_table,
     hazard_table,
+    kind_table,
     play_hazard,
     show_code,
     show_fault,
@@ -48,6 +49,7 @@ __all__ = [
     "fault_table",
     "grade",
     "hazard_table",
+    "kind_table",
     "pick",
     "play_hazard",
     "progress",

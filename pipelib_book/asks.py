@@ -19,6 +19,7 @@ shares              load a buffer once for several blocks of the cluster
 products_in_flight  leave products running when a wait for products returns
 stores_in_flight    leave stores reading their SMEM when a wait for stores returns
 loads_in_flight     have loads under way at once, in the simulation
+fits_in             allocate no more shared memory for a block than a limit
 ==================  ================================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
@@ -244,6 +245,9 @@ def sees_all_frees(buffer: str) -> Ask:
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
+    Blocks that share a tile must load parts of the same one. The interpreter does not see it if
+    they do not, since each block loads all of its own there.
+
     Example:
       >>> x = jnp.ones((4, 128))
       >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
@@ -256,6 +260,12 @@ def shares(buffer: str) -> Ask:
         loads = [op for ops in program.threads for op in ops if is_load_of(program, op, buffer)]
         if not loads:
             return _nothing(program, f"loads no `{buffer}`")
+        if _mixed(program, loads):
+            return Said(
+                False,
+                f"It is right where each block loads for itself, as interpreted, but blocks that"
+                f" share `{buffer}` load parts of different tiles: on a GPU each gets a mixture.",
+            )
         alone = sum(not op.collective for op in loads)
         times = "each time" if alone == len(loads) else f"{alone} times of {len(loads)}"
         return _said(
@@ -316,6 +326,23 @@ def loads_in_flight(least: int) -> Ask:
     return ask
 
 
+def fits_in(kib: float) -> Ask:
+    """Asks that a block allocates at most so many KiB of shared memory, barriers included.
+
+    Example:
+      >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
+      >>> book.asks.fits_in(32)(book.asks.Answer(program, (), pipelib.H200))
+      Said(holds=False, text='It is right, but allocates 64.0 KiB of shared memory, of 32 at most.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        used = answer.program.smem_bytes / 1024
+        said = f"allocates {used:.1f} KiB of shared memory, of {kib:g} at most."
+        return _said(used <= kib, said, said)
+
+    return ask
+
+
 def _check_factor(name: str, by: float, consequence: str) -> None:
     if not by > 0:
         raise ValueError(f"{name}: {by=} is not above 0, so no {consequence}.")
@@ -335,6 +362,28 @@ def _nothing(program: Program, lacks: str) -> Said:
 def _loaded(program: Program) -> int:
     """The bytes that the threads of a program ask for."""
     return sum(op.bytes for ops in program.threads for op in ops if op.kind is Kind.LOAD)
+
+
+def _mixed(program: Program, loads: Iterable[Op]) -> bool:
+    """Whether parts that land together in the same blocks are of different tiles.
+
+    The origin of a load is where its tile would begin in the source, were it whole.
+    """
+    nth, origins = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[int, ...]]()
+    for op in loads:
+        if not op.collective:
+            continue
+        targets = frozenset(program.buffers[region.buffer].block for region in op.writes)
+        source, slot = (
+            [start for start, _ in region.box] for region in (op.reads[0], op.writes[0])
+        )
+        both = min(len(source), len(slot), 2)
+        origin = *source[:-both], *(a - b for a, b in zip(source[-both:], slot[-both:]))
+        nth[op.thread, targets] += 1
+        key = targets, nth[op.thread, targets]
+        if origins.setdefault(key, origin) != origin:
+            return True
+    return False
 
 
 def _moments(program: Program) -> Iterator[Moment]:

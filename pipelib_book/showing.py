@@ -1,7 +1,9 @@
 """Shows source code, reports, and hazards in a chapter: the gallery's, and public kernels'."""
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pipelib
@@ -28,8 +30,8 @@ def show_code(*objects: Any) -> None:
     say("````python\n" + "\n\n".join(sources) + "````")
 
 
-def show_report(report: Report) -> None:
-    """Shows a report in full, as lines of text.
+def show_report(report: Report, most: int = sys.maxsize) -> None:
+    """Shows a report as lines of text: its first findings, `most` of them, then the rest.
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
@@ -38,7 +40,7 @@ def show_report(report: Report) -> None:
       missing_commit: no finding (9 ops of 1 thread checked)
       ````
     """
-    say(f"````text\n{report_text(report)}\n````")
+    say(f"````text\n{report_text(report, most)}\n````")
 
 
 def show_hazard(name: str) -> None:
@@ -112,6 +114,44 @@ def hazard_table() -> str:
       | Read before the wait | race | ...
     """
     return _table(GALLERY, outcomes.Outcomes.read())
+
+
+#: What each kind of finding says is wrong.
+_KINDS = {
+    "out-of-bounds": "an index that its array does not have",
+    "race": "two accesses of the same memory, one a write, in no order",
+    "missing-commit": "an ordinary access and a copy or product in order, with no `commit_smem`"
+    " between",
+    "deadlock": "threads that wait for ever",
+    "barrier-misuse": "arrivals that a phase does not expect, or a waiter that can miss a phase",
+    "uninitialized-read": "a read of memory that nothing has written",
+    "unwritten-output": "a part of an output that no block writes",
+    "lost-store": "a result that never leaves SMEM, or leaves it too late",
+    "resource": "more shared memory or registers than there are",
+}
+
+
+def kind_table() -> str:
+    """A row for each kind of finding: what is wrong, and who noticed the gallery's faults of it.
+
+    Example:
+      >>> print(book.kind_table())
+      | kind | what is wrong | the interpreter | NVIDIA H200 |
+      |---|---|---|---|
+      | `out-of-bounds` | ...
+    """
+    seen = outcomes.Outcomes.read()
+    rows = [f"| kind | what is wrong | the interpreter | {seen.gpu_name} |", "|---|---|---|---|"]
+    for kind, meaning in _KINDS.items():
+        found = [seen.row(name) for name, hazard in GALLERY.items() if hazard.kind == kind]
+        cells = map(_counted, zip(*found)) if found else ["not in the gallery"] * 2
+        rows.append(f"| `{kind}` | {meaning} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _counted(words: Iterable[str]) -> str:
+    """Words with how often each occurs."""
+    return ", ".join(f"{word}: {number}" for word, number in Counter(words).most_common())
 
 
 def fault_table() -> str:

@@ -236,6 +236,24 @@ def test_a_load_for_several_blocks():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("mixed", [True, False])
+def test_blocks_that_share_a_tile_load_parts_of_the_same_one(mixed):
+    def kernel(x_gmem, o_gmem, x_smem, produced):
+        pair = lax.axis_index("pair")
+        source = x_gmem.at[pair if mixed else 0]
+        plgpu.copy_gmem_to_smem(source, x_smem, produced, collective_axes="pair")
+        plgpu.barrier_wait(produced)
+        o_gmem[pair] = x_smem[...]
+
+    x = jax.ShapeDtypeStruct((2, 16, 128), jnp.float32)
+    scratch = dict(x_smem=plgpu.SMEM((16, 128), jnp.float32), produced=plgpu.Barrier())
+    run = lambda x: plgpu.kernel(
+        kernel, out_type=x, cluster=(2,), cluster_names=("pair",), scratch_types=scratch
+    )(x)
+    holds, text = said(asks.shares("x_smem"), run, x)
+    assert holds is not mixed and ("parts of different tiles" in text) is mixed, text
+
+
 @pytest.mark.parametrize(
     ("ask", "lacks"),
     [
@@ -285,6 +303,15 @@ def test_loads_under_way_at_once():
     assert said(ask, adding(slots=2), X) == (True, yes)
     no = "It is right, but has 1 load in flight at most, and 2 could be."
     assert said(ask, adding(slots=1), X) == (False, no)
+
+
+@pytest.mark.parametrize(("slots", "kib"), [(1, 1000), (2, 0.5)])
+def test_shared_memory_of_a_block(slots, kib):
+    answer = asks.Answer(pipelib.trace(adding(slots=slots), X), (X,), pipelib.H200)
+    holds, text = asks.fits_in(kib)(answer)
+    used = answer.program.smem_bytes / 1024
+    assert holds == (used <= kib)
+    assert text.endswith(f"allocates {used:.1f} KiB of shared memory, of {kib:g} at most.")
 
 
 def test_an_ask_that_fails_is_the_grade_s_last_line():

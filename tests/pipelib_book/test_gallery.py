@@ -1,6 +1,7 @@
 """The gallery of hazards: what is right is right, what is wrong is found, and what was recorded."""
 
 import json
+import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -241,3 +242,19 @@ def test_the_table_has_a_row_for_each(capsys):
     assert head.count("|") == 5 and len(rows) == len(GALLERY)
     for hazard, row in zip(GALLERY.values(), rows):
         assert row.startswith(f"| {hazard.title} | ") and hazard.kind in row
+
+
+def test_a_table_counts_what_was_seen_of_each_kind():
+    head, _, *rows = book.kind_table().splitlines()
+    assert head.count("|") == 5
+    assert sorted(row.split("`")[1] for row in rows) == sorted(FindingKind)
+    for row in rows:
+        hazards = sum(f"`{hazard.kind}`" in row for hazard in GALLERY.values())
+        counts = [sum(map(int, re.findall(r": (\d+)", cell))) for cell in row.split("|")[3:5]]
+        assert counts == [hazards, hazards], row
+
+
+def test_a_report_is_shown_up_to_a_number_of_findings(capsys):
+    report = check(GALLERY["missing-commit-before-wgmma"].program(fixed=False))
+    book.show_report(report, most=1)
+    assert f"({len(report) - 1} more finding" in capsys.readouterr().out

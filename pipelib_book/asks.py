@@ -19,6 +19,7 @@ shares              load a buffer once for several blocks of the cluster
 products_in_flight  leave products running when a wait for products returns
 stores_in_flight    leave stores reading their SMEM when a wait for stores returns
 loads_in_flight     have loads under way at once, in the simulation
+smem_at_most        need no more shared memory for a block
 ==================  ================================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
@@ -312,6 +313,23 @@ def loads_in_flight(least: int) -> Ask:
             f"has {count(most, 'load')} in flight at most, and {least} are asked for.",
             f"has {count(most, 'load')} in flight at most, and {least} could be.",
         )
+
+    return ask
+
+
+def smem_at_most(most: int) -> Ask:
+    """Asks that a block needs no more than `most` bytes of shared memory.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.smem_at_most(1024)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but needs ... bytes of shared memory, of 1,024 at most.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        needs = answer.program.smem_bytes
+        said = f"needs {needs:,} bytes of shared memory, of {most:,} at most."
+        return _said(needs <= most, said, said)
 
     return ask
 

@@ -287,6 +287,14 @@ def test_loads_under_way_at_once():
     assert said(ask, adding(slots=1), X) == (False, no)
 
 
+def test_the_room_of_a_block():
+    needs = pipelib.trace(adding(slots=2), X).smem_bytes
+    yes = f"It needs {needs:,} bytes of shared memory, of {needs:,} at most."
+    assert said(asks.smem_at_most(needs), adding(slots=2), X) == (True, yes)
+    no = f"It is right, but needs {needs:,} bytes of shared memory, of 1,024 at most."
+    assert said(asks.smem_at_most(1024), adding(slots=2), X) == (False, no)
+
+
 def test_an_ask_that_fails_is_the_grade_s_last_line():
     x = jnp.ones((ROWS, STEPS * COLUMNS))
     with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):

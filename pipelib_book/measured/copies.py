@@ -1,0 +1,100 @@
+"""What probes of copies and barriers found: how a slot is found, what stores take, who wakes when.
+
+The model. `machine.json` has probes: kernels that do one thing in a long loop, with five samples of
+the cycles of a turn each. A cell is the median. A record that is not there, or lacks a probe, gives
+a sentence in place of a table.
+"""
+
+import pathlib
+from statistics import median
+from typing import Any
+
+from pipelib.schedule.machine import Machine
+from pipelib_book.measured import results
+
+_SLOTS = 3, 4, 5, 6
+_STORES = 1024, 8192, 16384, 32768
+
+
+def slots_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """Cycles from step to step of a ring that only loads: its slot a remainder, or carried along.
+
+    Example:
+      >>> print(copies.slots_table())
+      | slots | by remainder | carried | difference |
+      |--:|--:|--:|--:|
+      | 3 | 232 | 160 | 72 |
+      ...
+    """
+    name = "load 1024 bytes, one of {} slots {}".format
+    rows = {
+        slots: [_cycles(name(slots, how), folders) for how in ("by remainder", "carried")]
+        for slots in _SLOTS
+    }
+    return _table(("slots", "by remainder", "carried"), rows)
+
+
+def stores_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """Cycles of a store, until it has read its SMEM and until it has written GMEM, too.
+
+    Example:
+      >>> print(copies.stores_table())
+      | KiB | until read | until written | difference |
+      |--:|--:|--:|--:|
+      | 1 | 193 | 194 | 1 |
+      ...
+    """
+    name = "store {} bytes, {}".format
+    rows = {
+        size // 1024: [_cycles(name(size, what), folders) for what in ("read", "written")]
+        for size in _STORES
+    }
+    return _table(("KiB", "until read", "until written"), rows)
+
+
+def costs_table(machine: Machine, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """What each means of synchronisation costs a thread, in cycles.
+
+    All but one are the machine's. The waiter that has only just begun to wait is a probe's: half a
+    round trip of two threads that answer each other at once, less the arrival.
+
+    Example:
+      >>> print(copies.costs_table(pipelib.H200))
+      | NVIDIA H200 | cycles |
+      |---|--:|
+      | `barrier_arrive` | 7 |
+      ...
+    """
+    trip = _cycles("round trip", folders)
+    costs = {
+        "`barrier_arrive`": machine.arrive_cycles,
+        "`barrier_wait`, phase complete before": machine.wait_cycles,
+        "a phase's end, until a waiter goes on": machine.wake_cycles,
+        "the same, if it has only just begun to wait": trip and trip / 2 - machine.arrive_cycles,
+        "`commit_smem`": machine.fence_cycles,
+        "a shared scope's meeting": machine.meet_cycles,
+        "starting a load": machine.load_issue_cycles,
+        "starting a store": machine.store_issue_cycles,
+    }
+    rows = ((what, f"{cycles:.0f}") for what, cycles in costs.items() if cycles is not None)
+    return results.table((machine.name, "cycles"), rows)
+
+
+def _cycles(name: str, folders: tuple[pathlib.Path, ...]) -> float | None:
+    """The median cycles of a probe; None if no record has it."""
+    found: dict[str, Any] = {}
+    for record in results.read(f"{results.GPU}/machine.json", folders):
+        found |= record["probes"]
+    return median(found[name]["cycles"]) if name in found else None
+
+
+def _table(head: tuple[str, str, str], rows: dict[int, list[float | None]]) -> str:
+    """A row for each two cycles, and how far they are apart."""
+    lines = [
+        [str(first), f"{one:.0f}", f"{other:.0f}", f"{abs(one - other):.0f}"]
+        for first, (one, other) in rows.items()
+        if one is not None and other is not None
+    ]
+    if not lines:
+        return results.missing("probe of copies", "The record of the machine")
+    return results.table((*head, "difference"), lines, words=())

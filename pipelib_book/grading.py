@@ -44,6 +44,7 @@ from pipelib_book.progressing import expect_exercise, note
 
 _KINDS = "stdlib", "platstdlib", "purelib", "platlib"
 _OWN = (str(pathlib.Path(file).parent) for file in (pipelib.__file__, __file__))
+_BEYOND = "behind the end of"  # what a note says of loads and stores outside of an array
 _LIBRARIES = *map(sysconfig.get_path, _KINDS), *_OWN, "<"
 
 
@@ -150,7 +151,7 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
         _check_found(pipelib.check(other, strict=strict), f" in block {block}")
     yield f"The checker finds nothing{f' in {len(blocks) + 1} blocks' if blocks else ''}."
     result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
-    said = _compared(result, expected, tolerance)
+    said = _compared(result, expected, tolerance, report.notes)
     _or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
         for fault in _or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
@@ -225,8 +226,8 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
     return bool(frame.line) and not frame.filename.startswith(_LIBRARIES)
 
 
-def _compared(actual: Any, expected: Any, tolerance: float) -> str:
-    """How far a result is off; `_Fails` if too far."""
+def _compared(actual: Any, expected: Any, tolerance: float, notes: Sequence[str]) -> str:
+    """How far a result is off; `_Fails` if too far, with the notes that may explain it."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):
         raise _Fails(
             f"It returns {jax.tree.structure(actual)}, but {jax.tree.structure(expected)} is"
@@ -235,5 +236,6 @@ def _compared(actual: Any, expected: Any, tolerance: float) -> str:
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     is_right, said = judge("Its result", pairs, tolerance)
     if not is_right:
-        raise _Fails(said)
+        beyond = (f" The checker notes: {note}" for note in notes if _BEYOND in note)
+        raise _Fails("".join([said, *beyond]))
     return said

@@ -14,6 +14,7 @@ from pipelib_book.diagrams.figure import Diagram, Sketch
 CATALOGUE: tuple[Sketch, ...] = (
     limits.overlap,
     tensor_core.tiles,
+    machine.who_runs,
     limits.roofline,
     limits.latency,
     machine.memories,

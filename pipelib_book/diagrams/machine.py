@@ -15,6 +15,7 @@ from pipelib_book.diagrams.shapes import (
     arrow,
     box,
     drawing,
+    grid,
     heading,
     line,
     panel,
@@ -22,6 +23,46 @@ from pipelib_book.diagrams.shapes import (
     text_after,
     text_before,
 )
+
+
+@sketch(
+    1,
+    "From the grid to a lane",
+    caption="Each block of the grid runs on one multiprocessor. It has SMEM of its own and a Pallas"
+    " thread: 128 lanes in four warps, with registers.",
+)
+def who_runs() -> Drawing:
+    """At the top GMEM, with both matrices and the output. At the left a grid of four by four
+    blocks, one of which is marked; lines lead from it to the right, where this block is drawn
+    large, inside a multiprocessor. In the block are SMEM, into which tiles come from GMEM, and one
+    Pallas thread. The Pallas thread has four warps of 32 lanes each, lanes 0 to 127, and below
+    them the registers, which hold values and sums.
+    """
+    left, top, size = 146, 74, 25
+    marked = {(1, 3): (WGMMA, SOLID, "")}
+    parts: list[Part] = [
+        box(left + 34, 190 + 28 * i, 170, 24, f"warp {i}: lanes {32 * i} to {32 * i + 31}")
+        for i in range(4)
+    ]
+    return drawing(
+        PHONE,
+        392,
+        box(0, 0, PHONE, 30, "GMEM: `a`, `b` and the output"),
+        heading(0, top, "grid of blocks"),
+        grid(0, top + 16, 4, 4, size, size, marked),
+        text_after(0, top + 134, "a block makes", "one tile of", "the output"),
+        panel(left, 48, PHONE - left, 344, "multiprocessor"),
+        line((4 * size, top + 16 + size), (left + 10, 76), pending=True),
+        line((4 * size, top + 16 + 2 * size), (left + 10, 382), pending=True),
+        box(left + 10, 76, 218, 306, shade=PLAIN),
+        heading(left + 22, 92, "block"),
+        box(left + 22, 108, 194, 34, "SMEM: tiles"),
+        arrow((350, 30), (350, 108), bytes_of=LOAD),
+        box(left + 22, 152, 194, 220, shade=PLAIN),
+        text_after(left + 34, 172, "Pallas thread: 128 lanes"),
+        *parts,
+        box(left + 34, 312, 170, 48, "registers:", "values and sums", kind=COMPUTE),
+    )
 
 
 @sketch(

@@ -14,7 +14,6 @@ LEAST = 3
 #: Chapters of which an exercise has fewer wrong answers yet, and why.
 LACKING = dict.fromkeys(
     [
-        "01_introduction",
         "14_matmul_ladder",
         "15_attention",
     ],

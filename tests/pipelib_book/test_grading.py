@@ -26,8 +26,8 @@ def interpreted():
         yield
 
 
-def adding(slots=1, added=1.0, reads=1):
-    """An answer: `x + added`, by a pipeline."""
+def adding(slots=1, added=1.0, reads=1, first=0):
+    """An answer: `x + added`, by a pipeline, which may read from another column of tiles on."""
 
     def kernel(x_gmem, o_gmem):
         block = pl.BlockSpec((ROWS, COLUMNS), lambda k: (0, k))
@@ -35,7 +35,8 @@ def adding(slots=1, added=1.0, reads=1):
         def body(_, x_smem, *others):
             others[-1][...] = x_smem[...] + added
 
-        inputs = dict(in_specs=[block] * reads, max_concurrent_steps=slots)
+        read = pl.BlockSpec((ROWS, COLUMNS), lambda k: (0, first + k))
+        inputs = dict(in_specs=[read] * reads, max_concurrent_steps=slots)
         pipelib.emit_pipeline(body, grid=(STEPS,), out_specs=[block], **inputs)(
             *[x_gmem] * reads, o_gmem
         )
@@ -157,6 +158,13 @@ def test_an_error_of_the_interpreter_s_threads_is_said_with_what_the_checker_not
     note = "The checker notes: nobody waits for the last 1 phase of `done`"
     assert note in got.lines[-1], got
     assert not caplog.records
+
+
+def test_a_wrong_result_has_the_note_on_tiles_that_are_not_there():
+    got = grade(adding(first=1), X, expected=X + 1)
+    assert "Its result is wrong: " in got.lines[-1]
+    assert " The checker notes: " in got.lines[-1] and "behind the end of `x_gmem`" in got.lines[-1]
+    assert "notes" not in grade(adding(added=2.0), X, expected=X + 1).lines[-1]
 
 
 def test_a_tolerance_and_trees():

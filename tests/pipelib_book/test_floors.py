@@ -1,0 +1,56 @@
+"""`pipelib_book.floors`: the floors under a kernel's time."""
+
+import pytest
+from matplotlib import pyplot as plt
+
+from pipelib import H200
+from pipelib_book import floors
+
+pytestmark = pytest.mark.one_jax
+
+
+def test_a_fused_instruction_counts_as_two_operations_and_takes_the_time_of_one():
+    fused, added = floors.Work(moved=8, fused=4), floors.Work(moved=8, adds=4)
+    assert (fused.intensity, added.intensity) == (1.0, 0.5)
+    assert floors.times_us(fused, H200) == floors.times_us(added, H200)
+
+
+@pytest.mark.parametrize(
+    ("work", "unit"),
+    [
+        (floors.Work(moved=1e9), "to move"),
+        (floors.Work(moved=1, adds=1e9), "single numbers"),
+        (floors.Work(moved=1, exponentials=1e9), "exponentials"),
+        (floors.Work(moved=1, products=1e12), "tensor core"),
+    ],
+)
+def test_the_floor_is_the_longest_time(work, unit):
+    times = floors.times_us(work, H200)
+    assert max(times, key=times.__getitem__) == unit
+    assert floors.floor_us(work, H200) == times[unit]
+
+
+def test_the_whole_gpu_shares_its_memory():
+    width = floors.bandwidths(H200)["GMEM"]
+    assert width * H200.sms * H200.clock_hz == pytest.approx(H200.hbm_bytes_per_second)
+
+
+def test_tables_have_a_row_each_and_mark_the_floor():
+    (row,) = floors.work_table({"copy": floors.Work(moved=8e9)}, H200).splitlines()[2:]
+    assert row == "| copy | 8,000 | 0.00 | **1,859** | 0 | 0 | 0 |"
+    assert len(floors.rates_table(H200).splitlines()) == 2 + 3 + 3
+    assert len(floors.intensity_table(H200).splitlines()) == 2 + 3
+    (tile,) = floors.tiles_table([(128, 128)], H200).splitlines()[2:]
+    assert tile.startswith("| 128 x 128 | 64.0 | 42.7 |")
+
+
+def test_the_figure_has_the_roofs_and_the_points():
+    figure = floors.roofline({"mine": ([1.0, 2.0], [1e12, 2e12])}, H200)
+    (axes,) = figure.axes
+    names = [line.get_label() for line in axes.lines]
+    plt.close(figure)
+    assert names == ["tensor core", "tensor core, clock under load", "multiply and add", "mine"]
+
+
+def test_a_busy_gpu_has_a_lower_peak():
+    assert floors.peak(H200.loaded(1.0)) < floors.peak(H200)

@@ -21,3 +21,15 @@ def test_an_unknown_probe_is_an_error():
 def test_a_package_without_its_record_is_an_error():
     with pytest.raises(FileNotFoundError, match="is in none of /nowhere"):
         probes.cycles("fence", (pathlib.Path("/nowhere"),))
+
+
+def test_the_clock_of_kernels_is_beside_their_cycles_and_times():
+    kernels = {n: f"matmul 128x128x64, 4 slots, delay {n}" for n in "01"}
+    lines = [line.strip("| ").split(" | ") for line in probes.clocks_table(kernels).splitlines()]
+    assert [line[0] for line in lines[2:]] == ["0", "1", "first over last"]
+    cycles, clock, us = map(float, lines[-1][1:])
+    assert cycles > us > 1 < clock and us == pytest.approx(cycles / clock, rel=0.05)
+
+
+def test_a_package_without_its_record_has_a_sentence_in_place_of_a_table():
+    assert probes.clocks_table({}, (pathlib.Path("/nowhere"),)).startswith("(A record of")

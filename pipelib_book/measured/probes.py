@@ -1,94 +1,64 @@
-"""What the probes of `benchmarks/machine.py` and `benchmarks/loads.py` saw, for chapter 2.
-
-The model. A probe is a kernel that does one thing; its `cycles` are those of one turn of its loop,
-a sample for each launch, of which the median counts. A record that is not there, or lacks a probe,
-gives a sentence in place of a table.
-"""
+"""What the probes and kernels of `benchmarks/machine.py` took, for the chapters that quote them."""
 
 import pathlib
-from statistics import median
-from typing import Any
+import statistics
+from collections.abc import Mapping
 
 from pipelib_book.measured import results
 
-#: NVIDIA's data sheet of the H200 SXM: dense products of 16 bits, operations a second.
-DATA_SHEET_FLOPS = 989.4e12
-#: Operations of a multiprocessor's tensor core in a cycle, on 16-bit numbers; multiprocessors.
-FLOPS_A_CYCLE, SMS = 4096, 132
-
-_CLOCKS = {
-    "loads from the L2, all multiprocessors":
-        "load ring of 8 x 16384 bytes, 132 blocks, L2, on 132 SMs",
-    "products, one multiprocessor": "products, 1 blocks, 2 threads, pause of 0, normal",
-    "products of zeros, all": "products, 132 blocks, 2 threads, pause of 0, zeros",
-    "products of random numbers, all": "products, 132 blocks, 2 threads, pause of 0, normal",
-}  # fmt: skip
-_SHARED = "shared ring of 8 x 16384 bytes, 132 blocks, L2, each tile by {}"
-_ALONE = "load ring of 8 x 16384 bytes, 132 blocks, L2"
-_SHARERS = "2 neighbours", "2 blocks apart", "4 neighbours", "4 blocks apart"
+_KEYS = "block_cycles", "clock_hz", "microseconds"
 
 
-def clock_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
-    """What runs for seconds, the clock and the power then, and what the tensor cores could do."""
-    found = _read("loads.json", "loads", folders)
-    rows = [
-        [what, f"{clock / 1e6:,.0f}", f"{found[name]['watts']:.0f}", _peak(clock)]
-        for what, name in _CLOCKS.items()
-        if name in found
-        for clock in [median(found[name]["clock_hz"])]
-    ]
-    if not rows:
-        return results.missing("clocks")
-    clock = DATA_SHEET_FLOPS / FLOPS_A_CYCLE / SMS
-    rows.insert(1, ["(what the data sheet reckons with)", f"{clock / 1e6:,.0f}", "-", _peak(clock)])
-    head = "what runs, for seconds", "MHz", "W", "tensor cores at that clock, TFLOP/s"
-    return results.table(head, rows)
+def cycles(name: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> float:
+    """The cycles of one repetition of a probe: the median of the record's launches.
 
+    Raises:
+      FileNotFoundError: the package came without the record.
+      ValueError: the record has no such probe.
 
-def _peak(clock_hz: float) -> str:
-    return f"{FLOPS_A_CYCLE * SMS * clock_hz / 1e12:,.0f}"
-
-
-def latency_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
-    """A row for each size of a copy: cycles from its start until the thread that waits goes on."""
-    found = _read("machine.json", "probes", folders)
-    rows = []
-    for size in (1024, 8192, 16384, 32768):
-        names = [f"load {size} bytes, {level}" for level in ("L2", "HBM")]
-        if all(name in found for name in names):
-            rows.append(
-                [f"{size // 1024} KiB", *(f"{_cycles(found[name]):,.0f}" for name in names)]
-            )
-    head = "a copy of", "cycles from the L2", "cycles from HBM"
-    return results.table(head, rows) if rows else results.missing("latencies")
-
-
-def sharers_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
-    """A row for each way to share tiles of 16 KiB: cycles for a tile, all multiprocessors busy."""
-    found = _read("machine.json", "probes", folders)
-    names = {"nobody else": _ALONE} | {who: _SHARED.format(who) for who in _SHARERS}
-    rows = [[who, f"{_cycles(found[name]):.0f}"] for who, name in names.items() if name in found]
-    head = "each tile of 16 KiB is also loaded by", "cycles a tile"
-    return results.table(head, rows) if rows else results.missing("shared loads")
-
-
-def where(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
-    """A sentence on when and on what the machine's numbers were measured."""
-    found = _record("machine.json", folders).get("provenance")
+    Example:
+      >>> probes.cycles("store 1024 bytes, read") > 100
+      True
+    """
+    found = results.read(f"{results.GPU}/machine.json", folders)
     if not found:
-        return results.missing("numbers of the machine")
-    return f"Measured on an {found['gpu']}, {found['utc'][:10]}, by `benchmarks/machine.py`."
+        raise FileNotFoundError(
+            f"The record of the probes is in none of {', '.join(map(str, folders))}, so there is"
+            " nothing to quote: use a checkout of the repository, or a wheel built from one."
+        )
+    if name not in found[0]["probes"]:
+        raise ValueError(
+            f"The record of the probes has no {name!r}, so there are no cycles of it: see the page"
+            " of all measurements for their names."
+        )
+    return statistics.median(found[0]["probes"][name]["cycles"])
 
 
-def _cycles(probe: dict[str, Any]) -> float:
-    return median(probe["cycles"])
+def clocks_table(
+    names: Mapping[str, str], folders: tuple[pathlib.Path, ...] = results.FOLDERS
+) -> str:
+    """Kernels of the same record, by what to call them: cycles of a block, clock, time.
 
+    The last row is the first kernel's numbers over the last one's.
 
-def _read(name: str, part: str, folders: tuple[pathlib.Path, ...]) -> dict[str, Any]:
-    """A part of a GPU's record, by name; empty if it is not there."""
-    return _record(name, folders).get(part, {})
-
-
-def _record(name: str, folders: tuple[pathlib.Path, ...]) -> dict[str, Any]:
-    found = results.read(f"{results.GPU}/{name}", folders)
-    return found[0] if found else {}
+    Example:
+      >>> names = {"waits": "matmul 128x128x64, 4 slots, delay 0"}
+      >>> print(probes.clocks_table(names | {"in flight": "matmul 128x128x64, 4 slots, delay 1"}))
+      | kernel | cycles of a block | clock, GHz | µs |
+      |---|--:|--:|--:|
+      | waits | ...
+    """
+    found = results.read(f"{results.GPU}/machine.json", folders)
+    if not found:
+        return results.missing("kernel", "A record of the machine")
+    numbers = [
+        [statistics.median(found[0]["kernels"][name][key]) for key in _KEYS]
+        for name in names.values()
+    ]
+    rows = [
+        [said, f"{cycles:,.0f}", f"{clock / 1e9:.2f}", f"{us:.0f}"]
+        for said, (cycles, clock, us) in zip(names, numbers, strict=True)
+    ]
+    ratios = [f"{one / other:.2f}" for one, other in zip(numbers[0], numbers[-1], strict=True)]
+    head = "kernel", "cycles of a block", "clock, GHz", "µs"
+    return results.table(head, [*rows, ["first over last", *ratios]])

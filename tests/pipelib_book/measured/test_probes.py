@@ -1,50 +1,35 @@
-"""`pipelib_book.measured.probes`: what the probes of the machine saw."""
+"""What the probes measured, by name."""
 
-import json
+import pathlib
 
 import pytest
 
-from pipelib_book.measured import probes, results
-
-pytestmark = pytest.mark.one_jax
+from pipelib_book.measured import probes
 
 
-def folder(tmp_path, **records):
-    (tmp_path / results.GPU).mkdir()
-    for name, record in records.items():
-        (tmp_path / results.GPU / f"{name}.json").write_text(json.dumps(record))
-    return (tmp_path,)
+def test_a_probe_has_the_median_of_its_launches():
+    name = "wgmma 128x128x64 float16, {} left, 1 threads"
+    waits, leaves = (probes.cycles(name.format(left)) for left in (0, 1))
+    assert 0 < leaves < waits
 
 
-def test_the_clock_of_the_data_sheet_stands_behind_the_first_row(tmp_path):
-    first, second, *_ = probes._CLOCKS.values()
-    load = lambda hz: dict(watts=300.4, clock_hz=[hz, hz, 1e9])
-    found = folder(tmp_path, loads=dict(loads={first: load(1.98e9), second: load(1.8e9)}))
-    rows = probes.clock_table(found).splitlines()[2:]
-    assert [row.split(" | ")[1] for row in rows] == ["1,980", "1,830", "1,800"]
-    assert rows[0].endswith("| 1,980 | 300 | 1,071 |") and "| - | 989 |" in rows[1]
+def test_an_unknown_probe_is_an_error():
+    with pytest.raises(ValueError, match="The record of the probes has no 'nothing'"):
+        probes.cycles("nothing")
 
 
-def test_a_copy_has_a_row_if_both_levels_were_measured(tmp_path):
-    found = {f"load 1024 bytes, {level}": dict(cycles=[1.0, 5.0, 9.0]) for level in ("L2", "HBM")}
-    found["load 8192 bytes, L2"] = dict(cycles=[7.0])
-    (row,) = probes.latency_table(folder(tmp_path, machine=dict(probes=found))).splitlines()[2:]
-    assert row == "| 1 KiB | 5 | 5 |"
+def test_a_package_without_its_record_is_an_error():
+    with pytest.raises(FileNotFoundError, match="is in none of /nowhere"):
+        probes.cycles("fence", (pathlib.Path("/nowhere"),))
 
 
-def test_sharers_have_the_cycles_of_a_tile(tmp_path):
-    shared = probes._SHARED.format("2 neighbours")
-    found = {probes._ALONE: dict(cycles=[4.0]), shared: dict(cycles=[2.0])}
-    rows = probes.sharers_table(folder(tmp_path, machine=dict(probes=found))).splitlines()[2:]
-    assert rows == ["| nobody else | 4 |", "| 2 neighbours | 2 |"]
+def test_the_clock_of_kernels_is_beside_their_cycles_and_times():
+    kernels = {n: f"matmul 128x128x64, 4 slots, delay {n}" for n in "01"}
+    lines = [line.strip("| ").split(" | ") for line in probes.clocks_table(kernels).splitlines()]
+    assert [line[0] for line in lines[2:]] == ["0", "1", "first over last"]
+    cycles, clock, us = map(float, lines[-1][1:])
+    assert cycles > us > 1 < clock and us == pytest.approx(cycles / clock, rel=0.05)
 
 
-def test_the_place_and_the_day_are_told(tmp_path):
-    provenance = dict(gpu="NVIDIA H200", utc="2026-11-21T18:20:14+00:00")
-    said = probes.where(folder(tmp_path, machine=dict(provenance=provenance)))
-    assert said == "Measured on an NVIDIA H200, 2026-11-21, by `benchmarks/machine.py`."
-
-
-def test_without_a_record_each_is_a_sentence(tmp_path):
-    for said in (probes.clock_table, probes.latency_table, probes.sharers_table, probes.where):
-        assert said((tmp_path,)).startswith("(The record has no")
+def test_a_package_without_its_record_has_a_sentence_in_place_of_a_table():
+    assert probes.clocks_table({}, (pathlib.Path("/nowhere"),)).startswith("(A record of")

@@ -4,9 +4,9 @@
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
 `asks` has what an exercise may ask of one; `rubric` judges a kernel of the reader's own; `show_*`
 show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty kernels of
-chapter 12, `wild` those of chapter 19, `measured` reads the records of the benchmarks, `timelines`
+chapter 12, `wild` those of chapter 20, `measured` reads the records of the benchmarks, `timelines`
 makes tables of timelines, `files` runs the command line, the two ladders have the configurations of
-chapters 14 and 15, `blackwell` interprets the kernels of chapter 18.
+chapters 14 and 15, `blackwell` interprets the kernels of chapter 19.
 """
 
 from pipelib_book import asks

@@ -6,7 +6,7 @@
 show code, reports and hazards, and `diagram` a drawn figure. `gallery` has the faulty kernels of
 chapter 12, `wild` those of chapter 20, `measured` reads the records of the benchmarks, `timelines`
 makes tables of timelines, `files` runs the command line, the two ladders have the configurations of
-chapters 14 and 15, `blackwell` interprets the kernels of chapter 19.
+chapters 14 to 16, `climbs` shows a rung, `blackwell` interprets the kernels of chapter 19.
 """
 
 from pipelib_book import asks
@@ -21,6 +21,7 @@ from pipelib_book.showing import (
     fault_table,
     hazard_table,
     play_hazard,
+    show_change,
     show_code,
     show_fault,
     show_hazard,
@@ -46,6 +47,7 @@ __all__ = [
     "rubric",
     "say",
     "setup",
+    "show_change",
     "show_code",
     "show_fault",
     "show_hazard",

@@ -106,7 +106,7 @@ def minutes(md: pathlib.Path) -> int:
         if cell.cell_type == "markdown":
             words += len(re.findall(r"\w[\w'’-]*", _unfolded(cell.source)))
     for cell in notebooks.code_cells(notebook)[1:]:
-        if not {"exercise", "solution"} & {*cell.metadata.get("tags", [])}:
+        if not {"exercise", "solution", "hide-input"} & {*cell.metadata.get("tags", [])}:
             lines += sum(map(bool, map(str.strip, cell.source.splitlines())))
     return STEP * math.ceil((words / WORDS + lines / LINES) / STEP)
 

@@ -39,6 +39,7 @@ CATALOGUE: tuple[Sketch, ...] = (
     barriers.cluster_barrier,
     checking.checker,
     limits.bounds,
+    limits.rungs,
     tensor_core.ping_pong,
     blocks.two_grids,
     machine.tensor_memory,

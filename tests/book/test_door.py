@@ -73,7 +73,9 @@ def test_what_is_folded_away_and_exercises_take_no_time(tmp_path):
     words, lines = "word " * 900, "x = 1\n" * 200
     folded = f":::{{dropdown}} Answer\n{words}\n:::\n\n"
     hint = f":::{{admonition}} Hint\n:class: dropdown\n{words}\n:::\n\n"
-    cells = [CELL.format(f":tags: [{tag}]\n\n{lines}") for tag in ("exercise", "solution")]
+    cells = [
+        CELL.format(f":tags: [{tag}]\n\n{lines}") for tag in ("exercise", "solution", "hide-input")
+    ]
     assert minutes(tmp_path, "one word\n\n" + folded + hint + "".join(cells)) == parts.STEP
     assert minutes(tmp_path, folded.replace("{dropdown}", "{note}")) > parts.STEP
 

@@ -15,7 +15,6 @@ LEAST = 3
 LACKING = dict.fromkeys(
     [
         "01_introduction",
-        "15_attention",
     ],
     "they are to be written",
 )

@@ -4,10 +4,10 @@
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
 `asks` has what an exercise may ask of one, and `progress` shows which were passed; `rubric` judges
 a kernel of the reader's own; `show_*` show code, reports and hazards, and `diagram` a drawn figure.
-`gallery` has the faulty kernels of chapter 12, `wild` those of chapter 19, `measured` reads the
+`gallery` has the faulty kernels of chapter 12, `wild` those of chapter 20, `measured` reads the
 records of the benchmarks, `timelines` makes tables of timelines, `files` runs the command line, the
-two ladders have the configurations of chapters 14 and 15, `blackwell` interprets the kernels of
-chapter 18.
+two ladders have the configurations of chapters 14 to 16, `climbs` shows a rung, `blackwell`
+interprets the kernels of chapter 19.
 """
 
 # ruff: noqa: E402 - whose `pipelib` there is comes before what needs it
@@ -29,6 +29,7 @@ from pipelib_book.showing import (
     hazard_table,
     kind_table,
     play_hazard,
+    show_change,
     show_code,
     show_fault,
     show_hazard,
@@ -57,6 +58,7 @@ __all__ = [
     "rubric",
     "say",
     "setup",
+    "show_change",
     "show_code",
     "show_fault",
     "show_hazard",

@@ -1,6 +1,6 @@
 """Kernels for Blackwell on any machine: interpreted on the CPU, and lowered.
 
-The model. `pipelib.trace` knows Hopper's operations alone, so chapter 18 judges its kernels by what
+The model. `pipelib.trace` knows Hopper's operations alone, so chapter 19 judges its kernels by what
 JAX has: the interpreter with race detection, and lowering. The interpreter counts the asynchronous
 operations of a block with a few counters, in turn; two operations that share one can look ordered,
 and which two do depends on how its threads run. `COUNTERS` is more than these kernels have

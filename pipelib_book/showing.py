@@ -1,5 +1,6 @@
 """Shows source code, reports, and hazards in a chapter: the gallery's, and public kernels'."""
 
+import difflib
 import inspect
 import sys
 from collections import Counter
@@ -28,6 +29,23 @@ def show_code(*objects: Any) -> None:
     """
     sources = (inspect.getsource(each).replace("  # fmt: skip", "") for each in objects)
     say("````python\n" + "\n\n".join(sources) + "````")
+
+
+def show_change(old: Any, new: Any) -> None:
+    """Shows which lines of a function's source are others in a second function, with those around.
+
+    Example:
+      >>> book.show_change(gallery.tiles, gallery.factors)
+      ````diff
+      -def tiles(rng: np.random.Generator, blocks: int) -> tuple[np.ndarray, ...]:
+      ...
+      +def factors(rng: np.random.Generator, blocks: int) -> tuple[np.ndarray, ...]:
+      ...
+      ````
+    """
+    before, after = (inspect.getsource(each).splitlines() for each in (old, new))
+    _, _, _, *lines = difflib.unified_diff(before, after, n=1, lineterm="")
+    say("````diff\n" + "\n".join(" ..." if line[0] == "@" else line for line in lines) + "\n````")
 
 
 def show_report(report: Report, most: int = sys.maxsize) -> None:

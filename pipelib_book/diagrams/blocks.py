@@ -190,7 +190,7 @@ def multicast() -> Drawing:
 
 
 @sketch(
-    17,
+    18,
     "One grid becomes two",
     caption="The points of a `pallas_call` with one parallel and one sequential axis, and where"
     " they go: each row becomes a block, and the points of a row become the steps of its pipeline.",

@@ -58,7 +58,7 @@ def checker() -> Drawing:
 
 
 @sketch(
-    19,
+    20,
     "Where faults hide",
     caption="What a block does, from top to bottom, and the faults of this chapter that hide there."
     " Most are at the ends: before the steady state, after it, and on the way to the next tile.",

@@ -7,6 +7,7 @@ from pipelib_book.diagrams.shapes import (
     COMPUTE,
     LOAD,
     PHONE,
+    STORE,
     TINT,
     WGMMA,
     Clock,
@@ -222,3 +223,49 @@ def _by_latency() -> tuple[list[Work], list[Work]]:
         products += [wait(max(0, begin - 0.5), begin + 2.5)]
         products += [Work(begin + 2.5, begin + 4.1, str(k), WGMMA)]
     return loads[:-1], products
+
+
+@sketch(
+    14,
+    "Two tiles on three rungs",
+    caption="Two tiles of three steps each, and their stores. One buffer: each load waits for a"
+    " product. A ring: loads run beside products, but the second tile begins from nothing. One"
+    " chain: its first loads run under the first tile's store.",
+)
+def rungs() -> Drawing:
+    """Three timelines of two tiles, with rows for loads, products and stores. With one buffer, the
+    loads and products of steps 0, 1 and 2 alternate, and then the tile is stored; the second tile,
+    of steps 3 to 5, does not end within the figure. With a ring, loads 0, 1 and 2 follow each other
+    and each product begins when its load has ended; load 3 begins after the first tile's store.
+    With one chain, load 3 follows load 2 at once, so products 3 to 5 begin right after the store
+    of the first tile, sooner by the time of a load.
+    """
+    clock, high = Clock(70, 25.4), 18
+    load = lambda start, k: Work(start, start + 1, str(k), LOAD)
+    product = lambda start, k: Work(start, start + 1, str(k), WGMMA)
+    tile = lambda start: Work(start, start + 1.5, "", STORE)
+    cases = {
+        "rung 0: one buffer": (
+            [load(2 * k, k) for k in range(3)] + [load(7.5 + 2 * k, k + 3) for k in range(2)],
+            [product(2 * k + 1, k) for k in range(3)]
+            + [product(8.5 + 2 * k, k + 3) for k in range(2)],
+            [tile(6)],
+        ),
+        "rungs 1 to 5: a ring": (
+            [load(k, k) for k in range(3)] + [load(5.5 + k, k + 3) for k in range(3)],
+            [product(k + 1, k) for k in range(3)] + [product(6.5 + k, k + 3) for k in range(3)],
+            [tile(4), tile(9.5)],
+        ),
+        "rungs 6 and 7: one chain": (
+            [load(k, k) for k in range(6)],
+            [product(k + 1, k) for k in range(3)] + [product(5.5 + k, k + 3) for k in range(3)],
+            [tile(4), tile(8.5)],
+        ),
+    }
+    parts: list[Part] = []
+    for i, (title, works) in enumerate(cases.items()):
+        y = 100 * i
+        parts.append(heading(0, y + 8, title))
+        for row, (name, each) in enumerate(zip(("loads", "products", "stores"), works)):
+            parts.append(clock.lane(y + 22 + 22 * row, name, each, high))
+    return drawing(PHONE, 304, *parts, clock.axis(298, 12.2))

@@ -155,7 +155,7 @@ def registers() -> Drawing:
 
 
 @sketch(
-    18,
+    19,
     "Hopper and Blackwell",
     caption="Where sums lie, who starts a product, and who hears of its end. Blackwell's sums have"
     " a memory of their own, so a store thread can take one tile away while the next one is summed"

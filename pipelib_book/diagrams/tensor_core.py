@@ -166,6 +166,42 @@ def _loaded(start: float, step: int, landed: float) -> list[Work]:
 
 @sketch(
     15,
+    "What a step of attention multiplies",
+    caption="A step makes the scores of the next block of keys and multiplies the probabilities"
+    " of this one with `v`. The two products do not depend on each other. The softmax stands"
+    " between a step's scores and the next step's `p`.",
+)
+def attention_step() -> Drawing:
+    """Three rows over time: products with k, softmaxes, and products with v, with the number of the
+    block of keys in each box. First scores 0, then softmax 0. Step 0 has scores 1 and, at the same
+    height in time, the product of p 0 and v 0, then softmax 1. Step 1 has scores 2 and p 1 times
+    v 1, then softmax 2. In the end stands p 2 times v 2. Arrows lead from each scores box to its
+    softmax and from there to the product with v.
+    """
+    clock, high = Clock(84, 41), 22
+    scores = [Work(2 * k, 2 * k + 1, str(k), WGMMA) for k in range(3)]
+    softmaxes = [Work(2 * k + 1, 2 * k + 2, str(k), COMPUTE) for k in range(3)]
+    added = [Work(2 * k + 2, 2 * k + 3, str(k), WGMMA) for k in range(3)]
+    parts: list[Part] = []
+    for k in range(3):
+        parts.append(arrow((clock.at(2 * k + 1), 58), (clock.at(2 * k + 1.4), 72)))
+        parts.append(arrow((clock.at(2 * k + 2), 94), (clock.at(2 * k + 2.4), 108)))
+    return drawing(
+        PHONE,
+        206,
+        clock.brace(2, 4, 28, "step 0", above=True),
+        clock.brace(4, 6, 28, "step 1", above=True),
+        clock.lane(36, "q k", scores, high),
+        clock.lane(72, "softmax", softmaxes, high),
+        clock.lane(108, "p v", added, high),
+        clock.axis(150, 7.1),
+        key(84, 176, "products, by block of keys", kind=WGMMA),
+        key(84, 200, "softmax", kind=COMPUTE),
+    )
+
+
+@sketch(
+    15,
     "Two compute threads that take turns",
     caption="Two compute threads whose products take P and softmaxes S, here equally long. In"
     " step, the tensor core rests during both softmaxes; in turns, each softmax lies beside the"
@@ -208,3 +244,40 @@ def _alternate(start: int, products: int, end: int) -> list[Work]:
             Work(t + products, t + products + 1, "", COMPUTE),
         ]
     return [work for work in works if work.stop <= end]
+
+
+@sketch(
+    16,
+    "Which block begins first",
+    caption="Causal blocks of three heads on four multiprocessors; a number is a head, and a"
+    " block's length its steps. Head by head, the last head's longest block begins late and ends"
+    " alone. With heads together, the longest of all begin first.",
+)
+def block_order() -> Drawing:
+    """Two pictures of four multiprocessors, SM 0 to SM 3, over time. Each head has blocks of 6, 4,
+    2 and 1 steps. Head by head, each head's blocks are handed out before the next head's: the last
+    long block ends when the other three multiprocessors have long been idle. With heads together,
+    all blocks of 6 are handed out first, then those of 4, and the short ones fill what is left: the
+    four multiprocessors end at nearly one time, and sooner.
+    """
+    lengths, heads = (6, 4, 2, 1), range(3)
+    by_head = [(length, head) for head in heads for length in lengths]
+    together = sorted(by_head, key=lambda block: -block[0])
+    clock = Clock(62, 22)
+    parts: list[Part] = []
+    for i, (title, order) in enumerate({"head by head": by_head, "together": together}.items()):
+        y = 120 * i
+        parts.append(heading(0, y + 8, title))
+        for sm, works in enumerate(_handed_out(order, 4)):
+            parts.append(clock.lane(y + 22 + 22 * sm, f"SM {sm}", works, 18))
+    return drawing(PHONE, 254, *parts, clock.axis(248, 14.2))
+
+
+def _handed_out(blocks: list[tuple[int, int]], sms: int) -> list[list[Work]]:
+    """Blocks, each a length and a head, given in their order to whoever is free first."""
+    lanes: list[list[Work]] = [[] for _ in range(sms)]
+    for length, head in blocks:
+        ends = [lane[-1].stop if lane else 0 for lane in lanes]
+        sm = ends.index(min(ends))
+        lanes[sm].append(Work(ends[sm], ends[sm] + length, str(head), COMPUTE))
+    return lanes

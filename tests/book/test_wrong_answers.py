@@ -11,27 +11,13 @@ from tools import exercises, notebooks
 from tools.wrong_answers import parse
 
 LEAST = 3
-#: Chapters of which an exercise has fewer wrong answers yet, and why.
-LACKING = dict.fromkeys(
-    [
-        "14_matmul_ladder",
-        "15_attention",
-    ],
-    "they are to be written",
-)
-
 
 @pytest.mark.parametrize("md", RUN)
 def test_an_exercise_has_wrong_answers(md, record_property):
     found = exercises.exercises(notebooks.read_all(md))
-    few = lacking(found)
     line = f"{md.stem}: {sum(len(one.wrong) for one in found)}, {len(found)} exercises"
-    if md.stem in LACKING:
-        record_property("table: wrong answers", [f"{line}; lacking, since {LACKING[md.stem]}"])
-        assert few, f"Take {md.stem} off the list of chapters that lack wrong answers."
-    else:
-        record_property("table: wrong answers", [line])
-        assert few == []
+    record_property("table: wrong answers", [line])
+    assert lacking(found) == []
 
 
 @pytest.mark.parametrize("md", RUN)

@@ -212,7 +212,7 @@ def test_a_record_of_a_gpu_is_of_the_kernels_that_it_ran(tmp_path):
 
 # The chapter.
 
-CHAPTER = (pathlib.Path(book.__file__).parents[1] / "book" / "19_in_the_wild.md").read_text()
+CHAPTER = (pathlib.Path(book.__file__).parents[1] / "book" / "20_in_the_wild.md").read_text()
 
 
 @EVERY

@@ -1,0 +1,43 @@
+"""Rungs that a chapter writes out: they do what the measured ones do, or a climb says where not."""
+
+import functools
+
+import pytest
+
+from pipelib import kernels
+from pipelib_book import climbs
+from pipelib_book.matmul_ladder import RUNGS
+
+
+def rung(number):
+    return functools.partial(kernels.matmul, config=RUNGS[number].config)
+
+
+def test_a_rung_does_what_it_does():
+    assert climbs.difference(rung(3), rung(3)) == ""
+
+
+@pytest.mark.parametrize(
+    ("mine", "says"),
+    [
+        (0, "There are 1 threads, and 2"),
+        (2, "There are 1 threads"),
+        (4, "There are 3 threads"),
+    ],
+)
+def test_another_number_of_threads_is_found(mine, says):
+    assert climbs.difference(rung(mine), rung(3)).startswith(says)
+
+
+@pytest.mark.parametrize(("mine", "other"), [(0, 1), (1, 2), (5, 6)])
+def test_another_operation_or_another_number_of_them_is_found(mine, other):
+    assert climbs.difference(rung(mine), rung(other)).startswith("Thread ")
+
+
+def test_a_cluster_is_more_threads():
+    assert climbs.difference(rung(6), rung(7)) == "There are 3 threads, and 6 in the other kernel."
+
+
+def test_what_was_not_measured_is_refused():
+    with pytest.raises(ValueError, match=r"rung 1 is not the kernel that was measured\. Thread 0 "):
+        climbs.climb(1, {0: rung(0), 1: rung(2)}, [])

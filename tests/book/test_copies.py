@@ -2,6 +2,7 @@
 
 import nbformat
 import pytest
+import yaml
 from nbformat.sign import NotebookNotary
 
 from tools import copies
@@ -35,6 +36,12 @@ def test_the_copies_are_what_a_reader_opens(folders):
     _, lab = folders
     names = {path.name for path in lab.iterdir()}
     assert names == {".book", "01_one.ipynb", "glossary.md", "matplotlibrc"}
+
+
+def test_they_are_no_pages_of_the_book_and_git_ignores_them():
+    config = yaml.safe_load((copies.ROOT / "_config.yml").read_text("utf-8"))
+    assert f"{copies.LAB.name}/**" in config["exclude_patterns"]
+    assert f"/{copies.LAB.name}/" in (copies.ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_jupyterlab_trusts_the_book_s_notebooks(folders):

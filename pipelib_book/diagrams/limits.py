@@ -228,9 +228,9 @@ def _by_latency() -> tuple[list[Work], list[Work]]:
 @sketch(
     14,
     "Two tiles on three rungs",
-    caption="Two tiles of three steps each, and their stores. One buffer: each load waits for a"
-    " product. A ring: loads run beside products, but the second tile begins from nothing. One"
-    " chain: its first loads run under the first tile's store.",
+    caption="Two tiles of three steps each, and their stores. With one buffer each load waits for a"
+    " product; with a ring the second tile begins from nothing; in a chain its loads run under the"
+    " first tile's store.",
 )
 def rungs() -> Drawing:
     """Three timelines of two tiles, with rows for loads, products and stores. With one buffer, the

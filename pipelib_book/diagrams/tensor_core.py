@@ -168,7 +168,7 @@ def _loaded(start: float, step: int, landed: float) -> list[Work]:
     15,
     "What a step of attention multiplies",
     caption="A step makes the scores of the next block of keys and multiplies the probabilities"
-    " of this one with `v`. The two products do not depend on each other. The softmax stands"
+    " of this one with `v`: two products that do not depend on each other. The softmax stands"
     " between a step's scores and the next step's `p`.",
 )
 def attention_step() -> Drawing:
@@ -249,9 +249,9 @@ def _alternate(start: int, products: int, end: int) -> list[Work]:
 @sketch(
     16,
     "Which block begins first",
-    caption="Causal blocks of three heads on four multiprocessors; a number is a head, and a"
-    " block's length its steps. Head by head, the last head's longest block begins late and ends"
-    " alone. With heads together, the longest of all begin first.",
+    caption="Causal blocks of three heads on four multiprocessors; a number is a head, a length"
+    " its steps. Head by head, the last head's longest block begins late and ends alone; with heads"
+    " together, the longest of all begin first.",
 )
 def block_order() -> Drawing:
     """Two pictures of four multiprocessors, SM 0 to SM 3, over time. Each head has blocks of 6, 4,

@@ -58,7 +58,7 @@ def test_an_unknown_name_is_told_the_near_ones():
         book.diagram("rings")
     assert str(near.value) == (
         f"None of the book's {len(CATALOGUE)} diagrams is called 'rings', so there is nothing to"
-        " draw: take 'ring'."
+        " draw: take 'ring', 'rungs'."
     )
     with pytest.raises(ValueError) as far:
         book.diagram("q")

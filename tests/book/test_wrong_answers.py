@@ -12,6 +12,7 @@ from tools.wrong_answers import parse
 
 LEAST = 3
 
+
 @pytest.mark.parametrize("md", RUN)
 def test_an_exercise_has_wrong_answers(md, record_property):
     found = exercises.exercises(notebooks.read_all(md))

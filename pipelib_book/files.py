@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pipelib
+from pipelib.schedule.drawing.paths import relative_paths
 from pipelib_book.notebook import say
 
 _IMPORTS = """\
@@ -67,4 +68,5 @@ def command(words: str, folder: pathlib.Path) -> None:
     call = [sys.executable, "-m", "pipelib", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)
     said = (run.stdout.strip() or run.stderr.strip()).replace(f"{folder}{os.sep}", "")
+    said = relative_paths(said)
     say(f"````text\n$ python -m pipelib {words}\n{said}\nexit status {run.returncode}\n````")

@@ -13,6 +13,7 @@ a cell changes, a rehearsal can give its new output, and no GPU is needed.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from typing import Any
@@ -78,15 +79,19 @@ def _scene(cell: NotebookNode) -> Scene:
 
 
 def shown(outputs: list[NotebookNode]) -> str:
-    """The digest of what a reader sees of a cell's outputs."""
+    """The digest of what a reader sees of a cell's outputs.
+
+    What is printed comes in as many pieces as the machine is busy: pieces in a row are one text.
+    """
     seen = []
-    for output in outputs:
-        match output.output_type:
-            case "stream" if output.name == "stdout":
-                seen.append(output.text)
+    visible = (output for output in outputs if output.get("name") != "stderr")
+    for kind, group in itertools.groupby(visible, key=lambda output: output.output_type):
+        match kind:
+            case "stream":
+                seen.append("".join(output.text for output in group))
             case "error":
-                seen.append(f"{output.ename}: {output.evalue}")
+                seen += [f"{output.ename}: {output.evalue}" for output in group]
             case "display_data" | "execute_result":
-                seen.append(dict(output.data))
+                seen += [dict(output.data) for output in group]
     text = _CHANGING.sub("", json.dumps(seen, sort_keys=True))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -109,6 +109,14 @@ def test_scenes_are_kept_as_json(rehearsed):
     assert [rehearsal.Scene.from_json(values) for values in json.loads(text)] == scenes
 
 
+def test_what_is_printed_in_pieces_is_one_text():
+    piece = lambda text, name="stdout": nbformat.v4.new_output("stream", name=name, text=text)
+    picture = nbformat.v4.new_output("display_data", data={"text/plain": "x"})
+    shown = rehearsal.shown
+    assert shown([piece("a\n"), piece("w", "stderr"), piece("b\n")]) == shown([piece("a\nb\n")])
+    assert shown([piece("a\n"), picture, piece("b\n")]) != shown([piece("a\nb\n"), picture])
+
+
 def test_addresses_and_warnings_are_not_shown():
     shown = lambda text, name="stdout": rehearsal.shown(
         [nbformat.v4.new_output("stream", text=text, name=name)]

@@ -1,16 +1,14 @@
 """What probes of copies and barriers found: how a slot is found, what stores take, who wakes when.
 
-The model. `machine.json` has probes: kernels that do one thing in a long loop, with five samples of
-the cycles of a turn each. A cell is the median. A record that is not there, or lacks a probe, gives
-a sentence in place of a table.
+The model. A cell is the median of a probe (`probes`). A record that is not there, or lacks a probe,
+gives a sentence in place of a table.
 """
 
 import pathlib
-from statistics import median
-from typing import Any
 
 from pipelib.schedule.machine import Machine
 from pipelib_book.measured import results
+from pipelib_book.measured.probes import median_cycles
 
 _SLOTS = 3, 4, 5, 6
 _STORES = 1024, 8192, 16384, 32768
@@ -28,7 +26,7 @@ def slots_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """
     name = "load 1024 bytes, one of {} slots {}".format
     rows = {
-        slots: [_cycles(name(slots, how), folders) for how in ("by remainder", "carried")]
+        slots: [median_cycles(name(slots, how), folders) for how in ("by remainder", "carried")]
         for slots in _SLOTS
     }
     return _table(("slots", "by remainder", "carried"), rows)
@@ -46,7 +44,7 @@ def stores_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """
     name = "store {} bytes, {}".format
     rows = {
-        size // 1024: [_cycles(name(size, what), folders) for what in ("read", "written")]
+        size // 1024: [median_cycles(name(size, what), folders) for what in ("read", "written")]
         for size in _STORES
     }
     return _table(("KiB", "until read", "until written"), rows)
@@ -65,7 +63,7 @@ def costs_table(machine: Machine, folders: tuple[pathlib.Path, ...] = results.FO
       | `barrier_arrive` | 7 |
       ...
     """
-    trip = _cycles("round trip", folders)
+    trip = median_cycles("round trip", folders)
     costs = {
         "`barrier_arrive`": machine.arrive_cycles,
         "`barrier_wait`, phase complete before": machine.wait_cycles,
@@ -78,14 +76,6 @@ def costs_table(machine: Machine, folders: tuple[pathlib.Path, ...] = results.FO
     }
     rows = ((what, f"{cycles:.0f}") for what, cycles in costs.items() if cycles is not None)
     return results.table((machine.name, "cycles"), rows)
-
-
-def _cycles(name: str, folders: tuple[pathlib.Path, ...]) -> float | None:
-    """The median cycles of a probe; None if no record has it."""
-    found: dict[str, Any] = {}
-    for record in results.read(f"{results.GPU}/machine.json", folders):
-        found |= record["probes"]
-    return median(found[name]["cycles"]) if name in found else None
 
 
 def _table(head: tuple[str, str, str], rows: dict[int, list[float | None]]) -> str:

@@ -7,9 +7,8 @@ gives a sentence in place of a table.
 
 import pathlib
 from statistics import median
-from typing import Any
 
-from pipelib_book.measured import results
+from pipelib_book.measured import probes, results
 
 #: NVIDIA's data sheet of the H200 SXM: dense products of 16 bits, operations a second.
 DATA_SHEET_FLOPS = 989.4e12
@@ -30,7 +29,7 @@ _SHARERS = "2 neighbours", "2 blocks apart", "4 neighbours", "4 blocks apart"
 
 def clock_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """What runs for seconds, the clock and the power then, and what the tensor cores could do."""
-    found = _read("loads.json", "loads", folders)
+    found = probes.record("loads.json", folders).get("loads", {})
     rows = [
         [what, f"{clock / 1e6:,.0f}", f"{found[name]['watts']:.0f}", _peak(clock)]
         for what, name in _CLOCKS.items()
@@ -51,44 +50,28 @@ def _peak(clock_hz: float) -> str:
 
 def latency_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """A row for each size of a copy: cycles from its start until the thread that waits goes on."""
-    found = _read("machine.json", "probes", folders)
     rows = []
     for size in (1024, 8192, 16384, 32768):
-        names = [f"load {size} bytes, {level}" for level in ("L2", "HBM")]
-        if all(name in found for name in names):
-            rows.append(
-                [f"{size // 1024} KiB", *(f"{_cycles(found[name]):,.0f}" for name in names)]
-            )
+        names = (f"load {size} bytes, {level}" for level in ("L2", "HBM"))
+        cycles = [probes.median_cycles(name, folders) for name in names]
+        if None not in cycles:
+            rows.append([f"{size // 1024} KiB", *(f"{each:,.0f}" for each in cycles)])
     head = "a copy of", "cycles from the L2", "cycles from HBM"
     return results.table(head, rows) if rows else results.missing("latencies")
 
 
 def sharers_table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """A row for each way to share tiles of 16 KiB: cycles for a tile, all multiprocessors busy."""
-    found = _read("machine.json", "probes", folders)
     names = {"nobody else": _ALONE} | {who: _SHARED.format(who) for who in _SHARERS}
-    rows = [[who, f"{_cycles(found[name]):.0f}"] for who, name in names.items() if name in found]
+    found = {who: probes.median_cycles(name, folders) for who, name in names.items()}
+    rows = [[who, f"{cycles:.0f}"] for who, cycles in found.items() if cycles is not None]
     head = "each tile of 16 KiB is also loaded by", "cycles a tile"
     return results.table(head, rows) if rows else results.missing("shared loads")
 
 
 def where(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     """A sentence on when and on what the machine's numbers were measured."""
-    found = _record("machine.json", folders).get("provenance")
+    found = probes.record(folders=folders).get("provenance")
     if not found:
         return results.missing("numbers of the machine")
     return f"Measured on an {found['gpu']}, {found['utc'][:10]}, by `benchmarks/machine.py`."
-
-
-def _cycles(probe: dict[str, Any]) -> float:
-    return median(probe["cycles"])
-
-
-def _read(name: str, part: str, folders: tuple[pathlib.Path, ...]) -> dict[str, Any]:
-    """A part of a GPU's record, by name; empty if it is not there."""
-    return _record(name, folders).get(part, {})
-
-
-def _record(name: str, folders: tuple[pathlib.Path, ...]) -> dict[str, Any]:
-    found = results.read(f"{results.GPU}/{name}", folders)
-    return found[0] if found else {}

@@ -35,13 +35,13 @@ DOES = {
     "lax.scan": "A loop in the kernel that also takes and gives arrays.",
     "lax.while_loop": "A loop in the kernel that ends when its condition does.",
     "pl.BlockSpec": "A piece of an array for each step: its shape, and its index at a step.",
+    "pl.cdiv": "A quotient that is rounded up: how many tiles cover a length.",
     "pl.ds": "A slice of a size known to the compiler, from any start.",
     "pl.get_global": "A semaphore that all launches of the program share.",
     "pl.loop": "A loop in the kernel, written as a decorated function.",
     "pl.pallas_call": "A kernel with a grid and specs, whose pipeline Pallas makes.",
     "pl.program_id": "The number of this step of the grid along an axis.",
     "pl.run_scoped": "Calls a function with scratch memory that lives only as long.",
-    "pl.run_state": "Runs a function on references to values, and returns the values.",
     "pl.semaphore_signal": "Adds to a semaphore, also of another device.",
     "pl.semaphore_wait": "Waits until a semaphore has a value, and takes it off.",
     "pl.when": "Runs the decorated function only if a condition holds.",
@@ -116,7 +116,8 @@ def calls() -> dict[str, list[str]]:
     """The calls that each chapter adds, such as "plgpu.wgmma", by the chapter's file name."""
     found: dict[str, list[str]] = {section.chapter: [] for section in sections()}
     for name, places in _uses().items():
-        named = next((use for use in places if _names(use, name)), None)
+        bare = name.partition(".")[2]
+        named = next((use for use in places if use.says(name) or use.says(bare)), None)
         later = [use for use in places if use.chapter[:2] not in AHEAD]
         place = named if named and (named.chapter[:2] in AHEAD or not later) else None
         found[(place or (later or places)[0]).chapter].append(name)
@@ -147,12 +148,6 @@ def _is_ours(name: str) -> bool:
 def _value(name: str) -> object:
     module, _, attribute = name.partition(".")
     return getattr(MODULES[module], attribute, None)
-
-
-def _names(section: Section, name: str) -> bool:
-    """Whether the text has the call as code, with its module or without."""
-    spans = re.findall("`([^`]+)`", section.text)
-    return any(re.search(rf"(?<!\w){name.partition('.')[2]}\b", span) for span in spans)
 
 
 def page() -> str:

@@ -53,16 +53,10 @@ def uses() -> dict[str, list[Section]]:
 def explained(name: str) -> Section:
     """Where a name that is used is explained."""
     places, full = uses()[name], f"plgpu.{name}"
-    both = [use for use in places if _says(use, name) or _says(use, full)]
-    in_full = [section for section in sections() if _says(section, full)]
+    both = [use for use in places if use.says(name) or use.says(full)]
+    in_full = [section for section in sections() if section.says(full)]
     found = [*both, *in_full, *places]
     return next((section for section in found if section.chapter[:2] not in AHEAD), found[0])
-
-
-def _says(section: Section, name: str) -> bool:
-    """Whether the text has a name as code."""
-    spans = re.findall("`([^`]+)`", section.text)
-    return any(name in re.findall(r"[\w.]+", span) for span in spans)
 
 
 def misplaced() -> list[str]:

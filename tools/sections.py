@@ -26,6 +26,11 @@ class Section(NamedTuple):
         """A link to the heading, in Markdown."""
         return f"[{self.heading.replace('`', '')}]({self.chapter}.ipynb#{anchor(self.heading)})"
 
+    def says(self, name: str) -> bool:
+        """Whether the text has a name as code."""
+        spans = re.findall("`([^`]+)`", self.text)
+        return any(name in re.findall(r"[\w.]+", span) for span in spans)
+
 
 def anchor(heading: str) -> str:
     """What leads to a heading in its page's address."""

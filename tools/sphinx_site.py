@@ -183,7 +183,9 @@ def _is_cell(node: nodes.Node) -> bool:
 
 def _fold_part(cell: nodes.container, part: nodes.Node) -> None:
     """Folds, or leaves out, a cell's input or output, if it is one of those."""
-    classes = part["classes"] if isinstance(part, nodes.container) else []
+    if not isinstance(part, nodes.container):
+        return
+    classes = part["classes"]
     if "cell_output" in classes and "tag_exercise" in cell["classes"]:
         title = "What the grade says before you begin"
         part.replace_self(Fold("", Summary("", title), part.deepcopy()))

@@ -41,12 +41,12 @@ QUOTES = {
     "(model|predicted).json": r"\bmodel\.(rows|scatter|\w+_table)\(",
     "profile.json": r"\bprofile\.",
     "search.json": r"\bsearches\.",
-    "machine.json": r"\bH[12]00\b|play_hazard",
+    "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
+    "loads.json": r"\blimits\.clock_table",
 }
 #: What a record is for that no chapter quotes.
 USED = {
     "idle.json": "the model of the clock",
-    "loads.json": "the model of the clock",
     "starts.json": "the model of a launch",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }

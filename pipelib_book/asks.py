@@ -33,9 +33,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
+
 import pipelib
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program, Space
+from pipelib.schedule.program import Kind, Op, Program, Role, Space
 from pipelib.schedule.report import count
 from pipelib.schedule.timeline import Span, SpanKind, Timeline
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
@@ -278,27 +280,33 @@ def shares(buffer: str) -> Ask:
 
 
 def products_in_flight(least: int) -> Ask:
-    """Asks that a wait for products leaves so many of them running, in each thread that has some.
+    """Asks that waits for products leave so many of them running, in each thread that has some.
+
+    One wait in three has to: a thread may need a product at once, and waits for all at its end.
+    Of waits in a row only the last counts.
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
       >>> book.asks.products_in_flight(2)(book.asks.Answer(program, (), pipelib.H200)).text
       'It is right, but leaves 1 product in flight when it waits for some, and 2 could be.'
     """
-    is_wait = lambda op: op.kind in (Kind.WGMMA_WAIT, Kind.ACC_READ)
-    return functools.partial(_leaves, least, "product", is_wait, lambda at: len(at.products))
+    waits = Kind.WGMMA_WAIT, Kind.ACC_READ
+    left = functools.partial(_left, waits, lambda at: len(at.products))
+    return functools.partial(_leaves, least, "product", left)
 
 
 def stores_in_flight(least: int) -> Ask:
-    """Asks that a wait for stores leaves so many that may still read their SMEM, in each thread.
+    """Asks that waits for stores leave so many that may still read their SMEM, in each thread.
+
+    One wait in three has to, as in `products_in_flight`.
 
     Example:
       >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
       >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pipelib.H200)).text
       'It is right, but leaves ... in flight when it waits for some, and 4 could be.'
     """
-    is_wait = lambda op: op.kind is Kind.WAIT_STORE
-    return functools.partial(_leaves, least, "store", is_wait, lambda at: len(at.unread))
+    left = functools.partial(_left, (Kind.WAIT_STORE,), lambda at: len(at.unread))
+    return functools.partial(_leaves, least, "store", left)
 
 
 def loads_in_flight(least: int) -> Ask:
@@ -341,6 +349,40 @@ def fits_in(kib: float) -> Ask:
         return _said(used <= kib, said, said)
 
     return ask
+
+
+def takes_its_arguments() -> Ask:
+    """Asks that the kernel's inputs are the arguments as they are: not cut, joined or turned first.
+
+    They are compared by shape and dtype, without axes of one element.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.takes_its_arguments()(answer).text
+      'It takes its arguments as they are.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        buffers = [
+            buffer for buffer in answer.program.buffers
+            if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
+        ]  # fmt: skip
+        given = Counter(_array(x.shape, x.dtype) for x in jax.tree.leaves(answer.args))
+        odd = [b for b in buffers if not given[_array(b.shape, b.dtype)]]
+        names = ", ".join(f"`{b.name}` of shape {b.shape}" for b in odd)
+        return _said(
+            not odd,
+            "takes its arguments as they are.",
+            f"its kernel's input {names} is no argument: it was copied before the kernel began.",
+        )
+
+    return ask
+
+
+def _array(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], str]:
+    """What arrays of the same bytes have in common: axes of one element move nothing."""
+    return tuple(size for size in shape if size != 1), str(dtype)
 
 
 def _check_factor(name: str, by: float, consequence: str) -> None:
@@ -412,24 +454,23 @@ def _phases_unseen(program: Program, barrier: int) -> int:
 
 
 def _leaves(
-    least: int,
-    noun: str,
-    is_wait: Callable[[Op], bool],
-    left: Callable[[Moment], int],
-    answer: Answer,
+    least: int, noun: str, left: Callable[[Iterable[Op]], list[int]], answer: Answer
 ) -> Said:
-    """Whether each thread that waits leaves so many in flight at one of its waits."""
-    by_thread: dict[int, int] = {}
-    for moment in _moments(answer.program):
-        if moment.op.pending is not None and is_wait(moment.op):
-            thread = moment.op.thread
-            by_thread[thread] = max(by_thread.get(thread, 0), left(moment))
-    most = min(by_thread.values(), default=0)
+    """Whether each thread that waits leaves so many in flight at one in three of its waits."""
+    by_thread = [sorted(found) for ops in answer.program.threads if (found := left(ops))]
+    most = min((found[-1 - len(found) // 3] for found in by_thread), default=0)
     return _said(
         most >= least,
         f"leaves {count(most, noun)} in flight when it waits for some.",
         f"leaves {count(most, noun)} in flight when it waits for some, and {least} could be.",
     )
+
+
+def _left(waits: tuple[Kind, ...], size: Callable[[Moment], int], ops: Iterable[Op]) -> list[int]:
+    """How many a thread leaves in flight at each wait, of waits in a row at the last."""
+    is_wait = lambda moment: moment.op.kind in waits and moment.op.pending is not None
+    rows = itertools.groupby(moments(ops), is_wait)
+    return [size([*row][-1]) for waited, row in rows if waited]
 
 
 def _sooner(other: Kernel, by: float, find: _Find, does: str, answer: Answer) -> Said:

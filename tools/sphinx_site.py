@@ -188,13 +188,19 @@ def _fold_part(cell: nodes.container, part: nodes.Node) -> None:
     classes = part["classes"]
     if "cell_output" in classes and "tag_exercise" in cell["classes"]:
         title = "What the grade says before you begin"
-        part.replace_self(Fold("", Summary("", title), part.deepcopy()))
+        _replace(part, Fold("", Summary("", title), part.deepcopy()))
     elif "cell_input" in classes and '"google.colab" in sys.modules' in part.astext():
         inside = cell.deepcopy().children
-        cell.replace_self(Fold("", Summary("", "Setup"), *inside, classes=["quiet"]))
+        _replace(cell, Fold("", Summary("", "Setup"), *inside, classes=["quiet"]))
     elif "cell_input" in classes and part.astext().startswith("book.diagram("):
         cell["classes"] = ["cell"]
         cell.remove(part)
+
+
+def _replace(node: nodes.Element, new: nodes.Element) -> None:
+    """Puts a node in another's place; `replace_self` would give it the other's classes."""
+    assert node.parent is not None
+    node.parent.replace(node, new)
 
 
 class Folds(SphinxPostTransform):
@@ -207,7 +213,7 @@ class Folds(SphinxPostTransform):
         """Does so in one document."""
         for node in [*filter(_is_folded, self.document.findall(nodes.Element))]:
             title, *rest = node.children
-            node.replace_self(Fold("", Summary("", "", *title.children), *rest))
+            _replace(node, Fold("", Summary("", "", *title.children), *rest))
 
 
 def _is_folded(node: nodes.Element) -> bool:

@@ -99,11 +99,11 @@ def products(wait, early=True, cluster=False, shared=False):
         @pl.when(thread == 0)
         def multiply():
             def compute(left, right):
-                for _ in range(STEPS):
+                for k in range(STEPS):
                     plgpu.barrier_wait(here)
                     plgpu.wgmma(left, a_smem, a_smem)
                     plgpu.wgmma(right, b_smem, b_smem)
-                    plgpu.wgmma_wait(wait)
+                    plgpu.wgmma_wait(wait(k) if callable(wait) else wait)
                     if early:
                         plgpu.barrier_arrive(a_free)
                         plgpu.wgmma_wait(0)
@@ -138,6 +138,13 @@ def test_products_that_a_wait_leaves():
         False,
         "It is right, but leaves 0 products in flight when it waits for some, and 1 could be.",
     )
+
+
+def test_one_wait_in_three_has_to_leave_a_product_running():
+    ask = asks.products_in_flight(1)
+    now_and_then = lambda k: 1 if k == 1 else 0
+    assert not said(ask, products(wait=now_and_then), HALVES, HALVES).holds
+    assert not said(ask, products(wait=1, early=False), HALVES, HALVES).holds  # 1 and 0 in a row
 
 
 def test_a_slot_that_is_freed_while_a_product_runs():
@@ -295,6 +302,19 @@ def test_stores_that_a_wait_leaves(read_only):
     assert said(ask, storing(2, read_only), x) == (True, yes)
     no = "It is right, but leaves 1 store in flight when it waits for some, and 2 could be."
     assert said(ask, storing(1, read_only), x) == (False, no)
+
+
+def test_an_input_that_is_copied_before_the_kernel():
+    ask = asks.takes_its_arguments()
+    yes = "It takes its arguments as they are."
+    assert said(ask, adding(), X) == (True, yes)
+    assert said(ask, lambda x: adding()(x[None][0]), X) == (True, yes)  # nothing moves
+    wide = jax.ShapeDtypeStruct((X.shape[0], *X.shape[1:-1], 2 * X.shape[-1]), X.dtype)
+    assert said(ask, lambda x: adding()(x[..., : X.shape[-1]]), wide) == (
+        False,
+        f"It is right, but its kernel's input `x_gmem` of shape {X.shape} is no argument: it was"
+        " copied before the kernel began.",
+    )
 
 
 def test_loads_under_way_at_once():

@@ -94,29 +94,30 @@ def _numbers() -> Iterator[tuple[str, str]]:
     (product,) = (g for g in ladder.groups("ladder") if g.problem.items() >= PRODUCT.items())
     first, last = product.share("rung 0"), product.share(ladder.TUNED)
     assert first and last
-    where = _link("matmul_ladder")
+    where, size, dtype = _link("matmul_ladder"), PRODUCT["m"], PRODUCT["dtype"]
     yield (
         f"{first:.0%} → {last:.0%}",
-        f"of cuBLAS's speed: a matrix product with one buffer, and at the top of {where}",
+        f"of cuBLAS's speed: a product of two {dtype} matrices of {size} x {size} with one buffer,"
+        f" and at the top of {where}",
     )
     groups = attention.groups("forward")
     shares = [share for g in groups if (share := g.share(g.fastest(attention.OURS)))]
     yield (
         f"{min(shares):.2f}x to {max(shares):.2f}x",
-        f"the speed of the fastest among {_others(groups)}, forward, on {len(shares)} problems:"
-        f" {_link('attention')}",
+        f"the speed of the fastest of {_others(groups)}: attention, forward, on {len(shares)}"
+        f" problems, in {_link('attention')}",
     )
     rows = model.held_out(model.rows())
     yield (
         f"{model.mean_error(rows):.1%}",
-        f"off, on average, are predicted times of {len(rows)} launches that no constant was fitted"
-        f" to, at the GPU's clock: {_link('seeing_time')}",
+        f"off, on average: the predicted times of {len(rows)} launches, none of them used to fit"
+        f" the model, at the clock that was measured. {_link('seeing_time')}",
     )
     others = _foreign()
     yield (
         f"{others['false alarms']} of {others['traced']:,}",
-        "checks of kernels from JAX and tokamax raised a false alarm;"
-        f" {others['faults']} of their findings are faults: {_link('in_the_wild')}",
+        "checks of other people's kernels (JAX's and those of tokamax) raised a false alarm;"
+        f" {others['faults']} findings in them are faults: {_link('in_the_wild')}",
     )
 
 

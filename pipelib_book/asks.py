@@ -116,6 +116,8 @@ def faster_than(other: Kernel, by: float = 1.0) -> Ask:
 def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
     """Asks for `by` times fewer loaded bytes than another kernel's; a multicast's count once.
 
+    Ordinary reads of GMEM load, too.
+
     Raises:
       ValueError: `by` is not above 0.
 
@@ -402,8 +404,12 @@ def _nothing(program: Program, lacks: str) -> Said:
 
 
 def _loaded(program: Program) -> int:
-    """The bytes that the threads of a program ask for."""
-    return sum(op.bytes for ops in program.threads for op in ops if op.kind is Kind.LOAD)
+    """The bytes that the threads of a program get from GMEM: by copies, and by ordinary reads."""
+    return sum(
+        op.bytes for ops in program.threads for op in ops
+        if op.kind is Kind.LOAD
+        or op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM
+    )  # fmt: skip
 
 
 def _mixed(program: Program, loads: Iterable[Op]) -> bool:

@@ -63,6 +63,11 @@ def test_another_s_bytes_are_a_limit():
     text = f"It is right, but loads too much: {2 * size:,} bytes, {limit}"
     assert said(ask, adding(reads=2), X) == (False, text)
 
+    def directly(x_gmem, o_gmem):
+        o_gmem[...] = x_gmem[...] + x_gmem[...]
+
+    assert said(ask, lambda x: plgpu.kernel(directly, out_type=x)(x), X) == (False, text)
+
 
 @pytest.mark.parametrize(
     ("ask", "consequence"),

@@ -408,7 +408,7 @@ def _loaded(program: Program) -> int:
     return sum(
         op.bytes for ops in program.threads for op in ops
         if op.kind is Kind.LOAD
-        or op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM
+        or (op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM)
     )  # fmt: skip
 
 

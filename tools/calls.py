@@ -1,11 +1,14 @@
-"""The page "All calls so far": which calls each chapter adds, how they are called, what they do.
+"""The page "All calls": which calls each chapter adds, what they do, how they are called.
 
 The model. A call is a public function or class of JAX's Pallas (`pl`, `plgpu`), of `lax` where a
 kernel is built with it, of `pipelib` or of the book's kit, that a chapter's cells use. It belongs
-to the first chapter whose text names it beside such code, or else to the first that uses it. The
-first two chapters (`plgpu_names.AHEAD`) show code that later ones explain, so they count only for
-what their text names and for what no other chapter has. Signatures come from the code, without
-types. What a call does is said here for JAX's (`DOES`), and for ours in the docstring.
+to the chapter whose first box names it under "New"; else to the first chapter whose text names it
+beside such code, or else to the first that uses it. The first two chapters (`plgpu_names.AHEAD`)
+show code that later ones explain, so they count only for what their text names and for what no
+other chapter has. Signatures come from the code, without types; an enum has none. What a call does
+is said here for JAX's (`DOES`), and for ours in the docstring.
+
+Not covered: methods, and `book.asks`, which the reference has.
 """
 
 import enum
@@ -41,7 +44,7 @@ DOES = {
     "pl.loop": "A loop in the kernel, written as a decorated function.",
     "pl.pallas_call": "A kernel with a grid and specs, whose pipeline Pallas makes.",
     "pl.program_id": "The number of this step of the grid along an axis.",
-    "pl.run_scoped": "Calls a function with scratch memory that lives only as long.",
+    "pl.run_scoped": "Calls a function with scratch memory, which lives as long as the call.",
     "pl.semaphore_signal": "Adds to a semaphore, also of another device.",
     "pl.semaphore_wait": "Waits until a semaphore has a value, and takes it off.",
     "pl.when": "Runs the decorated function only if a condition holds.",
@@ -89,7 +92,7 @@ DOES = {
     "plgpu.griddepcontrol_launch_dependents": "Lets the next kernel of the stream begin.",
     "plgpu.griddepcontrol_wait": "Waits for the kernel before, and what it wrote.",
     "plgpu.inline_mgpu": "Puts Mosaic GPU's own operations into a kernel.",
-    "plgpu.kernel": "Makes a kernel: grid, cluster, threads, scratch memory, result.",
+    "plgpu.kernel": "Makes a function a kernel, with a grid, threads and scratch memory.",
     "plgpu.layout_cast": "An array in another layout of registers.",
     "plgpu.load": "Reads a reference into registers, in a layout if one is given.",
     "plgpu.nd_loop": "Runs through a grid of tiles, shared out among the blocks.",
@@ -109,13 +112,21 @@ DOES = {
     "plgpu.wgmma_wait": "Waits until at most n products are running.",
 }
 
-_USE = re.compile(rf"\b({'|'.join(MODULES)})\.(\w+)")
+#: Modules of pipelib that chapters import from it.
+PARTS = "kernels", "testing", "tuning"
+_USE = re.compile(rf"(?<![\w.])(?:pipelib\.)?({'|'.join([*MODULES, *PARTS])})\.(\w+)")
+_NEW = re.compile(r"\*\*New:\*\*(.*?)\n- \*\*", re.DOTALL)
 
 
 def calls() -> dict[str, list[str]]:
     """The calls that each chapter adds, such as "plgpu.wgmma", by the chapter's file name."""
     found: dict[str, list[str]] = {section.chapter: [] for section in sections()}
+    boxes = [box for section in sections() if (box := _box(section))]
     for name, places in _uses().items():
+        announced = next((box.chapter for box in boxes if box.says(name)), None)
+        if announced:
+            found[announced].append(name)
+            continue
         bare = name.partition(".")[2]
         named = next((use for use in places if use.says(name) or use.says(bare)), None)
         later = [use for use in places if use.chapter[:2] not in AHEAD]
@@ -124,19 +135,30 @@ def calls() -> dict[str, list[str]]:
     return found
 
 
+def _box(section: Section) -> Section | None:
+    """What a chapter's first box says is new in it, if this section has that box."""
+    new = _NEW.search(section.text)
+    return section._replace(text=new[1]) if new else None
+
+
 def _uses() -> dict[str, list[Section]]:
     """By call: the headings below which code has it, in the book's order."""
     found: dict[str, list[Section]] = {}
     for section in sections():
-        for name in dict.fromkeys(".".join(use) for use in _USE.findall(section.code)):
+        for name in dict.fromkeys(map(_name, _USE.findall(section.code))):
             if name in DOES or (_is_ours(name) and callable(_value(name))):
                 found.setdefault(name, []).append(section)
     return found
 
 
+def _name(use: tuple[str, str]) -> str:
+    """The name of a call that is written with its module."""
+    return ".".join(("pipelib", *use) if use[0] in PARTS else use)
+
+
 def unexplained() -> list[str]:
     """Calls of Pallas that a chapter uses, and that `DOES` lacks."""
-    used = {".".join(use) for each in sections() for use in _USE.findall(each.code)}
+    used = {_name(use) for each in sections() for use in _USE.findall(each.code)}
     calls = (name for name in used if name.startswith("pl") and not _is_ours(name))
     return sorted(name for name in calls if name not in DOES and callable(_value(name)))
 
@@ -146,8 +168,11 @@ def _is_ours(name: str) -> bool:
 
 
 def _value(name: str) -> object:
-    module, _, attribute = name.partition(".")
-    return getattr(MODULES[module], attribute, None)
+    module, *attributes = name.split(".")
+    value: object = MODULES[module]
+    for attribute in attributes:
+        value = getattr(value, attribute, None)
+    return value
 
 
 def page() -> str:
@@ -159,7 +184,9 @@ def page() -> str:
             lines += [f"## {int(chapter[:2])} {titles[chapter]}", ""]
             lines += [f"Added in [this chapter]({chapter}.ipynb).", ""]
             for name in sorted(names, key=lambda name: [*MODULES].index(name.partition(".")[0])):
-                lines += [f"`{signature(name)}`", f": {does(name)}", ""]
+                lines += [f"`{name}`", f": {does(name)}", ""]
+                if (called := signature(name)) != name:
+                    lines += [f"  `{called}`", ""]
     return "\n".join(lines)
 
 
@@ -174,6 +201,8 @@ def does(name: str) -> str:
 def signature(name: str) -> str:
     """How something is called: its parameters, without types, and defaults that are short."""
     value = _value(name)
+    if isinstance(value, enum.EnumType):
+        return name
     called = type(value).__call__ if isinstance(value, enum.Enum) else value
     shown = [
         each.replace(annotation=inspect.Parameter.empty, default=_short(each.default))

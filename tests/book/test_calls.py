@@ -48,4 +48,18 @@ def test_the_page_has_them_all():
     page = calls.page()
     for names in calls.calls().values():
         for name in names:
-            assert f"\n`{calls.signature(name)}`\n: {calls.does(name)}" in page
+            assert f"\n`{name}`\n: {calls.does(name)}\n" in page
+            assert calls.signature(name) == name or f"\n  `{calls.signature(name)}`\n" in page
+
+
+def test_a_call_belongs_to_the_chapter_that_announces_it():
+    by_name = {name: chapter for chapter, names in calls.calls().items() for name in names}
+    assert by_name["pipelib.check"].startswith("12_") and by_name["pipelib.predict"].startswith(
+        "13_"
+    )
+    assert by_name["plgpu.ClusterBarrier"].startswith("11_")
+    assert by_name["pipelib.tuning.search"].startswith("14_")
+
+
+def test_an_enum_is_not_called():
+    assert calls.signature("plgpu.Layout") == "plgpu.Layout"

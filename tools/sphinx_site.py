@@ -35,7 +35,7 @@ CODE = '<details class="fold quiet"><summary>Code</summary>'
 
 
 #: A player's script: a function of the figure and its data, and how it is called.
-PLAYER = r"<script>\((async function \(figure, packed\).*?\n})\)(\(document\.[^\n]*\))</script>"
+PLAYER = r"<script>\((async function \(figure, packed\).*?\n})\s*\)(\(document\.[^\n]*\))</script>"
 
 
 class Correction(NamedTuple):

@@ -14,7 +14,6 @@ rules on style sheets as such (`preload`).
 import contextlib
 import functools
 import http.server
-import re
 import threading
 from typing import NamedTuple
 
@@ -266,7 +265,7 @@ def test_a_slider_s_words_keep_clear_of_the_outcome(chromium, tmp_path, look):
 
 
 def test_a_drawing_wider_than_a_phone_is_scrolled_by_keyboard(tab, address):
-    (attention,) = [name for name in CHAPTERS if "attention" in name]
+    (attention,) = [name for name in CHAPTERS if name.endswith("_attention.html")]
     page = tab(f"{address}/{attention}", viewport=PHONE)
     page.locator(".pipelib-player[data-ready]").first.wait_for()
     drawing = page.locator(".pipelib-player .scroll").first
@@ -292,9 +291,14 @@ def test_an_operation_and_its_line_of_code_lead_to_each_other(tab, address):
         if lines := page.evaluate(lit):
             break
     assert lines and lines[0].strip() in player.locator(".sentence code").inner_text()
-    line = page.locator(".cell_input pre span", has_text=re.compile(r"^copy_gmem_to_smem$")).first
-    line.hover()
-    assert player.locator(".b.same").count() > 0
+    place = page.evaluate("""() => {
+        const [range] = CSS.highlights.get("source-line");
+        range.startContainer.parentElement.scrollIntoView({ block: "center", behavior: "instant" });
+        const { x, y, width, height } = range.getBoundingClientRect();
+        return [x + width / 2, y + height / 2];
+    }""")
+    page.mouse.move(*place)
+    player.locator(".b.same").first.wait_for(state="attached")
 
 
 def test_some_chapter_has_players(tab, address):
@@ -442,7 +446,7 @@ def test_the_menu_of_a_phone(tab, address):
 
 def test_what_scrolls_is_reached_by_keyboard_and_shows_that_there_is_more(tab, address):
     page = tab(f"{address}/{CHAPTERS[-1]}", viewport=PHONE)
-    boxes = page.locator(".bd-article pre[data-more]")
+    boxes = page.locator(".bd-article pre[data-more]:visible")
     boxes.first.wait_for()
     for box in boxes.all():
         assert box.get_attribute("tabindex") == "0"
@@ -465,8 +469,8 @@ def test_a_chapter_s_buttons_have_names(tab, address):
 def test_what_is_folded_opens_without_scripts(tab, address):
     page = tab(f"{address}/{CHAPTERS[2]}", java_script_enabled=False)
     titles = {each.inner_text().strip() for each in page.locator(".fold > summary").all()}
-    assert titles == {"Hint", "Answer", "Solution"}
-    hint = page.locator(".fold", has_text="Hint").first
+    assert {"Hint", "Solution", "Code", "Setup"} <= titles
+    hint = page.locator(".fold:has(> summary:text-is('Hint'))").first
     words = hint.locator(":scope > :not(summary)").first
     assert not words.is_visible()
     hint.locator("summary").click()

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+import pipelib
+from tests.schedule import build
 from tools import sphinx_site
 
 
@@ -92,3 +94,11 @@ def test_a_script_that_all_players_bring_stands_once():
         f"<script>var {name}={script};{name}{call.format('one')}</script><p>1</p>"
         f"<script>{name}{call.format('two')}</script>"
     )
+
+
+def test_a_page_of_real_players_has_their_script_once():
+    page = str(pipelib.simulate(build.program([build.read(0)]), pipelib.H200).player()) * 3
+    assert page.count("async function (figure, packed)") == 3
+    once = sphinx_site.without_twins(page)
+    assert once.count("async function (figure, packed)") == 1
+    assert len(re.findall(r"pipelibPlayer\d+\(document.currentScript", once)) == 3

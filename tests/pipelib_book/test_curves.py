@@ -1,10 +1,12 @@
 """`pipelib_book.curves`: the plots of chapter 3."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from pipelib.bench.timing import Samples
-from pipelib_book import curves
+
+plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib draws these figures")
+
+from pipelib_book import curves  # noqa: E402
 
 pytestmark = pytest.mark.one_jax
 

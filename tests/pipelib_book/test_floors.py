@@ -1,10 +1,12 @@
 """`pipelib_book.floors`: the floors under a kernel's time."""
 
 import pytest
-from matplotlib import pyplot as plt
 
 from pipelib import H200
-from pipelib_book import floors
+
+plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib draws these figures")
+
+from pipelib_book import floors  # noqa: E402
 
 pytestmark = pytest.mark.one_jax
 

@@ -81,8 +81,8 @@ def progress() -> Progress:
       ValueError: the file that keeps them is damaged.
 
     Example:
-      >>> book.progress().passed
-      {}
+      >>> book.progress().passed.keys() <= {each.number for each in book.progress().exercises}
+      True
     """
     return Progress(all_exercises(), _read())
 

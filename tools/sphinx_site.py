@@ -97,6 +97,8 @@ CORRECTIONS = [
     Correction(r"<link [^>]*\btogglebutton\.css[^>]*>", ""),
     Correction(r"<script [^>]*\btogglebutton\.js[^>]*></script>", ""),
     Correction(r"<script>(?:let toggle(?:Hint|OpenOn)|var togglebutton)[^<]*</script>", ""),
+    # Code's names, punctuation and spaces have the colour of all code: a span each says nothing.
+    Correction(r'<span class="[npw]">([^<]*)</span>', r"\1"),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
     # A number with its spread, or its share, is one thing.

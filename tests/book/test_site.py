@@ -259,6 +259,18 @@ def test_no_script_is_waited_for(pages):
     assert waited == []
 
 
+def test_names_in_code_have_the_colour_of_code_and_no_spans(site, pages):
+    styles = (site / "_static/pygments.css").read_text()
+    for theme in "light", "dark":
+        colour = dict(
+            re.findall(rf'data-theme="{theme}"\] \.highlight( \.\w+|) {{.*?\bcolor: (#\w+)', styles)
+        )
+        assert colour[" .k"] != colour[""]
+        assert {colour[f" .{kind}"] for kind in "npw"} == {colour[""]}
+    for page in pages.values():
+        assert not page.select("pre span.n, pre span.p, pre span.w")
+
+
 def test_what_may_scroll_is_reached_by_keyboard_before_any_script(pages):
     found = [
         (path.name, node.name)

@@ -258,7 +258,7 @@ def _is_wait(body: Iterable[Instruction]) -> bool:
 
 
 def _without_tries(graph: _Graph, body: set[int], head: int, tries: set[int]) -> set[int]:
-    """The body without a wait's further tries, and without what only comes after them: the way back.
+    """The body without a wait's further tries, and without the way back from them.
 
     The body as it is if work comes only after these tries, or no iteration goes without them: then
     they are all tries of the wait.

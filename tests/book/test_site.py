@@ -268,7 +268,7 @@ def test_names_in_code_have_the_colour_of_code_and_no_spans(site, pages):
         assert colour[" .k"] != colour[""]
         assert {colour[f" .{kind}"] for kind in "npw"} == {colour[""]}
     for page in pages.values():
-        assert not page.select("pre span.n, pre span.p, pre span.w")
+        assert not page.select('pre span[class="n"], pre span[class="p"], pre span[class="w"]')
 
 
 def test_what_may_scroll_is_reached_by_keyboard_before_any_script(pages):

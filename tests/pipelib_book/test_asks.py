@@ -322,6 +322,21 @@ def test_an_input_that_is_copied_before_the_kernel():
     )
 
 
+def test_work_that_is_left_to_xla():
+    ask = asks.makes_all_of(X)
+    yes = "It makes its results itself, of all arguments."
+    assert said(ask, adding(), X) == (True, yes)
+    assert said(ask, lambda x: adding()(x)[None][0], X) == (True, yes)  # nothing moves
+    no = f"It is right, but its kernel reads no argument {X.shape} float32: XLA does a part."
+    assert said(ask, lambda x, y: adding()(x) + y, X, X) == (False, no)
+    half = jax.ShapeDtypeStruct((ROWS,), jnp.float16)
+    no = f"its kernel gives {X.shape} float32, not ({ROWS},) float16: XLA does the rest."
+    holds, text = said(asks.makes_all_of(half), lambda x: adding()(x).sum(axis=1), X)
+    assert not holds and text == f"It is right, but {no}"
+    turned = X.update(shape=X.shape[::-1])
+    assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
+
+
 def test_loads_under_way_at_once():
     ask = asks.loads_in_flight(2)
     yes = "It has 2 loads in flight at most, and 2 are asked for."

@@ -17,6 +17,7 @@ frees_within_block  free a buffer's slots without other blocks of the cluster
 sees_all_frees      wait each time that a buffer's slot is freed, to the last time
 shares              load a buffer once for several blocks of the cluster
 products_in_flight  leave products running when a wait for products returns
+multiplies_in       start products in a number of threads
 stores_in_flight    leave stores reading their SMEM when a wait for stores returns
 loads_in_flight     have loads under way at once, in the simulation
 fits_in             allocate no more shared memory for a block than a limit
@@ -297,6 +298,25 @@ def products_in_flight(least: int) -> Ask:
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
     left = functools.partial(_left, waits, lambda at: len(at.products))
     return functools.partial(_leaves, least, "product", left)
+
+
+def multiplies_in(threads: int) -> Ask:
+    """Asks that so many threads of a block start products.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.multiplies_in(2)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but starts products in 1 thread of a block, and 2 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        found = sum(any(op.kind is Kind.WGMMA for op in ops) for ops in program.threads)
+        each = found // program.blocks
+        said = f"starts products in {count(each, 'thread')} of a block"
+        return _said(each == threads, f"{said}.", f"{said}, and {threads} are asked for.")
+
+    return ask
 
 
 def stores_in_flight(least: int) -> Ask:

@@ -152,6 +152,14 @@ def test_one_wait_in_three_has_to_leave_a_product_running():
     assert not said(ask, products(wait=1, early=False), HALVES, HALVES).holds  # 1 and 0 in a row
 
 
+@pytest.mark.parametrize("cluster", [False, True])
+def test_threads_that_start_products(cluster):
+    kernel, does = products(wait=1, cluster=cluster), "starts products in 1 thread of a block"
+    assert said(asks.multiplies_in(1), kernel, HALVES, HALVES) == (True, f"It {does}.")
+    no = f"It is right, but {does}, and 2 are asked for."
+    assert said(asks.multiplies_in(2), kernel, HALVES, HALVES) == (False, no)
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)

@@ -5,25 +5,25 @@ timeline; it returns whether the answer does what is asked, in a sentence. So an
 GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
 to get there.
 
-==================  ================================================================================
-ask                 a right answer must
-==================  ================================================================================
-faster_than         take fewer simulated cycles than another kernel
-loads_less_than     load fewer bytes than another kernel
-loads_sooner_than   start a buffer's loads earlier than another kernel, in simulated cycles
-frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
-frees_once_read     free a buffer's slots when it has read them, and other work is in flight
-frees_within_block  free a buffer's slots without other blocks of the cluster
-sees_all_frees      wait each time that a buffer's slot is freed, to the last time
-shares              load a buffer once for several blocks of the cluster
-products_in_flight  leave products running when a wait for products returns
-multiplies_in       start products in a number of threads
-stores_in_flight    leave stores reading their SMEM when a wait for stores returns
-loads_in_flight     have loads under way at once, in the simulation
-fits_in             allocate no more shared memory for a block than a limit
-takes_its_arguments have inputs that are its arguments, and no copies of them
-makes_all_of        make the results itself, of all arguments
-==================  ================================================================================
+===================  ===============================================================================
+ask                  a right answer must
+===================  ===============================================================================
+faster_than          take fewer simulated cycles than another kernel
+loads_less_than      load fewer bytes than another kernel
+loads_sooner_than    start a buffer's loads earlier than another kernel, in simulated cycles
+frees_sooner_than    free a buffer's slots earlier than another kernel, in simulated cycles
+frees_once_read      free a buffer's slots when it has read them, and other work is in flight
+frees_within_block   free a buffer's slots without other blocks of the cluster
+sees_all_frees       wait each time that a buffer's slot is freed, to the last time
+shares               load a buffer once for several blocks of the cluster
+products_in_flight   leave products running when a wait for products returns
+multiplies_in        start products in a number of threads
+stores_in_flight     leave stores reading their SMEM when a wait for stores returns
+loads_in_flight      have loads under way at once, in the simulation
+fits_in              allocate no more shared memory for a block than a limit
+takes_its_arguments  have inputs that are its arguments, and no copies of them
+makes_all_of         make the results itself, of all arguments
+===================  ===============================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """

@@ -416,7 +416,7 @@ def makes_all_of(results: Any) -> Ask:
       >>> book.asks.makes_all_of(x)(answer).text
       'It makes its results itself, of all arguments.'
       >>> book.asks.makes_all_of(x[:, 0])(answer).text
-      "It is right, but its kernel gives (4, 128) float32, not (4,) float32: XLA does the rest."
+      'It is right, but its kernel gives (4, 128) float32, not (4,) float32: XLA does the rest.'
     """
     asked = _arrays(jax.tree.leaves(results))
 

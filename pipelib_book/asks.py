@@ -5,22 +5,25 @@ timeline; it returns whether the answer does what is asked, in a sentence. So an
 GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
 to get there.
 
-==================  ================================================================================
-ask                 a right answer must
-==================  ================================================================================
-faster_than         take fewer simulated cycles than another kernel
-loads_less_than     load fewer bytes than another kernel
-loads_sooner_than   start a buffer's loads earlier than another kernel, in simulated cycles
-frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
-frees_once_read     free a buffer's slots when it has read them, and other work is in flight
-frees_within_block  free a buffer's slots without other blocks of the cluster
-sees_all_frees      wait each time that a buffer's slot is freed, to the last time
-shares              load a buffer once for several blocks of the cluster
-products_in_flight  leave products running when a wait for products returns
-stores_in_flight    leave stores reading their SMEM when a wait for stores returns
-loads_in_flight     have loads under way at once, in the simulation
-fits_in             allocate no more shared memory for a block than a limit
-==================  ================================================================================
+===================  ===============================================================================
+ask                  a right answer must
+===================  ===============================================================================
+faster_than          take fewer simulated cycles than another kernel
+loads_less_than      load fewer bytes than another kernel
+loads_sooner_than    start a buffer's loads earlier than another kernel, in simulated cycles
+frees_sooner_than    free a buffer's slots earlier than another kernel, in simulated cycles
+frees_once_read      free a buffer's slots when it has read them, and other work is in flight
+frees_within_block   free a buffer's slots without other blocks of the cluster
+sees_all_frees       wait each time that a buffer's slot is freed, to the last time
+shares               load a buffer once for several blocks of the cluster
+products_in_flight   leave products running when a wait for products returns
+multiplies_in        start products in a number of threads
+stores_in_flight     leave stores reading their SMEM when a wait for stores returns
+loads_in_flight      have loads under way at once, in the simulation
+fits_in              allocate no more shared memory for a block than a limit
+takes_its_arguments  have inputs that are its arguments, and no copies of them
+makes_all_of         make the results itself, of all arguments
+===================  ===============================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """
@@ -290,6 +293,25 @@ def products_in_flight(least: int) -> Ask:
     return functools.partial(_leaves, least, "product", left)
 
 
+def multiplies_in(threads: int) -> Ask:
+    """Asks that so many threads of a block start products.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.multiplies_in(2)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but starts products in 1 thread of a block, and 2 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        found = sum(any(op.kind is Kind.WGMMA for op in ops) for ops in program.threads)
+        each = found // program.blocks
+        said = f"starts products in {count(each, 'thread')} of a block"
+        return _said(each == threads, f"{said}.", f"{said}, and {threads} are asked for.")
+
+    return ask
+
+
 def stores_in_flight(least: int) -> Ask:
     """Asks that waits for stores leave so many that may still read their SMEM, in each thread.
 
@@ -373,6 +395,51 @@ def takes_its_arguments() -> Ask:
         )
 
     return ask
+
+
+def makes_all_of(results: Any) -> Ask:
+    """Asks that the kernel makes all of the results, of all arguments: nothing is left to XLA.
+
+    Its inputs are the arguments as they are, it reads each of them, and its outputs are arrays like
+    `results`. They are compared as in `takes_its_arguments`.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.makes_all_of(x)(answer).text
+      'It makes its results itself, of all arguments.'
+      >>> book.asks.makes_all_of(x[:, 0])(answer).text
+      'It is right, but its kernel gives (4, 128) float32, not (4,) float32: XLA does the rest.'
+    """
+    asked = _arrays(jax.tree.leaves(results))
+
+    def ask(answer: Answer) -> Said:
+        taken = takes_its_arguments()(answer)
+        if not taken.holds:
+            return taken
+        threads, buffers = answer.program.threads, answer.program.buffers
+        read = {region.buffer for ops in threads for op in ops for region in op.reads}
+        inputs = (buffers[i] for i in read if buffers[i].role in (Role.IN, Role.IN_OUT))
+        outputs = _arrays(b for b in buffers if b.role in (Role.OUT, Role.IN_OUT))
+        unread = _arrays(jax.tree.leaves(answer.args)) - _arrays(inputs)
+        if unread:
+            no = f"its kernel reads no argument {_in_words(unread)}: XLA does a part."
+        else:
+            given, wanted = _in_words(outputs), _in_words(asked)
+            no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
+        holds = not unread and outputs == asked
+        return _said(holds, "makes its results itself, of all arguments.", no)
+
+    return ask
+
+
+def _arrays(found: Iterable[Any]) -> Counter[tuple[tuple[int, ...], str]]:
+    """How often there is an array of each shape and dtype."""
+    return Counter(_array(each.shape, each.dtype) for each in found)
+
+
+def _in_words(arrays: Counter[tuple[tuple[int, ...], str]]) -> str:
+    return " and ".join(f"{shape} {dtype}" for shape, dtype in arrays.elements())
 
 
 def _array(shape: tuple[int, ...], dtype: Any) -> tuple[tuple[int, ...], str]:

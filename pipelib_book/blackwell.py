@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib_book.grading import Grade
+from pipelib_book.grading import Fails, Grade, graded, or_fails
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
-from pipelib_book.progressing import expect_exercise, note
+from pipelib_book.progressing import expect_exercise
 
 type Kernel = Callable[..., Any]
 
@@ -95,6 +95,9 @@ def instructions(kernel: Kernel, *args: Any, family: str = "tcgen05") -> str:
 def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise: str = "") -> Grade:
     """The grade of a kernel for Blackwell: no race is reported, it is right, it is lowered.
 
+    What stops it from being run or lowered is said in a line, and the grade is printed in a script,
+    as `book.grade` does.
+
     Args:
       answer: a function of `args` that calls one kernel.
       args: arrays.
@@ -103,22 +106,22 @@ def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise:
       exercise: the exercise's number, as in `book.grade`.
     """
     expect_exercise(exercise)
-    got = _graded(answer, args, expected, tolerance)
-    if got.passed:
-        note(exercise)
-    return got
+    return graded(_look(answer, args, expected, tolerance), exercise)
 
 
-def _graded(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float) -> Grade:
-    result, races = interpret(answer, *args)
+def _look(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float) -> Iterator[str]:
+    """A line for each thing that is well; `Fails` for the first that is not."""
+    result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:
         one, other = map(_in_short, races[0])
-        return Grade(False, (f"The interpreter reports a race: {one}, and {other}.",))
+        raise Fails(f"The interpreter reports a race: {one}, and {other}.")
+    yield "The interpreter reports no race."
     is_right, said = judge("Its result", [(result, expected)], tolerance)
     if not is_right:
-        return Grade(False, ("The interpreter reports no race.", said))
-    lowered(answer, *args)
-    return Grade(True, ("The interpreter reports no race.", said, "JAX lowers it for a GPU."))
+        raise Fails(said)
+    yield said
+    or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
+    yield "JAX lowers it for a GPU."
 
 
 def _in_short(access: str) -> str:

@@ -74,7 +74,7 @@ class Grade(NamedTuple):
         return "Passed." if self.passed else "Not yet."
 
 
-class _Fails(Exception):
+class Fails(Exception):
     """What an answer lacks, in a sentence."""
 
 
@@ -121,56 +121,59 @@ def grade(
     """
     expect_exercise(exercise)
     look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine or pipelib.H200)
-    got = _graded(look)
-    if got.passed:
+    return graded(look, exercise)
+
+
+def graded(look: Iterator[str], exercise: str) -> Grade:
+    """The grade of what a look says: lines up to the first thing that fails.
+
+    It is noted if it passes, and printed where no session shows what a line gives.
+    """
+    lines, passed = list[str](), True
+    try:
+        for line in look:
+            lines.append(line)
+    except Fails as failure:
+        lines, passed = [*lines, str(failure)], False
+    got = Grade(passed, tuple(lines))
+    if passed:
         note(exercise)
     if not hasattr(sys, "ps1"):  # which each interactive session has
         print(got)
     return got
 
 
-def _graded(look: Iterator[str]) -> Grade:
-    """The grade: lines up to the first thing that fails."""
-    lines: list[str] = []
-    try:
-        for line in look:
-            lines.append(line)
-    except _Fails as failure:
-        return Grade(False, (*lines, str(failure)))
-    return Grade(True, tuple(lines))
-
-
 def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> Iterator[str]:
-    """A line for each thing that is well; `_Fails` for the first that is not."""
-    program = _or_fails("It cannot be traced", pipelib.trace, answer, *args)
+    """A line for each thing that is well; `Fails` for the first that is not."""
+    program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
     _check_found(report, "")
     for block in blocks:
         trace = functools.partial(pipelib.trace, block=block)
-        other = _or_fails(f"It cannot be traced in block {block}", trace, answer, *args)
+        other = or_fails(f"It cannot be traced in block {block}", trace, answer, *args)
         _check_found(pipelib.check(other, strict=strict), f" in block {block}")
     yield f"The checker finds nothing{f' in {len(blocks) + 1} blocks' if blocks else ''}."
-    result = _or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
+    result = or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
     said = _compared(result, expected, tolerance, report.notes)
-    _or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
+    or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
-        for fault in _or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
-            raise _Fails(f"It is right, but it wastes time: {fault}")
+        for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
+            raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
     seen = Answer(program, args, machine)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:
-            raise _Fails(said)
+            raise Fails(said)
         yield said
 
 
 def _check_found(report: Report, where: str) -> None:
-    """`_Fails` for a report with findings."""
+    """`Fails` for a report with findings."""
     if not report.ok:
         causes = (f"{finding.kind}: {finding.cause}" for finding in report)
         words = " ".join(first_findings(causes))
-        raise _Fails(f"The checker found a fault{where}, so it was not run. {words}")
+        raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
 
 
 def _run(answer: Callable[..., Any], *args: Any) -> Any:
@@ -196,10 +199,8 @@ def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
         return pipelib.compiled(answer, *args).faults
 
 
-def _or_fails(
-    what: str, function: Callable[..., Any], *args: Any, notes: Sequence[str] = ()
-) -> Any:
-    """What a function returns; any error of the reader's code is a `_Fails` of its own words.
+def or_fails(what: str, function: Callable[..., Any], *args: Any, notes: Sequence[str] = ()) -> Any:
+    """What a function returns; any error of the reader's code is a `Fails` of its own words.
 
     `notes` are what the checker noted, which may explain the error.
     """
@@ -209,7 +210,7 @@ def _or_fails(
         own = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]
         where = f", at `{own[-1]}`" if own else ""
         noted = "".join(f" The checker notes: {note}" for note in notes)
-        raise _Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
+        raise Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
 
 
 def _words_of(error: Exception) -> str:
@@ -227,9 +228,9 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
 
 
 def _compared(actual: Any, expected: Any, tolerance: float, notes: Sequence[str]) -> str:
-    """How far a result is off; `_Fails` if too far, with the notes that may explain it."""
+    """How far a result is off; `Fails` if too far, with the notes that may explain it."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):
-        raise _Fails(
+        raise Fails(
             f"It returns {jax.tree.structure(actual)}, but {jax.tree.structure(expected)} is"
             " expected."
         )
@@ -237,5 +238,5 @@ def _compared(actual: Any, expected: Any, tolerance: float, notes: Sequence[str]
     is_right, said = judge("Its result", pairs, tolerance)
     if not is_right:
         beyond = (f" The checker notes: {note}" for note in notes if _BEYOND in note)
-        raise _Fails("".join([said, *beyond]))
+        raise Fails("".join([said, *beyond]))
     return said

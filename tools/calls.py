@@ -12,7 +12,9 @@ Not covered: methods, and `book.asks`, which the reference has.
 """
 
 import enum
+import functools
 import inspect
+import itertools
 import re
 from types import ModuleType
 
@@ -88,7 +90,7 @@ DOES = {
     "plgpu.emit_pipeline": "JAX's own pipeline, in one thread.",
     "plgpu.emit_pipeline_warp_specialized": "JAX's own pipeline, with a memory thread.",
     "plgpu.find_swizzle": "The largest swizzle that rows of a size allow.",
-    "plgpu.force_gpu_interpret_mode": "Runs all kernels in the interpreter from here on.",
+    "plgpu.force_gpu_interpret_mode": "Within a `with`: switches the interpreter on, or off.",
     "plgpu.griddepcontrol_launch_dependents": "Lets the next kernel of the stream begin.",
     "plgpu.griddepcontrol_wait": "Waits for the kernel before, and what it wrote.",
     "plgpu.inline_mgpu": "Puts Mosaic GPU's own operations into a kernel.",
@@ -99,7 +101,7 @@ DOES = {
     "plgpu.planar_snake": "The order of tiles in strips, whose direction turns.",
     "plgpu.print_layout": "Prints which lane has which elements, when compiling.",
     "plgpu.query_cluster_cancel": "Reads the answer to `try_cluster_cancel`.",
-    "plgpu.set_gpu_interpret_mode": "Says for all kernels whether the interpreter runs them.",
+    "plgpu.set_gpu_interpret_mode": "From here on the interpreter runs all kernels.",
     "plgpu.set_max_registers": "Moves registers from or to this thread.",
     "plgpu.tcgen05_commit_arrive": "Arrives at a barrier when the products so far are done.",
     "plgpu.tcgen05_mma": "Starts a product with accumulators in tensor memory (Blackwell).",
@@ -151,6 +153,9 @@ def _uses() -> dict[str, list[Section]]:
     return found
 
 
+_used = functools.cache(_uses)
+
+
 def _name(use: tuple[str, str]) -> str:
     """The name of a call that is written with its module."""
     return ".".join(("pipelib", *use) if use[0] in PARTS else use)
@@ -182,12 +187,24 @@ def page() -> str:
     for chapter, names in calls().items():
         if names:
             lines += [f"## {int(chapter[:2])} {titles[chapter]}", ""]
-            lines += [f"Added in [this chapter]({chapter}.ipynb).", ""]
+            lines += [f"[Chapter {int(chapter[:2])}]({chapter}.ipynb)", ""]
             for name in sorted(names, key=lambda name: [*MODULES].index(name.partition(".")[0])):
-                lines += [f"`{name}`", f": {does(name)}", ""]
+                lines += [f"`{name}`", f": {does(name)}{_where(name, chapter)}", ""]
                 if (called := signature(name)) != name:
                     lines += [f"  `{called}`", ""]
     return "\n".join(lines)
+
+
+def _where(name: str, chapter: str) -> str:
+    """A link to the heading of a chapter below which a call is named first, or else used first."""
+    bare = name.partition(".")[2]
+    said = (each for each in sections() if each.says(name) or each.says(bare))
+    below = (
+        each for each in itertools.chain(said, _used()[name])
+        if each.chapter == chapter and each.heading != each.title
+    )  # fmt: skip
+    first = next(below, None)
+    return f" See {first.link()}." if first else ""
 
 
 def does(name: str) -> str:

@@ -29,7 +29,8 @@ class Listed(NamedTuple):
     @property
     def title(self) -> str:
         """The heading without its own number."""
-        return re.sub(r"^\d+\. ", "", self.heading)
+        title = re.sub(r"^(Exercise )?\d+[.:] ", "", self.heading)
+        return title[:1].upper() + title[1:]
 
 
 def listed(md: pathlib.Path) -> Iterator[Listed]:

@@ -27,7 +27,7 @@ from pipelib.schedule.machine import Machine
 from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes, searches
 from tools import notebooks
 from tools.execution import ROOT
-from tools.sections import links, sections
+from tools.sections import Section, anchor, links, sections
 
 #: What the code of a chapter that quotes a record has, by the record's name.
 QUOTES = {
@@ -150,9 +150,13 @@ def what(command: str) -> str:
 
 def quoted(name: str) -> str:
     """Where chapters quote a record, as links; or what it is for instead."""
+    return links(_quoting(name), MOST_LINKS) or f"no chapter; it is for {USED[name]}"
+
+
+def _quoting(name: str) -> list[Section]:
+    """The headings below which chapters quote a record."""
     patterns = [words for record, words in QUOTES.items() if re.fullmatch(record, name)]
-    found = [s for s in sections() if any(re.search(words, s.code) for words in patterns)]
-    return links(found, MOST_LINKS) or f"no chapter; it is for {USED[name]}"
+    return [s for s in sections() if any(re.search(words, s.code) for words in patterns)]
 
 
 def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -283,8 +287,8 @@ def _large(record: dict[str, Any]) -> str:
 
 def page() -> str:
     """All records as Markdown."""
-    parts = ["## Benchmarks"]
-    parts += map(_benchmark, sorted((ROOT / "benchmarks" / "results").glob("*/*.json"), key=_place))
+    paths = sorted((ROOT / "benchmarks" / "results").glob("*/*.json"), key=_place)
+    parts = ["## By chapter", _by_chapter(paths), "## Benchmarks", *map(_benchmark, paths)]
     parts += ["## Chapters", "", "What each page shows below its cells: `make record` wrote it."]
     parts += map(_chapter, notebooks.chapters())
     parts += ["## Tests on the GPU", _tests(ROOT / "tests" / "gpu_record.json")]
@@ -297,6 +301,22 @@ def page() -> str:
 def _place(path: pathlib.Path) -> tuple[int, pathlib.Path]:
     """What records are sorted by."""
     return FIRST.index(path.name) if path.name in FIRST else len(FIRST), path
+
+
+def _by_chapter(paths: list[pathlib.Path]) -> str:
+    """The records that each chapter quotes, with links to both."""
+    quotes: dict[str, list[str]] = {}
+    for path in paths:
+        name = f"{path.parent.name}/{path.name}"
+        for chapter in dict.fromkeys(section.chapter for section in _quoting(path.name)):
+            quotes.setdefault(chapter, []).append(f"[`{name}`](#{anchor(name)})")
+    titles = {section.chapter: section.title for section in reversed(sections())}
+    rows = ["| chapter | benchmarks that it quotes |", "|---|---|"]
+    rows += [
+        f"| [{int(chapter[:2])} {titles[chapter]}]({chapter}.ipynb) | {', '.join(found)} |"
+        for chapter, found in sorted(quotes.items())
+    ]
+    return "\n".join(rows)
 
 
 def _heading(path: pathlib.Path) -> str:
@@ -323,7 +343,8 @@ def _chapter(md: pathlib.Path) -> str:
     outputs = sum(len(cell.outputs) for cell in notebooks.code_cells(notebook))
     run = Run((), dict(kept), command, digest, 0).markdown()
     seconds = f"{outputs} outputs, in {kept['seconds']} seconds"
-    return f"### {title}\n\n" + run.replace("0 samples", seconds)
+    shown = f"The outputs of [{title}]({md.stem}.ipynb).\n\n"
+    return f"### {title}\n\n{shown}" + run.replace("0 samples", seconds)
 
 
 def _tests(path: pathlib.Path) -> str:

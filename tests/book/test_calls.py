@@ -1,5 +1,7 @@
 """The page of all calls: each where it belongs, with a signature and a sentence."""
 
+import re
+
 import pytest
 
 from tools import calls
@@ -48,8 +50,14 @@ def test_the_page_has_them_all():
     page = calls.page()
     for names in calls.calls().values():
         for name in names:
-            assert f"\n`{name}`\n: {calls.does(name)}\n" in page
+            assert f"\n`{name}`\n: {calls.does(name)}" in page
             assert calls.signature(name) == name or f"\n  `{calls.signature(name)}`\n" in page
+
+
+def test_a_call_has_a_link_to_where_it_is_explained():
+    found = re.findall(r"^: .* See \[[^]]+\]\(([^#]+)\.ipynb#[^)]+\)\.$", calls.page(), re.M)
+    assert len(found) > 80
+    assert {*found} <= {*calls.calls()}
 
 
 def test_a_call_belongs_to_the_chapter_that_announces_it():

@@ -152,6 +152,14 @@ def test_one_wait_in_three_has_to_leave_a_product_running():
     assert not said(ask, products(wait=1, early=False), HALVES, HALVES).holds  # 1 and 0 in a row
 
 
+@pytest.mark.parametrize("cluster", [False, True])
+def test_threads_that_start_products(cluster):
+    kernel, does = products(wait=1, cluster=cluster), "starts products in 1 thread of a block"
+    assert said(asks.multiplies_in(1), kernel, HALVES, HALVES) == (True, f"It {does}.")
+    no = f"It is right, but {does}, and 2 are asked for."
+    assert said(asks.multiplies_in(2), kernel, HALVES, HALVES) == (False, no)
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)
@@ -302,6 +310,21 @@ def test_an_input_that_is_copied_before_the_kernel():
         f"It is right, but its kernel's input `x_gmem` of shape {X.shape} is no argument: it was"
         " copied before the kernel began.",
     )
+
+
+def test_work_that_is_left_to_xla():
+    ask = asks.makes_all_of(X)
+    yes = "It makes its results itself, of all arguments."
+    assert said(ask, adding(), X) == (True, yes)
+    assert said(ask, lambda x: adding()(x)[None][0], X) == (True, yes)  # nothing moves
+    no = f"It is right, but its kernel reads no argument {X.shape} float32: XLA does a part."
+    assert said(ask, lambda x, y: adding()(x) + y, X, X) == (False, no)
+    half = jax.ShapeDtypeStruct((ROWS,), jnp.float16)
+    no = f"its kernel gives {X.shape} float32, not ({ROWS},) float16: XLA does the rest."
+    holds, text = said(asks.makes_all_of(half), lambda x: adding()(x).sum(axis=1), X)
+    assert not holds and text == f"It is right, but {no}"
+    turned = X.update(shape=X.shape[::-1])
+    assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
 
 
 def test_loads_under_way_at_once():

@@ -73,6 +73,16 @@ def test_sums_that_nobody_set_are_a_wrong_result():
     assert "wrong" in grade.lines[1]
 
 
+def test_a_kernel_that_stops_fails_in_a_sentence(capsys):
+    def half(a, b):
+        return kernel()(a[:64], b)
+
+    grade = blackwell.grade(half, X, Y, expected=PRODUCT, tolerance=1e-6)
+    assert not grade.passed and len(grade.lines) == 1
+    assert grade.lines[0].startswith("It cannot be run: ")
+    assert capsys.readouterr().out == f"{grade}\n"
+
+
 def test_races_are_shown(capsys):
     blackwell.show_races(kernel(waits=False), X, Y)
     blackwell.show_races(kernel(), X, Y)

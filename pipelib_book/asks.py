@@ -5,7 +5,10 @@ timeline; it returns whether the answer does what is asked, in a sentence. So an
 GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
 to get there.
 
-===================  ===============================================================================
+===================  ========================================================================
+    return ask
+
+
 ask                  a right answer must
 ===================  ===============================================================================
 faster_than          take fewer simulated cycles than another kernel
@@ -24,6 +27,26 @@ fits_in              allocate no more shared memory for a block than a limit
 takes_its_arguments  have inputs that are its arguments, and no copies of them
 makes_all_of         make the results itself, of all arguments
 ===================  ===============================================================================
+=======
+==================  ================================================================================
+ask                 a right answer must
+==================  ================================================================================
+faster_than         take fewer simulated cycles than another kernel
+loads_less_than     load fewer bytes than another kernel
+loads_sooner_than   start a buffer's loads earlier than another kernel, in simulated cycles
+frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
+frees_once_read     free a buffer's slots when it has read them, and other work is in flight
+frees_within_block  free a buffer's slots without other blocks of the cluster
+sees_all_frees      wait each time that a buffer's slot is freed, to the last time
+shares              load a buffer once for several blocks of the cluster
+products_in_flight  leave products running when a wait for products returns
+multiplies          have a number of operations on the tensor core in a block
+goes_through_once   have products that go through a buffer once, and come back to no part of it
+stores_in_flight    leave stores reading their SMEM when a wait for stores returns
+loads_in_flight     have loads under way at once, in the simulation
+fits_in             allocate no more shared memory for a block than a limit
+has_threads         have a number of Pallas threads in a block
+==================  ================================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """
@@ -309,7 +332,63 @@ def multiplies_in(threads: int) -> Ask:
         said = f"starts products in {count(each, 'thread')} of a block"
         return _said(each == threads, f"{said}.", f"{said}, and {threads} are asked for.")
 
+
+def multiplies(operations: int) -> Ask:
+    """Asks for so many operations on the tensor core in a block: no other one does its products.
+
+    A block that does fewer has left them to XLA, or to other blocks.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.multiplies(2**30)(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but a block does ... operations on the tensor core, of 1,073,741,824 at least.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        threads, blocks = answer.program.threads, answer.program.blocks
+        done = sum(op.flops for ops in threads for op in ops if op.kind is Kind.WGMMA) // blocks
+        said = f"{done:,} operations on the tensor core"
+        return _said(
+            done >= operations,
+            f"does {said} in a block.",
+            f"a block does {said}, of {operations:,} at least.",
+        )
+
     return ask
+
+
+def goes_through_once(buffer: str) -> Ask:
+    """Asks that products read a buffer in one go: a thread comes back to no part of it.
+
+    Only then can a slot be loaded again while the rest of the buffer is still to be read.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.goes_through_once("x_smem")(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but multiplies with no `x_smem`; its shared memory is ...'
+    """
+
+    def ask(answer: Answer) -> Said:
+        parts = [_parts_multiplied(answer.program, ops, buffer) for ops in answer.program.threads]
+        if not any(parts):
+            return _nothing(answer.program, f"multiplies with no `{buffer}`")
+        again = sum(len(each) - len({*each}) for each in parts)
+        return _said(
+            not again,
+            f"goes through `{buffer}` once.",
+            f"comes back {count(again, 'time')} to a part of `{buffer}` after it has read another.",
+        )
+
+    return ask
+
+
+def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[Any]:
+    """The parts of a buffer that a thread's products read; of one part in a row, the first."""
+    read = [
+        region.box for op in ops if op.kind is Kind.WGMMA for region in op.reads
+        if report_name(program.buffers[region.buffer]) == buffer
+    ]  # fmt: skip
+    return [box for box, _ in itertools.groupby(read)]
 
 
 def stores_in_flight(least: int) -> Ask:
@@ -364,6 +443,27 @@ def fits_in(kib: float) -> Ask:
         used = answer.program.smem_bytes / 1024
         said = f"allocates {used:.1f} KiB of shared memory, of {kib:g} at most."
         return _said(used <= kib, said, said)
+
+    return ask
+
+
+def has_threads(number: int) -> Ask:
+    """Asks that a block has so many Pallas threads.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.has_threads(3)(answer)
+      Said(holds=False, text='It is right, but a block has 1 thread, and 3 are asked for.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        here = count(answer.program.per_block, "thread")
+        return _said(
+            answer.program.per_block == number,
+            f"has {here} in a block.",
+            f"a block has {here}, and {number} are asked for.",
+        )
 
     return ask
 

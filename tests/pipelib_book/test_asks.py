@@ -160,6 +160,68 @@ def test_threads_that_start_products(cluster):
     assert said(asks.multiplies_in(2), kernel, HALVES, HALVES) == (False, no)
 
 
+def test_operations_on_the_tensor_core():
+    of_a_product = 2 * 64 * 64 * 64
+    least = 2 * STEPS * of_a_product
+    for cluster in (False, True):  # each of its blocks does all of them
+        kernel = products(wait=1, cluster=cluster)
+        assert said(asks.multiplies(least), kernel, HALVES, HALVES) == (
+            True, f"It does {least:,} operations on the tensor core in a block.",
+        )  # fmt: skip
+    assert said(asks.multiplies(least + 1), products(wait=1), HALVES, HALVES) == (
+        False,
+        f"It is right, but a block does {least:,} operations on the tensor core, of"
+        f" {least + 1:,} at least.",
+    )
+
+
+def halves_of_sums(alternate):
+    """Two accumulators, whose products read the same two parts of `a_smem`."""
+
+    def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here):
+        plgpu.copy_gmem_to_smem(a_gmem, a_smem, here)
+        plgpu.copy_gmem_to_smem(b_gmem, b_smem, here)
+        plgpu.barrier_wait(here)
+
+        def compute(*accs):
+            order = [(k, acc) for k in range(2) for acc in accs]
+            for k, acc in order if alternate else order[::2] + order[1::2]:
+                plgpu.wgmma(acc, a_smem.at[k], b_smem)
+            return accs[0][...] + accs[1][...]
+
+        acc = plgpu.ACC((64, 64), jnp.float32)
+        o_gmem[...] = pl.run_scoped(compute, acc, acc)
+
+    tile = functools.partial(plgpu.SMEM, dtype=jnp.float16, transforms=SWIZZLED)
+    return lambda a, b: plgpu.kernel(
+        kernel, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
+        scratch_types=[tile((2, 64, 64)), tile((64, 64)), plgpu.Barrier(num_arrivals=2)],
+    )(a, b)  # fmt: skip
+
+
+def test_products_that_come_back_to_a_part():
+    a, b = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((2, 64, 64), (64, 64)))
+    ask = asks.goes_through_once("a_smem")
+    assert said(ask, halves_of_sums(alternate=True), a, b) == (
+        True, "It goes through `a_smem` once.",
+    )  # fmt: skip
+    assert said(ask, halves_of_sums(alternate=False), a, b) == (
+        False,
+        "It is right, but comes back 2 times to a part of `a_smem` after it has read another.",
+    )
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+def test_threads_of_a_block(cluster):
+    kernel = products(wait=1, cluster=cluster)
+    assert said(asks.has_threads(2), kernel, HALVES, HALVES) == (
+        True, "It has 2 threads in a block.",
+    )  # fmt: skip
+    assert said(asks.has_threads(3), kernel, HALVES, HALVES) == (
+        False, "It is right, but a block has 2 threads, and 3 are asked for.",
+    )  # fmt: skip
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)
@@ -263,6 +325,7 @@ def test_a_load_for_several_blocks():
         (asks.frees_within_block("c_smem"), "frees no slot of `c_smem`"),
         (asks.sees_all_frees("c_smem"), "frees no slot of `c_smem`"),
         (asks.shares("c_smem"), "loads no `c_smem`"),
+        (asks.goes_through_once("c_smem"), "multiplies with no `c_smem`"),
         (asks.loads_sooner_than(products(wait=1), "c_smem"), "never starts a load of `c_smem`"),
         (asks.frees_sooner_than(products(wait=1), "c_smem"), "never frees a slot of `c_smem`"),
     ],

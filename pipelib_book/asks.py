@@ -6,9 +6,6 @@ GPU nor a kernel's result. The sentence says how far the answer is from what is 
 to get there.
 
 ===================  ========================================================================
-    return ask
-
-
 ask                  a right answer must
 ===================  ===============================================================================
 faster_than          take fewer simulated cycles than another kernel
@@ -21,32 +18,15 @@ sees_all_frees       wait each time that a buffer's slot is freed, to the last t
 shares               load a buffer once for several blocks of the cluster
 products_in_flight   leave products running when a wait for products returns
 multiplies_in        start products in a number of threads
+multiplies           have a number of operations on the tensor core in a block
+goes_through_once    have products that go through a buffer once, and come back to no part of it
 stores_in_flight     leave stores reading their SMEM when a wait for stores returns
 loads_in_flight      have loads under way at once, in the simulation
 fits_in              allocate no more shared memory for a block than a limit
+has_threads          have a number of threads in a block
 takes_its_arguments  have inputs that are its arguments, and no copies of them
 makes_all_of         make the results itself, of all arguments
 ===================  ===============================================================================
-=======
-==================  ================================================================================
-ask                 a right answer must
-==================  ================================================================================
-faster_than         take fewer simulated cycles than another kernel
-loads_less_than     load fewer bytes than another kernel
-loads_sooner_than   start a buffer's loads earlier than another kernel, in simulated cycles
-frees_sooner_than   free a buffer's slots earlier than another kernel, in simulated cycles
-frees_once_read     free a buffer's slots when it has read them, and other work is in flight
-frees_within_block  free a buffer's slots without other blocks of the cluster
-sees_all_frees      wait each time that a buffer's slot is freed, to the last time
-shares              load a buffer once for several blocks of the cluster
-products_in_flight  leave products running when a wait for products returns
-multiplies          have a number of operations on the tensor core in a block
-goes_through_once   have products that go through a buffer once, and come back to no part of it
-stores_in_flight    leave stores reading their SMEM when a wait for stores returns
-loads_in_flight     have loads under way at once, in the simulation
-fits_in             allocate no more shared memory for a block than a limit
-has_threads         have a number of Pallas threads in a block
-==================  ================================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
 """
@@ -331,6 +311,8 @@ def multiplies_in(threads: int) -> Ask:
         each = found // program.blocks
         said = f"starts products in {count(each, 'thread')} of a block"
         return _said(each == threads, f"{said}.", f"{said}, and {threads} are asked for.")
+
+    return ask
 
 
 def multiplies(operations: int) -> Ask:

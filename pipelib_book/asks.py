@@ -5,7 +5,7 @@ timeline; it returns whether the answer does what is asked, in a sentence. So an
 GPU nor a kernel's result. The sentence says how far the answer is from what is asked, and never how
 to get there.
 
-===================  ========================================================================
+===================  ===============================================================================
 ask                  a right answer must
 ===================  ===============================================================================
 faster_than          take fewer simulated cycles than another kernel

@@ -17,6 +17,8 @@ frees_within_block  free a buffer's slots without other blocks of the cluster
 sees_all_frees      wait each time that a buffer's slot is freed, to the last time
 shares              load a buffer once for several blocks of the cluster
 products_in_flight  leave products running when a wait for products returns
+in_turns            queue products in turns, by an array of barriers
+multiplies          make so many operations in products
 stores_in_flight    leave stores reading their SMEM when a wait for stores returns
 loads_in_flight     have loads under way at once, in the simulation
 fits_in             allocate no more shared memory for a block than a limit
@@ -27,6 +29,7 @@ A buffer has the name that a report gives it, as `g_smem`. An answer without suc
 
 import functools
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -295,6 +298,61 @@ def products_in_flight(least: int) -> Ask:
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
     left = functools.partial(_left, waits, lambda at: len(at.products))
     return functools.partial(_leaves, least, "product", left)
+
+
+def in_turns(barrier: str) -> Ask:
+    """Asks that threads take turns: each queues the products of its loops in a turn of its own.
+
+    A thread's turn begins when it has waited at its barrier of this array, and ends when it arrives
+    at the next thread's, after the last thread's at the first one's.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.in_turns("turn")(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but queues a product of thread 0 outside of its turn.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        for number, ops in enumerate(program.threads):
+            has_turn = False
+            for op in ops:
+                name = "" if op.barrier is None else program.barriers[op.barrier].name
+                if op.kind is Kind.WGMMA and op.step and not has_turn:
+                    no = f"queues a product of thread {number} outside of its turn."
+                    return _said(False, "", no)
+                if name != barrier or op.kind not in (Kind.WAIT, Kind.ARRIVE):
+                    continue
+                has_turn = op.kind is Kind.WAIT
+                count_of = program.barriers[op.place[0]].count
+                if not has_turn and op.index != (number + 1) % count_of:
+                    no = f"thread {number} gives its turn to thread {op.index}, not to the next."
+                    return _said(False, "", no)
+        return _said(True, "queues each product in a turn of its thread.", "")
+
+    return ask
+
+
+def multiplies(flops: float) -> Ask:
+    """Asks that the kernel itself makes so many operations in products, in all its blocks.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.multiplies(2 * 64**3)(answer).text
+      'It is right, but the kernel makes 0 operations in products, and 524,288 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        alike = math.prod((*program.devices, *program.grid, *program.cluster)) / program.blocks
+        products = (op for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
+        made = alike * sum(op.flops for op in products)
+        enough = made >= flops
+        said = f"makes {made:,.0f} operations in products, and {flops:,.0f} are asked for."
+        return _said(enough, said, f"the kernel {said}")
+
+    return ask
 
 
 def stores_in_flight(least: int) -> Ask:

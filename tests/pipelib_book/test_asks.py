@@ -322,6 +322,68 @@ def test_an_input_that_is_copied_before_the_kernel():
     )
 
 
+def taking_turns(threads=2, to_next=1, takes=True):
+    """Threads that queue a product in each step, in turns that pass on by `to_next` threads."""
+
+    def kernel(x_gmem, o_gmem, x_smem, o_smem, loaded, turn):
+        me = lax.axis_index("thread")
+        plgpu.copy_gmem_to_smem(x_gmem, x_smem.at[me], loaded.at[me])
+        plgpu.barrier_wait(loaded.at[me])
+        following = turn.at[lax.rem(me + to_next, threads)]
+        give = lambda: plgpu.barrier_arrive(following)
+        pl.when(me == (threads - to_next) % threads)(give)
+
+        def multiply(acc):
+            def step(_, carry):
+                if takes:
+                    plgpu.barrier_wait(turn.at[me])
+                plgpu.wgmma(acc, x_smem.at[me], x_smem.at[me])
+                give()
+                if not takes:
+                    plgpu.barrier_wait(turn.at[me])
+                plgpu.wgmma_wait(0)
+                return carry
+
+            lax.fori_loop(0, 2, step, None)
+            return acc[...]
+
+        out = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+        o_smem.at[me][...] = out.astype(jnp.float16)
+
+    tiles = plgpu.SMEM((threads, 64, 64), jnp.float16, transforms=SWIZZLED)
+    barriers = plgpu.Barrier(num_barriers=threads)
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, scratch_types=[tiles, tiles, barriers, barriers],
+        num_threads=threads, thread_name="thread",
+    )(x)  # fmt: skip
+
+
+TILE = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "no"),
+    [
+        (taking_turns(), ""),
+        (taking_turns(3), ""),
+        (taking_turns(3, to_next=2), "thread 0 gives its turn to thread 2, not to the next."),
+        (taking_turns(takes=False), "queues a product of thread 0 outside of its turn."),
+    ],
+)
+def test_products_in_turns(kernel, no):
+    text = f"It is right, but {no}" if no else "It queues each product in a turn of its thread."
+    assert said(asks.in_turns("turn"), kernel, TILE) == (not no, text)
+
+
+def test_operations_in_products():
+    made = 2 * 2 * 2 * 64**3  # of two threads, in two steps
+    yes = f"It makes {made:,} operations in products, and {made:,} are asked for."
+    assert said(asks.multiplies(made), taking_turns(), TILE) == (True, yes)
+    no = f"It is right, but the kernel makes {made:,} operations in products, and"
+    no += f" {2 * made:,} are asked for."
+    assert said(asks.multiplies(2 * made), taking_turns(), TILE) == (False, no)
+
+
 def test_loads_under_way_at_once():
     ask = asks.loads_in_flight(2)
     yes = "It has 2 loads in flight at most, and 2 are asked for."

@@ -18,7 +18,9 @@ sees_all_frees       wait each time that a buffer's slot is freed, to the last t
 shares               load a buffer once for several blocks of the cluster
 products_in_flight   leave products running when a wait for products returns
 multiplies_in        start products in a number of threads
-multiplies           have a number of operations on the tensor core in a block
+block_multiplies     make so many operations on the tensor core in a block
+multiplies           make so many operations on the tensor core in all blocks
+in_turns             queue products in turns, by an array of barriers
 goes_through_once    have products that go through a buffer once, and come back to no part of it
 stores_in_flight     leave stores reading their SMEM when a wait for stores returns
 loads_in_flight      have loads under way at once, in the simulation
@@ -33,6 +35,7 @@ A buffer has the name that a report gives it, as `g_smem`. An answer without suc
 
 import functools
 import itertools
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -315,14 +318,14 @@ def multiplies_in(threads: int) -> Ask:
     return ask
 
 
-def multiplies(operations: int) -> Ask:
+def block_multiplies(operations: int) -> Ask:
     """Asks for so many operations on the tensor core in a block: no other one does its products.
 
     A block that does fewer has left them to XLA, or to other blocks.
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.multiplies(2**30)(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.block_multiplies(2**30)(book.asks.Answer(program, (), pipelib.H200)).text
       'It is right, but a block does ... operations on the tensor core, of 1,073,741,824 at least.'
     """
 
@@ -335,6 +338,61 @@ def multiplies(operations: int) -> Ask:
             f"does {said} in a block.",
             f"a block does {said}, of {operations:,} at least.",
         )
+
+    return ask
+
+
+def multiplies(flops: float) -> Ask:
+    """Asks that the kernel itself makes so many operations in products, in all its blocks.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.multiplies(2 * 64**3)(answer).text
+      'It is right, but the kernel makes 0 operations in products, and 524,288 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        alike = math.prod((*program.devices, *program.grid, *program.cluster)) / program.blocks
+        products = (op for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
+        made = alike * sum(op.flops for op in products)
+        enough = made >= flops
+        said = f"makes {made:,.0f} operations in products, and {flops:,.0f} are asked for."
+        return _said(enough, said, f"the kernel {said}")
+
+    return ask
+
+
+def in_turns(barrier: str) -> Ask:
+    """Asks that threads take turns: each queues the products of its loops in a turn of its own.
+
+    A thread's turn begins when it has waited at its barrier of this array, and ends when it arrives
+    at the next thread's, after the last thread's at the first one's.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.in_turns("turn")(book.asks.Answer(program, (), pipelib.H200)).text
+      'It is right, but queues a product of thread 0 outside of its turn.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        for number, ops in enumerate(program.threads):
+            has_turn = False
+            for op in ops:
+                name = "" if op.barrier is None else program.barriers[op.barrier].name
+                if op.kind is Kind.WGMMA and op.step and not has_turn:
+                    no = f"queues a product of thread {number} outside of its turn."
+                    return _said(False, "", no)
+                if name != barrier or op.kind not in (Kind.WAIT, Kind.ARRIVE):
+                    continue
+                has_turn = op.kind is Kind.WAIT
+                count_of = program.barriers[op.place[0]].count
+                if not has_turn and op.index != (number + 1) % count_of:
+                    no = f"thread {number} gives its turn to thread {op.index}, not to the next."
+                    return _said(False, "", no)
+        return _said(True, "queues each product in a turn of its thread.", "")
 
     return ask
 

@@ -165,10 +165,10 @@ def test_operations_on_the_tensor_core():
     least = 2 * STEPS * of_a_product
     for cluster in (False, True):  # each of its blocks does all of them
         kernel = products(wait=1, cluster=cluster)
-        assert said(asks.multiplies(least), kernel, HALVES, HALVES) == (
+        assert said(asks.block_multiplies(least), kernel, HALVES, HALVES) == (
             True, f"It does {least:,} operations on the tensor core in a block.",
         )  # fmt: skip
-    assert said(asks.multiplies(least + 1), products(wait=1), HALVES, HALVES) == (
+    assert said(asks.block_multiplies(least + 1), products(wait=1), HALVES, HALVES) == (
         False,
         f"It is right, but a block does {least:,} operations on the tensor core, of"
         f" {least + 1:,} at least.",
@@ -388,6 +388,68 @@ def test_work_that_is_left_to_xla():
     assert not holds and text == f"It is right, but {no}"
     turned = X.update(shape=X.shape[::-1])
     assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
+
+
+def taking_turns(threads=2, to_next=1, takes=True):
+    """Threads that queue a product in each step, in turns that pass on by `to_next` threads."""
+
+    def kernel(x_gmem, o_gmem, x_smem, o_smem, loaded, turn):
+        me = lax.axis_index("thread")
+        plgpu.copy_gmem_to_smem(x_gmem, x_smem.at[me], loaded.at[me])
+        plgpu.barrier_wait(loaded.at[me])
+        following = turn.at[lax.rem(me + to_next, threads)]
+        give = lambda: plgpu.barrier_arrive(following)
+        pl.when(me == (threads - to_next) % threads)(give)
+
+        def multiply(acc):
+            def step(_, carry):
+                if takes:
+                    plgpu.barrier_wait(turn.at[me])
+                plgpu.wgmma(acc, x_smem.at[me], x_smem.at[me])
+                give()
+                if not takes:
+                    plgpu.barrier_wait(turn.at[me])
+                plgpu.wgmma_wait(0)
+                return carry
+
+            lax.fori_loop(0, 2, step, None)
+            return acc[...]
+
+        out = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
+        o_smem.at[me][...] = out.astype(jnp.float16)
+
+    tiles = plgpu.SMEM((threads, 64, 64), jnp.float16, transforms=SWIZZLED)
+    barriers = plgpu.Barrier(num_barriers=threads)
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, scratch_types=[tiles, tiles, barriers, barriers],
+        num_threads=threads, thread_name="thread",
+    )(x)  # fmt: skip
+
+
+TILE = jax.ShapeDtypeStruct((64, 64), jnp.float16)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "no"),
+    [
+        (taking_turns(), ""),
+        (taking_turns(3), ""),
+        (taking_turns(3, to_next=2), "thread 0 gives its turn to thread 2, not to the next."),
+        (taking_turns(takes=False), "queues a product of thread 0 outside of its turn."),
+    ],
+)
+def test_products_in_turns(kernel, no):
+    text = f"It is right, but {no}" if no else "It queues each product in a turn of its thread."
+    assert said(asks.in_turns("turn"), kernel, TILE) == (not no, text)
+
+
+def test_operations_in_products():
+    made = 2 * 2 * 2 * 64**3  # of two threads, in two steps
+    yes = f"It makes {made:,} operations in products, and {made:,} are asked for."
+    assert said(asks.multiplies(made), taking_turns(), TILE) == (True, yes)
+    no = f"It is right, but the kernel makes {made:,} operations in products, and"
+    no += f" {2 * made:,} are asked for."
+    assert said(asks.multiplies(2 * made), taking_turns(), TILE) == (False, no)
 
 
 def test_loads_under_way_at_once():

@@ -210,6 +210,8 @@ def frees_once_read(buffer: str) -> Ask:
 def frees_within_block(buffer: str) -> Ask:
     """Asks that the slots of a buffer are freed by the threads of their own block alone.
 
+    Nor may a thread wait at a cluster's barrier between its last load and that of the buffer.
+
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
       >>> book.asks.frees_within_block("x_smem")(book.asks.Answer(program, (), pipelib.H200))
@@ -220,8 +222,9 @@ def frees_within_block(buffer: str) -> Ask:
         here = frees(answer.program, buffer)
         if not here:
             return _nothing(answer.program, f"frees no slot of `{buffer}`")
+        between = _waits_before_loads(answer.program, buffer)
         return _said(
-            not any(answer.program.barriers[barrier].cluster for barrier in here),
+            not any(answer.program.barriers[barrier].cluster for barrier in here | between),
             f"waits for its own block alone before it loads `{buffer}` again.",
             f"waits for other blocks, too, before it loads `{buffer}` again.",
         )
@@ -621,6 +624,20 @@ def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
     """Which ops free a slot of a buffer."""
     here = frees(program, buffer)
     return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
+
+
+def _waits_before_loads(program: Program, buffer: str) -> frozenset[int]:
+    """The barriers at which a thread waits between a load of anything and its load of a buffer."""
+    found = set[int]()
+    for ops in program.threads:
+        since, loads = set[int](), 0
+        for op in ops:
+            if op.kind is Kind.WAIT and op.barrier is not None and loads:
+                since.add(op.barrier)
+            elif op.kind is Kind.LOAD:
+                found |= since if is_load_of(program, op, buffer) else set()
+                since, loads = set(), loads + 1
+    return frozenset(found)
 
 
 def _phases_unseen(program: Program, barrier: int) -> int:

@@ -83,7 +83,7 @@ def test_a_limit_that_none_exceeds_is_an_error(ask, consequence):
         ask(adding(), by=0)
 
 
-def products(wait, early=True, cluster=False, shared=False):
+def products(wait, early=True, cluster=False, shared=False, b_first=False):
     """Two threads, one slot for each factor, which the second frees in turn or at the end."""
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here, a_free, b_free):
@@ -92,12 +92,14 @@ def products(wait, early=True, cluster=False, shared=False):
         @pl.when(thread == 1)
         def load():
             for k in range(STEPS):
+                if k and b_first:
+                    plgpu.barrier_wait(b_free)
                 if k:
                     plgpu.barrier_wait(a_free)
                 axes = "pair" if shared else None
                 part = pl.ds(k * 64, 64)
                 plgpu.copy_gmem_to_smem(a_gmem.at[part], a_smem, here, collective_axes=axes)
-                if k:
+                if k and not b_first:
                     plgpu.barrier_wait(b_free)
                 plgpu.copy_gmem_to_smem(b_gmem.at[part], b_smem, here)
 
@@ -125,7 +127,8 @@ def products(wait, early=True, cluster=False, shared=False):
     tile = plgpu.SMEM((64, 64), jnp.float16, transforms=SWIZZLED)
     own = plgpu.Barrier()
     both = plgpu.ClusterBarrier(collective_axes=("pair",)) if cluster else own
-    scratch = tile, tile, plgpu.Barrier(num_arrivals=2), both, own
+    free = (own, both) if b_first else (both, own)
+    scratch = tile, tile, plgpu.Barrier(num_arrivals=2), *free
     names = dict(cluster=(2,), cluster_names=("pair",)) if cluster or shared else {}
     out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     return lambda a, b: plgpu.kernel(
@@ -268,6 +271,8 @@ def test_a_slot_that_waits_for_its_own_block_alone():
     )  # fmt: skip
     other = asks.frees_within_block("b_smem")
     assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
+    beside = products(wait=1, cluster=True, b_first=True)  # waits for both, its own block's last
+    assert not said(ask, beside, HALVES, HALVES).holds
 
 
 @pytest.mark.parametrize("waits", [2, 1, 0])

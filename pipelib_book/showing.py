@@ -68,7 +68,8 @@ def show_hazard(name: str) -> None:
 
     Example:
       >>> book.show_hazard("missing-commit")
-      TMA is sent for a tile that not all lanes have finished writing.
+      The copy engine is sent for a tile that not all lanes have finished
+      writing.
       ...
       **`pipelib.check`:**
       ...

@@ -340,8 +340,7 @@ def block_multiplies(operations: int) -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        threads, blocks = answer.program.threads, answer.program.blocks
-        done = sum(op.flops for ops in threads for op in ops if op.kind is Kind.WGMMA) // blocks
+        done = _multiplied(answer.program) // answer.program.blocks
         said = f"{done:,} operations on the tensor core"
         return _said(
             done >= operations,
@@ -365,8 +364,7 @@ def multiplies(flops: float) -> Ask:
     def ask(answer: Answer) -> Said:
         program = answer.program
         alike = math.prod((*program.devices, *program.grid, *program.cluster)) / program.blocks
-        products = (op for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
-        made = alike * sum(op.flops for op in products)
+        made = alike * _multiplied(program)
         enough = made >= flops
         said = f"makes {made:,.0f} operations in products, and {flops:,.0f} are asked for."
         return _said(enough, said, f"the kernel {said}")
@@ -391,15 +389,16 @@ def in_turns(barrier: str) -> Ask:
         for number, ops in enumerate(program.threads):
             has_turn = False
             for op in ops:
-                name = "" if op.barrier is None else program.barriers[op.barrier].name
+                array = None if op.barrier is None else program.barriers[op.barrier]
                 if op.kind is Kind.WGMMA and op.step and not has_turn:
                     no = f"queues a product of thread {number} outside of its turn."
                     return _said(False, "", no)
-                if name != barrier or op.kind not in (Kind.WAIT, Kind.ARRIVE):
+                if array is None or array.name != barrier:
+                    continue
+                if op.kind not in (Kind.WAIT, Kind.ARRIVE):
                     continue
                 has_turn = op.kind is Kind.WAIT
-                count_of = program.barriers[op.place[0]].count
-                if not has_turn and op.index != (number + 1) % count_of:
+                if not has_turn and op.index != (number + 1) % array.count:
                     no = f"thread {number} gives its turn to thread {op.index}, not to the next."
                     return _said(False, "", no)
         return _said(True, "queues each product in a turn of its thread.", "")
@@ -430,6 +429,11 @@ def goes_through_once(buffer: str) -> Ask:
         )
 
     return ask
+
+
+def _multiplied(program: Program) -> int:
+    """The operations of all products that are in a program."""
+    return sum(op.flops for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
 
 
 def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[Any]:
@@ -535,7 +539,7 @@ def takes_its_arguments() -> Ask:
             buffer for buffer in answer.program.buffers
             if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
         ]  # fmt: skip
-        given = Counter(_array(x.shape, x.dtype) for x in jax.tree.leaves(answer.args))
+        given = _arrays(jax.tree.leaves(answer.args))
         odd = [b for b in buffers if not given[_array(b.shape, b.dtype)]]
         names = ", ".join(f"`{b.name}` of shape {b.shape}" for b in odd)
         return _said(

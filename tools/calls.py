@@ -26,7 +26,7 @@ import pipelib
 import pipelib_book as book
 from tools.plgpu_names import AHEAD
 from tools.public_names import text_of
-from tools.sections import Section, sections
+from tools.sections import Section, sections, titles
 
 MODULES: dict[str, ModuleType] = {
     "pl": pl, "plgpu": plgpu, "lax": lax, "pipelib": pipelib, "book": book,
@@ -143,6 +143,7 @@ def _box(section: Section) -> Section | None:
     return section._replace(text=new[1]) if new else None
 
 
+@functools.cache
 def _uses() -> dict[str, list[Section]]:
     """By call: the headings below which code has it, in the book's order."""
     found: dict[str, list[Section]] = {}
@@ -151,9 +152,6 @@ def _uses() -> dict[str, list[Section]]:
             if name in DOES or (_is_ours(name) and callable(_value(name))):
                 found.setdefault(name, []).append(section)
     return found
-
-
-_used = functools.cache(_uses)
 
 
 def _name(use: tuple[str, str]) -> str:
@@ -183,10 +181,9 @@ def _value(name: str) -> object:
 def page() -> str:
     """The page as Markdown: a table for each chapter that adds calls."""
     lines = list[str]()
-    titles = {section.chapter: section.title for section in reversed(sections())}
     for chapter, names in calls().items():
         if names:
-            lines += [f"## {int(chapter[:2])} {titles[chapter]}", ""]
+            lines += [f"## {int(chapter[:2])} {titles()[chapter]}", ""]
             lines += [f"[Chapter {int(chapter[:2])}]({chapter}.ipynb)", ""]
             for name in sorted(names, key=lambda name: [*MODULES].index(name.partition(".")[0])):
                 lines += [f"`{name}`", f": {does(name)}{_where(name, chapter)}", ""]
@@ -200,7 +197,7 @@ def _where(name: str, chapter: str) -> str:
     bare = name.partition(".")[2]
     said = (each for each in sections() if each.says(name) or each.says(bare))
     below = (
-        each for each in itertools.chain(said, _used()[name])
+        each for each in itertools.chain(said, _uses()[name])
         if each.chapter == chapter and each.heading != each.title
     )  # fmt: skip
     first = next(below, None)

@@ -27,7 +27,7 @@ from pipelib.schedule.machine import Machine
 from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes, searches
 from tools import notebooks
 from tools.execution import ROOT
-from tools.sections import Section, anchor, links, sections
+from tools.sections import Section, anchor, links, sections, titles
 
 #: What the code of a chapter that quotes a record has, by the record's name.
 QUOTES = {
@@ -310,10 +310,9 @@ def _by_chapter(paths: list[pathlib.Path]) -> str:
         name = f"{path.parent.name}/{path.name}"
         for chapter in dict.fromkeys(section.chapter for section in _quoting(path.name)):
             quotes.setdefault(chapter, []).append(f"[`{name}`](#{anchor(name)})")
-    titles = {section.chapter: section.title for section in reversed(sections())}
     rows = ["| chapter | benchmarks that it quotes |", "|---|---|"]
     rows += [
-        f"| [{int(chapter[:2])} {titles[chapter]}]({chapter}.ipynb) | {', '.join(found)} |"
+        f"| [{int(chapter[:2])} {titles()[chapter]}]({chapter}.ipynb) | {', '.join(found)} |"
         for chapter, found in sorted(quotes.items())
     ]
     return "\n".join(rows)

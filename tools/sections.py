@@ -53,6 +53,12 @@ def sections() -> tuple[Section, ...]:
     return tuple(found)
 
 
+@functools.cache
+def titles() -> dict[str, str]:
+    """The title of each chapter."""
+    return {section.chapter: section.title for section in sections()}
+
+
 def links(found: Iterable[Section], most: int | None = None) -> str:
     """Links to headings, by chapter; where a chapter has more than `most`, to the chapter."""
     parts = []

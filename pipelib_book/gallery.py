@@ -363,7 +363,7 @@ def uninitialized_smem(x, *, fixed):
     plus_one,
 )
 def missing_commit(x, *, fixed):
-    """The copy engine is sent for a tile that not all lanes have finished writing."""
+    """TMA is sent for a tile that not all lanes have finished writing."""
 
     def kernel(x_gmem, o_gmem, o_smem):
         block = lax.axis_index("block")
@@ -714,7 +714,7 @@ def staging_used_again(x, *, fixed):
     plus_one,
 )
 def exit_before_the_store(x, *, fixed):
-    """A block ends while the copy engine may still be reading its SMEM."""
+    """A block ends while TMA may still be reading its SMEM."""
 
     def kernel(x_gmem, o_gmem, o_smem):
         block = lax.axis_index("block")

@@ -68,8 +68,7 @@ def show_hazard(name: str) -> None:
 
     Example:
       >>> book.show_hazard("missing-commit")
-      The copy engine is sent for a tile that not all lanes have finished
-      writing.
+      TMA is sent for a tile that not all lanes have finished writing.
       ...
       **`pipelib.check`:**
       ...

@@ -75,9 +75,9 @@ def _tiles_of(sm: int, starts_anew: bool) -> list[Work]:
 @sketch(
     10,
     "The order of tiles",
-    caption="Twelve tiles that are made at one time (red), and the rows of `a` and columns of `b`"
-    " that they load (blue). Thirteen lines in one order, seven in the other: what tiles share is"
-    " in the L2.",
+    caption="Twelve tiles that are made at one time (orange), and the rows of `a` and the columns"
+    " of `b` that they load (blue). Thirteen lines in one order, seven in the other: what tiles"
+    " share is in the L2.",
 )
 def tile_order() -> Drawing:
     """Two grids of 6 x 12 tiles of the output. Row by row: the twelve tiles of the first row are

@@ -69,13 +69,13 @@ def who_runs() -> Drawing:
     3,
     "The memories and threads of a block",
     caption="A block runs on one multiprocessor. TMA copies tiles between GMEM and SMEM (blue) and"
-    " the tensor core multiplies them (red), while the lanes do something else.",
+    " the tensor core multiplies them (orange), while the lanes do something else.",
 )
 def memories() -> Drawing:
     """From top to bottom: GMEM, then the L2 that all multiprocessors share, then one of 132
     multiprocessors. In it is a block, with SMEM of at most 227 KiB and two Pallas threads. Each
     Pallas thread has four warps of 32 lanes, 128 lanes in all, and registers of its own. Beside the
-    block are two units of the multiprocessor: TMA, the copy engine, which copies between L2 and
+    block are two units of the multiprocessor: TMA, which copies between L2 and
     SMEM in both directions; and the tensor core, which reads SMEM and adds its sums to registers.
     Lanes read and write SMEM by ordinary accesses.
     """

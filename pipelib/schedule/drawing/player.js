@@ -122,8 +122,8 @@ async function (figure, packed) {
     if (i < 0) {
       what.textContent = boxes.length ? `${operations.size} operation${operations.size > 1 ? "s" : ""}` : "";
       sentence.textContent = touch.matches
-        ? "Tap one, or step through them with the buttons. Two fingers zoom."
-        : "Point at one, or step through them with the arrow keys (with Shift: those of one lane).";
+        ? "Tap one, or step through them with the buttons. Drag sideways for the rest; two fingers zoom."
+        : "Point at one, or step through them with the arrow keys (with Shift: those of one row).";
       why.textContent = "";
       return;
     }
@@ -264,7 +264,7 @@ async function (figure, packed) {
       drawing.className = "drawing";
       drawing.querySelectorAll(".head, .arrow").forEach((node) => node.remove());
       const told = [...(names.length ? [names.join(", ")] : [frame.title]), frame.length, frame.outcome].filter(Boolean);
-      kept.replaceChildren(element("p", element("strong", told.join(" · "))), drawing);
+      kept.replaceChildren(element("p", "Kept to compare: ", element("strong", told.join(" · "))), drawing);
     }
     magnify(zoom);
   }

@@ -48,7 +48,7 @@ from pipelib.schedule.drawing import svg
 from pipelib.schedule.drawing.paths import relative_paths
 from pipelib.schedule.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
 from pipelib.schedule.program import step_name
-from pipelib.schedule.timeline import Span, Timeline, duration
+from pipelib.schedule.timeline import Span, Timeline, duration, percent
 
 MAX_BYTES = 200_000
 # A setting as the script reads it, by the names that the script uses.
@@ -243,11 +243,13 @@ def _frame(
         ]
         for box in drawn.boxes
     ]
+    share = 0 if timeline.stuck else round(timeline.cycles / longest, 4)
+    beside = f", {percent(share)} of the longest" if 0 < share < 1 else ""
     return frame | {
         "title": timeline.name,
         "source": headline(timeline),
-        "length": duration(timeline, "µs"),
-        "share": 0 if timeline.stuck else round(timeline.cycles / longest, 4),
+        "length": duration(timeline, "µs") + beside,
+        "share": share,
         "notes": remarks(timeline),
         "kinds": [*drawn.kinds()],
         "svg": svg.draw(drawn),

@@ -156,7 +156,8 @@ def test_what_stops_for_ever_has_no_length():
     ]
     frames = payload(player(made))["frames"]
     assert [frame["length"] for frame in frames] == [
-        "stops at 9,000 cycles", "4,000 cycles, 2.28 µs", "3,000 cycles, 1.71 µs",
+        "stops at 9,000 cycles", "4,000 cycles, 2.28 µs",
+        "3,000 cycles, 1.71 µs, 75% of the longest",
     ]  # fmt: skip
     assert [frame["share"] for frame in frames] == [0, 1, 0.75]
     assert '<p class="total">stops at 9,000 cycles</p>' in without_scripts(player(made))
@@ -501,7 +502,7 @@ def test_its_tools_in_a_browser(tmp_path):
         "more": True,
         "again": True,
         "explained": [1, True, False],
-        "kept": [f"slots 2 · {duration(short, 'µs')} · no finding", *boxes],
+        "kept": [f"slots 2 · {duration(short, 'µs')}, 75% of the longest · no finding", *boxes],
         "let": True,
         "line": "load(a)",
         "same": boxes[1],

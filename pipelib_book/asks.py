@@ -261,8 +261,7 @@ def sees_all_frees(buffer: str) -> Ask:
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
-    Blocks that share a tile must load parts of the same one. The interpreter does not see it if
-    they do not, since each block loads all of its own there.
+    That they share one tile is what the check asks: `mixed-tile`.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -276,12 +275,6 @@ def shares(buffer: str) -> Ask:
         loads = [op for ops in program.threads for op in ops if is_load_of(program, op, buffer)]
         if not loads:
             return _nothing(program, f"loads no `{buffer}`")
-        if _mixed(program, loads):
-            return Said(
-                False,
-                f"It is right where each block loads for itself, as interpreted, but blocks that"
-                f" share `{buffer}` load parts of different tiles: on a GPU each gets a mixture.",
-            )
         alone = sum(not op.collective for op in loads)
         times = "each time" if alone == len(loads) else f"{alone} times of {len(loads)}"
         return _said(
@@ -624,28 +617,6 @@ def _loaded(program: Program) -> int:
         if op.kind is Kind.LOAD
         or (op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM)
     )  # fmt: skip
-
-
-def _mixed(program: Program, loads: Iterable[Op]) -> bool:
-    """Whether parts that land together in the same blocks are of different tiles.
-
-    The origin of a load is where its tile would begin in the source, were it whole.
-    """
-    nth, origins = Counter[tuple[Any, ...]](), dict[tuple[Any, ...], tuple[int, ...]]()
-    for op in loads:
-        if not op.collective:
-            continue
-        targets = frozenset(program.buffers[region.buffer].block for region in op.writes)
-        source, slot = (
-            [start for start, _ in region.box] for region in (op.reads[0], op.writes[0])
-        )
-        both = min(len(source), len(slot), 2)
-        origin = *source[:-both], *(a - b for a, b in zip(source[-both:], slot[-both:]))
-        nth[op.thread, targets] += 1
-        key = targets, nth[op.thread, targets]
-        if origins.setdefault(key, origin) != origin:
-            return True
-    return False
 
 
 def _moments(program: Program) -> Iterator[Moment]:

@@ -142,6 +142,7 @@ _KINDS = {
     "deadlock": "threads that wait for ever",
     "barrier-misuse": "arrivals that a phase does not expect, or a waiter that can miss a phase",
     "uninitialized-read": "a read of memory that nothing has written",
+    "mixed-tile": "blocks of a cluster that load parts of different tiles to one place",
     "unwritten-output": "a part of an output that no block writes",
     "lost-store": "a result that never leaves SMEM, or leaves it too late",
     "resource": "more shared memory or registers than there are",

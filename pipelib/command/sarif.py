@@ -54,6 +54,10 @@ RULES = {
         "A read of memory that nothing has written.",
         "The kernel computes with what the memory held before.",
     ),
+    FindingKind.MIXED_TILE: (
+        "Blocks of a cluster that load parts of different tiles to one place.",
+        "Blocks that share a load each copy a part of it for all: each gets parts of two tiles.",
+    ),
     FindingKind.UNWRITTEN_OUTPUT: (
         "A part of an output that no block of the grid writes.",
         "The caller gets there what the memory held before.",

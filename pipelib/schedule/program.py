@@ -64,8 +64,8 @@ block, then those of the next. Each block has SMEM and barriers of its own (`blo
 all share GMEM. An arrival on a barrier with `peers` arrives on each of these (its own barrier is
 among them), and `arrivals` counts the arrivals from all blocks. A load with `peers` is a multicast:
 it writes the regions `writes`, its part in each peer's SMEM, and its bytes count on the barrier of
-each peer. The phase of its own barrier is complete when it has arrived and the corresponding loads
-of all peers have landed there too.
+each peer. The parts of all peers make up its `whole`. The phase of its own barrier is complete when
+it has arrived and the corresponding loads of all peers have landed there too.
 
 A grid. A program may also have all blocks of a grid, on one or more devices (`devices`): in the
 order of the devices, then of the grid, then within the cluster. Blocks of one device share GMEM.
@@ -82,7 +82,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
-FORMAT = 6
+FORMAT = 7
 
 
 class Engine(enum.StrEnum):
@@ -327,6 +327,8 @@ class Op:
       amount: what a semaphore is given, or has to hold.
       scratch: where the memory begins that warps use to reduce an array together, in bytes from the
         start of the block's SMEM; all its threads share that memory. None if warps do not.
+      whole: of a multicast load, the two regions that the peers' parts make up: the tile in GMEM,
+        and the place in this block's SMEM.
       flops, transcendental, exchanges: operations of arithmetic, how many of them are
         transcendental functions, and words of 32 bits that lanes pass each other.
       wavefronts: of an access of SMEM; None if they are not known.
@@ -374,6 +376,7 @@ class Op:
     members: tuple[int, ...] = ()
     amount: int = 0
     scratch: int | None = None
+    whole: tuple[Region, ...] = ()
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
@@ -658,7 +661,7 @@ def _program(fields: dict[str, Any]) -> Program:
 def _op(fields: dict[str, Any]) -> Op:
     regions = {
         name: tuple(Region(**_tuples(region)) for region in fields.get(name, ()))
-        for name in ("reads", "writes")
+        for name in ("reads", "writes", "whole")
     }
     return Op(**_tuples(fields) | regions)
 

@@ -14,6 +14,7 @@ deadlock             threads that wait for ever
 out-of-bounds        an index of memory or of a barrier that its array does not have
 barrier-misuse       arrivals that a phase does not expect, or a waiter that can miss a phase
 uninitialized-read   a read of memory that nothing has written
+mixed-tile           blocks of a cluster that load parts of different tiles to one place
 unwritten-output     a part of an output that no block of the grid writes
 lost-store           a result that never leaves SMEM, or may leave it too late
 resource             more shared memory or registers than there are
@@ -57,6 +58,7 @@ class FindingKind(
     MISSING_COMMIT = "missing-commit"
     BARRIER_MISUSE = "barrier-misuse"
     UNINITIALIZED_READ = "uninitialized-read"
+    MIXED_TILE = "mixed-tile"
     UNWRITTEN_OUTPUT = "unwritten-output"
     LOST_STORE = "lost-store"
     RESOURCE = "resource"

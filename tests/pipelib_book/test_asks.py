@@ -323,24 +323,6 @@ def test_a_load_for_several_blocks():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mixed", [True, False])
-def test_blocks_that_share_a_tile_load_parts_of_the_same_one(mixed):
-    def kernel(x_gmem, o_gmem, x_smem, produced):
-        pair = lax.axis_index("pair")
-        source = x_gmem.at[pair if mixed else 0]
-        plgpu.copy_gmem_to_smem(source, x_smem, produced, collective_axes="pair")
-        plgpu.barrier_wait(produced)
-        o_gmem[pair] = x_smem[...]
-
-    x = jax.ShapeDtypeStruct((2, 16, 128), jnp.float32)
-    scratch = dict(x_smem=plgpu.SMEM((16, 128), jnp.float32), produced=plgpu.Barrier())
-    run = lambda x: plgpu.kernel(
-        kernel, out_type=x, cluster=(2,), cluster_names=("pair",), scratch_types=scratch
-    )(x)
-    holds, text = said(asks.shares("x_smem"), run, x)
-    assert holds is not mixed and ("parts of different tiles" in text) is mixed, text
-
-
 @pytest.mark.parametrize(
     ("ask", "lacks"),
     [

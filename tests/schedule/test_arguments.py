@@ -112,13 +112,13 @@ def told(function, wrong, text):
     [
         ("", "This text is not JSON (Expecting value: line 1 column 1 (char 0)), so there is no"),
         (PROGRAM.to_json()[:-1], "This text is not JSON (Expecting ',' delimiter: line 1 column"),
-        ("[]", "This JSON has format None, but a Program is read from format 6: trace the kernel"),
-        ("{}", "This JSON has format None, but a Program is read from format 6: trace the kernel"),
-        ('{"format": 6}', "This JSON has format 6, but not the fields of a Program (TypeError("),
-        (PROGRAM.to_json().replace('"buffers"', '"bufs"'), "This JSON has format 6, but not the"),
-        (PROGRAM.to_json().replace('"fence"', '"fance"'), "This JSON has format 6, but not the"),
-        (PROGRAM.to_json().replace('"load"', '"lead"'), "This JSON has format 6, but not the fie"),
-        ('{"format": 6, "threads": [3]}', "This JSON has format 6, but not the fields of a Pro"),
+        ("[]", "This JSON has format None, but a Program is read from format 7: trace the kernel"),
+        ("{}", "This JSON has format None, but a Program is read from format 7: trace the kernel"),
+        ('{"format": 7}', "This JSON has format 7, but not the fields of a Program (TypeError("),
+        (PROGRAM.to_json().replace('"buffers"', '"bufs"'), "This JSON has format 7, but not the"),
+        (PROGRAM.to_json().replace('"fence"', '"fance"'), "This JSON has format 7, but not the"),
+        (PROGRAM.to_json().replace('"load"', '"lead"'), "This JSON has format 7, but not the fie"),
+        ('{"format": 7, "threads": [3]}', "This JSON has format 7, but not the fields of a Pro"),
     ],
 )
 def test_json_that_is_no_program(text, words):

@@ -47,8 +47,8 @@ def test_a_file_gives_the_same_program_back(tmp_path):
 
 
 def test_another_format_is_refused():
-    text = PROGRAM.to_json().replace('"format": 6', '"format": 7')
-    with pytest.raises(ValueError, match="has format 7, but a Program is read from format 6"):
+    text = PROGRAM.to_json().replace('"format": 7', '"format": 8')
+    with pytest.raises(ValueError, match="has format 8, but a Program is read from format 7"):
         Program.from_json(text)
 
 

@@ -1,6 +1,7 @@
 """`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
 
-The model. First come accesses outside of their arrays (`bounds`). `order` runs the threads once and
+The model. First come accesses outside of their arrays (`bounds`), and tiles of which blocks load
+parts that do not belong together (`multicasts`). `order` runs the threads once and
 gives each op a clock; its docstring says why one run is enough for all interleavings. By these
 clocks `memory` compares accesses, `launch` compares each access of GMEM with the end of the kernel
 before, `reductions` compares what threads do in a scratch that they share, and `lanes` compares
@@ -43,6 +44,7 @@ from pipelib.schedule.checking.lanes import Lanes
 from pipelib.schedule.checking.launch import Launch
 from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
 from pipelib.schedule.checking.memory import Memory
+from pipelib.schedule.checking.multicasts import mixed_tiles
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.checking.reductions import Reductions
 from pipelib.schedule.checking.resources import (
@@ -96,6 +98,7 @@ def _checked(program: Program, strict: bool) -> Report:
     memory, readers = Memory(program, findings.add, strict), Readers(order)
     launch, reductions, lanes = Launch(order), Reductions(order), Lanes(order)
     findings.add_all(out_of_bounds(program))
+    findings.add_all(mixed_tiles(program))
     overshoots: list[Remark] = []
     for fact in beyond_arrays(program):
         if isinstance(fact, Overshoot):

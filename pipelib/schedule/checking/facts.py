@@ -1,9 +1,9 @@
 """What the check finds, as typed facts: one class for each way in which a program can go wrong.
 
-The model. A detector (`bounds`, `order`, `memory`, `launch`, `reductions`, `lanes`, `deadlock`,
-`leftover`, `resources`) says which ops, which memory or which barrier it is about, and what it
-counted there; it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a note:
-`words` turns each into text. A barrier is named by the id of its array and its index there.
+The model. A detector (`bounds`, `multicasts`, `order`, `memory`, `launch`, `reductions`, `lanes`,
+`deadlock`, `leftover`, `resources`) says which ops, which memory or which barrier it is about, and
+what it counted there; it makes no sentence. A `Fault` becomes a `Finding` and a `Remark` becomes a
+note: `words` turns each into text. A barrier is named by the id of its array and its index there.
 
 A fault that some orders of the threads' ops bring out, and others do not, has a `Clash`: which ops
 have to be where for it to show. `interleavings` makes an order of that.
@@ -100,6 +100,14 @@ class EarlyAccess:
     writes: bool
     wait: Op | None
     clash: Clash
+
+
+@dataclass(frozen=True, slots=True)
+class MixedTile:
+    """A multicast load of a part of another tile than the load `older` of a peer, to one place."""
+
+    op: Op
+    older: Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,10 +328,11 @@ class Spill:
 
 
 Fault = (
-    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | SharedScratch
-    | LanesRace | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival | LappedWait
-    | IncompletePhase | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock | BlocksRace
-    | UnwrittenOutput | TooMuchMemory | TooManyRegisters | WrongWay | TooManyBarriers | Spill
+    Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | MixedTile
+    | SharedScratch | LanesRace | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival
+    | LappedWait | IncompletePhase | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock
+    | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters | WrongWay
+    | TooManyBarriers | Spill
 )  # fmt: skip
 
 

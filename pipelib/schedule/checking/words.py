@@ -24,6 +24,7 @@ from pipelib.schedule.checking.facts import (
     LappedWait,
     LostWrite,
     MissingCommit,
+    MixedTile,
     NoRegisters,
     Outliving,
     OutsideBarriers,
@@ -83,6 +84,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _outliving(program, fault)
         case EarlyAccess():
             return _early_access(program, fault)
+        case MixedTile():
+            return _mixed_tile(program, fault)
         case SharedScratch():
             return _shared_scratch(program, fault)
         case LanesRace():
@@ -414,6 +417,23 @@ def _early_access(program: Program, fault: EarlyAccess) -> Finding:
         " this kernel uses griddepcontrol_wait, so it may start before that one has ended, and"
         f" {why}.",
         f"Call griddepcontrol_wait in {who} before the access{across}.{unless}", buffer.name,
+    )  # fmt: skip
+
+
+def _mixed_tile(program: Program, fault: MixedTile) -> Finding:
+    op, older = fault.op, fault.older
+    buffer = program.buffers[op.whole[1].buffer]
+    who, other = (thread_name(program, each.thread) for each in (op, older))
+    tile, others = (f"`{program.index_of(each.whole[0])}`" for each in (op, older))
+    axes = " and ".join(op.collective)
+    return Finding(
+        FindingKind.MIXED_TILE, (op, older),
+        f"{who} and {other} share a load to {_place(buffer, op)} along the axis {axes} of the"
+        f" cluster, but {other} copies its part of {others}, and {who} its part of {tile}: each of"
+        " them gets a mixture of the two.",
+        f"Let all blocks along {axes} name the same tile, without {axes} in its index, or leave"
+        " collective_axes out, so that each block loads a tile of its own.",
+        buffer.name, _slot(buffer, op),
     )  # fmt: skip
 
 

@@ -271,13 +271,14 @@ class Compiler:
             members: tuple[int, ...] = (),
             amount: int = 0,
             scratch: int | None = None,
+            whole: tuple[Region, ...] = (),
         ) -> None:
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
             op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, peers, scope_id, shared, members, amount, scratch, *rest,
+                size, peers, scope_id, shared, members, amount, scratch, whole, *rest,
             )  # fmt: skip
             thread.ops.append(op)
 

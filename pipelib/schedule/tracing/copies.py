@@ -156,7 +156,8 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
         size = bytes_of(math.prod(stop - start for start, stop in box), target.bits)
         peers = tuple(barriers[peer] for peer in blocks)
-        emit(thread, reads, writes, *place, phase, size, peers)
+        whole = source.region(thread, env), target.region(thread, env)
+        emit(thread, reads, writes, *place, phase, size, peers, whole=whole)
 
     return step
 

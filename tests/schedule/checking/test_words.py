@@ -1,6 +1,7 @@
 """Detectors give facts; `words` alone makes sentences of them. `test_check` has the texts."""
 
 import ast
+import dataclasses
 import pathlib
 import typing
 
@@ -17,11 +18,12 @@ pytestmark = pytest.mark.one_jax
 CHECKING = pathlib.Path(words.__file__).parent
 DETECTORS = (
     "bounds", "cells", "check", "deadlock", "facts", "grid", "interleavings", "lanes", "launch",
-    "leftover", "memory", "order", "playing", "reductions", "resources", "semaphores",
+    "leftover", "memory", "multicasts", "order", "playing", "reductions", "resources", "semaphores",
 )  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
+SHARED = dataclasses.replace(LOAD, collective=("x",), whole=(*LOAD.reads, *LOAD.writes))
 REGISTERS = build.just("registers", registers=40, action="increase")
 REDUCTION = build.just("compute", scratch=0)
 CLASH = facts.Clash(coming=((0, 1),))
@@ -32,6 +34,7 @@ FAULTS = [
     facts.LostWrite(build.write(0), SMEM, is_useful=False),
     facts.Outliving(STORE, None),
     facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None, CLASH),
+    facts.MixedTile(SHARED, SHARED),
     facts.SharedScratch(REDUCTION, REDUCTION, CLASH),
     facts.LanesRace(LOAD, build.read(0), SMEM, True, False, CLASH),
     facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),

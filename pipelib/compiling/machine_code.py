@@ -4,11 +4,13 @@ The model. nvdisasm prints an instruction a line, with its address, and names th
 branches go to. A **basic block** is a run of instructions that is entered at its first and left at
 its last. A **loop** is a natural loop: a branch goes back to a block that every way from the start
 passes through, and the loop's body is all blocks from which that branch is reached without passing
-through this block again. So ptxas's way to wait is no loop of ours: the first try stands in the
-code, and further tries stand behind its end, with a branch back into the middle.
+through this block again. ptxas has two ways to wait. Most often the first try stands in the code,
+and further tries stand behind its end, with a branch back into the middle. Or all tries are one
+loop that stands in the code itself.
 
 What is counted. Each instruction that can be reached counts once, with a predicate or without. One
 iteration of a loop is its body, without the further tries of waits: `_is_wait` says what these are.
+A loop of all tries, which every iteration comes through, is there once.
 Where a body has branches, all of them count.
 
 Not covered: indirect branches, whose targets nvdisasm does not print; calls, whose callee counts
@@ -229,8 +231,9 @@ def _innermost(graph: _Graph) -> Iterator[Body]:
         inner = [other for other in loops if other != head and other in body]
         if head in waits or any(other not in waits for other in inner):
             continue
-        tries = {block for other in inner for block in loops[other]} - {head}
-        kept = _without(graph, body, tries)
+        kept = set(body)
+        for other in inner:
+            kept = _without_tries(graph, kept, head, loops[other] - {head})
         yield Body(graph.blocks[head][0].at, tuple(_instructions(graph, kept)))
 
 
@@ -254,16 +257,22 @@ def _is_wait(body: Iterable[Instruction]) -> bool:
     return not any(_class_of(each.opcode) in _WORK for each in body)
 
 
-def _without(graph: _Graph, body: set[int], tries: set[int]) -> set[int]:
-    """A body without further tries, and without what only comes after these: the way back."""
+def _without_tries(graph: _Graph, body: set[int], head: int, tries: set[int]) -> set[int]:
+    """The body without a wait's further tries, and without the way back from them.
+
+    The body as it is if work comes only after these tries, or no iteration goes without them: then
+    they are all tries of the wait.
+    """
     left_out = {*tries}
     while more := {
         block
-        for block in body - left_out
-        if graph.before[block] and all(other in left_out for other in graph.before[block])
+        for block in body - left_out - {head}
+        if all(other not in body - left_out for other in graph.before[block])
     }:
         left_out |= more
-    return body - left_out
+    kept = body - left_out
+    goes_round = any(head in graph.after[block] for block in kept)
+    return kept if goes_round and _is_wait(_instructions(graph, left_out)) else body
 
 
 def _instructions(graph: _Graph, blocks: Iterable[int]) -> Sequence[Instruction]:

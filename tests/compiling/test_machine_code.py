@@ -146,6 +146,68 @@ SHAPES = {
         """,
         [],
     ),
+    "all tries of a wait stand in the code": (
+        """
+        .a:
+        UIADD3 UR4, UR4, 0x1
+        .b:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR12], R4
+        @!P1 BRA `(.b)
+        HGMMA.64x64x16.F32.BF16 R24, gdesc[UR56]
+        @P0 BRA `(.a)
+        EXIT
+        """,
+        [[0, 1, 2, 3, 4]],
+    ),
+    "the loop ends in a wait": (
+        """
+        .a:
+        HGMMA.64x64x16.F32.BF16 R24, gdesc[UR56]
+        .b:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR12], R4
+        @!P1 BRA `(.b)
+        BRA `(.a)
+        """,
+        [[0, 1, 2, 3]],
+    ),
+    "all tries of a wait stand in one way of a branch": (
+        """
+        .a:
+        @P2 BRA `(.c)
+        .b:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR12], R4
+        @!P1 BRA `(.b)
+        FADD R0, R0, R1
+        .c:
+        FMUL R0, R0, R1
+        @P0 BRA `(.a)
+        EXIT
+        """,
+        [[0, 1, 2, 3, 4, 5]],
+    ),
+    "two waits with further tries": (
+        """
+        .a:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR12], R4
+        @!P1 BRA `(.w)
+        .b:
+        FADD R0, R0, R1
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR13], R4
+        @!P1 BRA `(.v)
+        .c:
+        @P0 BRA `(.a)
+        EXIT
+        .w:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR12], R4
+        @!P1 BRA `(.w)
+        BRA `(.b)
+        .v:
+        SYNCS.PHASECHK.TRANS64.TRYWAIT P1, [UR13], R4
+        @!P1 BRA `(.v)
+        BRA `(.c)
+        """,
+        [[0, 1, 2, 3, 4, 5]],
+    ),
     "no way on": (
         """
         FADD R0, R0, R1

@@ -26,6 +26,7 @@ async function (figure, packed) {
     stage.classList.remove("going");
     boxes = all(".stage .b");
     operations = new Set(boxes.filter(isOperation));
+    boxes.forEach((box) => box.classList.toggle("alone", operations.has(box)));
     labels = boxes.map((box) => (box.nextElementSibling?.matches("text.l") ? box.nextElementSibling : null));
     arrows = all(".stage .arrow");
     head = find(".stage .head");

@@ -358,7 +358,8 @@ WALK = """
       steps.add(said(".sentence"));
     }
     drag(figure.querySelector(".scrub"), 650);
-    found[said("strong")] = [count, ...steps, said(".sentence")];
+    const filled = figure.querySelectorAll(".stage .b.scope.alone").length;
+    found[said("strong")] = [count, filled, ...steps, said(".sentence")];
   }
 """
 
@@ -423,7 +424,7 @@ def seen_in_a_browser(tmp_path, figures, does):
 
 
 @NEEDS_CHROMIUM
-def test_a_scope_is_passed_over_only_where_something_begins_within_it(tmp_path):
+def test_a_scope_is_passed_over_and_left_blank_only_where_something_begins_within_it(tmp_path):
     spans = {
         "Init": Span(1, 0, 10, "scope", "Init", scope="Init"),
         "all steps": Span(0, 0, 90, "scope", "all steps", scope="all steps"),
@@ -446,7 +447,12 @@ def test_a_scope_is_passed_over_only_where_something_begins_within_it(tmp_path):
         for name, (drawn, _, _) in walks.items()
     ]
     assert seen_in_a_browser(tmp_path, "".join(map(str, figures)), WALK) == {
-        name: [f"{len(steps)} operation{'s' * (len(steps) > 1)}", *steps, shown]
+        name: [
+            f"{len(steps)} operation{'s' * (len(steps) > 1)}",
+            sum(spans[step].kind == "scope" for step in steps),
+            *steps,
+            shown,
+        ]
         for name, (_, steps, shown) in walks.items()
     }
 

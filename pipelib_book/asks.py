@@ -28,6 +28,8 @@ fits_in              allocate no more shared memory for a block than a limit
 has_threads          have a number of threads in a block
 takes_its_arguments  have inputs that are its arguments, and no copies of them
 makes_all_of         make the results itself, of all arguments
+loads_at_most        load no more than so many bytes
+has_blocks           have so many blocks
 ===================  ===============================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
@@ -576,6 +578,42 @@ def makes_all_of(results: Any) -> Ask:
             no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
         holds = not unread and outputs == asked
         return _said(holds, "makes its results itself, of all arguments.", no)
+
+    return ask
+
+
+def loads_at_most(size: int) -> Ask:
+    """Asks that a block loads at most so many bytes, counted as in `loads_less_than`.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.loads_at_most(1024)(answer)
+      Said(holds=False, text='It is right, but loads 2,048 bytes, of 1,024 at most.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        loaded = _loaded(answer.program) // answer.program.blocks
+        said = f"loads {loaded:,} bytes, of {size:,} at most."
+        return _said(loaded <= size, said, said)
+
+    return ask
+
+
+def has_blocks(number: int) -> Ask:
+    """Asks that the grid has so many blocks, those of its clusters included.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.has_blocks(2)(answer)
+      Said(holds=False, text='It is right, but has 1 block, and 2 are asked for.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        blocks = math.prod((*answer.program.grid, *answer.program.cluster))
+        here = count(blocks, "block")
+        return _said(blocks == number, f"has {here}.", f"has {here}, and {number} are asked for.")
 
     return ask
 

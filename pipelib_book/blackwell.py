@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib_book import beside
 from pipelib_book.grading import Fails, Grade, graded, or_fails
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
@@ -93,7 +94,7 @@ def instructions(kernel: Kernel, *args: Any, family: str = "tcgen05") -> str:
 
 
 def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise: str = "") -> Grade:
-    """The grade of a kernel for Blackwell: no race is reported, it is right, it is lowered.
+    """The grade of a kernel for Blackwell: no race, right, lowered, and XLA does no part of it.
 
     What stops it from being run or lowered is said in a line, and the grade is printed in a script,
     as `book.grade` does.
@@ -122,6 +123,8 @@ def _look(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float
     yield said
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     yield "JAX lowers it for a GPU."
+    for fault in beside.faults(answer, args, ()):
+        raise Fails(f"It is right, but {fault}.")
 
 
 def _in_short(access: str) -> str:

@@ -13,6 +13,7 @@ lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of
 compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
            products nor spills registers
 as asked   it does what else the task asks: each of `asks`
+alone      the kernel takes the arguments and makes the results: XLA does nothing beside it
 =========  ===================================================================================
 
 A wrong answer is no error. The grade says what is wrong and what comes of it, but not which line
@@ -26,7 +27,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -37,6 +38,7 @@ from pipelib.compiling import lacking
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Kind
 from pipelib.schedule.report import Report
+from pipelib_book import beside
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
@@ -87,6 +89,7 @@ def grade(
     blocks: Sequence[tuple[int, ...]] = (),
     asks: Sequence[Ask] = (),
     machine: Machine | None = None,
+    xla_does: Collection[str] = (),
     exercise: str = "",
 ) -> Grade:
     """Grades the answer to an exercise.
@@ -100,6 +103,7 @@ def grade(
       blocks: blocks of the grid that are checked beside the first one, each by its indices.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
       machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
+      xla_does: what XLA may do beside the kernel: names of JAX's primitives, as "reduce_sum".
       exercise: the exercise's number, such as "7.2", under which `progress` shows it once passed.
 
     Returns:
@@ -120,7 +124,8 @@ def grade(
       - Its result: ... within 1e-06.
     """
     expect_exercise(exercise)
-    look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine or pipelib.H200)
+    machine = machine or pipelib.H200
+    look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine, xla_does)
     return graded(look, exercise)
 
 
@@ -143,7 +148,9 @@ def graded(look: Iterator[str], exercise: str) -> Grade:
     return got
 
 
-def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> Iterator[str]:
+def _look(
+    answer, args, expected, tolerance, strict, blocks, asks, machine, xla_does
+) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
     program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
@@ -166,6 +173,8 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
         if not holds:
             raise Fails(said)
         yield said
+    for fault in beside.faults(answer, args, xla_does):
+        raise Fails(f"It is right, but {fault}.")
 
 
 def _check_found(report: Report, where: str) -> None:

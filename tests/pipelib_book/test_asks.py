@@ -395,6 +395,23 @@ def test_work_that_is_left_to_xla():
     assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
 
 
+def test_bytes_have_a_limit():
+    size = 4 * ROWS * STEPS * COLUMNS
+    said_of = lambda loaded: f"loads {loaded:,} bytes, of {size:,} at most."
+    assert said(asks.loads_at_most(size), adding(), X) == (True, f"It {said_of(size)}")
+    no = f"It is right, but {said_of(2 * size)}"
+    assert said(asks.loads_at_most(size), adding(reads=2), X) == (False, no)
+
+
+@pytest.mark.parametrize(("cluster", "blocks"), [(False, 1), (True, 2)])
+def test_blocks_of_a_grid(cluster, blocks):
+    kernel = products(wait=1, cluster=cluster)
+    holds, text = said(asks.has_blocks(1), kernel, HALVES, HALVES)
+    assert holds == (blocks == 1)
+    no = f"It is right, but has {blocks} blocks, and 1 are asked for."
+    assert text == ("It has 1 block." if holds else no)
+
+
 def taking_turns(threads=2, to_next=1, takes=True):
     """Threads that queue a product in each step, in turns that pass on by `to_next` threads."""
 

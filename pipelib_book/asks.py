@@ -25,6 +25,7 @@ goes_through_once    have products that go through a buffer once, and come back 
 stores_in_flight     leave stores reading their SMEM when a wait for stores returns
 loads_in_flight      have loads under way at once, in the simulation
 fits_in              allocate no more shared memory for a block than a limit
+has_blocks           have a number of blocks
 has_threads          have a number of threads in a block
 takes_its_arguments  have inputs that are its arguments, and no copies of them
 makes_all_of         make the results itself, of all arguments
@@ -490,6 +491,28 @@ def fits_in(kib: float) -> Ask:
         used = answer.program.smem_bytes / 1024
         said = f"allocates {used:.1f} KiB of shared memory, of {kib:g} at most."
         return _said(used <= kib, said, said)
+
+    return ask
+
+
+def has_blocks(number: int) -> Ask:
+    """Asks for so many blocks, in all clusters and on all devices together.
+
+    An answer is simulated in one cluster of its grid, so others could do the rest of the work.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.has_blocks(3)(answer).text
+      'It is right, but its kernel has ... blocks, and 3 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        made = math.prod((*program.devices, *program.grid, *program.cluster))
+        here, verb = count(made, "block"), "is" if number == 1 else "are"
+        no = f"its kernel has {here}, and {number} {verb} asked for."
+        return _said(made == number, f"has {here}.", no)
 
     return ask
 

@@ -225,6 +225,25 @@ def test_threads_of_a_block(cluster):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("cluster", "blocks"), [(False, "1 block"), (True, "2 blocks")])
+def test_blocks_of_a_grid(cluster, blocks):
+    kernel = products(wait=1, cluster=cluster)
+    number = 1 + cluster
+    assert said(asks.has_blocks(number), kernel, HALVES, HALVES) == (True, f"It has {blocks}.")
+    no = f"It is right, but its kernel has {blocks}, and 4 are asked for."
+    assert said(asks.has_blocks(4), kernel, HALVES, HALVES) == (False, no)
+
+
+def test_blocks_of_a_grid_without_clusters():
+    def kernel(x_gmem, o_gmem):
+        o_gmem[lax.axis_index("i")] = x_gmem[lax.axis_index("i")]
+
+    x = jnp.ones((6, 128))
+    answer = plgpu.kernel(kernel, out_type=x, grid=(6,), grid_names=("i",))
+    assert said(asks.has_blocks(6), answer, x).holds
+    assert not said(asks.has_blocks(1), answer, x).holds
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)

@@ -25,11 +25,11 @@ goes_through_once    have products that go through a buffer once, and come back 
 stores_in_flight     leave stores reading their SMEM when a wait for stores returns
 loads_in_flight      have loads under way at once, in the simulation
 fits_in              allocate no more shared memory for a block than a limit
+has_blocks           have a number of blocks
 has_threads          have a number of threads in a block
-takes_its_arguments  have inputs that are its arguments, and no copies of them
+takes_its_arguments  have inputs that are its arguments, perhaps reshaped, and no copies of them
 makes_all_of         make the results itself, of all arguments
 loads_at_most        load no more than so many bytes
-has_blocks           have so many blocks
 ===================  ===============================================================================
 
 A buffer has the name that a report gives it, as `g_smem`. An answer without such a buffer fails.
@@ -48,9 +48,10 @@ import jax
 
 import pipelib
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program, Role, Space
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Role, Space
 from pipelib.schedule.report import count
 from pipelib.schedule.timeline import Span, SpanKind, Timeline
+from pipelib_book.beside import Beside
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
 
 Kernel = Callable[..., Any]
@@ -59,6 +60,8 @@ Kernel = Callable[..., Any]
 @dataclass(frozen=True)
 class Answer:
     """An answer, as asks see it: its program, what it was called with, and on which machine.
+
+    `beside` says what is left to XLA, before the kernel and after it; None if nobody looked.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -70,6 +73,7 @@ class Answer:
     program: Program
     args: tuple[Any, ...]
     machine: Machine
+    beside: Beside | None = None
 
     @functools.cached_property
     def timeline(self) -> Timeline:
@@ -496,6 +500,28 @@ def fits_in(kib: float) -> Ask:
     return ask
 
 
+def has_blocks(number: int) -> Ask:
+    """Asks for so many blocks, in all clusters and on all devices together.
+
+    An answer is simulated in one cluster of its grid, so others could do the rest of the work.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.has_blocks(3)(answer).text
+      'It is right, but its kernel has ... blocks, and 3 are asked for.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        made = math.prod((*program.devices, *program.grid, *program.cluster))
+        here, verb = count(made, "block"), "is" if number == 1 else "are"
+        no = f"its kernel has {here}, and {number} {verb} asked for."
+        return _said(made == number, f"has {here}.", no)
+
+    return ask
+
+
 def has_threads(number: int) -> Ask:
     """Asks that a block has so many Pallas threads.
 
@@ -520,7 +546,7 @@ def has_threads(number: int) -> Ask:
 def takes_its_arguments() -> Ask:
     """Asks that the kernel's inputs are the arguments as they are: not cut, joined or turned first.
 
-    They are compared by shape and dtype, without axes of one element.
+    A reshape moves no byte, so an input may be a reshaped argument.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -530,12 +556,7 @@ def takes_its_arguments() -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        buffers = [
-            buffer for buffer in answer.program.buffers
-            if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
-        ]  # fmt: skip
-        given = _arrays(jax.tree.leaves(answer.args))
-        odd = [b for b in buffers if not given[_array(b.shape, b.dtype)]]
+        odd = _no_arguments(answer)
         names = ", ".join(f"`{b.name}` of shape {b.shape}" for b in odd)
         return _said(
             not odd,
@@ -549,8 +570,8 @@ def takes_its_arguments() -> Ask:
 def makes_all_of(results: Any) -> Ask:
     """Asks that the kernel makes all of the results, of all arguments: nothing is left to XLA.
 
-    Its inputs are the arguments as they are, it reads each of them, and its outputs are arrays like
-    `results`. They are compared as in `takes_its_arguments`.
+    Its inputs are the arguments, it reads each of them, and its outputs are the results. Reshapes
+    do not count.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -566,17 +587,20 @@ def makes_all_of(results: Any) -> Ask:
         taken = takes_its_arguments()(answer)
         if not taken.holds:
             return taken
-        threads, buffers = answer.program.threads, answer.program.buffers
-        read = {region.buffer for ops in threads for op in ops for region in op.reads}
-        inputs = (buffers[i] for i in read if buffers[i].role in (Role.IN, Role.IN_OUT))
-        outputs = _arrays(b for b in buffers if b.role in (Role.OUT, Role.IN_OUT))
-        unread = _arrays(jax.tree.leaves(answer.args)) - _arrays(inputs)
-        if unread:
-            no = f"its kernel reads no argument {_in_words(unread)}: XLA does a part."
+        if unread := _unread(answer):
+            no = f"its kernel reads no argument {_in_words(_arrays(unread))}: XLA does a part."
+            return _said(False, "", no)
+        outputs = _arrays(
+            buffer for buffer in answer.program.buffers if buffer.role in (Role.OUT, Role.IN_OUT)
+        )
+        given, wanted = _in_words(outputs), _in_words(asked)
+        no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
+        if answer.beside is None:
+            holds = outputs == asked
         else:
-            given, wanted = _in_words(outputs), _in_words(asked)
-            no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
-        holds = not unread and outputs == asked
+            holds = all(made.is_kernel_s for made in answer.beside.results)
+            if outputs == asked and answer.beside.after:
+                no = f"XLA makes its result, by {answer.beside.after}, after the kernel."
         return _said(holds, "makes its results itself, of all arguments.", no)
 
     return ask
@@ -600,22 +624,34 @@ def loads_at_most(size: int) -> Ask:
     return ask
 
 
-def has_blocks(number: int) -> Ask:
-    """Asks that the grid has so many blocks, those of its clusters included.
+def _inputs(program: Program) -> list[Buffer]:
+    """The kernel's inputs."""
+    return [
+        buffer for buffer in program.buffers
+        if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
+    ]  # fmt: skip
 
-    Example:
-      >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
-      >>> book.asks.has_blocks(2)(answer)
-      Said(holds=False, text='It is right, but has 1 block, and 2 are asked for.')
-    """
 
-    def ask(answer: Answer) -> Said:
-        blocks = math.prod((*answer.program.grid, *answer.program.cluster))
-        here = count(blocks, "block")
-        return _said(blocks == number, f"has {here}.", f"has {here}, and {number} are asked for.")
+def _no_arguments(answer: Answer) -> list[Buffer]:
+    """The kernel's inputs that are no arguments; by shape, where nobody knows how they came."""
+    inputs = _inputs(answer.program)
+    if answer.beside is not None and len(answer.beside.inputs) == len(inputs):
+        pairs = zip(inputs, answer.beside.inputs, strict=True)
+        return [buffer for buffer, made in pairs if not made.is_argument]
+    given = _arrays(jax.tree.leaves(answer.args))
+    return [buffer for buffer in inputs if not given[_array(buffer.shape, buffer.dtype)]]
 
-    return ask
+
+def _unread(answer: Answer) -> list[Any]:
+    """The arguments that the kernel does not read; those of one size and dtype count as alike."""
+    program, size = answer.program, lambda each: (math.prod(each.shape), str(each.dtype))
+    ids = {region.buffer for ops in program.threads for op in ops for region in op.reads}
+    read = Counter(size(buffer) for buffer in _inputs(program) if buffer.id in ids)
+    unread = list[Any]()
+    for leaf in jax.tree.leaves(answer.args):
+        read[size(leaf)] -= 1
+        unread += [leaf] if read[size(leaf)] < 0 else []
+    return unread
 
 
 def _arrays(found: Iterable[Any]) -> Counter[tuple[tuple[int, ...], str]]:

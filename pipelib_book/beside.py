@@ -32,31 +32,56 @@ class Made(NamedTuple):
     by_kernel: bool = False
     by_xla: frozenset[str] = frozenset()
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is an argument, perhaps reshaped."""
+        return self == Made(of_arguments=True)
 
-def faults(answer: Callable[..., Any], args: Sequence[Any], allowed: Collection[str]) -> list[str]:
-    """What an answer does beside its kernel, each fault in words; `allowed` are primitives' names.
+    @property
+    def is_kernel_s(self) -> bool:
+        """Whether it is as a kernel made it, perhaps reshaped."""
+        return self == Made(by_kernel=True)
 
-    Example:
-      >>> faults(lambda x: softmax(x) + 1, [jnp.ones((4, 128))], allowed=())
-      ['XLA does `add` beside the kernel']
-    """
+
+class Beside(NamedTuple):
+    """How the arrays that kernels are called with were made, and how the answer's results were."""
+
+    inputs: tuple[Made, ...]
+    results: tuple[Made, ...]
+
+    @property
+    def after(self) -> str:
+        """XLA's primitives that made results, in words."""
+        return _in_words({name for made in self.results for name in made.by_xla})
+
+    def faults(self, allowed: Collection[str] = ()) -> list[str]:
+        """What is done beside the kernel, each fault in words; `allowed` are primitives' names.
+
+        Example:
+          >>> beside_of(lambda x: softmax(x) + 1, [jnp.ones((4, 128))]).faults()
+          ['XLA does `add` beside the kernel']
+        """
+        names = {name for made in (*self.inputs, *self.results) for name in made.by_xla}
+        words = _in_words(names - {*allowed})
+        found = [f"XLA does {words} beside the kernel"] if words else []
+        if Made() in self.inputs:
+            found.append("the kernel takes an array that is no argument")
+        if not all(made.by_kernel for made in self.results):
+            found.append("it returns an array that the kernel did not make")
+        return found
+
+
+def beside_of(answer: Callable[..., Any], args: Sequence[Any]) -> Beside:
+    """What an answer has beside its kernels; nothing is run."""
     closed = cast(Any, jax.make_jaxpr)(answer)(*args)
-    needed = list[tuple[bool, Made]]()  # whether it is a result of the answer, and how it was made
+    inputs = list[Made]()
     arguments = [Made(of_arguments=True)] * len(jax.tree.leaves(args))
-    results = _see(closed, arguments, needed)
-    needed += [(True, made) for made in results]
-    names = sorted({name for _, made in needed for name in made.by_xla} - {*allowed})
-    found = [f"XLA does {' and '.join(f'`{name}`' for name in names)} beside the kernel"]
-    found = found if names else []
-    if any(not is_result and made == Made() for is_result, made in needed):
-        found.append("the kernel takes an array that is no argument")
-    if any(is_result and not made.by_kernel for is_result, made in needed):
-        found.append("it returns an array that the kernel did not make")
-    return found
+    results = _see(closed, arguments, inputs)
+    return Beside(tuple(inputs), tuple(results))
 
 
-def _see(closed: Any, given: Sequence[Made], needed: list[tuple[bool, Made]]) -> list[Made]:
-    """How the results of a jaxpr were made; what its kernels are called with goes to `needed`."""
+def _see(closed: Any, given: Sequence[Made], inputs: list[Made]) -> list[Made]:
+    """How the results of a jaxpr were made; what its kernels are called with goes to `inputs`."""
     jaxpr = getattr(closed, "jaxpr", closed)
     made: dict[Any, Made] = dict(zip(jaxpr.invars, given))
 
@@ -67,10 +92,10 @@ def _see(closed: Any, given: Sequence[Made], needed: list[tuple[bool, Made]]) ->
         operands = [of(atom) for atom in eqn.invars]
         inner = next((eqn.params[key] for key in _CALLED if key in eqn.params), None)
         if eqn.primitive.name == _KERNEL:
-            needed += [(False, one) for one, atom in zip(operands, eqn.invars) if _is_array(atom)]
+            inputs += [one for one, atom in zip(operands, eqn.invars) if _is_array(atom)]
             results = [Made(by_kernel=True)] * len(eqn.outvars)
         elif inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(operands):
-            results = _see(inner, operands, needed)
+            results = _see(inner, operands, inputs)
         else:
             results = [*_by_xla(eqn, operands)]
         made |= dict(zip(eqn.outvars, results))
@@ -81,7 +106,7 @@ def _by_xla(eqn: Any, operands: Sequence[Made]) -> Iterator[Made]:
     """How the results of a primitive of XLA were made."""
     name = eqn.primitive.name
     sizes = {_size(atom) for atom in (*eqn.invars, *eqn.outvars) if _is_array(atom)}
-    renames = name in _RENAMES and len(sizes) == 1 and any(map(_is_array, eqn.invars))
+    renames = len(sizes) == 1 and any(map(_is_array, eqn.invars)) and _renames(eqn)
     does = {name} if sizes and not renames else set[str]()
     yield from [
         Made(
@@ -90,6 +115,19 @@ def _by_xla(eqn: Any, operands: Sequence[Made]) -> Iterator[Made]:
             frozenset(does).union(*(made.by_xla for made in operands)),
         )
     ] * len(eqn.outvars)
+
+
+def _renames(eqn: Any) -> bool:
+    """Whether a primitive leaves the elements in their order."""
+    if eqn.primitive.name == "transpose":
+        shape = eqn.invars[0].aval.shape
+        moved = [axis for axis in eqn.params["permutation"] if shape[axis] != 1]
+        return moved == sorted(moved)
+    return eqn.primitive.name in _RENAMES
+
+
+def _in_words(names: Collection[str]) -> str:
+    return " and ".join(f"`{name}`" for name in sorted(names))
 
 
 def _is_array(atom: Any) -> bool:

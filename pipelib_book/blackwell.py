@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib_book import beside
+from pipelib_book.beside import beside_of
 from pipelib_book.grading import Fails, Grade, graded, or_fails
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
@@ -123,7 +123,7 @@ def _look(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float
     yield said
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     yield "JAX lowers it for a GPU."
-    for fault in beside.faults(answer, args, ()):
+    for fault in beside_of(answer, args).faults():
         raise Fails(f"It is right, but {fault}.")
 
 

@@ -7,7 +7,8 @@ fails ends it, so that a barrier that nobody arrives on hangs nothing: such an a
 
 =========  ===================================================================================
 traced     it can be traced for these arguments
-checked    `pipelib.check` finds nothing in the first block, nor in each of `blocks`
+checked    `pipelib.check` finds no fault in the first block, nor in any of `blocks`; a write to
+           shared memory that nothing reads is no fault where the result is right
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
@@ -37,9 +38,9 @@ import pipelib
 from pipelib.compiling import lacking
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Kind
-from pipelib.schedule.report import Report
-from pipelib_book import beside
+from pipelib.schedule.report import Finding, FindingKind, Report
 from pipelib_book.asks import Answer, Ask
+from pipelib_book.beside import beside_of
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
@@ -154,35 +155,52 @@ def _look(
     """A line for each thing that is well; `Fails` for the first that is not."""
     program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
     report = pipelib.check(program, strict=strict)
-    _check_found(report, "")
+    unread = _unread_writes(report, "")
     for block in blocks:
         trace = functools.partial(pipelib.trace, block=block)
         other = or_fails(f"It cannot be traced in block {block}", trace, answer, *args)
-        _check_found(pipelib.check(other, strict=strict), f" in block {block}")
-    yield f"The checker finds nothing{f' in {len(blocks) + 1} blocks' if blocks else ''}."
-    result = or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
-    said = _compared(result, expected, tolerance, report.notes)
+        unread += _unread_writes(pipelib.check(other, strict=strict), f" in block {block}")
+    where = f" in {len(blocks) + 1} blocks" if blocks else ""
+    if not unread:
+        yield f"The checker finds nothing{where}."
+    try:
+        result = or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
+        said = _compared(result, expected, tolerance, report.notes)
+    except Fails as wrong:
+        if unread:
+            words = " ".join(first_findings(dict.fromkeys(unread)))
+            raise Fails(f"{wrong} The checker found a fault, which may be why. {words}") from wrong
+        raise
+    if unread:
+        yield f"The checker finds only writes that nothing reads{where}: they do no harm."
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
         for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
-    seen = Answer(program, args, machine)
+    beside = beside_of(answer, args)
+    seen = Answer(program, args, machine, beside)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:
             raise Fails(said)
         yield said
-    for fault in beside.faults(answer, args, xla_does):
+    for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
 
 
-def _check_found(report: Report, where: str) -> None:
-    """`Fails` for a report with findings."""
-    if not report.ok:
-        causes = (f"{finding.kind}: {finding.cause}" for finding in report)
-        words = " ".join(first_findings(causes))
+def _unread_writes(report: Report, where: str) -> list[str]:
+    """What a report says of writes that nothing reads; `Fails` if it has other findings, too."""
+    texts = [f"{finding.kind}: {finding.cause}" for finding in sorted(report, key=_is_unread)]
+    if not all(map(_is_unread, report)):
+        words = " ".join(first_findings(texts))
         raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
+    return texts
+
+
+def _is_unread(finding: Finding) -> bool:
+    """Whether it is an ordinary write to shared memory that nothing reads."""
+    return finding.kind is FindingKind.LOST_STORE and finding.ops[0].kind is Kind.WRITE
 
 
 def _run(answer: Callable[..., Any], *args: Any) -> Any:

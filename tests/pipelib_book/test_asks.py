@@ -11,6 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib_book import asks, grade
+from pipelib_book.beside import beside_of
 
 STEPS, ROWS, COLUMNS = 6, 64, 64
 X = jax.ShapeDtypeStruct((ROWS, STEPS * COLUMNS), jnp.float32)
@@ -19,7 +20,8 @@ SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 def answer(kernel, *args):
-    return asks.Answer(pipelib.trace(kernel, *args), args, pipelib.H200)
+    program, beside = pipelib.trace(kernel, *args), beside_of(kernel, args)
+    return asks.Answer(program, args, pipelib.H200, beside)
 
 
 def said(ask, kernel, *args):
@@ -225,6 +227,25 @@ def test_threads_of_a_block(cluster):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(("cluster", "blocks"), [(False, "1 block"), (True, "2 blocks")])
+def test_blocks_of_a_grid(cluster, blocks):
+    kernel = products(wait=1, cluster=cluster)
+    number = 1 + cluster
+    assert said(asks.has_blocks(number), kernel, HALVES, HALVES) == (True, f"It has {blocks}.")
+    no = f"It is right, but its kernel has {blocks}, and 4 are asked for."
+    assert said(asks.has_blocks(4), kernel, HALVES, HALVES) == (False, no)
+
+
+def test_blocks_of_a_grid_without_clusters():
+    def kernel(x_gmem, o_gmem):
+        o_gmem[lax.axis_index("i")] = x_gmem[lax.axis_index("i")]
+
+    x = jnp.ones((6, 128))
+    answer = plgpu.kernel(kernel, out_type=x, grid=(6,), grid_names=("i",))
+    assert said(asks.has_blocks(6), answer, x).holds
+    assert not said(asks.has_blocks(1), answer, x).holds
+
+
 def test_a_slot_that_is_freed_while_a_product_runs():
     yes = "It frees each slot of `a_smem` while other work is in flight."
     assert said(asks.frees_once_read("a_smem"), products(wait=1), HALVES, HALVES) == (True, yes)
@@ -403,13 +424,35 @@ def test_bytes_have_a_limit():
     assert said(asks.loads_at_most(size), adding(reads=2), X) == (False, no)
 
 
-@pytest.mark.parametrize(("cluster", "blocks"), [(False, 1), (True, 2)])
-def test_blocks_of_a_grid(cluster, blocks):
-    kernel = products(wait=1, cluster=cluster)
-    holds, text = said(asks.has_blocks(1), kernel, HALVES, HALVES)
-    assert holds == (blocks == 1)
-    no = f"It is right, but has {blocks} blocks, and 1 are asked for."
-    assert text == ("It has 1 block." if holds else no)
+@pytest.mark.parametrize(
+    ("change", "by"),
+    [(lambda made, x: made * 0 + x, "`add` and `mul`"), (lambda made, x: x + 1.0, "`add`")],
+)
+def test_a_result_that_xla_makes_beside_a_kernel(change, by):
+    text = f"It is right, but XLA makes its result, by {by}, after the kernel."
+    assert said(asks.makes_all_of(X), lambda x: change(adding()(x), x), X) == (False, text)
+
+
+def test_a_reshape_moves_nothing():
+    flat = X.update(shape=(ROWS * STEPS * COLUMNS,))
+    reshaped = lambda x: adding()(x.reshape(X.shape)).reshape(-1)
+    assert said(asks.makes_all_of(flat), jax.jit(reshaped), flat).holds
+    assert said(asks.takes_its_arguments(), reshaped, flat).holds
+
+
+def test_an_input_that_only_looks_like_an_argument():
+    ask = asks.takes_its_arguments()
+    array = jnp.ones(X.shape)
+    for lazy in (lambda x: adding()(x + 1.0), lambda x: adding()(array)):
+        assert "is no argument" in said(ask, lazy, X).text
+    square = X.update(shape=(COLUMNS, COLUMNS))
+    kernel = plgpu.kernel(doubling, out_type=square)
+    assert said(ask, kernel, square).holds
+    assert "is no argument" in said(ask, lambda x: kernel(x.T), square).text
+
+
+def doubling(x_gmem, o_gmem):
+    o_gmem[...] = 2 * x_gmem[...]
 
 
 def taking_turns(threads=2, to_next=1, takes=True):

@@ -6,7 +6,8 @@ import pytest
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib_book import beside, grade
+from pipelib_book import grade
+from pipelib_book.beside import Made, beside_of
 
 X = jnp.arange(64.0 * 128).reshape(64, 128)
 OTHER = X + 1
@@ -33,7 +34,7 @@ def doubled(x):
     ],
 )
 def test_a_kernel_alone(answer):
-    assert beside.faults(answer, [X], ()) == []
+    assert beside_of(answer, [X]).faults() == []
 
 
 @pytest.mark.parametrize(
@@ -50,15 +51,35 @@ def test_a_kernel_alone(answer):
     ],
 )
 def test_what_is_left_to_xla(answer, fault):
-    assert fault in beside.faults(answer, [X], ())
+    assert fault in beside_of(answer, [X]).faults()
 
 
 def test_what_xla_may_do():
     answer = lambda x: doubled(x).sum(0)
     fault = "XLA does `reduce_sum` beside the kernel"
-    assert beside.faults(answer, [X], ()) == [fault]
-    assert beside.faults(answer, [X], ["reduce_sum"]) == []
+    assert beside_of(answer, [X]).faults() == [fault]
+    assert beside_of(answer, [X]).faults(["reduce_sum"]) == []
     with plgpu.force_gpu_interpret_mode(plgpu.InterpretGPUParams()):
         got = grade(answer, X, expected=2 * X.sum(0))
         assert not got.passed and got.lines[-1] == f"It is right, but {fault}."
         assert grade(answer, X, expected=2 * X.sum(0), xla_does=["reduce_sum"]).passed
+
+
+ARGUMENT, KERNEL = Made(of_arguments=True), Made(by_kernel=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "inputs", "results"),
+    [
+        (doubled, ARGUMENT, KERNEL),
+        (lambda x: doubled(x.reshape(32, 256).reshape(X.shape)).reshape(-1), ARGUMENT, KERNEL),
+        (lambda x: doubled(x[:, None].transpose((1, 0, 2))[0]), ARGUMENT, KERNEL),
+        (lambda x: doubled(x + 1), Made(True, False, frozenset({"add"})), KERNEL),
+        (lambda x: doubled(OTHER), Made(), KERNEL),
+        (lambda x: doubled(x)[:2], ARGUMENT, Made(False, True, frozenset({"slice"}))),
+        (lambda x: (doubled(x), x)[1], ARGUMENT, ARGUMENT),
+    ],
+)
+def test_how_arrays_were_made(answer, inputs, results):
+    assert beside_of(answer, [X]) == ((inputs,), (results,))
+    assert (inputs.is_argument, results.is_kernel_s) == (inputs == ARGUMENT, results == KERNEL)

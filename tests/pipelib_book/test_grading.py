@@ -127,6 +127,83 @@ def test_a_finding_s_remedy_is_not_said():
     assert f"race: {finding.cause}" in line and finding.remedy not in line
 
 
+def writes_again(idle=None, stores=True):
+    """An answer that copies row by row, and at last writes to SMEM what nothing reads.
+
+    With `idle`, only the block of this number does.
+    """
+
+    def kernel(x_gmem, o_gmem, o_smem):
+        i = lax.axis_index("i")
+        o_smem[...] = x_gmem[i]
+        plgpu.commit_smem()
+        if stores:
+            plgpu.copy_smem_to_gmem(o_smem, o_gmem.at[i])
+            plgpu.wait_smem_to_gmem(0)
+        else:
+            o_gmem[i] = o_smem[...] + 1.0
+
+        @pl.when(True if idle is None else i == idle)
+        def again():
+            o_smem[...] = x_gmem[i]
+
+    return lambda x: plgpu.kernel(
+        kernel, out_type=x, grid=(4,), grid_names=("i",),
+        scratch_types=[plgpu.SMEM((128,), jnp.float32)],
+    )(x)  # fmt: skip
+
+
+@pytest.mark.parametrize("idle", [None, 0, 3])
+def test_a_write_that_nothing_reads_does_no_harm(idle):
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    got = grade(writes_again(idle), x, expected=x, blocks=[(1,), (3,)])
+    said = "The checker finds only writes that nothing reads in 3 blocks: they do no harm."
+    assert got.passed and got.lines[0] == said, got
+    one = grade(writes_again(idle), x, expected=x)
+    if idle == 3:
+        assert one.lines[0] == "The checker finds nothing.", one
+    else:
+        assert one.lines[0] == said.replace(" in 3 blocks", ""), one
+
+
+def test_a_wrong_result_has_the_write_that_nothing_reads():
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    (line,) = grade(writes_again(stores=False), x, expected=x, blocks=[(1,)]).lines
+    assert line.startswith("Its result is wrong: "), line
+    start = "The checker found a fault, which may be why. lost-store: "
+    assert start in line and "nothing reads it before" in line, line
+    assert line.count("lost-store") == 1 and "more finding" not in line, line
+
+
+def test_other_faults_come_before_writes_that_nothing_reads(monkeypatch):
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    check = pipelib.check
+
+    def with_a_resource(program, **options):
+        (lost,) = check(program, **options)
+        over = replace(lost, kind="resource", cause="It takes too much.")
+        return type(check(program))(program, (lost, over), ())
+
+    monkeypatch.setattr(pipelib, "check", with_a_resource)
+    (line,) = grade(writes_again(), x, expected=x).lines
+    start = "The checker found a fault, so it was not run. resource: It takes too much."
+    assert line == f"{start} (1 more finding)", line
+
+
+def test_a_store_that_is_never_waited_for_is_a_fault():
+    def kernel(x_gmem, o_gmem, o_smem):
+        o_smem[...] = x_gmem[...]
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(o_smem, o_gmem)
+
+    x = jnp.ones((128,))
+    answer = lambda x: plgpu.kernel(
+        kernel, out_type=x, scratch_types=[plgpu.SMEM((128,), jnp.float32)]
+    )(x)
+    (line,) = grade(answer, x, expected=x).lines
+    assert line.startswith("The checker found a fault, so it was not run. lost-store: "), line
+
+
 def test_where_nothing_shows_what_a_line_gives_the_grade_is_printed(monkeypatch, capsys):
     monkeypatch.delattr(sys, "ps1", raising=False)
     got = grade(adding(), X, expected=X + 1)

@@ -592,7 +592,7 @@ def _inputs(program: Program) -> list[Buffer]:
 
 
 def _no_arguments(answer: Answer) -> list[Buffer]:
-    """The kernel's inputs that are no arguments; compared by shape where nobody knows the makers."""
+    """The kernel's inputs that are no arguments; by shape where nobody knows who made them."""
     inputs = _inputs(answer.program)
     if answer.outside is not None and len(answer.outside.inputs) == len(inputs):
         pairs = zip(inputs, answer.outside.inputs, strict=True)

@@ -26,7 +26,7 @@ stores_in_flight     leave stores reading their SMEM when a wait for stores retu
 loads_in_flight      have loads under way at once, in the simulation
 fits_in              allocate no more shared memory for a block than a limit
 has_threads          have a number of threads in a block
-takes_its_arguments  have inputs that are its arguments, and no copies of them
+takes_its_arguments  have inputs that are its arguments, perhaps reshaped, and no copies of them
 makes_all_of         make the results itself, of all arguments
 ===================  ===============================================================================
 
@@ -46,10 +46,11 @@ import jax
 
 import pipelib
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program, Role, Space
+from pipelib.schedule.program import Buffer, Kind, Op, Program, Role, Space
 from pipelib.schedule.report import count
 from pipelib.schedule.timeline import Span, SpanKind, Timeline
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
+from pipelib_book.outside import ARGUMENT, KERNEL, Outside
 
 Kernel = Callable[..., Any]
 
@@ -57,6 +58,8 @@ Kernel = Callable[..., Any]
 @dataclass(frozen=True)
 class Answer:
     """An answer, as asks see it: its program, what it was called with, and on which machine.
+
+    `outside` says what is left to XLA, before the kernel and after it; None if nobody looked.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -68,6 +71,7 @@ class Answer:
     program: Program
     args: tuple[Any, ...]
     machine: Machine
+    outside: Outside | None = None
 
     @functools.cached_property
     def timeline(self) -> Timeline:
@@ -518,7 +522,7 @@ def has_threads(number: int) -> Ask:
 def takes_its_arguments() -> Ask:
     """Asks that the kernel's inputs are the arguments as they are: not cut, joined or turned first.
 
-    They are compared by shape and dtype, without axes of one element.
+    A reshape moves no byte, so an input may be a reshaped argument.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -528,12 +532,7 @@ def takes_its_arguments() -> Ask:
     """
 
     def ask(answer: Answer) -> Said:
-        buffers = [
-            buffer for buffer in answer.program.buffers
-            if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
-        ]  # fmt: skip
-        given = _arrays(jax.tree.leaves(answer.args))
-        odd = [b for b in buffers if not given[_array(b.shape, b.dtype)]]
+        odd = _no_arguments(answer)
         names = ", ".join(f"`{b.name}` of shape {b.shape}" for b in odd)
         return _said(
             not odd,
@@ -547,8 +546,8 @@ def takes_its_arguments() -> Ask:
 def makes_all_of(results: Any) -> Ask:
     """Asks that the kernel makes all of the results, of all arguments: nothing is left to XLA.
 
-    Its inputs are the arguments as they are, it reads each of them, and its outputs are arrays like
-    `results`. They are compared as in `takes_its_arguments`.
+    Its inputs are the arguments, it reads each of them, and its outputs are the results. Reshapes
+    do not count.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -564,20 +563,54 @@ def makes_all_of(results: Any) -> Ask:
         taken = takes_its_arguments()(answer)
         if not taken.holds:
             return taken
-        threads, buffers = answer.program.threads, answer.program.buffers
-        read = {region.buffer for ops in threads for op in ops for region in op.reads}
-        inputs = (buffers[i] for i in read if buffers[i].role in (Role.IN, Role.IN_OUT))
-        outputs = _arrays(b for b in buffers if b.role in (Role.OUT, Role.IN_OUT))
-        unread = _arrays(jax.tree.leaves(answer.args)) - _arrays(inputs)
-        if unread:
-            no = f"its kernel reads no argument {_in_words(unread)}: XLA does a part."
-        else:
-            given, wanted = _in_words(outputs), _in_words(asked)
+        if unread := _unread(answer):
+            no = f"its kernel reads no argument {_in_words(_arrays(unread))}: XLA does a part."
+            return _said(False, "", no)
+        outputs = _arrays(
+            buffer for buffer in answer.program.buffers if buffer.role in (Role.OUT, Role.IN_OUT)
+        )
+        given, wanted = _in_words(outputs), _in_words(asked)
+        if answer.outside is None or outputs != asked:
             no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
-        holds = not unread and outputs == asked
+            is_reshaped = answer.outside is not None and {*answer.outside.results} == {KERNEL}
+            holds = outputs == asked or is_reshaped
+        else:
+            others = dict.fromkeys(who for who in answer.outside.results if who != KERNEL)
+            no = f"XLA makes its result, by `{', '.join(others)}`, after the kernel."
+            holds = not others
         return _said(holds, "makes its results itself, of all arguments.", no)
 
     return ask
+
+
+def _inputs(program: Program) -> list[Buffer]:
+    """The kernel's inputs."""
+    return [
+        buffer for buffer in program.buffers
+        if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
+    ]  # fmt: skip
+
+
+def _no_arguments(answer: Answer) -> list[Buffer]:
+    """The kernel's inputs that are no arguments; compared by shape where nobody knows the makers."""
+    inputs = _inputs(answer.program)
+    if answer.outside is not None and len(answer.outside.inputs) == len(inputs):
+        pairs = zip(inputs, answer.outside.inputs, strict=True)
+        return [buffer for buffer, maker in pairs if maker != ARGUMENT]
+    given = _arrays(jax.tree.leaves(answer.args))
+    return [buffer for buffer in inputs if not given[_array(buffer.shape, buffer.dtype)]]
+
+
+def _unread(answer: Answer) -> list[Any]:
+    """The arguments that the kernel does not read; those of one size and dtype count as alike."""
+    program, size = answer.program, lambda each: (math.prod(each.shape), str(each.dtype))
+    ids = {region.buffer for ops in program.threads for op in ops for region in op.reads}
+    read = Counter(size(buffer) for buffer in _inputs(program) if buffer.id in ids)
+    unread = list[Any]()
+    for leaf in jax.tree.leaves(answer.args):
+        read[size(leaf)] -= 1
+        unread += [leaf] if read[size(leaf)] < 0 else []
+    return unread
 
 
 def _arrays(found: Iterable[Any]) -> Counter[tuple[tuple[int, ...], str]]:

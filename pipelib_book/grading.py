@@ -39,6 +39,7 @@ from pipelib.schedule.program import Kind
 from pipelib.schedule.report import Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.judging import judge
+from pipelib_book.outside import outside_of
 from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
 
@@ -160,7 +161,7 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
         for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
-    seen = Answer(program, args, machine)
+    seen = Answer(program, args, machine, outside_of(answer, *args))
     for ask in asks:
         holds, said = ask(seen)
         if not holds:

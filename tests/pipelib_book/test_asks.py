@@ -11,6 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib_book import asks, grade
+from pipelib_book.outside import outside_of
 
 STEPS, ROWS, COLUMNS = 6, 64, 64
 X = jax.ShapeDtypeStruct((ROWS, STEPS * COLUMNS), jnp.float32)
@@ -19,7 +20,8 @@ SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 def answer(kernel, *args):
-    return asks.Answer(pipelib.trace(kernel, *args), args, pipelib.H200)
+    program, outside = pipelib.trace(kernel, *args), outside_of(kernel, *args)
+    return asks.Answer(program, args, pipelib.H200, outside)
 
 
 def said(ask, kernel, *args):
@@ -393,6 +395,34 @@ def test_work_that_is_left_to_xla():
     assert not holds and text == f"It is right, but {no}"
     turned = X.update(shape=X.shape[::-1])
     assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
+
+
+@pytest.mark.parametrize("change", [lambda made, x: made * 0 + x, lambda made, x: x + 1.0])
+def test_a_result_that_xla_makes_beside_a_kernel(change):
+    text = "It is right, but XLA makes its result, by `add`, after the kernel."
+    assert said(asks.makes_all_of(X), lambda x: change(adding()(x), x), X) == (False, text)
+
+
+def test_a_reshape_moves_nothing():
+    flat = X.update(shape=(ROWS * STEPS * COLUMNS,))
+    reshaped = lambda x: adding()(x.reshape(X.shape)).reshape(-1)
+    assert said(asks.makes_all_of(flat), jax.jit(reshaped), flat).holds
+    assert said(asks.takes_its_arguments(), reshaped, flat).holds
+
+
+def test_an_input_that_only_looks_like_an_argument():
+    ask = asks.takes_its_arguments()
+    array = jnp.ones(X.shape)
+    for lazy in (lambda x: adding()(x + 1.0), lambda x: adding()(array)):
+        assert "is no argument" in said(ask, lazy, X).text
+    square = X.update(shape=(COLUMNS, COLUMNS))
+    kernel = plgpu.kernel(doubling, out_type=square)
+    assert said(ask, kernel, square).holds
+    assert "is no argument" in said(ask, lambda x: kernel(x.T), square).text
+
+
+def doubling(x_gmem, o_gmem):
+    o_gmem[...] = 2 * x_gmem[...]
 
 
 def taking_turns(threads=2, to_next=1, takes=True):

@@ -16,7 +16,7 @@ import io
 import linecache
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -32,6 +32,8 @@ type Kernel = Callable[..., Any]
 
 COUNTERS = 256
 _PARAMS = plgpu.InterpretGPUParams(detect_races=True, num_tma_threads_per_device=COUNTERS)
+#: The primitives that make arrays of floats with two axes, in a jaxpr's text.
+_TILES = re.compile(r":f\d+\[\d+,\d+\] = (\w+)")
 _ACCESS = re.compile(r"(read|write) of .*? from .*?([^\s,]+):(\d+):\d+ \(")
 
 
@@ -93,8 +95,15 @@ def instructions(kernel: Kernel, *args: Any, family: str = "tcgen05") -> str:
     return ", ".join(f"`{name}`" for name in sorted({*found}))
 
 
-def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise: str = "") -> Grade:
-    """The grade of a kernel for Blackwell: no race, right, lowered, and XLA does no part of it.
+def grade(
+    answer: Kernel,
+    *args: Any,
+    expected: Any,
+    tolerance: float,
+    exercise: str = "",
+    without: Iterable[str] = (),
+) -> Grade:
+    """The grade of a kernel for Blackwell: no race, a right result, lowered, none of it XLA's.
 
     What stops it from being run or lowered is said in a line, and the grade is printed in a script,
     as `book.grade` does.
@@ -105,12 +114,15 @@ def grade(answer: Kernel, *args: Any, expected: Any, tolerance: float, exercise:
       expected: the array that it must return.
       tolerance: the largest relative error that the result may have.
       exercise: the exercise's number, as in `book.grade`.
+      without: names of JAX's primitives that the kernel must not compute whole tiles by, as "add".
     """
     expect_exercise(exercise)
-    return graded(_look(answer, args, expected, tolerance), exercise)
+    return graded(_look(answer, args, expected, tolerance, without), exercise)
 
 
-def _look(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float) -> Iterator[str]:
+def _look(
+    answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
+) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
     result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:
@@ -123,8 +135,12 @@ def _look(answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float
     yield said
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     yield "JAX lowers it for a GPU."
-    for fault in beside_of(answer, args).faults():
+    for fault in beside_of(_anew(answer), args).faults():
         raise Fails(f"It is right, but {fault}.")
+    yield "Its kernel makes the result, of the arguments."
+    computed = _TILES.findall(str(jax.make_jaxpr(_anew(answer))(*args)))
+    if found := sorted({*computed} & {*without}):
+        raise Fails(f"It is right, but in registers it computes `{', '.join(found)}` of a tile.")
 
 
 def _in_short(access: str) -> str:

@@ -49,10 +49,23 @@ def kernel(waits=True, begins=True):
 
 def test_a_right_kernel_passes_and_is_lowered():
     grade = blackwell.grade(kernel(), X, Y, expected=PRODUCT, tolerance=1e-6)
-    assert grade.passed and grade.lines[-1] == "JAX lowers it for a GPU."
+    assert grade.passed and grade.lines[-2] == "JAX lowers it for a GPU."
+    assert grade.lines[-1] == "Its kernel makes the result, of the arguments."
     assert (blackwell.run(kernel(), X, Y) == PRODUCT).all()
     names = blackwell.instructions(kernel(), X, Y)
     assert {"`tcgen05.mma`", "`tcgen05.ld`"} <= {*names.split(", ")}
+
+
+def test_what_xla_or_a_refused_primitive_makes_fails():
+    def added(a, b):
+        return kernel()(a, b) + 1.0
+
+    grade = blackwell.grade(added, X, Y, expected=PRODUCT + 1.0, tolerance=1e-6)
+    assert not grade.passed and "XLA does `add` beside the kernel" in grade.lines[-1]
+    grade = blackwell.grade(
+        kernel(), X, Y, expected=PRODUCT, tolerance=1e-6, without=("async_load",)
+    )
+    assert not grade.passed and "computes `async_load` of a tile" in grade.lines[-1]
 
 
 def test_a_race_is_told_by_its_lines_and_fails():

@@ -50,6 +50,7 @@ from pipelib.schedule.program import Kind, Op, Program, Role, Space
 from pipelib.schedule.report import count
 from pipelib.schedule.timeline import Span, SpanKind, Timeline
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
+from pipelib_book.returned import is_from_kernel
 
 Kernel = Callable[..., Any]
 
@@ -57,6 +58,8 @@ Kernel = Callable[..., Any]
 @dataclass(frozen=True)
 class Answer:
     """An answer, as asks see it: its program, what it was called with, and on which machine.
+
+    `function` is the answer itself, None if only its program is known.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -68,6 +71,7 @@ class Answer:
     program: Program
     args: tuple[Any, ...]
     machine: Machine
+    function: Kernel | None = None
 
     @functools.cached_property
     def timeline(self) -> Timeline:
@@ -548,7 +552,8 @@ def makes_all_of(results: Any) -> Ask:
     """Asks that the kernel makes all of the results, of all arguments: nothing is left to XLA.
 
     Its inputs are the arguments as they are, it reads each of them, and its outputs are arrays like
-    `results`. They are compared as in `takes_its_arguments`.
+    `results`. They are compared as in `takes_its_arguments`. The answer returns these outputs, and
+    computes nothing with them; where only its program is known, this is not asked.
 
     Example:
       >>> x = jnp.ones((4, 128))
@@ -569,12 +574,15 @@ def makes_all_of(results: Any) -> Ask:
         inputs = (buffers[i] for i in read if buffers[i].role in (Role.IN, Role.IN_OUT))
         outputs = _arrays(b for b in buffers if b.role in (Role.OUT, Role.IN_OUT))
         unread = _arrays(jax.tree.leaves(answer.args)) - _arrays(inputs)
+        changed = answer.function is not None and not is_from_kernel(answer.function, answer.args)
         if unread:
             no = f"its kernel reads no argument {_in_words(unread)}: XLA does a part."
-        else:
+        elif outputs != asked:
             given, wanted = _in_words(outputs), _in_words(asked)
             no = f"its kernel gives {given}, not {wanted}: XLA does the rest."
-        holds = not unread and outputs == asked
+        else:
+            no = "it does not return what its kernel gives: XLA computes with that, or without it."
+        holds = not unread and outputs == asked and not changed
         return _said(holds, "makes its results itself, of all arguments.", no)
 
     return ask

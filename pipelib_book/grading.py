@@ -160,7 +160,7 @@ def _look(answer, args, expected, tolerance, strict, blocks, asks, machine) -> I
         for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
-    seen = Answer(program, args, machine)
+    seen = Answer(program, args, machine, answer)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:

@@ -395,6 +395,28 @@ def test_work_that_is_left_to_xla():
     assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
 
 
+def test_what_xla_makes_of_a_kernel_s_results():
+    of = lambda function: asks.Answer(pipelib.trace(function, X), (X,), pipelib.H200, function)
+    ask = asks.makes_all_of(X)
+    for passed_on in (
+        adding(),
+        lambda x: adding()(x)[None][0],
+        lambda x: jax.jit(adding())(x).T.T,
+        lambda x: jnp.concatenate(jnp.split(adding()(x), 2)),
+        lambda x: adding()(x).reshape(-1)[:].reshape(x.shape),
+    ):
+        assert ask(of(passed_on)).holds
+    no = "It is right, but it does not return what its kernel gives: XLA computes with that, or "
+    for computed in (
+        lambda x: adding()(x) * 0 + (x + 1),
+        lambda x: (adding()(x), x + 1)[1],
+        lambda x: jax.jit(lambda x: adding()(x) + 0)(x),
+        lambda x: jnp.concatenate([adding()(x)[:1], x[1:] + 1]),
+        lambda x: jnp.ones(x.shape, x.dtype) if adding()(x).size else x,
+    ):
+        assert ask(of(computed)) == (False, f"{no}without it.")
+
+
 def taking_turns(threads=2, to_next=1, takes=True):
     """Threads that queue a product in each step, in turns that pass on by `to_next` threads."""
 

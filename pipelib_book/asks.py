@@ -601,6 +601,8 @@ def makes_all_of(results: Any) -> Ask:
             holds = all(made.is_kernel_s for made in answer.beside.results)
             if outputs == asked and answer.beside.after:
                 no = f"XLA makes its result, by {answer.beside.after}, after the kernel."
+            elif outputs == asked:
+                no = "it returns an array that its kernel did not make."
         return _said(holds, "makes its results itself, of all arguments.", no)
 
     return ask

@@ -433,6 +433,11 @@ def test_a_result_that_xla_makes_beside_a_kernel(change, by):
     assert said(asks.makes_all_of(X), lambda x: change(adding()(x), x), X) == (False, text)
 
 
+def test_a_result_that_the_kernel_did_not_make():
+    no = "It is right, but it returns an array that its kernel did not make."
+    assert said(asks.makes_all_of(X), lambda x: (adding()(x), x)[1], X) == (False, no)
+
+
 def test_a_reshape_moves_nothing():
     flat = X.update(shape=(ROWS * STEPS * COLUMNS,))
     reshaped = lambda x: adding()(x.reshape(X.shape)).reshape(-1)

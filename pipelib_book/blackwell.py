@@ -138,7 +138,8 @@ def _look(
     for fault in beside_of(_anew(answer), args).faults():
         raise Fails(f"It is right, but {fault}.")
     yield "Its kernel makes the result, of the arguments."
-    computed = _TILES.findall(str(jax.make_jaxpr(_anew(answer))(*args)))
+    jaxpr = cast(Any, jax.make_jaxpr(_anew(answer))(*args))
+    computed = _TILES.findall(jaxpr.pretty_print(use_color=False))  # a notebook's text has colours
     if found := sorted({*computed} & {*without}):
         raise Fails(f"It is right, but in registers it computes `{', '.join(found)}` of a tile.")
 

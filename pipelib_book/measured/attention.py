@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import contenders, results
 
-#: What the benchmark calls ours; with a comma and more, ours with a configuration of another kind.
-OURS = "attention"
+#: What the benchmark calls ours, and FlashAttention-3. With a comma and more, it is ours with a
+#: configuration of another kind.
+OURS, FA3 = "attention", "fa3"
 #: The kinds of contenders that are not ours, and what a table calls them.
 OTHERS = {
     "attention_mgpu": "JAX",
@@ -24,6 +25,7 @@ OTHERS = {
     "cuDNN (XLA)": "cuDNN",
     "PyTorch CUDNN_ATTENTION": "PyTorch, cuDNN",
     "PyTorch FLASH_ATTENTION": "PyTorch, flash",
+    FA3: "FlashAttention-3",
 }
 #: The rungs.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}

@@ -175,10 +175,15 @@ def is_persistent(problem: Problem) -> bool:
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
-    return {
-        f"rung {rung.number}": ours(problem, rung.config)
-        for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)
-    } | {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)  # fmt: skip
+    rungs = [rung for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)]
+    in_registers = {
+        f"rung {rung.number} with p in registers":
+            ours(problem, dataclasses.replace(rung.config, probabilities="registers"))
+        for rung in rungs if rung.config.through_smem
+    }  # fmt: skip
+    every = {f"rung {rung.number}": ours(problem, rung.config) for rung in rungs}
+    others = {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+    return every | in_registers | others
 
 
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:

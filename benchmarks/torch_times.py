@@ -31,7 +31,9 @@ def kernel_times(launch: Callable[[], Any], calls: int) -> list[list[Kernel]]:
     """
     import torch
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    # It would warn once that it forgets what was seen before a new cycle, of which there is none.
+    with torch.profiler.profile(activities=activities, acc_events=True) as found:
         for _ in range(calls):
             launch()
         torch.cuda.synchronize()

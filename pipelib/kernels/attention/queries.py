@@ -264,8 +264,8 @@ class QueryThread:
             comes before the exponentials: they keep one unit busy, and the others are idle then.
 
         Returns:
-          The next state, whose probabilities are not rounded if the configuration `rounds_late`; and
-          the factor for results from before this step, [rows].
+          The next state, whose probabilities are not rounded if the configuration `rounds_late`;
+          and the factor for results from before this step, [rows].
         """
         scale = self.options.scale * math.log2(math.e)
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)

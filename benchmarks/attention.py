@@ -14,7 +14,8 @@ burst is, how errors are taken, and how operations are counted.
 JAX's kernels are given some configurations each, of which the record has all; they take float16
 only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
 called through `jax.nn.dot_product_attention`; it has a process of its own in which XLA picks its
-plan. PyTorch's back ends run where PyTorch is.
+plan. PyTorch's back ends run where PyTorch is, and FlashAttention-3 where a folder of peers is
+given (`benchmarks/peers.py`), each in a process of its own, since CUPTI serves JAX or PyTorch.
 
 Each group in `results/<gpu>/attention.json` has its own provenance, its command and every raw
 sample, and is written when it is done, in place of an earlier one. `--resume` leaves out groups of
@@ -34,7 +35,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import matmul, noting
+from benchmarks import matmul, noting, peers
 from benchmarks.attentions import (
     EMITTER,
     UPSTREAM,
@@ -62,8 +63,11 @@ from pipelib.tuning.rows import Found
 from pipelib.tuning.workers import Task, Workers
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
+from pipelib_book.measured.attention import FA3
 
 OURS, CUDNN = "attention", "cuDNN (XLA)"
+#: PyTorch's back ends, by the names of their contenders.
+TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 #: Kernels one by one, not as graphs, so that each is timed.
 XLA_FLAGS = "--xla_gpu_enable_command_buffer="
 COMPILE_S, RUN_S = 90.0, 30.0
@@ -98,9 +102,13 @@ def baselines(problem: Problem) -> dict[str, Any]:
     found: dict[str, Any] = {CUDNN: functools.partial(cudnn, causal=problem.causal)}
     if problem.dtype == _HALF and not (problem.causal and problem.backward):
         found |= _upstreams(problem)
-    for backend in ("CUDNN_ATTENTION", "FLASH_ATTENTION"):
-        found[f"PyTorch {backend}"] = Sdpa(backend, problem.causal)
-    return found
+    found |= {name: Sdpa(backend, problem.causal) for name, backend in TORCH.items()}
+    return found | _peers(problem)
+
+
+def _peers(problem: Problem) -> dict[str, Any]:
+    """FlashAttention-3, if it is there."""
+    return {FA3: peers.Fa3(problem.causal)} if peers.has(FA3) else {}
 
 
 def _upstreams(problem: Problem) -> dict[str, Any]:
@@ -167,10 +175,15 @@ def is_persistent(problem: Problem) -> bool:
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
-    return {
-        f"rung {rung.number}": ours(problem, rung.config)
-        for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)
-    } | {CUDNN: functools.partial(cudnn, causal=problem.causal)}  # fmt: skip
+    rungs = [rung for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)]
+    in_registers = {
+        f"rung {rung.number} with p in registers":
+            ours(problem, dataclasses.replace(rung.config, probabilities="registers"))
+        for rung in rungs if rung.config.through_smem
+    }  # fmt: skip
+    every = {f"rung {rung.number}": ours(problem, rung.config) for rung in rungs}
+    others = {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+    return every | in_registers | others
 
 
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -256,7 +269,7 @@ class Session:
         command = " ".join(["python", "-m", "benchmarks.attention", *sys.argv[1:]])
         facts = run_facts(self.pools[OTHERS], command)
         text = "standard normal, q divided by sqrt(head_dim), rounded to the dtype"
-        return facts | dict(distribution=text)
+        return facts | dict(distribution=text, peers=peers.versions())
 
     def problems(self, part: str) -> Iterator[Problem]:
         """Those of a part that are to be measured now: as chosen, while there is time."""
@@ -340,7 +353,9 @@ def main() -> None:
         begin = functools.partial(
             Workers, env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S
         )
-        pools = {CUDNN: begin(1), OTHERS: begin(options.jobs)}
+        own = [CUDNN, *TORCH] + [FA3] * peers.has(FA3)
+        pools = {name: begin(1) for name in own}
+        pools[OTHERS] = begin(options.jobs)
         for workers in pools.values():
             stack.enter_context(workers)
         session = Session(options, pools)

@@ -1,11 +1,12 @@
 """An attention to be measured: its arrays, its error, its times.
 
 The model. `Problem` is what is asked for, and a *contender* a function of `(q, k, v)` that does it
-in JAX, or `Sdpa`, which does it in PyTorch. Of a backward problem, the gradients of q, k and v are
-measured: the pull-back, without the forward pass that it needs.
+in JAX, or one that does it with PyTorch's tensors: `Sdpa`, or `peers.Fa3`. Of a backward problem,
+the gradients of q, k and v are measured: the pull-back, without the forward pass that it needs.
 
-Samples. Times are those of a launch's kernels by CUPTI, added up; PyTorch's are by CUDA events
-between launches that follow each other, which count the gap of two as well.
+Samples. Times are those of a launch's kernels by CUPTI, added up. (In records of before PyTorch's
+profiler was asked, PyTorch's are by CUDA events, whose name stands in place of the kernels': they
+count the gap between two launches as well.)
 
 Errors. Some rows of the first and the last head are compared with float64: queries of the result
 and of dQ, keys of dK and dV. Everything else must be finite.
@@ -18,9 +19,8 @@ caches; a launch finds the operands in L2 as far as they fit, as it does for all
 import collections
 import dataclasses
 import functools
-import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
-from pipelib.bench.cupti import kernel_times
+from benchmarks import peers, torch_times
+from pipelib.bench.cupti import Kernel, kernel_times
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config
 
@@ -105,8 +106,8 @@ def upstream(q: jax.Array, k: jax.Array, v: jax.Array, *, name: str, **config: A
 
 def prepare(contender: Any, problem: Problem) -> Callable[..., Any]:
     """A task for `Workers`: a function of the name of a method of `Measured` and its arguments."""
-    in_torch = isinstance(contender, Sdpa)
-    measured = InTorch(contender, problem) if in_torch else InJax(contender, problem)
+    kinds = {Sdpa: InSdpa, peers.Fa3: InFa3}
+    measured = kinds.get(type(contender), InJax)(contender, problem)
     return lambda method, *args: getattr(measured, method)(*args)
 
 
@@ -196,35 +197,46 @@ class InJax(Measured):
     def burst(self, launches: int) -> dict[str, Any]:
         """By CUPTI."""
         # It would trace any function but a compiled one, and time what is left of it.
-        runs = kernel_times(self._run, *self._arguments, calls=launches)
-        kernels = collections.defaultdict(list)
-        for name, ms in (kernel for run in runs for kernel in run):
-            kernels[name].append(1e3 * ms)
-        return dict(
-            us=[1e3 * sum(ms for _, ms in run) for run in runs],
-            kernels={name: round(statistics.median(us), 3) for name, us in kernels.items()},
-        )
+        return _in_words(kernel_times(self._run, *self._arguments, calls=launches))
 
 
 class InTorch(Measured):
-    """PyTorch's, which is imported here and nowhere else; ImportError where there is none."""
+    """With PyTorch's tensors, which is imported here and nowhere else.
 
-    def __init__(self, contender: Sdpa, problem: Problem):
+    Raises:
+      ImportError: there is no PyTorch.
+    """
+
+    def __init__(self, problem: Problem):
         super().__init__(problem)
         import torch
 
-        self._torch, self._contender = torch, contender
-        arrays = operands(problem)
-        dtype = getattr(torch, problem.dtype)
-        tensors = [torch.tensor(np.asarray(x, np.float32)).cuda().to(dtype) for x in arrays]
-        # Views, which it takes as [batch, heads, seq, head_dim].
-        self._q, self._k, self._v, self._d_out = (x.transpose(1, 2) for x in tensors)
+        self._torch, dtype = torch, getattr(torch, problem.dtype)
+        arrays = (np.asarray(x, np.float32) for x in operands(problem))
+        self._tensors = tuple(torch.tensor(x).cuda().to(dtype) for x in arrays)
+
+    def _begin(self) -> None:
+        """Makes sure that it runs at all."""
+        self.launch()
+        self._torch.cuda.synchronize()
+
+    def burst(self, launches: int) -> dict[str, Any]:
+        """By CUPTI."""
+        return _in_words(torch_times.kernel_times(self.launch, launches))
+
+
+class InSdpa(InTorch):
+    """`scaled_dot_product_attention`, which takes [batch, heads, seq, head_dim]: views."""
+
+    def __init__(self, contender: Sdpa, problem: Problem):
+        super().__init__(problem)
+        self._contender = contender
+        self._q, self._k, self._v, self._d_out = (x.transpose(1, 2) for x in self._tensors)
         if problem.backward:
             for x in (self._q, self._k, self._v):
                 x.requires_grad_()
             self._out = self._forward()
-        self.launch()
-        torch.cuda.synchronize()
+        self._begin()
 
     def _forward(self) -> Any:
         attention = self._torch.nn.attention
@@ -246,18 +258,44 @@ class InTorch(Measured):
         """Results with the axes in our order."""
         return [x.detach().transpose(1, 2).float().cpu().numpy() for x in results]
 
-    def burst(self, launches: int) -> dict[str, Any]:
-        """By events."""
-        cuda = self._torch.cuda
-        events = [cuda.Event(enable_timing=True) for _ in range(launches + 1)]
-        cuda.synchronize()
-        for event in events[:-1]:
-            event.record()
-            self.launch()
-        events[-1].record()
-        cuda.synchronize()
-        us = [1e3 * first.elapsed_time(second) for first, second in itertools.pairwise(events)]
-        return dict(us=us, kernels={"by events": round(statistics.median(us), 3)})
+
+class InFa3(InTorch):
+    """FlashAttention-3; what it writes to is made once, not in each launch."""
+
+    def __init__(self, contender: peers.Fa3, problem: Problem):
+        super().__init__(problem)
+        built, causal, (q, k, v, d_out) = peers.load(), contender.causal, self._tensors
+        out = self._torch.empty_like(q)
+        forward = functools.partial(built.fa3_forward, q, k, v, causal, out, scale=1.0)
+        self._launch = lambda: (forward(lse=None),)
+        if problem.backward:
+            shape = problem.batch, problem.heads, problem.seq
+            lse = self._torch.empty(shape, dtype=self._torch.float32, device=q.device)
+            forward(lse=lse)
+            work = built.fa3_backward_workspace(q, causal)
+            self._launch = functools.partial(
+                built.fa3_backward, d_out, q, k, v, out, lse, causal, work, scale=1.0
+            )
+        self._begin()
+
+    def launch(self) -> Any:
+        """Starts it once."""
+        return self._launch()
+
+    def numpy(self, results: Any) -> list[np.ndarray]:
+        """Results, whose axes are in our order."""
+        return [x.float().cpu().numpy() for x in results]
+
+
+def _in_words(runs: Sequence[Sequence[Kernel]]) -> dict[str, Any]:
+    """What a record has of launches: microseconds of each, and the median of each kernel."""
+    kernels = collections.defaultdict(list)
+    for name, ms in (kernel for run in runs for kernel in run):
+        kernels[name].append(1e3 * ms)
+    return dict(
+        us=[1e3 * sum(ms for _, ms in run) for run in runs],
+        kernels={name: round(statistics.median(us), 3) for name, us in kernels.items()},
+    )
 
 
 def operands(problem: Problem) -> list[jax.Array]:

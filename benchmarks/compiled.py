@@ -61,7 +61,7 @@ from pipelib_book.measured.attention import OTHERS
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 KEY = "compiled"
 #: Whose kernels are not ours, by the beginnings of their names.
-_OTHERS = frozenset({*OTHERS, *contenders.BASELINES, contenders.UPSTREAM})
+_OTHERS = frozenset({*OTHERS, *contenders.BASELINES, contenders.UPSTREAM, contenders.DEEPGEMM})
 #: In whose place a record of the interpreter, which plans kernels as a GPU does, was made.
 _ANY = Gpu("NVIDIA H200", "9.0")
 

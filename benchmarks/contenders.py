@@ -1,7 +1,7 @@
 """What `benchmarks/matmul.py` compares: the products, and for each part who makes them.
 
-A contender is a function of `(a, b)` that `pickle` can send to another process: a function of a
-module, or a partial of one.
+A contender is a function of `(a, b)` that `pickle` can send to another process, a function of a
+module or a partial of one; or `peers.DeepGemm`, which `products_in_torch` measures.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from benchmarks import emitters, upstream
+from benchmarks import emitters, peers, upstream
 from pipelib.tuning import rows
 from pipelib.tuning.on_gpu import ours
 from pipelib.tuning.products import Contender, Problem, dot
@@ -23,6 +23,7 @@ from pipelib_book.measured import ladder
 
 #: As who reads the record knows them.
 CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
+DEEPGEMM = ladder.DEEPGEMM
 #: XLA times some of cuBLAS's kernels and picks one, not always the same, so it picks twice; with
 #: no times it takes cuBLAS's own choice. The fastest of the three is what others are held against.
 AGAIN, UNTIMED = f"{CUBLAS}, picked again", f"{CUBLAS}, own choice"
@@ -72,10 +73,10 @@ class Plan[P, C](NamedTuple):
     contenders: Callable[[P, Sequence[dict[str, Any]]], dict[str, C]]
     rounds: int = 10
     launches: int = 5
-    sustained: tuple[str, ...] = (CUBLAS, UPSTREAM, TUNED)
+    sustained: tuple[str, ...] = (CUBLAS, UPSTREAM, TUNED, DEEPGEMM)
 
 
-def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
+def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Every rung, rung 1 with other slots, all of `_shapes`; of the first product, the ideas."""
     found = {f"rung {rung.number}": ours(problem, rung.config) for rung in RUNGS}
     if problem[:4] == LADDER[0][:4]:
@@ -87,13 +88,15 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Con
     return found | _shapes(problem, groups)
 
 
-def _shapes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:
-    """Ours by the table, upstream's by the record's search, and XLA's."""
-    return {
+def _shapes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours by the table, upstream's by the record's search, XLA's, and DeepGEMM, if it is there."""
+    found: dict[str, Any] = {
         TUNED: ours(problem, None),
         UPSTREAM: upstream.contender(upstream_config(problem, groups)),
         **dict.fromkeys(BASELINES, functools.partial(dot, problem=problem)),
     }
+    has_it = problem.dtype == "bfloat16" and peers.has(DEEPGEMM)
+    return found | ({DEEPGEMM: peers.DeepGemm()} if has_it else {})
 
 
 def _fp8(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Contender]:

@@ -1,4 +1,4 @@
-"""Measures `pipelib.kernels.matmul` beside cuBLAS (XLA's product) and JAX's own Hopper kernel.
+"""Measures `pipelib.kernels.matmul` beside cuBLAS (XLA's product), JAX's own kernel and DeepGEMM.
 
     python -m benchmarks.matmul tune      searches for our configurations: tune.json, and the table
     python -m benchmarks.matmul upstream  searches for those of `hopper_matmul_mgpu`
@@ -16,9 +16,10 @@ burst's. A burst begins after a rest, for the same reason: what ran before it wo
 
 Operands, checks and clocks: `pipelib.tuning.products`. XLA picks a kernel of cuBLAS by timing
 some, for which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record,
-which also names the kernels that ran). Each group in `results/<gpu>/matmul.json` has its own
-provenance, its command and every raw sample, and is written when it is done, in place of an earlier
-one. `--resume` leaves out groups of the same kernels.
+which also names the kernels that ran). DeepGEMM runs where a folder of peers is given
+(`benchmarks/peers.py`), in a process of its own. Each group in `results/<gpu>/matmul.json` has its
+own provenance, its command and every raw sample, and is written when it is done, in place of an
+earlier one. `--resume` leaves out groups of the same kernels.
 """
 
 import argparse
@@ -35,15 +36,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import noting, upstream
+from benchmarks import noting, peers, upstream
 from benchmarks.contenders import (
     AGAIN,
     CUBLAS,
+    DEEPGEMM,
     PLANS,
     SEARCHED,
     Plan,
     Work,
 )
+from benchmarks.products_in_torch import prepare
 from pipelib.bench import timing
 from pipelib.bench.provenance import PACKAGE
 from pipelib.kernels.matmul import tuned
@@ -51,7 +54,7 @@ from pipelib.tuning import record
 from pipelib.tuning.climbing import climb
 from pipelib.tuning.matmul import progress, tune_with
 from pipelib.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
-from pipelib.tuning.products import Problem, prepare, tolerance
+from pipelib.tuning.products import Problem, tolerance
 from pipelib.tuning.record import run_facts, write_lines, write_search
 from pipelib.tuning.rows import Found
 from pipelib.tuning.workers import Failed, Held, Run, Workers
@@ -282,7 +285,7 @@ class Session:
     def facts(self, part: str) -> dict[str, Any]:
         """The provenance of a part of this call."""
         command = " ".join(["python", "-m", "benchmarks.matmul", *sys.argv[1:]])
-        return run_facts(self.workers, command)
+        return run_facts(self.workers, command) | dict(peers=peers.versions())
 
     def problems(self, part: str) -> Iterator[Problem]:
         """The products of a part that are to be measured now: as chosen, while there is time."""
@@ -368,7 +371,8 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         # XLA keeps what it picked for as long as a process lasts.
         env, limit = dict(XLA_FLAGS=XLA_FLAGS), dict(prepare_s=COMPILE_S)
-        pools = {name: Workers(1, env=env, **limit) for name in (CUBLAS, AGAIN)}
+        own = [CUBLAS, AGAIN] + [DEEPGEMM] * peers.has(DEEPGEMM)
+        pools = {name: Workers(1, env=env, **limit) for name in own}
         pools[OTHERS] = search_workers(options.jobs)
         for workers in pools.values():
             stack.enter_context(workers)

@@ -51,7 +51,7 @@ Contender = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 #: Sets of factors: `a` and `b` each.
-_Sets = list[tuple[jax.Array, jax.Array]]
+Sets = list[tuple[jax.Array, jax.Array]]
 
 
 class Problem(NamedTuple):
@@ -134,23 +134,27 @@ class Measured:
     """A contender, compiled for a problem.
 
     Args:
-      contender: the function to measure.
+      contender: the `Contender` to measure; a subclass may take something else.
       problem: the product.
       sets: how many sets of factors are in rotation; by default `problem.sets`.
     """
 
-    def __init__(self, contender: Contender, problem: Problem, sets: int | None = None) -> None:
+    def __init__(self, contender: Any, problem: Problem, sets: int | None = None) -> None:
         self.problem, self.sets = problem, sets or problem.sets
-        one = jax.jit(contender)
-
-        def run(factors: _Sets) -> list[jax.Array]:
-            return [one(*pair) for pair in factors]
-
-        self._compiled = jax.jit(run).lower([problem.factors] * self.sets).compile()
+        self._compiled = self._compile(contender)
         self._draw, self._compare = _draw(problem), _compare(problem)
 
+    def _compile(self, contender: Any) -> Callable[[Sets], list[jax.Array]]:
+        """A function of all sets of factors, to their products."""
+        one = jax.jit(contender)
+
+        def run(factors: Sets) -> list[jax.Array]:
+            return [one(*pair) for pair in factors]
+
+        return jax.jit(run).lower([self.problem.factors] * self.sets).compile()
+
     @functools.cached_property
-    def _factors(self) -> _Sets:
+    def _factors(self) -> Sets:
         """All sets of factors, on the GPU."""
         return jax.block_until_ready([self._draw(np.int32(i)) for i in range(self.sets)])
 
@@ -203,9 +207,21 @@ class Measured:
         """
         size = self.sets * math.prod(self.problem.out.shape) * self.problem.out.dtype.itemsize
         rounds = max(1, min(math.ceil(launches / self.sets), BURST_BYTES // size))
-        runs = kernel_times(self._compiled, self._factors, calls=rounds)
+        runs = self._kernel_times(rounds)
         names = {kernel.name for kernel in runs[0]}
         return dict(us=_per_product(runs, self.sets), kernels=sorted(names))
+
+    def _kernel_times(self, rounds: int) -> list[list[Kernel]]:
+        """The kernels of each of so many launches of all products."""
+        return kernel_times(self._compiled, self._factors, calls=rounds)
+
+    def _launch(self) -> Any:
+        """Starts all products once; what it returns can be waited for."""
+        return self._compiled(self._factors)
+
+    def _wait(self, launched: Any) -> None:
+        """Waits for what `_launch` returned."""
+        jax.block_until_ready(launched)
 
     def sustained(self, seconds: float) -> dict[str, Any]:
         """Times products without a pause.
@@ -220,26 +236,27 @@ class Measured:
           many products a part has.
         """
         burst = max(1, round(_QUEUED_S / self._seconds()))
-        queued: collections.deque[list[jax.Array]] = collections.deque()
+        queued: collections.deque[Any] = collections.deque()
         ends: list[float] = []
         start = time.monotonic()
         while not ends or ends[-1] - start < seconds:
-            last = self._compiled(self._factors)
+            last = self._launch()
             for _ in range(burst - 1):
-                last = self._compiled(self._factors)
+                last = self._launch()
             queued.append(last)
             if len(queued) > 2:
-                jax.block_until_ready(queued.popleft())
+                self._wait(queued.popleft())
                 ends.append(time.monotonic())
-        jax.block_until_ready(queued)
+        for last in queued:
+            self._wait(last)
         each, pairs = burst * self.sets, itertools.pairwise(ends)
         return dict(us=[1e6 * (y - x) / each for x, y in pairs], products=each)
 
     def _seconds(self) -> float:
         """About how many seconds one rotation takes."""
-        jax.block_until_ready(self._compiled(self._factors))
+        self._wait(self._launch())
         start = time.monotonic()
-        jax.block_until_ready(self._compiled(self._factors))
+        self._wait(self._launch())
         return time.monotonic() - start
 
 

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import contenders, results
 
-#: What the benchmark calls ours; with a comma and more, ours with a configuration of another kind.
-OURS = "attention"
+#: What the benchmark calls ours, and FlashAttention-3. With a comma and more, it is ours with a
+#: configuration of another kind.
+OURS, FA3 = "attention", "fa3"
 #: The kinds of contenders that are not ours, and what a table calls them.
 OTHERS = {
     "attention_mgpu": "JAX",
@@ -24,9 +25,16 @@ OTHERS = {
     "cuDNN (XLA)": "cuDNN",
     "PyTorch CUDNN_ATTENTION": "PyTorch, cuDNN",
     "PyTorch FLASH_ATTENTION": "PyTorch, flash",
+    FA3: "FlashAttention-3",
 }
-#: The rungs.
+#: Who else is measured beside every rung, by the words of a row.
+_BESIDE = {"cuDNN": ("cuDNN (XLA)", "PyTorch CUDNN_ATTENTION"), OTHERS[FA3]: (FA3,)}
+#: The rungs, and those that send probabilities through SMEM with these in registers instead.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
+NAMES |= {
+    f"rung {rung.number} with p in registers": f"rung {rung.number}, `p` in registers"
+    for rung in RUNGS if rung.config.through_smem
+}  # fmt: skip
 _WITH_TURNS = {"plain": "pingpong", "overlap": "both"}
 #: Rungs of two threads, without turns and with.
 _PAIRS = [
@@ -124,8 +132,7 @@ def variants_table(found: list[Group]) -> str:
     ours = [name for name in every if name == OURS or name.startswith(f"{OURS}, ")]
     words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "as it picks"
     rows = [[words(name), *(group.cell(name) for group in found)] for name in ours]
-    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
-    return results.table(["ours", *(group.shape for group in found)], rows)
+    return results.table(["ours", *(group.shape for group in found)], rows + _beside(found))
 
 
 def ladder_table(found: list[Group]) -> str:
@@ -133,8 +140,16 @@ def ladder_table(found: list[Group]) -> str:
     if not found:
         return missing("ladder")
     rows = [[words, *(group.cell(name) for group in found)] for name, words in NAMES.items()]
-    rows.append(["cuDNN", *(group.tflops(group.baseline) for group in found)])
-    return results.table(["rung", *(group.shape for group in found)], rows)
+    return results.table(["rung", *(group.shape for group in found)], rows + _beside(found))
+
+
+def _beside(found: list[Group]) -> list[list[str]]:
+    """The rows of those who are not ours and were measured."""
+    every = [
+        [words, *(group.tflops(group.fastest(*kinds), without="") for group in found)]
+        for words, kinds in _BESIDE.items()
+    ]
+    return [row for row in every if any(row[1:])]
 
 
 def turns_table(found: list[Group]) -> str:

@@ -17,8 +17,9 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from pipelib_book.measured import contenders, results
 
-#: What the benchmark calls ours with tuned configurations, JAX's kernel, and XLA's products.
+#: What the benchmark calls ours with tuned configurations, JAX's kernel, XLA's products, DeepGEMM.
 TUNED, UPSTREAM, CUBLAS = "matmul", "hopper_matmul_mgpu", "cuBLAS (XLA)"
+DEEPGEMM = "deepgemm"
 #: The rungs, and what tuning found beyond them.
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
 NAMES[TUNED] = f"rung {len(RUNGS)}, tuned"

@@ -316,7 +316,7 @@ def test_every_contender_can_be_sent_to_a_process(part):
     for problem in PLANS[part].problems:
         made = PLANS[part].contenders(problem, [SEARCHED_GROUP])
         assert pickle.loads(pickle.dumps(made)).keys() == made.keys()
-        assert set(PLANS[part].sustained) <= made.keys()
+        assert {*PLANS[part].sustained} - {contenders.DEEPGEMM} <= made.keys()
 
 
 def test_the_ladder_has_every_rung_and_the_slots_of_rung_1():

@@ -201,10 +201,9 @@ class AttentionConfig:
         its own product with V, of the previous step. "pingpong": its softmax runs beside the
         products of another thread. "both": beside its own and another thread's.
       probabilities: from where the forward kernel's `wgmma` reads them. "registers": where the
-        softmax left them. "shared": through SMEM, which "overlap" and "both" need, because of
-        products in flight together ptxas takes only the first from registers. "interpreted": as
-        "shared", in all kernels, for JAX's interpreter, which has neither factors in registers nor
-        accumulators that do not start at zero.
+        softmax left them. "shared": through SMEM. "interpreted": as "shared", in all kernels, for
+        JAX's interpreter, which has neither factors in registers nor accumulators that do not start
+        at zero.
       persistent: whether a block of the forward kernel goes on to other queries, and loads ahead
         for them. It does so only where nothing is masked, there are no segments, SMEM has room, and
         the schedule is not "plain".
@@ -259,9 +258,6 @@ class AttentionConfig:
                 self.probabilities not in PROBABILITIES,
             "fused= is instead of dq= and dkv=, so one of these would do nothing":
                 self.fused and (self.dq or self.dkv),
-            f"{self.schedule=} queues Q K^T before P V, so {self.probabilities=} would have ptxas"
-            " wait for each product: it takes only the first of those in flight from there":
-                self.overlaps and not self.through_smem,
         })  # fmt: skip
 
     @property
@@ -278,6 +274,11 @@ class AttentionConfig:
     def through_smem(self) -> bool:
         """Whether `wgmma` reads probabilities from SMEM."""
         return self.probabilities != "registers"
+
+    @property
+    def rounds_late(self) -> bool:
+        """Whether probabilities stay float32 until the product before has read its own."""
+        return self.overlaps and not self.through_smem
 
     @property
     def in_place(self) -> bool:

@@ -264,7 +264,8 @@ class QueryThread:
             comes before the exponentials: they keep one unit busy, and the others are idle then.
 
         Returns:
-          The next state, and the factor for results from before this step, [rows].
+          The next state, whose probabilities are not rounded if the configuration `rounds_late`;
+          and the factor for results from before this step, [rows].
         """
         scale = self.options.scale * math.log2(math.e)
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
@@ -273,7 +274,12 @@ class QueryThread:
         result = jax.tree.map(lambda result: scaled(result, shrink), state.result)
         p = jnp.exp2(scores * scale - spread(finite, scores.shape, 0))
         total = state.total * shrink + p.sum(axis=1)
-        return State(result, maximum, total, p.astype(self.scratch["q"].dtype)), shrink
+        p = p if self.config.rounds_late else self.rounded(p)
+        return State(result, maximum, total, p), shrink
+
+    def rounded(self, p: jax.Array) -> jax.Array:
+        """Probabilities in 16 bits, as `wgmma` takes them."""
+        return p.astype(self.scratch["q"].dtype)
 
     def operand(self, p: jax.Array) -> jax.Array | Ref:
         """The probabilities, where `wgmma` reads them: in registers, or in SMEM."""

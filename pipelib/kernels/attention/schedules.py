@@ -20,9 +20,11 @@ next visit's first step. Three things happen between them:
 2. The visit's result is staged in `next_q`, and its store runs beside the next softmax.
 3. The queries of the visit after the next are loaded to `next_q`.
 
-A product whose first factor is in registers must be the first of the products in flight. Mosaic GPU
-fences these registers, and ptxas waits at the fence for products that began before (its warning
-C7513). So "pingpong" queues PV first. "overlap" queues PV second, and has p in SMEM.
+The first factor of a product may be in registers as long as nothing writes these registers while
+the product runs: else ptxas waits for each product (its warning C7513). "pingpong" makes p once its
+products are done. "overlap" makes the next p beside PV, which reads the p before it. So either p
+goes through SMEM, or the next p stays in float32, in registers of its own, and is rounded once PV
+is done.
 
 Source of "pingpong" and "overlap": FlashAttention-3 (J. Shah et al., 2024).
 """
@@ -110,7 +112,8 @@ class Ahead(QueryThread):
         self.take_turn()
         scores = self.scores(k, lambda: self.wait_for_inputs(first))
         plgpu.barrier_arrive(k_out)
-        return self.softmax(self.masked(scores, jnp.int32(0)), state)[0]
+        state, _ = self.softmax(self.masked(scores, jnp.int32(0)), state)
+        return state._replace(p=self.rounded(state.p)) if self.config.rounds_late else state
 
     def step(
         self,
@@ -292,10 +295,14 @@ class Overlap(Ahead):
             self.wait_for_inputs(now.number)
             return (*ahead[1:], shrink)
 
-        like = (*state[1:], state.total)
-        result, (*ahead, shrink) = self.accumulate(state.result, like, multiply_both)
+        late = self.config.rounds_late
+        p_like = jnp.zeros(state.p.shape, jnp.float32) if late else state.p
+        like = state.maximum, state.total, p_like, state.total
+        result, (maximum, total, p, shrink) = self.accumulate(state.result, like, multiply_both)
         plgpu.barrier_arrive(now.v_out)
-        return result, State((), *ahead), shrink
+        if late:  # the barrier keeps the rounding behind the wait for P V, which reads the p before
+            p = self.rounded(lax.optimization_barrier(p))
+        return result, State((), maximum, total, p), shrink
 
 
 #: The class of each `AttentionConfig.schedule`.

@@ -1,0 +1,109 @@
+"""`benchmarks/peers.py`: peers are contenders where a folder is given; what PyTorch's CUPTI saw."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks import attention, attentions, contenders, matmul, peers
+from benchmarks.products_in_torch import prepare
+from benchmarks.torch_times import Seen, by_call
+from pipelib.bench.cupti import Kernel
+from pipelib.tuning.products import Problem
+from pipelib_book.measured.attention import FA3, OTHERS
+from pipelib_book.measured.ladder import DEEPGEMM
+
+PROBLEM = attentions.Problem(4096, 128, True)
+VERSIONS = {FA3: "somebody/flash 0123", DEEPGEMM: "somebody/gemm 4567"}
+NEEDS_PEERS = pytest.mark.skipif(
+    peers.folder() is None, reason="PEERS names no folder of built peers (docs/peers.md)"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PEERS", str(tmp_path))
+    (tmp_path / "peers.py").write_text("NAME = 'built'\n")
+    (tmp_path / "versions.json").write_text(json.dumps(VERSIONS))
+    return tmp_path
+
+
+def test_without_a_folder_there_are_none(monkeypatch):
+    monkeypatch.delenv("PEERS", raising=False)
+    assert peers.folder() is None and peers.versions() == {}
+    assert FA3 not in attention.baselines(PROBLEM)
+    with pytest.raises(ValueError, match="PEERS names no folder, so there are no peers"):
+        peers.load()
+
+
+def test_a_folder_s_module_is_loaded(folder):
+    assert peers.versions() == VERSIONS
+    assert peers.load().NAME == "built"
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"), [("peers.py", "no peers.py, so"), ("versions.json", "no versions.json, so")]
+)
+def test_a_folder_must_be_whole(folder, lost, said):
+    (folder / lost).unlink()
+    with pytest.raises(ValueError, match=re.escape(said)):
+        peers.versions()
+
+
+def test_they_are_contenders(folder):
+    assert attention.baselines(PROBLEM)[FA3] == peers.Fa3(causal=True)
+    assert FA3 in attention.PARTS["ladder"].contenders(PROBLEM, [])
+    groups = matmul.read(matmul.RESULTS / "nvidia-h200" / "matmul.json")
+    shapes = contenders.PLANS["shapes"].contenders
+    assert shapes(Problem(4096, 4096, 4096), groups)[DEEPGEMM] == peers.DeepGemm()
+    assert DEEPGEMM not in shapes(Problem(4096, 4096, 4096, "float16"), groups)
+
+
+def test_only_what_is_there_is_a_contender(folder):
+    (folder / "versions.json").write_text(json.dumps({DEEPGEMM: "x"}))
+    assert FA3 not in attention.baselines(PROBLEM)
+
+
+def test_a_table_has_a_column_for_it():
+    assert OTHERS[FA3] == "FlashAttention-3"
+
+
+def test_products_of_jax_are_measured_as_ever():
+    problem = Problem(64, 48, 32, "float16")
+    assert prepare(lambda a, b: a @ b, problem)("check") < matmul.tolerance("float16")
+
+
+def test_what_ran_is_told_by_call():
+    seen = [Seen(30.0, "b", 5.0), Seen(10.0, "a", 2.0), Seen(13.0, "b", 4.0), Seen(25.0, "a", 3.0)]
+    assert by_call(seen, 2) == [
+        [Kernel("a", 0.002), Kernel("b", 0.004)], [Kernel("a", 0.003), Kernel("b", 0.005)]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_calls_that_cannot_be_told_apart_have_no_times(count):
+    seen = [Seen(float(i), "a", 1.0) for i in range(count)]
+    with pytest.raises(RuntimeError, match=f"CUPTI saw {count} kernels in 2 calls, which do not"):
+        by_call(seen, 2)
+
+
+@NEEDS_PEERS
+@pytest.mark.gpu
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_3_is_right_and_timed(causal, backward):
+    problem = attentions.Problem(512, 128, causal, "bfloat16", backward, heads=2)
+    run = attentions.prepare(peers.Fa3(causal), problem)
+    assert run("check") < matmul.tolerance("bfloat16")
+    found = run("burst", 3)
+    assert len(found["us"]) == 3 and min(found["us"]) > 0.0
+
+
+@NEEDS_PEERS
+@pytest.mark.gpu
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+def test_deepgemm_is_right_and_timed(turned):
+    run = prepare(peers.DeepGemm(), Problem(256, 512, 384, "bfloat16", *turned))
+    assert run("check") < matmul.tolerance("bfloat16")
+    assert len(run("burst", 3)["us"]) >= 3
+    assert min(run("sustained", 0.1)["us"]) > 0.0

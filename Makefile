@@ -99,9 +99,10 @@ dist: env ## Build both wheels into dist/: pipelib, and the book's kit.
 	@$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
 	@cd pipelib_book && $(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
 
-# The book's tests need the book's libraries, which a GPU machine may lack.
+# Some tests import what executes chapters, which a GPU machine may lack; the book's need still more.
 test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
-	@PYTHONPATH=$(CURDIR) $(GPU_PYTHON) -m pytest -m gpu tests \
+	@tools/record_env.sh $(GPU_PYTHON) $(RECORD_SITE) $(WHEELS)
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/$(RECORD_SITE) $(GPU_PYTHON) -m pytest -m gpu tests \
 		--ignore tests/book --gpu-record tests/gpu_record.json $(ARGS)
 
 # The folder of this GPU's records (nvidia-h200), and its model's file in the package.

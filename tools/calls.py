@@ -99,7 +99,6 @@ DOES = {
     "plgpu.load": "Reads a reference into registers, in a layout if one is given.",
     "plgpu.nd_loop": "Runs through a grid of tiles, shared out among the blocks.",
     "plgpu.planar_snake": "The order of tiles in strips, whose direction turns.",
-    "plgpu.print_layout": "Prints which lane has which elements, when compiling.",
     "plgpu.query_cluster_cancel": "Reads the answer to `try_cluster_cancel`.",
     "plgpu.set_gpu_interpret_mode": "From here on the interpreter runs all kernels.",
     "plgpu.set_max_registers": "Moves registers from or to this thread.",

@@ -27,6 +27,7 @@ OTHERS = {
         "multimem_load_reduce", "multimem_store", "remote_ref", "semaphore_signal",
         "semaphore_signal_multicast", "semaphore_signal_parallel", "semaphore_wait",
     ),
+    "for a look while compiling": ("print_layout",),
     "not about pipelines": (
         "LoweringSemantics", "Mesh", "RefType", "Replicated", "ShapeDtypeStruct", "Tiling",
         "TraceScope", "Transform", "WarpMesh", "as_torch_kernel", "atomic_and", "atomic_max",

@@ -89,7 +89,8 @@ def test_what_was_not_measured_has_a_dash():
 
 def test_the_ladder_has_every_rung():
     table = attention.ladder_table([LADDER])
-    assert len(table.splitlines()) == 2 + len(RUNGS) + 1
+    assert len(table.splitlines()) == 2 + len(attention.NAMES) + 1
+    assert len(attention.NAMES) == len(RUNGS) + 2  # rungs 1 and 3 with `p` in registers, too
     assert row(table, "rung 0") == ["rung 0, no overlap", "125 ± 0.0%"]
     assert row(table, "rung 2")[1] == "ran for too long"
     assert row(table, "rung 4")[1] == "-" and row(table, "cuDNN")[1] == "200"

@@ -509,7 +509,7 @@ def has_blocks(number: int) -> Ask:
       >>> x = jnp.ones((4, 128))
       >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
       >>> book.asks.has_blocks(3)(answer).text
-      'It is right, but its kernel has ... blocks, and 3 are asked for.'
+      'It is right, but its kernel has 1 block, and 3 are asked for.'
     """
 
     def ask(answer: Answer) -> Said:

@@ -362,7 +362,7 @@ def multiplies(flops: float) -> Ask:
 
     def ask(answer: Answer) -> Said:
         program = answer.program
-        alike = math.prod((*program.devices, *program.grid, *program.cluster)) / program.blocks
+        alike = _blocks(program) / program.blocks
         made = alike * _multiplied(program)
         enough = made >= flops
         said = f"makes {made:,.0f} operations in products, and {flops:,.0f} are asked for."
@@ -428,6 +428,11 @@ def goes_through_once(buffer: str) -> Ask:
         )
 
     return ask
+
+
+def _blocks(program: Program) -> int:
+    """All blocks of a launch; `program.blocks` are those that were traced."""
+    return math.prod((*program.devices, *program.grid, *program.cluster))
 
 
 def _multiplied(program: Program) -> int:
@@ -514,7 +519,7 @@ def has_blocks(number: int) -> Ask:
 
     def ask(answer: Answer) -> Said:
         program = answer.program
-        made = math.prod((*program.devices, *program.grid, *program.cluster))
+        made = _blocks(program)
         here, verb = count(made, "block"), "is" if number == 1 else "are"
         no = f"its kernel has {here}, and {number} {verb} asked for."
         return _said(made == number, f"has {here}.", no)

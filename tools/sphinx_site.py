@@ -101,8 +101,9 @@ CORRECTIONS = [
     Correction(r'<span class="[npw]">([^<]*)</span>', r"\1"),
     # A table's empty corner is no header.
     Correction(r'<th class="head[^"]*"><p></p></th>', "<td></td>"),
-    # A number with its spread, or its share, is one thing.
-    Correction(r'<td class="text-right(?=">(?:<p>)[\d.,±%()x +−-]+</p>)', r"\g<0> number"),
+    # A number with its spread, or its share, is one thing; so is a size.
+    Correction(r'<td class="text-right(?=">(?:<p>)[\d.,±%()x +−e-]+</p>)', r"\g<0> number"),
+    Correction(r"<td(?=><p>\d+(?: x \d+)+</p>)", r'\g<0> class="number"'),
     # Signatures of several lines, as lists of definitions without a term.
     Correction(r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>', in_lines),
     # What may scroll is reached by keyboard from the first moment; book.js then looks what does.

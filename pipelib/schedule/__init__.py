@@ -15,16 +15,8 @@ The rooms. An arrow points from who imports to what is imported; there are no ot
     the values: program, report, timeline, machine
 """
 
-from pipelib.schedule.checking.check import check
-from pipelib.schedule.drawing.player import Setting, player
-from pipelib.schedule.machine import H100, H200, Machine
-from pipelib.schedule.predicting import Launch, Prediction, predict
-from pipelib.schedule.program import Op, Program
-from pipelib.schedule.report import Finding, Report
-from pipelib.schedule.simulating.simulate import simulate
-from pipelib.schedule.sliders import explore, sweep
-from pipelib.schedule.timeline import Span, Timeline
-from pipelib.schedule.tracing.trace import trace
+import importlib
+from typing import TYPE_CHECKING
 
 __all__ = [
     "H100",
@@ -47,3 +39,48 @@ __all__ = [
     "sweep",
     "trace",
 ]
+
+if TYPE_CHECKING:
+    from pipelib.schedule.checking.check import check
+    from pipelib.schedule.drawing.player import Setting, player
+    from pipelib.schedule.machine import H100, H200, Machine
+    from pipelib.schedule.predicting import Launch, Prediction, predict
+    from pipelib.schedule.program import Op, Program
+    from pipelib.schedule.report import Finding, Report
+    from pipelib.schedule.simulating.simulate import simulate
+    from pipelib.schedule.sliders import explore, sweep
+    from pipelib.schedule.timeline import Span, Timeline
+    from pipelib.schedule.tracing.trace import trace
+else:
+    # A module is imported when a name of it is asked for: only `tracing` needs JAX, and a program
+    # that was saved is checked, simulated and drawn where there is none.
+    _HOMES = {
+        "check": "checking.check",
+        "Setting": "drawing.player",
+        "player": "drawing.player",
+        "H100": "machine",
+        "H200": "machine",
+        "Machine": "machine",
+        "Launch": "predicting",
+        "Prediction": "predicting",
+        "predict": "predicting",
+        "Op": "program",
+        "Program": "program",
+        "Finding": "report",
+        "Report": "report",
+        "simulate": "simulating.simulate",
+        "explore": "sliders",
+        "sweep": "sliders",
+        "Span": "timeline",
+        "Timeline": "timeline",
+        "trace": "tracing.trace",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -71,7 +71,13 @@ def test_a_formula_that_would_show_as_source_is_refused(formula, unknown):
             '<td class="text-right"><p>719 ± 0.8% (87.3%)</p></td>',
             '<td class="text-right number"><p>719 ± 0.8% (87.3%)</p></td>',
         ),
+        (
+            '<td class="text-right"><p>2.9e-04</p></td>',
+            '<td class="text-right number"><p>2.9e-04</p></td>',
+        ),
         ('<td class="text-right"><p>slow</p></td>', '<td class="text-right"><p>slow</p></td>'),
+        ("<td><p>64 x 64</p></td>", '<td class="number"><p>64 x 64</p></td>'),
+        ("<td><p>64 x a</p></td>", "<td><p>64 x a</p></td>"),
         ('<div role="list" class="menu">', '<div role="list" class="menu">'),
     ],
 )

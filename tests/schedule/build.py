@@ -6,6 +6,7 @@ for the simulator's, and `strategies.Writer` with any memory, for programs that 
 
 from dataclasses import replace
 
+from pipelib.schedule.editing import counted
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region
 
 WIDTH = 8
@@ -79,19 +80,3 @@ def program(*threads, buffers=BUFFERS, barriers=RING, name="hand-made", grid=(2,
         tuple(replace(op, thread=thread) for op in ops) for thread, ops in enumerate(threads)
     )
     return counted(Program(name, mine, buffers, barriers, grid, **fields))
-
-
-def counted(program: Program) -> Program:
-    """The program with each wait's and arrival's phase counted anew: how many came before."""
-    threads = []
-    for ops in program.threads:
-        seen: dict[tuple, int] = {}
-        found = []
-        for op in ops:
-            if op.barrier is not None:
-                key = op.barrier, op.index, op.kind in ("wait", "test")
-                op = replace(op, phase=seen.get(key, 0))
-                seen[key] = op.phase + (op.kind != "test")
-            found.append(op)
-        threads.append(tuple(found))
-    return replace(program, threads=tuple(threads))

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from pipelib.schedule.editing import counted
 from pipelib.schedule.program import Barrier, Buffer, Op, Program, Region, Warp
 from tests.schedule import build
 
@@ -199,7 +200,7 @@ def spoiled_rings(draw) -> Program:
 def with_thread(program: Program, thread: int, ops) -> Program:
     """The program with other ops of one thread."""
     threads = [*program.threads[:thread], tuple(ops), *program.threads[thread + 1 :]]
-    return build.counted(replace(program, threads=tuple(threads)))
+    return counted(replace(program, threads=tuple(threads)))
 
 
 @st.composite

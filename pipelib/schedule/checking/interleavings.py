@@ -29,16 +29,14 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipelib.schedule.checking.clocks import Clock, later
 from pipelib.schedule.checking.facts import Clash
-from pipelib.schedule.checking.order import OVER, End, Order, Outcome, Step
+from pipelib.schedule.checking.order import End, Order, Outcome, Step
 from pipelib.schedule.interleaving import Spot, Turn
 from pipelib.schedule.program import Action, BarrierType, Kind, Op, Program
 
 Place = tuple[int, int]  # a single barrier: its array, and its index there
-Counts = NDArray[np.int64]  # for each thread, how many of its ops come before a moment
+Counts = list[int]  # for each thread, how many of its ops come before a moment
 
 
 def shortest(order: Order, clashes: Sequence[Clash]) -> list[tuple[Turn, ...] | None]:
@@ -87,7 +85,7 @@ class _Watched(Order):
         if op.kind is Kind.REGISTERS and self.registers is not None:
             self._note_registers((thread, index), op)
         if (thread, index) in self._over:
-            self._over[thread, index] = self.clocks[thread][OVER].copy()
+            self._over[thread, index] = [*self.clocks[thread].over]
             if outcome is not None:
                 self._ends[thread, index] = outcome.read_end
         return outcome
@@ -110,7 +108,7 @@ class _Watched(Order):
 
         None if no signals are found that a wait among them needs, or an op that has to come later.
         """
-        counts = np.zeros(len(self.program.threads), np.int64)
+        counts = [0] * len(self.program.threads)
         for spot in clash.spots:
             self._add(counts, spot)
         for thread, index in clash.coming:
@@ -124,7 +122,7 @@ class _Watched(Order):
             fit = [new for new in more if self._is_before(new, clash)]
             if not fit:
                 return None
-            counts = min(fit, key=lambda new: int(new.sum()))
+            counts = min(fit, key=sum)
         return counts
 
     def _add_registers(self, counts: Counts) -> None:
@@ -147,13 +145,13 @@ class _Watched(Order):
 
     def _with(self, counts: Counts, signal: Spot) -> Counts:
         """These ops, and a signal with all that comes before it."""
-        found = np.maximum(counts, self.semaphores.signals[signal][1][OVER])
+        found = later(counts, self.semaphores.signals[signal][1].over)
         self._add_registers(found)
         return found
 
     def _is_before(self, counts: Counts, clash: Clash) -> bool:
         """Whether these ops can all come before a clash, with nothing over that is in flight."""
-        clock = np.stack([counts, counts])
+        clock = Clock(counts, counts)
         ends = (self._ends[spot] for spot in clash.in_flight)
         coming = clash.coming + clash.later
         return all(counts[thread] <= index for thread, index in coming) and not any(
@@ -162,8 +160,8 @@ class _Watched(Order):
 
     def without_meetings(self, counts: Counts, clash: Clash) -> Counts:
         """These ops without a meeting at a thread's end: it has only to come there."""
-        found = counts.copy()
-        for thread, count in enumerate(counts.tolist()):
+        found = [*counts]
+        for thread, count in enumerate(counts):
             last, following = (thread, count - 1), (thread, count)
             goes_on = last in clash.spots or following in clash.spots
             if count and not goes_on and _is_meeting(self.program, last):
@@ -174,14 +172,14 @@ class _Watched(Order):
         """Adds what has come before an op, and the op; nothing of an op that is never made."""
         over = self._over[spot]
         if over is not None:
-            np.maximum(counts, over, out=counts)
+            counts[:] = later(counts, over)
 
     def turns(self, counts: Counts) -> list[Turn]:
         """The turns of the run with no more than the first `counts` ops of each thread."""
         found: list[Turn] = []
         reached = [0] * len(self.program.threads)
         for thread, stop in self._stops:
-            start, stop = reached[thread], min(stop, int(counts[thread]))
+            start, stop = reached[thread], min(stop, counts[thread])
             if start >= stop:
                 continue
             reached[thread] = stop
@@ -210,11 +208,11 @@ def _turns(run: _Watched, clash: Clash) -> tuple[Turn, ...] | None:
 
 def _clipped(run: _Watched, counts: Counts) -> _Watched | None:
     """A run of these ops only; None if they cannot all be made."""
-    ops = tuple(ops[:count] for ops, count in zip(run.program.threads, counts.tolist()))
+    ops = tuple(ops[:count] for ops, count in zip(run.program.threads, counts))
     again = _Watched(replace(run.program, threads=ops), (), run.semaphores.places, {})
     for _ in again:
         pass
-    return again if again.position == counts.tolist() else None
+    return again if again.position == counts else None
 
 
 def _is_meeting(program: Program, spot: Spot) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import is_empty
 from pipelib.schedule.checking.facts import Clash, EarlyAccess, EarlySignal
-from pipelib.schedule.checking.order import End, Event, Order, has_come
+from pipelib.schedule.checking.order import End, Event, Order
 from pipelib.schedule.program import Buffer, Kind, Op, Region, Space
 
 
@@ -63,7 +63,7 @@ class Launch:
         op, clock = event.op, event.clock
         accessed = [(r, True) for r in op.writes] + [(r, False) for r in op.reads]
         found = next(((b, w) for r, w in accessed if (b := self._in_gmem(op, r))), None)
-        if found is None or any(has_come(clock, t, at) for t, (at, _) in self.waits.items()):
+        if found is None or any(clock.has(t, at) for t, (at, _) in self.waits.items()):
             return
         own = self.waits.get(op.thread)
         _, wait = own or next(iter(self.waits.values()), (0, None))

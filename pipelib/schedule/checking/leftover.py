@@ -12,8 +12,7 @@ memory that they read before the block ends.
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
+from pipelib.schedule.checking.clocks import Clock
 from pipelib.schedule.checking.facts import (
     Clash,
     EarlyExit,
@@ -22,7 +21,7 @@ from pipelib.schedule.checking.facts import (
     UnawaitedLoad,
     Unobserved,
 )
-from pipelib.schedule.checking.order import Clock, Event, Order, Place, has_come, join
+from pipelib.schedule.checking.order import Event, Order, Place
 from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import Kind, Op, Region, Space
 
@@ -104,12 +103,12 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
         block = program.barriers[barrier].block
         if block is None:
             continue
-        clock = np.zeros_like(order.clocks[0])
+        clock = Clock.zero(len(program.threads))
         for thread in program.threads_of(block):
-            join(clock, order.clocks[thread])
+            clock.join(order.clocks[thread])
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
-                if program.block_of(thread) != block and not has_come(clock, thread, at):
+                if program.block_of(thread) != block and not clock.has(thread, at):
                     ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
                     clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))
                     yield EarlyExit(op, barrier, index, block, clash)

@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator
 
 from pipelib.schedule.checking.bounds import arriving, axis_outside, clipped
 from pipelib.schedule.checking.cells import Access, Cell, Cells
+from pipelib.schedule.checking.clocks import Clock
 from pipelib.schedule.checking.facts import (
     Clash,
     Fault,
@@ -51,7 +52,7 @@ from pipelib.schedule.checking.facts import (
     Unused,
     Unwritten,
 )
-from pipelib.schedule.checking.order import Clock, Event, is_fenced
+from pipelib.schedule.checking.order import Event
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 
 # Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
@@ -225,7 +226,7 @@ class Memory:
                 )
                 self.tell(Race(second, first, buffer, newer.writes, older.writes, clash))
         elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
-            if buffer.space is Space.SMEM and is_fenced(clock, first.thread, older.index):
+            if buffer.space is Space.SMEM and clock.has_fenced(first.thread, older.index):
                 return
             if older.writes or self.strict:
                 self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))

@@ -1,9 +1,9 @@
 """`Order`: which op of a program has happened before which, whatever the threads' speeds.
 
-The model. A **clock** counts, for each thread, how many of its ops are known to be over (vector
-clocks: Mattern, Virtual Time and Global States, 1989). A thread that waits for a phase joins its
-clock with the clocks of the phase's arrivals; nothing else crosses from thread to thread. So a
-clock that has a thread's op has all that this thread knew at that op.
+The model. A **clock** counts, for each thread, how many of its ops are known to be over (`clocks`).
+A thread that waits for a phase joins its clock with the clocks of the phase's arrivals; nothing
+else crosses from thread to thread. So a clock that has a thread's op has all that this thread knew
+at that op.
 
 An asynchronous access is over where some thread has waited for it: a load by a wait for its phase,
 a store or a product by the thread's own wait. That wait is an op, so clocks count no loads, stores
@@ -35,44 +35,23 @@ none: PTX says nothing of memory where it defines `setmaxnreg`. Not covered: wha
 barrier answers; semaphores that are not followed; blocks of the grid that are not in the program.
 
 The cost. A clock has two numbers for each thread of the program, however long it is and however
-many barriers it makes. Only arrivals, waits and fences touch whole clocks, which are arrays changed
-in place, so that 48 threads cost hardly more than 3. An arrival that goes to all blocks along an
-axis of a cluster counts once: their barriers all get the same arrivals, and are one `Place`. A
-phase is forgotten once all who wait for it have done so: what is kept grows with the barriers and
-the waits, not with clocks.
+many barriers it makes. Only arrivals, waits and fences touch whole clocks. An arrival that goes to
+all blocks along an axis of a cluster counts once: their barriers all get the same arrivals, and are
+one `Place`. A phase is forgotten once all who wait for it have done so: what is kept grows with the
+barriers and the waits, not with clocks.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Literal, assert_never
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipelib.schedule.checking.clocks import Clock
 from pipelib.schedule.checking.facts import Clash, EarlyArrival, LappedWait
 from pipelib.schedule.checking.resources import may_wait_for_registers, registers_at_first
 from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import BarrierType, Kind, Op, Program
 
-# Two counts for each thread: of its ops that are over, and of those that also had a fence after.
-Clock = NDArray[np.int64]
-OVER, FENCED = 0, 1
 Members = tuple[int, ...]  # threads that meet
-
-
-def join(clock: Clock, other: Clock) -> None:
-    """Adds to a clock what is over by another one."""
-    np.maximum(clock, other, out=clock)
-
-
-def has_come(clock: Clock, thread: int, index: int) -> bool:
-    """Whether this op of this thread is over by a clock."""
-    return clock.item(OVER, thread) > index
-
-
-def is_fenced(clock: Clock, thread: int, index: int) -> bool:
-    """Whether this op of this thread had a fence after it, on some way to a clock."""
-    return clock.item(FENCED, thread) > index
 
 
 class Ends:
@@ -98,7 +77,7 @@ class Ends:
     def are_known(self, number: int, clock: Clock) -> bool:
         """Whether a clock has a wait for the end of this number, or for a later one."""
         for thread, indices in self.waits.items():
-            if number < len(indices) and clock.item(OVER, thread) > indices[number]:
+            if number < len(indices) and clock.has(thread, indices[number]):
                 return True
         return False
 
@@ -160,7 +139,7 @@ class Place:
     def phase(self, number: int) -> Phase:
         """The phase of this number, new if it has not begun."""
         if number not in self.phases:
-            self.phases[number] = Phase(np.zeros((2, self._threads), np.int64))
+            self.phases[number] = Phase(Clock.zero(self._threads))
         return self.phases[number]
 
     def will_wait(self, op: Op, index: int) -> None:
@@ -257,7 +236,7 @@ class Semaphores:
         if not op.keeps:
             self._taken[op.place] += op.amount
         for signal in self.sure.get(spot, ()):
-            join(clock, self.signals[signal][1])
+            clock.join(self.signals[signal][1])
         return True
 
 
@@ -282,7 +261,7 @@ class Order:
         self.semaphores = Semaphores(semaphores, sure or {})
         self._size = len(program.threads)
         self.places = _places(program)
-        self.clocks = [np.zeros((2, self._size), np.int64) for _ in program.threads]
+        self.clocks = [Clock.zero(self._size) for _ in program.threads]
         self.position = [0] * self._size
         self.met = [0] * self._size
         self._groups, self._products = [0] * self._size, [0] * self._size
@@ -313,7 +292,7 @@ class Order:
                 for index in range(self.position[thread], len(ops)):
                     op = ops[index]
                     if step := steps[op.kind]:
-                        self.clocks[thread][OVER, thread] = index + 1
+                        self.clocks[thread].over[thread] = index + 1
                         event = step(thread, index, op)
                         if event is False:
                             break
@@ -400,7 +379,7 @@ class Order:
         for peer in others:
             phase = peer.phase(number)
             phase.owed -= 1
-            join(phase.clock, clock)
+            phase.clock.join(clock)
             if phase.owed <= 0:
                 self._try_complete(peer, number, phase)
         ends = tuple([(peer.ends, number) for peer in peers])
@@ -440,8 +419,7 @@ class Order:
 
     def _fence(self, thread: int, index: int, op: Op) -> None:
         self._meet_lanes(thread, index, op)
-        clock = self.clocks[thread]
-        clock[FENCED] = clock[OVER]
+        self.clocks[thread].fence()
 
     def _begin(self, thread: int, index: int, op: Op) -> Outcome:
         """All threads of a block meet where they begin a shared scope."""
@@ -458,15 +436,15 @@ class Order:
         """Whether all members have come here; each then knows what all know."""
         key = members, self._met[thread, members]
         if key not in self._meetings:
-            self._meetings[key] = _Meeting(np.zeros_like(self.clocks[thread]))
+            self._meetings[key] = _Meeting(Clock.zero(self._size))
         meeting = self._meetings[key]
         if thread not in meeting.come:
             meeting.come.add(thread)
-            join(meeting.clock, self.clocks[thread])
+            meeting.clock.join(self.clocks[thread])
         if len(meeting.come) < len(members):
             return False
-        join(self.clocks[thread], meeting.clock)
-        self.met[thread] = meeting.clock.item(OVER, thread)
+        self.clocks[thread].join(meeting.clock)
+        self.met[thread] = meeting.clock.over[thread]
         self._met[thread, members] += 1
         meeting.gone += 1
         if meeting.gone == len(members):
@@ -478,10 +456,10 @@ class Order:
         if place.completed <= op.phase:
             return False
         phase = place.pass_wait(op)
-        join(self.clocks[thread], phase.clock)
+        self.clocks[thread].join(phase.clock)
         if any(by != thread or other.kind is Kind.ARRIVE for by, _, other in phase.arrivals):
             # All lanes arrive and all lanes wait, but one lane issues a load for all.
-            self.met[thread] = max(self.met[thread], phase.clock.item(OVER, thread))
+            self.met[thread] = max(self.met[thread], phase.clock.over[thread])
         return None
 
     def _arrive(self, thread: int, index: int, op: Op) -> None:
@@ -511,7 +489,7 @@ class Order:
             self._report_early(place, number, index, op)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
-        join(phase.clock, clock)
+        phase.clock.join(clock)
         place.total += 1
         if place.total % place.expects == 0:
             self._try_complete(place, number, phase)
@@ -530,7 +508,7 @@ class Order:
     def _report_early(self, place: Place, number: int, at: int, op: Op) -> None:
         before = place.phase(number - 1)
         loads = [(by, i) for by, i, o in before.arrivals if o.kind == Kind.LOAD]
-        flying = tuple(load for load in loads if has_come(self.clocks[op.thread], *load))
+        flying = tuple(load for load in loads if self.clocks[op.thread].has(*load))
         clash = Clash((), flying, ((op.thread, at),), incomplete=(place.barriers[0], number - 1))
         for barrier, index in place.barriers:
             self._doubtful.add(barrier)
@@ -545,7 +523,7 @@ class Order:
         """A wait for one phase must be over before the next is, or their parities look alike."""
         phase, before = place.phase(number), number - 1
         for thread, waits in place.ends.waits.items():
-            if before < len(waits) and not has_come(phase.clock, thread, waits[before]):
+            if before < len(waits) and not phase.clock.has(thread, waits[before]):
                 wait = self.program.threads[thread][waits[before]]
                 if wait.phase == before:  # else the thread begins to wait here with a later phase
                     arrivals = tuple((by, at) for by, at, _ in phase.arrivals)
@@ -557,7 +535,7 @@ class Order:
 def _knows_complete(clock: Clock, place: Place, number: int) -> bool:
     """Whether the phase is over in every run in which a thread with this clock gets this far."""
     return place.ends.are_known(number, clock) or all(
-        op.kind == Kind.ARRIVE and has_come(clock, by, index)
+        op.kind == Kind.ARRIVE and clock.has(by, index)
         for by, index, op in place.phase(number).arrivals
     )
 

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pipelib.schedule.checking.facts import Clash, SharedScratch, SharedScratchPerhaps
-from pipelib.schedule.checking.order import Event, Order, has_come
+from pipelib.schedule.checking.order import Event, Order
 from pipelib.schedule.program import Op
 
 
@@ -39,7 +39,7 @@ class Reductions:
         own = self.program.pallas_thread(op.thread)
         last = self._last[self.program.block_of(op.thread), op.scratch]
         for (thread, _), (index, older) in last.items():
-            if thread != own and not has_come(event.clock, older.thread, index):
+            if thread != own and not event.clock.has(older.thread, index):
                 if op.is_sure and older.is_sure:
                     both = (older.thread, index), (op.thread, event.index)
                     yield SharedScratch(op, older, Clash(coming=both))

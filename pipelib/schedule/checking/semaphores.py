@@ -17,11 +17,9 @@ Source: this project's own.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pipelib.schedule.checking.order import OVER, Order
+from pipelib.schedule.checking.order import Order
 from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import BarrierType, Kind, Op, Program
 
@@ -73,19 +71,26 @@ def _sure(run: Order, place: Place) -> dict[Spot, tuple[Spot, ...]]:
     needs = {spot: need for spot, (at, need) in run.semaphores.awaited.items() if at == place}
     if not signals or not needs:
         return {}
-    spots, clocks = [*signals], np.array([*signals.values()])
-    amounts = np.array([run.program.threads[thread][index].amount for thread, index in spots])
-    # [i, j] says whether signal i can come without signal j, or before wait j.
-    without = ~_after(clocks, spots) & ~np.eye(len(spots), dtype=bool)
-    before = ~_after(clocks, [*needs])
-    most = (without.T * amounts) @ before.astype(np.int64)
-    return {
-        spot: tuple(spots[i] for i in np.flatnonzero(most[:, number] < need))
-        for number, (spot, need) in enumerate(needs.items())
-    }
+    ops = (run.program.threads[thread][index] for thread, index in signals)
+    amounts = [op.amount for op in ops]
+    equal = {amount: _bits(other == amount for other in amounts) for amount in {*amounts}}
+
+    def free_of(spot: Spot) -> int:
+        """The signals that need not come after an op, a bit each."""
+        return _bits(not clock.has(*spot) for clock in signals.values())
+
+    def total(bits: int) -> int:
+        """What these signals add up to."""
+        return sum(amount * (bits & those).bit_count() for amount, those in equal.items())
+
+    without = {signal: free_of(signal) for signal in signals}
+    found: dict[Spot, tuple[Spot, ...]] = {}
+    for wait, need in needs.items():
+        before = free_of(wait)
+        found[wait] = tuple(s for s, others in without.items() if total(others & before) < need)
+    return found
 
 
-def _after(clocks: NDArray[np.int64], spots: list[Spot]) -> NDArray[np.bool_]:
-    """Whether each of the clocks has the op at each of the spots."""
-    threads, indices = np.array(spots).T
-    return clocks[:, OVER, threads] > indices
+def _bits(flags: Iterable[bool]) -> int:
+    """A number with a bit for each flag."""
+    return int("".join("1" if flag else "0" for flag in flags), 2)

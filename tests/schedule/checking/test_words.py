@@ -17,8 +17,9 @@ pytestmark = pytest.mark.one_jax
 
 CHECKING = pathlib.Path(words.__file__).parent
 DETECTORS = (
-    "bounds", "cells", "check", "deadlock", "facts", "grid", "interleavings", "lanes", "launch",
-    "leftover", "memory", "multicasts", "order", "playing", "reductions", "resources", "semaphores",
+    "bounds", "cells", "check", "clocks", "deadlock", "facts", "grid", "interleavings", "lanes",
+    "launch", "leftover", "memory", "multicasts", "order", "playing", "reductions", "resources",
+    "semaphores",
 )  # fmt: skip
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])

@@ -549,6 +549,8 @@ class Program:
                 " returned or save wrote."
             ) from error
         found = fields.pop("format", None) if isinstance(fields, dict) else None
+        if isinstance(fields, dict):
+            fields.pop("sources", None)  # for those who show it: `sources`
         if not isinstance(fields, dict) or found != FORMAT:
             raise ValueError(
                 f"This JSON has format {found}, but a Program is read from format {FORMAT}: trace"
@@ -563,8 +565,11 @@ class Program:
             ) from error
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes `to_json` to a file."""
-        pathlib.Path(path).write_text(self.to_json(), "utf-8")
+        """Writes `to_json` to a file, with the lines of source that its ops stand on."""
+        from pipelib.schedule.sources import texts
+
+        saved = dict(_saved(self), format=FORMAT, sources=texts(self))
+        pathlib.Path(path).write_text(json.dumps(saved), "utf-8")
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Program":

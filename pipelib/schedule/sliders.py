@@ -2,13 +2,10 @@
 
 The model. A kernel factory is a function of the sliders' values, by name, that returns
 `(kernel, args)`: what `trace` takes. A slider that is named like a field of the machine changes the
-machine instead. At each position the kernel is traced, checked and simulated. If the factory, the
-trace or the simulation raises an error, the error is that position's outcome, and never an
-exception in a slider's callback. Where nothing is found, the outcome says so, and how busy the
-kernel's main unit is: the tensor core, or else the GMEM port. That is of the interval that
-`Timeline.bound` speaks of too. `sweep` does this for all
-positions, for a static page: `player(sweep(...))`. `explore` does it whenever a slider moves, in a
-notebook with a kernel, and shows the same figure.
+machine instead. At each position the kernel is traced and `judged`. If the factory, the trace or
+the simulation raises an error, the error is that position's outcome, and never an exception in a
+slider's callback. `sweep` does this for all positions, for a static page: `player(sweep(...))`.
+`explore` does it whenever a slider moves, in a notebook with a kernel, and shows the same figure.
 
 Not covered: anything of a kernel that `trace` refuses. Source: this project's own.
 """
@@ -20,18 +17,11 @@ from dataclasses import replace
 from typing import Any, cast
 
 from pipelib.schedule.arguments import MACHINE, expect, wrong_type
-from pipelib.schedule.checking.check import check
 from pipelib.schedule.drawing.player import Setting, player
-from pipelib.schedule.lanes import thread_names
+from pipelib.schedule.judging import judged
 from pipelib.schedule.machine import FIELDS, H200, Machine
-from pipelib.schedule.program import Program
-from pipelib.schedule.report import count, missing_ends
-from pipelib.schedule.simulating.simulate import simulate
-from pipelib.schedule.timeline import Timeline, Unit, UnitUse, percent
 from pipelib.schedule.tracing.trace import trace
 
-# A figure tells this many of the findings.
-_MOST = 3
 KernelFactory = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]]]
 
 
@@ -162,20 +152,9 @@ def _setting(
         machine, rest = _apply(machine, values)
         kernel, args = _made(kernel_factory(**rest))
         program = trace(kernel, *args, max_steps=max_steps)
-        findings = check(program).findings
-        timeline = simulate(program, machine)
+        return judged(program, machine, values, max_steps)
     except Exception as error:
         return Setting(values, None, type(error).__name__, False, str(error))
-    verdict = ", ".join(dict.fromkeys(finding.kind for finding in findings)) or "no finding"
-    details = [f"{finding.cause} {finding.remedy}" for finding in findings[:_MOST]]
-    details += [] if findings else _busy(timeline)
-    if findings or program.truncated:
-        details.append(_who(program))
-    if program.truncated:
-        verdict += f" in the first {count(max_steps or 0, 'step')}"
-        details.append(_cut(program, max_steps))
-    outcome = verdict if findings else f"{verdict}{_headline(timeline)}"
-    return Setting(values, timeline, outcome, not findings, "\n".join(filter(None, details)))
 
 
 def _made(made: object) -> tuple[Callable[..., Any], Iterable[Any]]:
@@ -187,43 +166,6 @@ def _made(made: object) -> tuple[Callable[..., Any], Iterable[Any]]:
     raise TypeError(
         f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the function"
         " and a tuple of its arguments."
-    )
-
-
-def _units(timeline: Timeline) -> list[UnitUse]:
-    """How busy the units are, the busiest of each kind; the tensor core comes first."""
-    busiest: dict[Unit, UnitUse] = {}
-    for use in sorted(timeline.units(), key=lambda use: use.busy):
-        busiest[use.unit] = use
-    return [busiest[unit] for unit in Unit if unit in busiest]
-
-
-def _headline(timeline: Timeline) -> str:
-    """How busy the kernel's main unit is, to stand behind a verdict; empty if there is no unit."""
-    main = _units(timeline)[:1]
-    return "".join(f"; {use} of {timeline.interval().name}" for use in main)
-
-
-def _busy(timeline: Timeline) -> list[str]:
-    """What bounds the kernel, and how busy the other units are, as sentences."""
-    bound, where = timeline.bound(), timeline.interval().name
-    others = (use for use in _units(timeline)[1:] if use.name not in bound)
-    said = [f"The {use.name} is busy {percent(use.busy)} of {where}." for use in others]
-    return [f"Bound: {bound}.", *said]
-
-
-def _who(program: Program) -> str:
-    """Which rows of the figure the threads are that findings call by their numbers."""
-    numbers = [f"thread {number}" for number in range(program.per_block)]
-    pairs = [f"{n} = {name}" for n, name in zip(numbers, thread_names(program)) if n != name]
-    return f"In the figure: {', '.join(pairs)}." if pairs else ""
-
-
-def _cut(program: Program, max_steps: int | None) -> str:
-    """That only a part of the kernel was looked at, and which."""
-    return (
-        f"Cut off by {max_steps=}: {missing_ends(program)}, and what comes there was neither"
-        " checked nor simulated."
     )
 
 

@@ -29,18 +29,22 @@ ALLOWED = {
     "interleaving": set(),
     "lanes": {"program"},
     "editing": {"program"},
+    "sources": {"program"},
     "report": {"program", "interleaving", "timeline"},
     "arguments": VALUES,
     "profile": VALUES,
     **{room: {*VALUES, "arguments"} for room in ROOMS},
     "predicting": {*VALUES, "arguments", "tracing", "simulating"},
-    "sliders": {*VALUES, "arguments", *ROOMS},
+    "judging": {*VALUES, "checking", "simulating", "drawing"},
+    "sliders": {*VALUES, "arguments", "judging", *ROOMS},
+    "laboratory": {*VALUES, "editing", "sources", "judging", "checking", "simulating", "drawing"},
     "": {*VALUES, *ROOMS, "sliders", "predicting"},
 }
 # The only arrows upward, followed when a timeline is drawn or a fault is played: see the docstrings
-# of `timeline` and of `report`. The last two are for types.
+# of `timeline` and of `report`, or a program is saved. The last two are for types.
 LATE = {("timeline", "drawing.plot"), ("timeline", "drawing.player"),
         ("timeline", "drawing.perfetto"), ("report", "checking.playing"),
+        ("program", "sources"),
         ("report", "timeline"), ("report", "drawing.player")}  # fmt: skip
 # Those that read a jaxpr or call JAX.
 OF_JAX = {"tracing"}

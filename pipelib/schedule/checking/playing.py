@@ -36,7 +36,7 @@ def timeline(program: Program, order: Interleaving) -> Timeline:
         buffer, slot = lanes.part(op)
         spans.append(
             Span(
-                lane, start, stop, kind, program.describe(_bare(op)), slot, op.step, op.line, *spot,
+                lane, start, stop, kind, program.describe(bare(op)), slot, op.step, op.line, *spot,
                 scope=op.scope, buffer=buffer,
             )
         )  # fmt: skip
@@ -56,7 +56,7 @@ def timeline(program: Program, order: Interleaving) -> Timeline:
     )  # fmt: skip
 
 
-def _bare(op: Op) -> Op:
+def bare(op: Op) -> Op:
     """An op without what a figure says beside its text."""
     return replace(op, line=None, step=(), scope="")
 

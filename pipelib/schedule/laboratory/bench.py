@@ -1,0 +1,182 @@
+"""`Bench`: answers a page's questions about a program and a reader's edits of it, as JSON.
+
+The model. A bench has one program, as it was saved. Each question gives the whole history of
+edits and changes of the machine, and the answer says all that the page shows: the ops of each
+thread, the barriers, the verdict, the findings and the timeline's figure. So the bench keeps
+nothing of its reader: a link to a state is the question. Edits come as lists, as in
+["remove", 0, [3]]; `EDITS` has their names.
+
+A page asks in the words of JSON and is told of its mistakes in them: an answer to what cannot be
+answered has only an `error`, a sentence. Not covered: programs of several blocks are shown as they
+are, one column for each thread. Source: this project's own.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from pipelib.schedule.checking.check import check
+from pipelib.schedule.checking.playing import bare
+from pipelib.schedule.drawing.player import Setting, player
+from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
+from pipelib.schedule.judging import judged
+from pipelib.schedule.lanes import thread_names
+from pipelib.schedule.machine import H100, H200, Machine
+from pipelib.schedule.program import Op, Program, step_name
+from pipelib.schedule.report import Report, thread_name
+from pipelib.schedule.sources import remember
+
+Json = dict[str, Any]
+
+#: The edits by the names that a page calls them, each with what takes the rest of its list.
+EDITS: dict[str, Callable[..., Edit]] = {
+    "remove": lambda thread, indices: Remove(thread, tuple(indices)),
+    "repeat": lambda thread, indices: Repeat(thread, tuple(indices)),
+    "move": lambda thread, indices, by: Move(thread, tuple(indices), by),
+    "expect": Expect,
+}
+#: The machines that a page can choose.
+MACHINES = {machine.name: machine for machine in (H200, H100)}
+#: The parameters of a machine that a page can change, and what they are in words.
+PARAMETERS = {
+    "hbm_latency_cycles": "latency of a load from HBM, cycles",
+    "l2_latency_cycles": "latency of a load from the L2, cycles",
+    "sm_bytes_per_cycle": "loads of one multiprocessor, bytes a cycle",
+    "wait_cycles": "a wait at an open barrier, cycles",
+    "wake_cycles": "from a barrier's opening to its waiter, cycles",
+    "arrive_cycles": "an arrival, cycles",
+}
+
+
+class Bench:
+    """One saved program, and answers about it.
+
+    Raises:
+      ValueError: a text that is not what `Program.save` or `Program.to_json` wrote.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
+      >>> bench = Bench(pipelib.trace(softmax, x).to_json())
+      >>> answer = json.loads(bench.answer('{"edits": []}'))
+      >>> answer["ok"], [thread["name"] for thread in answer["threads"]]
+      (True, ['thread 0'])
+    """
+
+    def __init__(self, text: str):
+        self.program = Program.from_json(text)
+        remember(json.loads(text).get("sources", {}))
+
+    def answer(self, question: str) -> str:
+        """What the page shows after its edits.
+
+        Args:
+          question: JSON of `edits`, a list of lists; perhaps of `machine`, a name, and of
+            `changes`, values of its parameters. With `play`, the number of a finding, the answer is
+            that finding's figure alone.
+
+        Returns:
+          JSON; with `error` alone if the question has no answer.
+        """
+        try:
+            return json.dumps(self._answer(json.loads(question)))
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            said = f"no {error}" if isinstance(error, KeyError) else str(error)
+            return json.dumps({"error": said})
+
+    def _answer(self, asked: Json) -> Json:
+        program = edited(self.program, [EDITS[name](*rest) for name, *rest in asked["edits"]])
+        report = check(program)
+        if "play" in asked:
+            return {"figure": str(report.play(asked["play"]))}
+        machine = _machine(asked)
+        setting = judged(program, machine, {}, report=report)
+        return {
+            "name": program.name,
+            "threads": _threads(program),
+            "barriers": _barriers(program),
+            "machine": {name: getattr(machine, name) for name in PARAMETERS},
+            "ok": report.ok,
+            "outcome": setting.outcome,
+            "verdict": report.verdict,
+            "findings": _findings(report),
+            "notes": [*report.notes],
+            "cycles": setting.timeline.cycles if setting.timeline else None,
+            "figure": _figure(setting),
+        }
+
+
+def _machine(asked: Json) -> Machine:
+    """The machine that is asked for, as the reader changed it."""
+    changes = {name: float(value) for name, value in asked.get("changes", {}).items()}
+    for name, value in changes.items():
+        if not value > 0:
+            raise ValueError(
+                f"{PARAMETERS.get(name, name)} is {value:g}, but nothing takes no time at all or"
+                " less: give a number above 0."
+            )
+    return MACHINES[asked.get("machine", H200.name)].changed(**changes)
+
+
+def _figure(setting: Setting) -> str:
+    """The timeline's figure; where there is too much to draw, one that says so."""
+    try:
+        return str(player([setting]))
+    except ValueError as error:
+        return str(player([Setting({}, None, setting.outcome, setting.ok, str(error))]))
+
+
+def _threads(program: Program) -> list[Json]:
+    """The columns: each thread's name, and its ops in order."""
+    names = [thread_name(program, number) for number in range(len(program.threads))]
+    roles = [*thread_names(program)] if program.blocks == 1 else []
+    return [
+        {
+            "name": roles[number] if number < len(roles) else names[number],
+            "ops": [_op(program, op) for op in ops],
+            "sites": _sites(program, number),
+        }
+        for number, ops in enumerate(program.threads)
+    ]
+
+
+def _op(program: Program, op: Op) -> Json:
+    """An op as a column has it."""
+    return {
+        "kind": str(op.kind),
+        "text": program.describe(bare(op)),
+        "line": op.line or "",
+        "step": step_name(op.step) if op.step else "",
+        "fixed": op.kind in FIXED,
+    }
+
+
+def _sites(program: Program, thread: int) -> list[int]:
+    """For each op of a thread, the first op of its site."""
+    first: dict[int, int] = {}
+    for index in range(len(program.threads[thread])):
+        if index not in first:
+            first |= dict.fromkeys(site(program, thread, index), index)
+    return [first[index] for index in range(len(program.threads[thread]))]
+
+
+def _barriers(program: Program) -> list[Json]:
+    return [
+        {"id": b.id, "name": b.name, "count": b.count, "arrivals": b.arrivals}
+        for b in program.barriers
+    ]
+
+
+def _findings(report: Report) -> list[Json]:
+    """The findings: their words, their ops as (thread, index), and whether they can be played."""
+    threads = report.program.threads
+    return [
+        {
+            "kind": str(finding.kind),
+            "cause": finding.cause,
+            "remedy": finding.remedy,
+            "count": finding.count,
+            "ops": [[op.thread, threads[op.thread].index(op)] for op in finding.ops],
+            "plays": finding.interleaving is not None,
+        }
+        for finding in report
+    ]

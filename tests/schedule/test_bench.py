@@ -1,0 +1,137 @@
+"""The laboratory's bench: its answers are those of `check`, `simulate` and the player."""
+
+import json
+
+import pytest
+
+from pipelib.schedule import H100, H200, check, simulate
+from pipelib.schedule.editing import Expect, Remove, edited
+from pipelib.schedule.laboratory.bench import EDITS, PARAMETERS, Bench
+from pipelib.schedule.sources import remember, texts
+from tests.schedule.strategies import Writer, ring
+
+pytestmark = pytest.mark.one_jax
+COMPUTE, MEMORY = 0, 1
+
+
+def ask(bench, *edits, **more):
+    return json.loads(bench.answer(json.dumps({"edits": edits, **more})))
+
+
+@pytest.fixture
+def program():
+    return ring(2, 6)
+
+
+@pytest.fixture
+def bench(program):
+    return Bench(program.to_json())
+
+
+def test_what_is_shown_is_the_program(bench, program):
+    shown = ask(bench)
+    assert [thread["name"] for thread in shown["threads"]] == ["compute thread 0", "memory thread"]
+    for thread, ops in zip(shown["threads"], program.threads, strict=True):
+        assert [op["kind"] for op in thread["ops"]] == [str(op.kind) for op in ops]
+        assert [op["line"] for op in thread["ops"]] == [op.line for op in ops]
+    assert [b["arrivals"] for b in shown["barriers"]] == [b.arrivals for b in program.barriers]
+    assert shown["ok"] and shown["findings"] == []
+    assert shown["verdict"] == check(program).verdict
+    assert shown["cycles"] == simulate(program, H200).cycles
+    assert shown["figure"].startswith("<figure")
+
+
+def test_an_edit_is_answered_as_the_package_would(bench, program):
+    (wait, *_) = (i for i, op in enumerate(program.threads[COMPUTE]) if op.kind == "wait")
+    shown = ask(bench, ["remove", COMPUTE, [wait]], ["expect", 1, 1])
+    changed = edited(program, [Remove(COMPUTE, (wait,)), Expect(1, 1)])
+    report = check(changed)
+    assert not shown["ok"] and shown["verdict"] == report.verdict
+    assert [finding["cause"] for finding in shown["findings"]] == [f.cause for f in report]
+    assert len(shown["threads"][COMPUTE]["ops"]) == len(changed.threads[COMPUTE])
+    for told, finding in zip(shown["findings"], report, strict=True):
+        there = [changed.threads[thread][index] for thread, index in told["ops"]]
+        assert there == [*finding.ops]
+
+
+def test_the_bench_keeps_nothing_of_its_reader(bench):
+    before = ask(bench)
+    assert ask(bench, ["remove", COMPUTE, [0]]) != before
+    assert ask(bench) == before
+
+
+def test_a_site_is_named_by_its_first_op():
+    writer = Writer(1)
+    x = writer.buffer("x")
+    for _ in range(3):
+        writer.write(x, line="k.py:1").read(x, line="k.py:2")
+    (thread,) = ask(Bench(writer.program().to_json()))["threads"]
+    assert thread["sites"] == [0, 1, 0, 1, 0, 1]
+
+
+def test_a_finding_is_played(bench, program):
+    edits = [["remove", COMPUTE, [0]]]
+    (first, *_) = ask(bench, *edits)["findings"]
+    assert first["plays"]
+    figure = ask(bench, *edits, play=0)["figure"]
+    assert figure == str(check(edited(program, [Remove(COMPUTE, (0,))])).play(0))
+
+
+def test_the_machine_is_the_reader_s(bench, program):
+    slow = ask(bench, changes={"wake_cycles": 9000})
+    machine = H200.changed(wake_cycles=9000.0)
+    assert slow["cycles"] == simulate(program, machine).cycles > ask(bench)["cycles"]
+    assert slow["machine"]["wake_cycles"] == 9000
+    h100 = ask(bench, machine=H100.name)
+    assert h100["cycles"] == simulate(program, H100).cycles
+    assert {*h100["machine"]} == {*PARAMETERS}
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"edits": [["remove", 9, [0]]]}, "ring has no thread 9, since it has 2 threads"),
+        ({"edits": [["burn", 0, [0]]]}, "no 'burn'"),
+        ({"edits": [], "changes": {"wait_cycles": 0}}, "a wait at an open barrier, cycles is 0"),
+        ({"edits": [], "changes": {"speed": 2}}, "A Machine has no field 'speed'"),
+        ({"edits": [], "play": 3}, "Finding 3 is asked for, but ring has 0 findings"),
+        ({}, "no 'edits'"),
+    ],
+)
+def test_a_question_without_an_answer_is_told_so(bench, asked, text):
+    answer = json.loads(bench.answer(json.dumps(asked)))
+    assert [*answer] == ["error"] and answer["error"].startswith(text)
+    assert ask(bench)["ok"]
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ValueError, match="not JSON"):
+        Bench("kernel")
+
+
+def test_every_edit_has_a_name():
+    made = {type(make(0, 1) if name == "expect" else make(0, [0], *[1] * (name == "move"))).__name__
+            for name, make in EDITS.items()}  # fmt: skip
+    assert made == {"Remove", "Repeat", "Move", "Expect"}
+
+
+def test_the_source_is_saved_and_remembered(tmp_path):
+    """A program is saved where its files are, and loaded where they are not."""
+    source = tmp_path / "kernel_that_goes.py"
+    source.write_text("wait(barrier)\nread(x)\n", "utf-8")
+    writer = Writer(1)
+    writer.write(writer.buffer("x"), line=f"{source}:2")
+    program = writer.program()
+    program.save(tmp_path / "k.json")
+    saved = json.loads((tmp_path / "k.json").read_text("utf-8"))
+    assert saved["sources"] == {f"{source}:2": "read(x)"}
+    assert type(program).load(tmp_path / "k.json") == program
+
+    there = f"{tmp_path}/never_here.py:2"
+    moved = Writer(1)
+    moved.write(moved.buffer("x"), line=there)
+    assert texts(moved.program()) == {}
+    remember({there: "read(x)"})
+    assert texts(moved.program()) == {there: "read(x)"}
+    remember({f"{source}:1": "changed"})  # a file that is there keeps its own
+    assert texts(program) == {f"{source}:2": "read(x)"}

@@ -35,7 +35,9 @@ help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / \
 		{ printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Without Pyodide the book has all but its laboratory, whose page says so.
 book: env ## Build the book into _build/html (no GPU needed).
+	@$(BIN)/python -m tools.pyodide || true
 	@rm -rf $(OUT)/_build
 	@$(BIN)/jupyter-book build . --path-output $(OUT) -q -W -n --keep-going || { \
 		echo "The book was not built: mend the warnings above (they count" \

@@ -13,8 +13,9 @@ changes all of these.
 
 Not covered: ops on whose places others depend, which are no edit's to change. These are scopes,
 whose memory begins and ends with them, meetings, which all members must come to, and accumulators
-as they are made. Nor is there an edit of what an op accesses. A thread whose warps wait apart has
-phases that its own ops do not tell, so its program takes no edits.
+as they are made. Nor is there an edit of what an op accesses. A program does not say which values
+go from op to op in registers, so ops that may hand values on keep their order (`VALUES`). A thread
+whose warps wait apart has phases that its own ops do not tell, so its program takes no edits.
 """
 
 from collections import Counter
@@ -28,6 +29,8 @@ from pipelib.schedule.program import Kind, Op, Program
 FIXED = frozenset({
     Kind.SCOPE_BEGIN, Kind.SCOPE_END, Kind.MEET, Kind.ACC_INIT, Kind.SKIP, Kind.OPAQUE,
 })  # fmt: skip
+#: Kinds of ops with values in registers: one does not pass another.
+VALUES = frozenset({Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.ACC_READ, Kind.ACC_WRITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Repeat:
 class Move:
     """Moves ops of a thread past `by` others each: later, or earlier if `by` is negative.
 
-    An op at the end of its thread, or beside an op that stays where it is, goes no further.
+    An op at the end of its thread goes no further; nor does it pass an op that stays where it is,
+    or, with values in registers itself, another with such values.
     """
 
     thread: int
@@ -173,11 +177,16 @@ def _moved(ops: Sequence[Op], chosen: set[int], by: int) -> list[Op]:
     for index in sorted(chosen, reverse=by > 0):
         step, at = (1 if by > 0 else -1), index
         while at != index + by and 0 <= at + step < len(found):
-            if found[at + step].kind in FIXED:
+            if not _passes(found[at], found[at + step]):
                 break
             found[at], found[at + step] = found[at + step], found[at]
             at += step
     return found
+
+
+def _passes(op: Op, other: Op) -> bool:
+    """Whether an op may move past another."""
+    return other.kind not in FIXED and not {op.kind, other.kind} <= VALUES
 
 
 def _absent(program: Program, what: str, there_are: str) -> ValueError:

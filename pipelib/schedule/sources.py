@@ -7,6 +7,7 @@ gives these texts to `linecache`, so that all that shows a line finds it.
 """
 
 import linecache
+import pathlib
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -16,8 +17,12 @@ from pipelib.schedule.program import Program
 def texts(program: Program) -> dict[str, str]:
     """The text of each line that ops of the program stand on, by "file:line"; of those found."""
     lines = {op.line for ops in program.threads for op in ops if op.line}
-    found = {line: linecache.getline(*_place(line)).strip() for line in sorted(lines)}
-    return {line: text for line, text in found.items() if text}
+    return {line: text for line in sorted(lines) if (text := text_of(line))}
+
+
+def text_of(line: str) -> str:
+    """What stands on a line, "file:line"; empty if that cannot be read."""
+    return linecache.getline(*_place(line)).strip()
 
 
 def remember(saved: Mapping[str, str]) -> None:
@@ -25,11 +30,16 @@ def remember(saved: Mapping[str, str]) -> None:
     files: dict[str, dict[int, str]] = defaultdict(dict)
     for line, text in saved.items():
         path, number = _place(line)
-        files[path][number] = text
+        if number > 0:
+            files[path][number] = text
     for path, numbered in files.items():
-        if not linecache.getlines(path):
-            lines = [f"{numbered.get(i + 1, '')}\n" for i in range(max(numbered))]
-            linecache.cache[path] = len("".join(lines)), None, lines, path
+        if pathlib.Path(path).exists():
+            continue
+        lines = [*linecache.getlines(path)]  # of programs before
+        lines += ["\n"] * (max(numbered) - len(lines))
+        for number, text in numbered.items():
+            lines[number - 1] = f"{text}\n"
+        linecache.cache[path] = len("".join(lines)), None, lines, path
 
 
 def _place(line: str) -> tuple[str, int]:

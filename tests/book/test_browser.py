@@ -11,10 +11,6 @@ are one thing with a name to whoever does not see them, and the other tokens of 
 rules on style sheets as such (`preload`).
 """
 
-import contextlib
-import functools
-import http.server
-import threading
 from typing import NamedTuple
 
 import pytest
@@ -22,41 +18,14 @@ from fontTools.ttLib import TTFont
 
 import pipelib
 from pipelib.schedule import Setting
+from tests.book.conftest import A4, AXE, LOOKS, PHONE, is_foreign
 from tools import notebooks
 
 pytestmark = pytest.mark.xdist_group("site")
 
 MAX_BYTES = 1_000_000
-WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-A4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
-LOOKS = {
-    "wide light": {"viewport": WIDE, "color_scheme": "light"},
-    "phone dark": {"viewport": PHONE, "color_scheme": "dark"},
-}
 FRONT = "index.html"
 CHAPTERS = [f"book/{md.stem}.html" for md in notebooks.chapters()]
-
-# Marks one text of each kind, which axe's contrast rule then looks at, and runs axe.
-AXE = """async () => {
-  const seen = new Set();
-  for (const node of document.querySelectorAll("body *")) {
-    if (![...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim())) continue;
-    if (!node.checkVisibility({ visibilityProperty: true })) continue;
-    let kind = "";
-    for (let up = node; up; up = up.parentElement)
-      kind += `${up.tagName}.${up.getAttribute("class")}.${up.getAttribute("style")}>`;
-    if (!seen.has(kind)) node.dataset.oneOfItsKind = "";
-    seen.add(kind);
-  }
-  for (const picture of document.querySelectorAll("svg[role=img]"))
-    picture.replaceChildren(...picture.querySelectorAll(":scope > title, :scope > desc"));
-  for (const token of document.querySelectorAll("pre span:not([data-one-of-its-kind])"))
-    token.replaceWith(...token.childNodes);
-  axe.configure({ rules: [{ id: "color-contrast", selector: "[data-one-of-its-kind]" }] });
-  const { violations } = await axe.run({ resultTypes: ["violations"], preload: false });
-  const words = (rule) => rule.nodes.map((node) => `${rule.id}: ${node.html.slice(0, 200)}`);
-  return violations.flatMap(words);
-}"""
 
 
 class Visit(NamedTuple):
@@ -67,47 +36,6 @@ class Visit(NamedTuple):
     files: set[str]
     sideways: int
     violations: list[str]
-
-
-@pytest.fixture(scope="session")
-def address(site):
-    """Where the site is served."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))
-    )
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def tab(chromium):
-    """Opens a page of its own for an address; foreign requests get no answer."""
-    with contextlib.ExitStack() as stack:
-
-        def open_tab(url, **options):
-            context = chromium.new_context(**{**LOOKS["wide light"], **options})
-            stack.callback(context.close)
-            page = context.new_page()
-            page.set_default_timeout(10_000)
-            page.route(lambda other: is_foreign(other, url), lambda route: route.abort())
-            page.goto(url)
-            return page
-
-        yield open_tab
-
-
-def is_foreign(url, mine):
-    """Whether `url` is elsewhere than the page `mine`."""
-    return not url.startswith((*("/".join(mine.split("/")[:3]),), "data:", "blob:"))
 
 
 @pytest.fixture(scope="session")

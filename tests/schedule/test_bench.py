@@ -30,7 +30,8 @@ def bench(program):
 
 def test_what_is_shown_is_the_program(bench, program):
     shown = ask(bench)
-    assert [thread["name"] for thread in shown["threads"]] == ["compute thread 0", "memory thread"]
+    names = [thread["name"] for thread in shown["threads"]]
+    assert names == ["thread 0: compute thread 0", "thread 1: memory thread"]
     for thread, ops in zip(shown["threads"], program.threads, strict=True):
         assert [op["kind"] for op in thread["ops"]] == [str(op.kind) for op in ops]
         assert [op["line"] for op in thread["ops"]] == [op.line for op in ops]
@@ -81,7 +82,7 @@ def test_the_machine_is_the_reader_s(bench, program):
     slow = ask(bench, changes={"wake_cycles": 9000})
     machine = H200.changed(wake_cycles=9000.0)
     assert slow["cycles"] == simulate(program, machine).cycles > ask(bench)["cycles"]
-    assert slow["machine"]["wake_cycles"] == 9000
+    assert slow["machine"]["wake_cycles"]["value"] == 9000
     h100 = ask(bench, machine=H100.name)
     assert h100["cycles"] == simulate(program, H100).cycles
     assert {*h100["machine"]} == {*PARAMETERS}
@@ -132,6 +133,8 @@ def test_the_source_is_saved_and_remembered(tmp_path):
     moved.write(moved.buffer("x"), line=there)
     assert texts(moved.program()) == {}
     remember({there: "read(x)"})
+    assert texts(moved.program()) == {there: "read(x)"}
+    remember({f"{tmp_path}/never_here.py:5": "of another program"})
     assert texts(moved.program()) == {there: "read(x)"}
     remember({f"{source}:1": "changed"})  # a file that is there keeps its own
     assert texts(program) == {f"{source}:2": "read(x)"}

@@ -89,7 +89,7 @@ def test_an_op_moves_past_others_and_back(program):
 
 
 def test_ops_that_move_together_keep_their_order(program):
-    pair = (2, 3)
+    pair = (2, 3)  # a fence and an arrival
     moved = edited(program, [Move(COMPUTE, pair, 2)]).threads[COMPUTE]
     as_before = program.threads[COMPUTE]
     same = [(op.kind, op.reads, op.writes, op.place if op.barrier is not None else None)
@@ -107,6 +107,18 @@ def test_an_op_goes_no_further_than_its_thread(program, by):
     assert len(ops) == len(program.threads[MEMORY])
     free = [op for op in ops if op.kind not in FIXED]
     assert free[0 if by < 0 else -1].kind == "load"
+
+
+def test_values_in_registers_keep_their_order():
+    writer = Writer(1)
+    x, y, barrier = writer.buffer("x"), writer.buffer("y"), writer.barrier()
+    writer.read(x).op("compute").arrive(barrier).write(y)
+    program = writer.program()
+    for index, by in ((1, -1), (0, 1), (3, -9)):
+        moved = edited(program, [Move(0, (index,), by)]).threads[0]
+        order = [op.kind for op in moved if op.kind != "arrive"]
+        assert order == ["read", "compute", "write"]
+    assert edited(program, [Move(0, (2,), -2)]).threads[0][0].kind == "arrive"
 
 
 def test_a_barrier_that_expects_more_is_a_deadlock(program):

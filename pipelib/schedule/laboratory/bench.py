@@ -11,6 +11,7 @@ answered has only an `error`, a sentence. Not covered: programs of several block
 are, one column for each thread. Source: this project's own.
 """
 
+import html
 import json
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +21,12 @@ from pipelib.schedule.checking.playing import bare
 from pipelib.schedule.drawing.player import Setting, player
 from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
 from pipelib.schedule.judging import judged
-from pipelib.schedule.lanes import thread_names
+from pipelib.schedule.laboratory.goals import Goal
+from pipelib.schedule.lanes import Lanes
 from pipelib.schedule.machine import H100, H200, Machine
 from pipelib.schedule.program import Op, Program, step_name
 from pipelib.schedule.report import Report, thread_name
-from pipelib.schedule.sources import remember
+from pipelib.schedule.sources import remember, text_of
 
 Json = dict[str, Any]
 
@@ -72,7 +74,8 @@ class Bench:
         Args:
           question: JSON of `edits`, a list of lists; perhaps of `machine`, a name, and of
             `changes`, values of its parameters. With `play`, the number of a finding, the answer is
-            that finding's figure alone.
+            that finding's figure alone. With `goal`, the fields of a `Goal`, the answer says what
+            is `unmet`; then `given` says how many of the edits belong to the challenge.
 
         Returns:
           JSON; with `error` alone if the question has no answer.
@@ -84,7 +87,8 @@ class Bench:
             return json.dumps({"error": said})
 
     def _answer(self, asked: Json) -> Json:
-        program = edited(self.program, [EDITS[name](*rest) for name, *rest in asked["edits"]])
+        edits = [EDITS[name](*rest) for name, *rest in asked["edits"]]
+        program = edited(self.program, edits)
         report = check(program)
         if "play" in asked:
             return {"figure": str(report.play(asked["play"]))}
@@ -94,15 +98,36 @@ class Bench:
             "name": program.name,
             "threads": _threads(program),
             "barriers": _barriers(program),
-            "machine": {name: getattr(machine, name) for name in PARAMETERS},
+            "machine": {
+                name: {"value": getattr(machine, name), "words": words}
+                for name, words in PARAMETERS.items()
+            },
             "ok": report.ok,
             "outcome": setting.outcome,
+            "details": "" if report.findings else setting.details,
             "verdict": report.verdict,
             "findings": _findings(report),
             "notes": [*report.notes],
             "cycles": setting.timeline.cycles if setting.timeline else None,
             "figure": _figure(setting),
+            "unmet": self._unmet(program, edits, asked, machine),
         }
+
+    def _unmet(
+        self, program: Program, edits: list[Edit], asked: Json, machine: Machine
+    ) -> list[str] | None:
+        """What a challenge's goal still lacks; None where there is no challenge."""
+        if (fields := asked.get("goal")) is None:
+            return None
+        given = edits[: asked.get("given", 0)]
+        goal = Goal(**{name: _frozen(value) for name, value in fields.items()})
+        before = edited(self.program, given)
+        return goal.unmet(before, program, edits[len(given) :], machine)
+
+
+def _frozen(value: Any) -> Any:
+    """A tuple for a list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _machine(asked: Json) -> Machine:
@@ -118,25 +143,24 @@ def _machine(asked: Json) -> Machine:
 
 
 def _figure(setting: Setting) -> str:
-    """The timeline's figure; where there is too much to draw, one that says so."""
+    """The timeline's figure, without the verdict; where there is too much to draw, what it says."""
     try:
-        return str(player([setting]))
+        return str(player([Setting({}, setting.timeline)]))
     except ValueError as error:
-        return str(player([Setting({}, None, setting.outcome, setting.ok, str(error))]))
+        return f"<p>{html.escape(str(error))}</p>"
 
 
 def _threads(program: Program) -> list[Json]:
-    """The columns: each thread's name, and its ops in order."""
-    names = [thread_name(program, number) for number in range(len(program.threads))]
-    roles = [*thread_names(program)] if program.blocks == 1 else []
-    return [
-        {
-            "name": roles[number] if number < len(roles) else names[number],
+    """The columns: each thread by the names that reports and figures have for it, and its ops."""
+    lanes, found = Lanes(program), list[Json]()
+    for number, ops in enumerate(program.threads):
+        name, role = thread_name(program, number), lanes.names[lanes.of_thread(number)]
+        found.append({
+            "name": name if name == role else f"{name}: {role}",
             "ops": [_op(program, op) for op in ops],
             "sites": _sites(program, number),
-        }
-        for number, ops in enumerate(program.threads)
-    ]
+        })  # fmt: skip
+    return found
 
 
 def _op(program: Program, op: Op) -> Json:
@@ -145,6 +169,7 @@ def _op(program: Program, op: Op) -> Json:
         "kind": str(op.kind),
         "text": program.describe(bare(op)),
         "line": op.line or "",
+        "source": text_of(op.line) if op.line else "",
         "step": step_name(op.step) if op.step else "",
         "fixed": op.kind in FIXED,
     }

@@ -1,0 +1,139 @@
+"""`Goal`: what a challenge asks of a reader's edits, judged by the checker and the simulator.
+
+The model. A challenge gives a program and says what should become of it: which kinds of findings
+there should be and which not, how much faster it should get, with which edits. The work must stay:
+what is loaded, stored, read, written, multiplied and computed, each as often as before. `unmet`
+says what is still missing, each in a sentence. `solutions` tries every single edit, of a line at
+all steps and of one op alone, and returns those that meet the goal: so the page can say how many
+there are. Not covered: solutions that take several edits are not counted. Source: this project's
+own.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pipelib.schedule.checking.check import check
+from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
+from pipelib.schedule.machine import H200, Machine
+from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.report import FindingKind, count
+from pipelib.schedule.simulating.simulate import simulate
+
+#: Kinds of ops that move data or compute.
+WORK = frozenset({
+    Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
+    Kind.ACC_READ, Kind.ACC_WRITE,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What should become of a program.
+
+    Attributes:
+      found: kinds of findings that there should be.
+      only: whether there should be no others; with none in `found`, nothing should be found.
+      fewer: how many ops fewer there should be, at least.
+      faster: how many times as fast it should be, simulated, at least.
+      edits: the most edits.
+      by: the names of the edits that are allowed; empty if all are.
+      of: the kinds of ops that edits may be of; empty if all are.
+
+    A program without findings must also pass the strict check.
+
+    Raises:
+      ValueError: a kind of finding that does not exist.
+    """
+
+    found: tuple[str, ...] = ()
+    only: bool = True
+    fewer: int = 0
+    faster: float = 1.0
+    edits: int | None = None
+    by: tuple[str, ...] = ()
+    of: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", tuple(str(FindingKind(kind)) for kind in self.found))
+
+    def unmet(
+        self, before: Program, after: Program, edits: Sequence[Edit], machine: Machine = H200
+    ) -> list[str]:
+        """What is still missing after these edits, in sentences; empty if nothing is."""
+        kinds = {str(finding.kind) for finding in check(after, strict=not self.found)}
+        said = [f"The check finds no {kind}." for kind in self.found if kind not in kinds]
+        others = sorted(kinds - {*self.found}) if self.only else []
+        said += [f"The check finds {kind}, which there should not be." for kind in others]
+        if _work(before) != _work(after):
+            said.append("The work is not the same: what moves data or computes must stay.")
+        if (fewer := _ops(before) - _ops(after)) < self.fewer:
+            less = count(max(fewer, 0), "op")
+            said.append(f"It has {less} fewer, but should have {self.fewer} fewer or more.")
+        if self.faster > 1.0 and not said:
+            gain = simulate(before, machine).cycles / simulate(after, machine).cycles
+            if gain < self.faster:
+                said.append(
+                    f"It is {gain:.2f} times as fast, but should be {self.faster:g} times as fast."
+                )
+        return [*said, *self._about(before, edits)]
+
+    def _about(self, program: Program, edits: Sequence[Edit]) -> Iterator[str]:
+        """What is wrong with the edits themselves, the first of which is of this program."""
+        if self.edits is not None and len(edits) > self.edits:
+            yield f"There are {count(len(edits), 'edit')}, but {self.edits} should do."
+        names = dict.fromkeys(type(edit).__name__.lower() for edit in edits)
+        if wrong := [name for name in names if self.by and name not in self.by]:
+            yield f"Only {' and '.join(self.by)} is allowed here, and you used {wrong[0]}."
+        for edit in edits if self.of else ():
+            if isinstance(edit, Expect):
+                continue
+            kinds = {str(program.threads[edit.thread][index].kind) for index in edit.indices}
+            if others := sorted(kinds - {*self.of}):
+                yield f"The edits should be of {' and '.join(self.of)}; one is of {others[0]}."
+                return
+            program = edited(program, [edit])
+
+
+def solutions(program: Program, goal: Goal) -> list[Edit]:
+    """The single edits that meet a goal."""
+    return [
+        edit for edit in _singles(program)
+        if not goal.unmet(program, edited(program, [edit]), [edit])
+    ]  # fmt: skip
+
+
+def _work(program: Program) -> list[Counter[object]]:
+    """What each thread does that moves data or computes, and how often."""
+    return [
+        Counter((op.kind, op.reads, op.writes) for op in ops if op.kind in WORK)
+        for ops in program.threads
+    ]
+
+
+def _ops(program: Program) -> int:
+    return sum(map(len, program.threads))
+
+
+def _singles(program: Program) -> Iterator[Edit]:
+    """Each edit that a page offers: of a site, of one op, of a barrier's arrivals."""
+    for thread, ops in enumerate(program.threads):
+        chosen = dict.fromkeys(
+            each
+            for index, op in enumerate(ops) if op.kind not in FIXED
+            for each in (site(program, thread, index), (index,))
+        )  # fmt: skip
+        for indices in chosen:
+            yield from _of(thread, indices)
+    for barrier in program.barriers:
+        for arrivals in (barrier.arrivals - 1, barrier.arrivals + 1):
+            if arrivals:
+                yield Expect(barrier.id, arrivals)
+
+
+def _of(thread: int, indices: Sequence[int]) -> Iterator[Edit]:
+    """The edits of some ops of a thread."""
+    yield Remove(thread, tuple(indices))
+    yield Repeat(thread, tuple(indices))
+    for by in (-1, 1):
+        yield Move(thread, tuple(indices), by)

@@ -1,0 +1,409 @@
+// The laboratory on a page: a program's operations as columns, which the reader edits; what the checker and the simulator
+// then say comes from a worker. Each element of the class is one laboratory; `data-subjects` has its programs, and
+// `data-challenges` what a reader is to make of them.
+
+for (const place of document.querySelectorAll(".pipelib-laboratory")) laboratory(place);
+
+function element(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "text") node.textContent = value;
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false) node.setAttribute(key, value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// What stands between backticks is code; the same rule as in the player.
+const prose = (text) => text.split(/`([^`\n]+)`/).map((part, i) => (i % 2 ? element("code", { text: part }) : part));
+
+function laboratory(place) {
+  const subjects = JSON.parse(place.dataset.subjects), challenges = JSON.parse(place.dataset.challenges ?? "[]");
+  const linked = fromAddress();
+
+  const open = element("button", { type: "button", text: linked ? "Open the linked state" : "Open the laboratory", onclick: start });
+  const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It brings Python into this page: 13 MB, once." }));
+  place.replaceChildren(door);  // instead of what is said where no script runs
+
+  async function start() {
+    open.disabled = true;
+    const bar = element("progress", { max: 1, value: 0, "aria-label": "Start of the laboratory" });
+    const said = element("span", { text: "Python is brought" });
+    door.replaceChildren(bar, said);
+    try {
+      const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
+      const bench = workbench(ask, subjects, challenges, place);
+      await bench.begin(linked);
+      door.remove();
+      place.append(bench.node);
+      bench.node.querySelector("select").focus();
+    } catch (error) {
+      door.replaceChildren(element("span", { class: "error", role: "alert", text: `The laboratory did not start: ${error.message}` }));
+    }
+  }
+}
+
+// What an address holds of a state: the program's name, the edits, and the changes of the machine.
+function fromAddress() {
+  const [, packed] = location.hash.match(/^#laboratory=([\w-]+)$/) ?? [];
+  if (!packed) return null;
+  try {
+    return JSON.parse(atob(packed.replaceAll("-", "+").replaceAll("_", "/")));
+  } catch {
+    return null;
+  }
+}
+
+const toAddress = (state) => "#laboratory=" + btoa(JSON.stringify(state)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+
+// Starts the worker; resolves to a function that asks it, once it has answered.
+async function worker(tell) {
+  const beside = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+  const waiting = new Map();
+  let last = 0, fail = () => {};
+  beside.addEventListener("message", ({ data }) => {
+    if (data.failed) fail(new Error(data.failed));
+    else if (data.of) tell(data.done, data.of, data.what);
+    else waiting.get(data.id)(data.text), waiting.delete(data.id);
+  });
+  beside.addEventListener("error", (event) => fail(new Error(event.message || "the worker cannot be loaded.")));
+  return (what) => new Promise((resolve, reject) => {
+    fail = reject;
+    waiting.set(++last, resolve);
+    beside.postMessage({ id: last, ...what });
+  });
+}
+
+function workbench(ask, subjects, challenges, place) {
+  // The reader's state: what is on the bench, the challenge, the history, and how the machine was changed.
+  let subject = null, challenge = null, edits = [], undone = [], changes = {}, machine = null;
+  // What is shown: the last answer, and the chosen operation, a thread and an index.
+  let shown = null, chosen = null;
+
+  const choice = element("select", { "aria-label": "Kernel", class: "wide", onchange: () => take(choice.value) },
+    ...subjects.map(({ name, title }) => element("option", { value: name, text: title })));
+  const task = element("select", { "aria-label": "Challenge", class: "wide", onchange: () => set(task.value) });
+  const asked = element("p"), judged = element("p", { role: "status" });
+  const board = element("div", { class: "board", hidden: true }, asked, judged);
+  const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
+  const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: () => back(edits, undone) });
+  const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: () => back(undone, edits) });
+  const reset = element("button", { type: "button", text: "Start again", onclick: () => change({ edits: [], changes: {} }) });
+  const link = element("button", { type: "button", text: "Link", onclick: copyLink });
+  const summary = element("p", { class: "summary" });
+  const sign = element("span", { class: "sign", "aria-hidden": "true" }), outcome = element("span");
+  const verdict = element("div", { class: "lab-verdict", role: "status" }, sign, outcome);
+  const trouble = element("p", { class: "error", role: "alert", hidden: true });
+  const columns = element("div", { class: "columns" });
+  const what = element("p"), source = element("p");
+  const every = element("input", { type: "checkbox", checked: true, onchange: choose });
+  const act = {
+    remove: button("Remove", "Delete"), repeat: button("Twice", "D"), up: button("Earlier", "Alt+Up"), down: button("Later", "Alt+Down"),
+  };
+  const tools = element("div", { class: "lab-bar", role: "toolbar", "aria-label": "Edit the chosen operation" },
+    ...Object.values(act), element("label", {}, every, " at every step"));
+  const barriers = element("div", { class: "lab-settings" }), parameters = element("div", { class: "lab-settings" });
+  const machineFold = element("details", {}, element("summary", { text: "The machine" }), parameters);
+  const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
+  const node = element("div", { onkeydown: keys },
+    element("div", { class: "lab-bar" }, choice, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
+    ...(challenges.length ? [element("div", { class: "lab-bar" }, task)] : []),
+    summary, board, verdict, trouble, columns,
+    element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools,
+    element("h2", { text: "How many arrivals a phase takes" }), barriers, machineFold,
+    figure, details, findings);
+
+  function button(text, key) {
+    return element("button", { type: "button", text, title: `${text} (${key})` });
+  }
+  act.remove.addEventListener("click", () => edit("remove"));
+  act.repeat.addEventListener("click", () => edit("repeat"));
+  act.up.addEventListener("click", () => edit("move", -1));
+  act.down.addEventListener("click", () => edit("move", 1));
+
+  // ---- What is on the bench ----
+
+  async function begin(linked) {
+    listTasks();
+    const known = linked && subjects.some(({ name }) => name === linked.subject);
+    await take(known ? linked.subject : subjects[0].name, known ? linked : {});
+  }
+
+  async function take(name, state = {}) {
+    challenge = challenges.find((each) => each.name === state.challenge) ?? null;
+    const found = subjects.find((each) => each.name === name);
+    const response = await fetch(new URL(found.file, import.meta.url));
+    await put(await response.text(), found, state);
+  }
+
+  async function read(given) {
+    challenge = null;
+    await put(await given.text(), { name: "", title: given.name, summary: `Read from ${given.name}.` }, {});
+    file.value = "";
+  }
+
+  async function put(text, next, state) {
+    const refused = await ask({ open: text });
+    if (refused) return complain(`${next.title}: ${refused}`);
+    subject = next;
+    choice.value = next.name;
+    summary.textContent = next.summary;
+    link.disabled = !next.name;
+    link.title = next.name ? "" : "Only the page's own kernels have links.";
+    machine = state.machine ?? null;
+    undone = [];
+    task.value = challenge?.name ?? "";
+    await change({ edits: state.edits ?? [], changes: state.changes ?? {} }, null);
+  }
+
+  // ---- Challenges ----
+
+  const solved = () => JSON.parse(localStorage.getItem("pipelib-challenges") ?? "[]");
+
+  function listTasks() {
+    const done = solved();
+    const groups = Map.groupBy(challenges, ({ chapter }) => chapter);
+    task.replaceChildren(element("option", { value: "", text: `Challenges (${done.length} of ${challenges.length} solved)` }),
+      ...[...groups].map(([chapter, each]) => element("optgroup", { label: `Chapter ${chapter}` },
+        ...each.map(({ name, title }) => element("option", { value: name, text: (done.includes(name) ? "\u2713 " : "") + title })))));
+    task.value = challenge?.name ?? "";
+  }
+
+  async function set(name) {
+    const next = challenges.find((each) => each.name === name);
+    await take(next?.subject ?? subject.name, { challenge: name });
+  }
+
+  function judge() {
+    board.hidden = !challenge;
+    if (!challenge) return;
+    const { name, chapter, title, task: words, singles } = challenge;
+    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it.";
+    asked.replaceChildren(element("strong", { text: `Chapter ${chapter}: ${title}. ` }), ...prose(`${words} `), counted);
+    const is = shown.unmet.length === 0;
+    board.classList.toggle("solved", is);
+    judged.textContent = is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}.` : `Not yet. ${shown.unmet.join(" ")}`;
+    if (!is || solved().includes(name)) return;
+    localStorage.setItem("pipelib-challenges", JSON.stringify([...solved(), name]));
+    listTasks();
+  }
+
+  // ---- Edits ----
+
+  // Asks for the new state, and shows it if it has an answer. `then` is the operation to choose.
+  async function change(next, then = chosen, words = "") {
+    const before = { edits, changes }, inColumns = columns.contains(document.activeElement);
+    ({ edits, changes } = { ...before, ...next });
+    node.classList.add("working");
+    const goal = challenge && { goal: challenge.goal };
+    const answer = JSON.parse(await ask({ ask: JSON.stringify({ edits, changes, ...(machine && { machine }), ...goal }) }));
+    node.classList.remove("working");
+    if (answer.error) {
+      ({ edits, changes } = before);
+      complain(answer.error);
+      return false;
+    }
+    trouble.hidden = true;
+    shown = answer;
+    chosen = then && { ...then, index: Math.max(0, Math.min(shown.threads[then.thread].ops.length - 1, then.index)) };
+    show();
+    if (inColumns) focusChosen();
+    if (words) said(words);
+    answered();
+    return true;
+  }
+
+  function complain(text) {
+    trouble.textContent = text;
+    trouble.hidden = false;
+    answered();
+  }
+
+  // So that whoever watches the page knows that an answer has come.
+  const answered = () => (place.dataset.answers = Number(place.dataset.answers ?? 0) + 1);
+
+  // The chosen operation, or all of its line.
+  function meant() {
+    const { sites } = shown.threads[chosen.thread];
+    return every.checked ? sites.flatMap((site, i) => (site === sites[chosen.index] ? [i] : [])) : [chosen.index];
+  }
+
+  async function edit(name, ...rest) {
+    if (!chosen || op().fixed) return;
+    const indices = meant(), { thread, index } = chosen;
+    // The operation that the reader was at, or the one that takes its place.
+    const ahead = indices.filter((i) => i < index).length;
+    const at = { remove: index - ahead, repeat: index + ahead, move: index + (rest[0] ?? 0) }[name];
+    const done = { remove: "Removed", repeat: "Twice", move: rest[0] < 0 ? "Earlier" : "Later" }[name];
+    const words = `${done}: ${op().text}${indices.length > 1 ? `, at ${indices.length} places` : ""}.`;
+    if (await change({ edits: [...edits, [name, thread, indices, ...rest]] }, { thread, index: at }, words)) undone = [];
+    buttons();
+  }
+
+  async function back(from, to) {
+    if (!from.length) return;
+    to.push(from.pop());
+    await change({});
+  }
+
+  function buttons() {
+    undo.disabled = !edits.length;
+    redo.disabled = !undone.length;
+    reset.disabled = !edits.length && !Object.keys(changes).length;
+  }
+
+  const op = () => shown.threads[chosen.thread].ops[chosen.index];
+
+  // ---- What is shown ----
+
+  function show() {
+    verdict.className = "lab-verdict " + (shown.ok ? "ok" : "bad");
+    outcome.textContent = `${shown.outcome}. ${Math.round(shown.cycles).toLocaleString("en")} cycles.`;
+    const blamed = new Set(shown.findings.flatMap(({ ops }) => ops.map(String)));
+    columns.replaceChildren(...shown.threads.map((thread, number) => column(thread, number, blamed)));
+    barriers.replaceChildren(...shown.barriers.map(arrivals));
+    parameters.replaceChildren(...Object.entries(shown.machine).map(parameter));
+    const told = shown.findings.map(finding), rest = told.splice(2);
+    const more = rest.length ? [element("details", {}, element("summary", { text: `${rest.length} more` }), ...rest)] : [];
+    findings.replaceChildren(...told, ...more, ...shown.notes.map((note) => element("p", {}, ...prose(`Note: ${note}`))));
+    judge();
+    details.replaceChildren(...prose(shown.details));
+    draw(figure, shown.figure);
+    choose();
+    buttons();
+  }
+
+  function column(thread, number, blamed) {
+    const list = element("ol", { class: "ops", role: "listbox", "aria-label": thread.name, tabindex: 0 });
+    let step = "";
+    thread.ops.forEach((each, index) => {
+      if (each.step !== step && each.step) list.append(element("li", { class: "step", role: "presentation", text: each.step }));
+      step = each.step;
+      const classes = [each.kind, each.fixed ? "fixed" : "", blamed.has(String([number, index])) ? "blamed" : ""].filter(Boolean);
+      list.append(element("li", {
+        class: classes.join(" "), role: "option", id: `op-${number}-${index}`, "aria-selected": "false", draggable: String(!each.fixed),
+        "data-index": index, text: each.text,
+        // Before the column gets the focus, which would choose its first operation.
+        onpointerdown: () => (chosen = { thread: number, index }),
+        onclick: () => { chosen = { thread: number, index }; choose(); list.focus(); },
+        ondragstart: (event) => { choose(); event.dataTransfer.setData("text/plain", op().text); event.dataTransfer.effectAllowed = "move"; },
+        ondragover: (event) => { if (chosen?.thread === number && event.dataTransfer.types.includes("text/plain")) { event.preventDefault(); event.currentTarget.classList.add("over"); } },
+        ondragleave: (event) => event.currentTarget.classList.remove("over"),
+        ondrop: (event) => { event.preventDefault(); drop(number, index); },
+      }));
+    });
+    list.addEventListener("focus", () => {
+      if (chosen?.thread !== number) { chosen = { thread: number, index: 0 }; choose(); }
+    });
+    return element("section", {}, element("h2", { text: thread.name }), list);
+  }
+
+  // Before the operation that it is dropped on.
+  function drop(thread, index) {
+    columns.querySelectorAll(".over").forEach((each) => each.classList.remove("over"));
+    if (chosen?.thread !== thread || chosen.index === index) return;
+    edit("move", index - chosen.index - (index > chosen.index ? 1 : 0));
+  }
+
+  function choose() {
+    const lists = [...columns.querySelectorAll(".ops")];
+    columns.querySelectorAll("[role=option]").forEach((each) => { each.setAttribute("aria-selected", "false"); each.classList.remove("mate"); });
+    lists.forEach((list) => list.removeAttribute("aria-activedescendant"));
+    if (chosen && !shown.threads[chosen.thread]?.ops[chosen.index]) chosen = null;
+    Object.values(act).forEach((each) => (each.disabled = !chosen || op().fixed));
+    what.textContent = source.textContent = "";
+    if (!chosen) return void (what.textContent = "Choose an operation: click it, or go through a column with the arrow keys.");
+    const list = lists[chosen.thread], at = option(chosen);
+    at.setAttribute("aria-selected", "true");
+    list.setAttribute("aria-activedescendant", at.id);
+    if (every.checked) meant().forEach((index) => option({ ...chosen, index }).classList.add("mate"));
+    at.scrollIntoView({ block: "nearest" });
+    what.textContent = [op().text, op().step].filter(Boolean).join(", ") + (op().fixed ? ": it stays where it is" : "");
+    if (op().line) source.replaceChildren(element("code", { text: op().source || op().line }));
+  }
+
+  const option = ({ thread, index }) => columns.querySelectorAll(".ops")[thread].querySelector(`[data-index="${index}"]`);
+  const focusChosen = () => chosen && columns.querySelectorAll(".ops")[chosen.thread].focus({ preventScroll: true });
+  const said = (text) => (what.textContent = text);
+
+  function arrivals({ id, name, count, arrivals }) {
+    const input = element("input", { type: "number", min: 1, value: arrivals, onchange: async () => {
+      if (await change({ edits: [...edits, ["expect", id, Number(input.value)]] })) undone = [];
+      else input.value = arrivals;
+      buttons();
+    } });
+    return element("label", {}, `${name}${count > 1 ? `, ${count} barriers` : ""}`, input);
+  }
+
+  function parameter([name, { value, words }]) {
+    const input = element("input", { type: "number", min: 0, step: "any", value: Number(value.toPrecision(5)), onchange: async () => {
+      if (!(await change({ changes: { ...changes, [name]: Number(input.value) } }))) input.value = value;
+    } });
+    return element("label", {}, words, input);
+  }
+
+  function finding({ kind, cause, remedy, count, ops, plays }, number) {
+    const film = element("div");
+    const see = ops.map(([thread, index]) => element("button", { type: "button", text: shown.threads[thread].name + ": " + shown.threads[thread].ops[index].text, onclick: () => { chosen = { thread, index }; choose(); focusChosen(); } }));
+    const play = plays && element("button", { type: "button", text: "Play the fault", "aria-expanded": "false", onclick: () => film.hasChildNodes() ? fold() : roll() });
+    const fold = () => { film.replaceChildren(); play.setAttribute("aria-expanded", "false"); };
+    const roll = async () => {
+      const answer = JSON.parse(await ask({ ask: JSON.stringify({ edits, changes, play: number }) }));
+      if (answer.error) return complain(answer.error);
+      draw(film, answer.figure);
+      play.setAttribute("aria-expanded", "true");
+    };
+    return element("section", { class: "finding" },
+      element("h3", { text: kind + (count > 1 ? ` (${count} times)` : "") }),
+      element("p", {}, ...prose(cause)), element("p", {}, ...prose(remedy)),
+      element("div", { class: "lab-bar" }, ...see, ...(play ? [play] : [])), film);
+  }
+
+  // A player, whose script runs only if it is made anew.
+  function draw(where, html) {
+    where.innerHTML = html;
+    for (const script of where.querySelectorAll("script")) script.replaceWith(element("script", { text: script.textContent }));
+  }
+
+  async function copyLink() {
+    const address = toAddress({ subject: subject.name, challenge: challenge?.name, edits, changes, ...(machine && { machine }) });
+    history.replaceState(null, "", address);
+    said("The address bar has the link.");
+    await navigator.clipboard?.writeText(location.href).then(() => said("The link is copied."), () => {});
+  }
+
+  // ---- Keys and files ----
+
+  function keys(event) {
+    const list = event.target.closest(".ops");
+    if ((event.ctrlKey || event.metaKey) && !event.target.matches("input")) {
+      if (event.key === "z") { event.preventDefault(); back(edits, undone); }
+      if (event.key === "y") { event.preventDefault(); back(undone, edits); }
+      return;
+    }
+    if (!list || !chosen) return;
+    const ops = shown.threads[chosen.thread].ops, step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (event.altKey && step) edit("move", step);
+    else if (step) { chosen.index = Math.min(ops.length - 1, Math.max(0, chosen.index + step)); choose(); }
+    else if (event.key === "Home") { chosen.index = 0; choose(); }
+    else if (event.key === "End") { chosen.index = ops.length - 1; choose(); }
+    else if (event.key === "Delete") edit("remove");
+    else if (event.key === "d") edit("repeat");
+    else return;
+    event.preventDefault();
+  }
+
+  const holdsFile = (event) => event.dataTransfer?.types.includes("Files");
+  place.addEventListener("dragover", (event) => { if (holdsFile(event)) { event.preventDefault(); place.classList.add("dropping"); } });
+  place.addEventListener("dragleave", () => place.classList.remove("dropping"));
+  place.addEventListener("drop", (event) => {
+    place.classList.remove("dropping");
+    if (!holdsFile(event)) return;
+    event.preventDefault();
+    read(event.dataTransfer.files[0]);
+  });
+
+  return { node, begin };
+}

@@ -1,0 +1,373 @@
+"""The laboratory in a browser: what a reader does to a program, and that the answers are pipelib's.
+
+Pyodide is brought from its registry when the book is built. Where that cannot be reached the page
+says so, which is tested too, and the tests in the browser are skipped.
+"""
+
+import json
+
+import pytest
+
+from pipelib.schedule import H200, check, simulate
+from pipelib.schedule.editing import Expect, Move, Remove, edited
+from pipelib.schedule.laboratory.goals import solutions
+from pipelib_book.challenges import CHALLENGES
+from pipelib_book.gallery import GALLERY
+from pipelib_book.laboratory import subjects
+from tests.book.conftest import AXE, LOOKS
+from tests.schedule import corpus
+from tools import pyodide, sphinx_laboratory
+
+pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
+
+PAGE = "book/laboratory.html"
+START = 120_000  # milliseconds, on a machine that has other work
+SUBJECTS = {subject.name: subject for subject in subjects()}
+READING, LOADING = 0, 1  # threads of the ring
+
+
+@pytest.fixture(scope="session")
+def served(site, address):
+    """The site with a laboratory that can be opened."""
+    if not (site / sphinx_laboratory.FOLDER / "pyodide").exists():
+        pytest.skip("Pyodide could not be brought, so the laboratory is closed: `make book` again.")
+    return f"{address}/{PAGE}"
+
+
+class Reader:
+    """A reader before an open laboratory; each act waits for its answer."""
+
+    def __init__(self, page):
+        self.page = page
+        page.get_by_role("button", name="Open the").click()
+        page.locator(".lab-verdict").wait_for(timeout=START)
+
+    def act(self, do):
+        before = self.page.locator(".pipelib-laboratory").get_attribute("data-answers")
+        do()
+        self.page.locator(f'.pipelib-laboratory:not([data-answers="{before}"])').wait_for()
+        return self
+
+    def take(self, name):
+        return self.act(lambda: self.page.get_by_label("Kernel").select_option(name))
+
+    def choose(self, thread, index):
+        self.page.locator(f"#op-{thread}-{index}").click()
+        return self
+
+    def press(self, key):
+        return self.act(lambda: self.page.keyboard.press(key))
+
+    def click(self, name):
+        return self.act(lambda: self.page.get_by_role("button", name=name, exact=True).click())
+
+    def fill(self, label, value):
+        def fill():
+            self.page.get_by_label(label).fill(value)
+            self.page.keyboard.press("Enter")
+
+        return self.act(fill)
+
+    def every_step(self, on):
+        self.page.get_by_label("at every step").set_checked(on)
+        return self
+
+    def sees(self, program):
+        """Whether the page says of a program what the package says."""
+        report, timeline = check(program), simulate(program, H200)
+        kinds = ", ".join(dict.fromkeys(str(finding.kind) for finding in report)) or "no finding"
+        said = self.page.locator(".lab-verdict").inner_text().strip()
+        columns = [
+            [option.inner_text() for option in column.get_by_role("option").all()]
+            for column in self.page.get_by_role("listbox").all()
+        ]
+        assert said.startswith(kinds) and said.endswith(f"{round(timeline.cycles):,} cycles."), said
+        assert [len(column) for column in columns] == [len(ops) for ops in program.threads]
+        return True
+
+
+def program(name):
+    return SUBJECTS[name].trace().renamed(SUBJECTS[name].title)
+
+
+def where(program, thread, kind):
+    return tuple(i for i, op in enumerate(program.threads[thread]) if op.kind == kind)
+
+
+@pytest.fixture
+def reader(served, tab):
+    return Reader(tab(served))
+
+
+def test_nothing_of_it_is_loaded_before_it_is_opened(served, tab):
+    page = tab(served)
+    page.wait_for_load_state("networkidle")
+    assert page.get_by_role("button", name="Open the laboratory").is_visible()
+    asked = page.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert any(url.endswith("laboratory.js") for url in asked)
+    assert not [url for url in asked if "pyodide" in url or "pipelib.zip" in url]
+
+
+def test_it_opens_with_the_first_kernel(reader):
+    (first, *_) = SUBJECTS
+    assert reader.sees(program(first))
+    assert reader.page.evaluate("document.activeElement.tagName") == "SELECT"
+
+
+def test_what_is_taken_away_at_every_step_is_missed_and_comes_back(reader):
+    ring = program("ring")
+    waits = where(ring, READING, "wait")
+    reader.take("ring").choose(READING, waits[2]).press("Delete")
+    faulty = edited(ring, [Remove(READING, waits)])
+    assert not check(faulty).ok and reader.sees(faulty)
+    assert reader.page.get_by_text(check(faulty)[0].remedy).first.is_visible()
+    assert reader.press("Control+z").sees(ring)
+    assert reader.press("Control+y").sees(faulty)
+    assert reader.click("Start again").sees(ring)
+
+
+def test_one_operation_alone_moves_earlier_and_later(reader):
+    ring = program("ring")
+    arrival = where(ring, READING, "arrive")[0]
+    reader.take("ring").every_step(False).choose(READING, arrival)
+    reader.press("Alt+ArrowUp").press("Alt+ArrowUp").press("Alt+ArrowUp")
+    early = edited(ring, [Move(READING, (arrival - n,), -1) for n in range(3)])
+    assert not check(early).ok and reader.sees(early)
+    for _ in range(3):
+        reader.press("Alt+ArrowDown")
+    assert reader.sees(ring)
+
+
+def test_an_operation_is_dragged(reader):
+    ring = program("ring")
+    arrival, read = where(ring, READING, "arrive")[0], where(ring, READING, "read")[0]
+    reader.take("ring").every_step(False)
+    place = reader.page.locator(f"#op-{READING}-{read}")
+    reader.act(lambda: reader.page.locator(f"#op-{READING}-{arrival}").drag_to(place))
+    assert reader.sees(edited(ring, [Move(READING, (arrival,), read - arrival)]))
+
+
+def test_the_buttons_do_as_the_keys(reader):
+    ring = program("ring")
+    load = where(ring, LOADING, "load")[0]
+    reader.take("ring").every_step(False).choose(LOADING, load).click("Remove")
+    assert reader.sees(edited(ring, [Remove(LOADING, (load,))]))
+    reader.click("Undo").choose(LOADING, load).click("Twice").click("Undo").click("Later")
+    assert reader.sees(edited(ring, [Move(LOADING, (load,), 1)]))
+
+
+def test_arrivals_and_the_machine_are_the_reader_s(reader):
+    ring = program("ring")
+    barrier = next(b for b in ring.barriers if b.name == "free")
+    reader.take("ring").fill("free, 2 barriers", "2")
+    assert reader.sees(edited(ring, [Expect(barrier.id, 2)]))
+    reader.fill("free, 2 barriers", "0")
+    assert "cannot take 0 arrivals" in reader.page.get_by_role("alert").inner_text()
+    reader.click("Start again")
+    reader.page.get_by_text("The machine", exact=True).click()
+    reader.fill("latency of a load from the L2, cycles", "5000")
+    slow = simulate(ring, H200.changed(l2_latency_cycles=5000.0))
+    assert f"{round(slow.cycles):,} cycles." in reader.page.locator(".lab-verdict").inner_text()
+
+
+def test_what_stays_cannot_be_taken_away(reader):
+    reader.take("ring").choose(READING, 0)
+    assert reader.page.get_by_text("it stays where it is").is_visible()
+    assert reader.page.get_by_role("button", name="Remove", exact=True).is_disabled()
+
+
+def test_a_fault_is_played(reader):
+    ring = program("ring")
+    reader.take("ring").choose(READING, where(ring, READING, "wait")[0]).press("Delete")
+    button = reader.page.get_by_role("button", name="Play the fault").first
+    button.click()
+    film = reader.page.locator(".finding .pipelib-player").first
+    film.wait_for()
+    assert film.locator(".bar").first.is_visible()  # its script has run
+    button.click()
+    assert film.count() == 0
+
+
+def test_the_source_of_an_operation_is_shown(reader):
+    ring = program("ring")
+    for name in ("one-buffer", "ring"):  # two kernels of one file
+        reader.take(name)
+    reader.choose(READING, where(ring, READING, "arrive")[0])
+    assert reader.page.locator(".chosen code").inner_text() == "plgpu.barrier_arrive(free.at[slot])"
+
+
+def test_a_link_holds_the_state(reader, served, tab):
+    ring = program("ring")
+    waits = where(ring, LOADING, "wait")
+    reader.take("ring").choose(LOADING, waits[0]).press("Delete")
+    reader.page.get_by_role("button", name="Link", exact=True).first.click()
+    reader.page.wait_for_function("location.hash.startsWith('#laboratory=')")
+    again = Reader(tab(reader.page.url))
+    line = tuple(
+        i for i in waits if ring.threads[LOADING][i].line == ring.threads[LOADING][waits[0]].line
+    )
+    assert again.sees(edited(ring, [Remove(LOADING, line)]))
+
+
+def test_a_reader_s_own_program_is_opened(reader, tmp_path):
+    faulty = GALLERY["missing-commit"].program(fixed=False)
+    faulty.save(tmp_path / "mine.json")
+    reader.act(
+        lambda: reader.page.get_by_label("Open a saved program").set_input_files(
+            tmp_path / "mine.json"
+        )
+    )
+    assert reader.sees(faulty)
+    (tmp_path / "other.json").write_text('{"format": 1}', "utf-8")
+    reader.act(
+        lambda: reader.page.get_by_label("Open a saved program").set_input_files(
+            tmp_path / "other.json"
+        )
+    )
+    assert "This JSON has format 1" in reader.page.get_by_role("alert").inner_text()
+    assert reader.sees(faulty)  # which is still on the bench
+
+
+def test_a_challenge_is_solved(reader):
+    ring = program("ring")
+    page = reader.page
+    reader.act(lambda: page.get_by_label("Challenge").select_option("waits-that-can-go"))
+    assert "Not yet. It has 0 ops fewer" in page.locator(".board").inner_text()
+    reader.choose(LOADING, where(ring, LOADING, "wait")[0]).press("Delete")
+    assert "Not yet. The check finds" in page.locator(".board").inner_text()
+    reader.press("Control+z").choose(LOADING, where(ring, LOADING, "wait")[-1]).press("Delete")
+    assert "Solved, with 1 edit." in page.locator(".board").inner_text()
+    page.reload()
+    again = Reader(page)
+    assert "1 of" in again.page.get_by_label("Challenge").inner_text()
+    again.take("ring")
+    assert not page.locator(".board").is_visible()
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_it_is_for_everybody(served, tab, look):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = tab(served, **LOOKS[look])
+    reader = Reader(page).take("ring")
+    reader.choose(READING, where(program("ring"), READING, "wait")[0]).press("Delete")
+    page.get_by_role("button", name="Play the fault").first.click()
+    page.locator(".finding .pipelib-player").first.wait_for()
+    page.evaluate(axe.axe_script)
+    assert page.evaluate(AXE) == []
+    width = page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+ASK = """async ([folder, texts]) => {
+  const worker = new Worker(folder + "worker.js", { type: "module" });
+  let last = 0;
+  const ask = (what) => new Promise((resolve, reject) => {
+    const id = ++last;
+    worker.addEventListener("message", function hear({ data }) {
+      if (data.failed) reject(new Error(data.failed));
+      if (data.id !== id) return;
+      worker.removeEventListener("message", hear);
+      resolve(data.text);
+    });
+    worker.postMessage({ id, ...what });
+  });
+  const found = [];
+  for (const text of texts) {
+    const refused = await ask({ open: text });
+    if (refused) throw new Error(refused);
+    const { verdict, findings, cycles, error } = JSON.parse(await ask({ ask: '{"edits": []}' }));
+    found.push([verdict, findings?.map(({ cause }) => cause), cycles, error]);
+  }
+  return found;
+}"""
+
+
+def test_the_page_s_answers_are_the_package_s(served, tab):
+    """Of the whole corpus, and of the gallery's kernels with their faults and without."""
+    programs = [kernel.trace() for kernel in corpus.clean()]
+    programs += [h.program(fixed=fixed) for h in GALLERY.values() for fixed in (False, True)]
+    page = tab(served)
+    page.set_default_timeout(0)
+    folder = page.url.replace(PAGE, f"{sphinx_laboratory.FOLDER}/")
+    answers = page.evaluate(ASK, [folder, [program.to_json() for program in programs]])
+    assert len(answers) == len(programs) > 100
+    for program, (verdict, causes, cycles, error) in zip(programs, answers, strict=True):
+        report = check(program)
+        assert error is None and verdict == report.verdict
+        assert causes == [finding.cause for finding in report]
+        assert cycles == simulate(program, H200).cycles
+
+
+# ---- Without a browser ---------------------------------------------------------------------------
+
+
+def test_the_kernels_have_no_fault_and_few_operations():
+    for subject in subjects():
+        traced = subject.trace()
+        assert check(traced, strict=True).ok and sum(map(len, traced.threads)) < 100
+
+
+#: An answer to each challenge that no single edit solves: (thread, kind, by), each of a site.
+ANSWERS = {
+    "fences-that-can-go": None,
+    "released-early": [(0, "fence", -1), (0, "arrive", -1)],
+    "released-early-by-both": [(t, kind, -1) for t in (0, 1) for kind in ("fence", "arrive")],
+}
+
+
+@pytest.mark.parametrize("challenge", CHALLENGES, ids=lambda challenge: challenge.name)
+def test_a_challenge_is_open_and_can_be_solved(challenge):
+    traced = SUBJECTS[challenge.subject].trace()
+    assert challenge.goal.unmet(traced, traced, []) != []
+    counted = {each["name"]: each["singles"] for each in sphinx_laboratory.challenges()}
+    singles = solutions(traced, challenge.goal)
+    assert len(singles) == counted[challenge.name]
+    if singles:
+        return
+    if (steps := ANSWERS[challenge.name]) is None:  # the last fences of a thread
+        edits = [Remove(READING, where(traced, READING, "fence")[-2:])]
+    else:
+        edits, so_far = [], traced
+        for thread, kind, by in steps:
+            edits.append(Move(thread, where(so_far, thread, kind), by))
+            so_far = edited(so_far, edits[-1:])
+    assert challenge.goal.unmet(traced, edited(traced, edits), edits) == []
+
+
+def test_each_chapter_from_3_to_8_has_two_challenges():
+    chapters = [challenge.chapter for challenge in CHALLENGES]
+    assert chapters == [chapter for chapter in range(3, 9) for _ in range(2)]
+    assert {challenge.subject for challenge in CHALLENGES} == {*SUBJECTS}
+
+
+def test_a_file_opened_from_disk_says_what_to_do(site, tab):
+    page = tab((site / PAGE).as_uri())
+    if not (site / sphinx_laboratory.FOLDER / "pyodide").exists():
+        pytest.skip("Pyodide could not be brought, so the page says that instead.")
+    assert page.get_by_text("If you opened this page as a file, run").is_visible()
+    assert page.get_by_role("button", name="Open the laboratory").count() == 0
+
+
+def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr(pyodide, "FOLDER", tmp_path)
+    assert not pyodide.is_here(tmp_path)
+    sphinx_laboratory.write(tmp_path / "site")
+    assert not (tmp_path / "site" / "pyodide").exists()
+    assert "built without Pyodide" in sphinx_laboratory.inside(is_here=False)
+    assert "built without Pyodide" not in sphinx_laboratory.inside(is_here=True)
+
+
+def test_an_archive_that_is_not_the_pinned_one_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"^The archive of Pyodide [\d.]+ has the digest sha512-"):
+        pyodide.unpack(b"another", tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_half_of_pyodide_is_none(tmp_path):
+    (tmp_path / "package.json").write_text(json.dumps({"version": pyodide.VERSION}), "utf-8")
+    assert not pyodide.is_here(tmp_path)
+    for name in pyodide.FILES[:-1]:
+        (tmp_path / name).write_text("", "utf-8")
+    assert pyodide.is_here(tmp_path)
+    (tmp_path / "package.json").write_text('{"version": "0.1"}', "utf-8")
+    assert not pyodide.is_here(tmp_path)

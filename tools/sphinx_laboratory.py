@@ -1,0 +1,129 @@
+"""The laboratory's files in the built site: Sphinx's extension for its page.
+
+The model. The directive `laboratory` stands on one page. It writes the element that the page's
+script fills, with the kernels of `pipelib_book.laboratory` and the challenges of
+`pipelib_book.challenges`. At the end of a build, `_static/
+laboratory/` gets the script and its worker, the package's part that needs no JAX (`pipelib.zip`),
+the kernels' programs, and Pyodide, if `tools.pyodide` has brought it. Nothing of it is loaded until
+a reader opens the laboratory.
+"""
+
+import dataclasses
+import functools
+import html
+import json
+import pathlib
+import shutil
+import zipfile
+from importlib import resources
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from pipelib.schedule.laboratory.goals import solutions
+from pipelib_book.challenges import CHALLENGES
+from pipelib_book.laboratory import subjects
+from tools import pyodide
+from tools.execution import ROOT
+
+#: The folder within the site.
+FOLDER = "_static/laboratory"
+SCRIPTS = ("laboratory.js", "worker.js", "laboratory.css")
+ABSENT = (
+    "This copy of the book was built without Pyodide, which runs Python in a page, so its"
+    " laboratory is closed. Run <code>python -m tools.pyodide</code>, and build it again."
+)
+
+
+#: What stands there until the script has run, which it does not in a page opened as a file.
+UNSERVED = (
+    "The laboratory needs JavaScript and a page that comes from a server. If you opened this page"
+    " as a file, run <code>python -m http.server</code> in its folder, and open the address that"
+    " it prints."
+)
+
+
+class Laboratory(SphinxDirective):
+    """The place of the laboratory on its page."""
+
+    def run(self) -> list[nodes.Node]:
+        """An element that the script fills; without Pyodide, a sentence that says so."""
+        there = "../" * self.env.docname.count("/") + FOLDER
+        found = [
+            {"name": s.name, "title": s.title, "summary": s.summary, "file": f"{s.name}.json"}
+            for s in subjects()
+        ]
+        data, is_here = html.escape(json.dumps(found)), pyodide.is_here()
+        tasks = html.escape(json.dumps(challenges()))
+        script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
+        made = (
+            f'<link rel="stylesheet" href="{there}/laboratory.css">'
+            f'<div class="pipelib-laboratory" data-subjects="{data}" data-challenges="{tasks}">'
+            f"{inside(is_here)}</div>"
+            f"{script}"
+        )
+        return [nodes.raw("", made, format="html")]
+
+
+@functools.cache
+def challenges() -> list[dict[str, object]]:
+    """The challenges as the page has them, each with how many single edits solve it."""
+    programs = {subject.name: subject.trace() for subject in subjects()}
+    return [
+        c._asdict() | {
+            "goal": dataclasses.asdict(c.goal),
+            "singles": len(solutions(programs[c.subject], c.goal)),
+        }
+        for c in CHALLENGES
+    ]  # fmt: skip
+
+
+def inside(is_here: bool) -> str:
+    """What the element has before its script runs: why it is closed."""
+    return f"<p>{UNSERVED if is_here else ABSENT}</p>"
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Sphinx's entry."""
+    app.add_directive("laboratory", Laboratory)
+    app.connect("build-finished", finish, priority=950)  # after the styles that no page uses went
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def finish(app: Sphinx, error: Exception | None) -> None:
+    """Writes the folder, once the pages are written."""
+    if error is None and app.builder.format == "html":
+        write(pathlib.Path(app.outdir, FOLDER))
+
+
+def write(folder: pathlib.Path) -> None:
+    """The laboratory's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = resources.files("pipelib.schedule.laboratory")
+    for name in SCRIPTS:
+        (folder / name).write_text(source.joinpath(name).read_text("utf-8"), "utf-8")
+    pack(folder / "pipelib.zip")
+    for subject in subjects():
+        subject.trace().renamed(subject.title).save(folder / f"{subject.name}.json")
+    if pyodide.is_here():
+        there = folder / "pyodide"
+        there.mkdir(exist_ok=True)
+        for name in pyodide.FILES:
+            shutil.copyfile(pyodide.FOLDER / name, there / name)
+        sizes = {name: (there / name).stat().st_size for name in pyodide.FILES}
+        (there / "sizes.json").write_text(json.dumps(sizes), "utf-8")
+
+
+def pack(path: pathlib.Path) -> None:
+    """The modules of `pipelib` that check, simulate and draw a saved program, as an archive.
+
+    `tracing` needs JAX and is left out; so is what it alone is for.
+    """
+    package = ROOT / "pipelib"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(package / "__init__.py", "pipelib/__init__.py")
+        for file in sorted((package / "schedule").rglob("*")):
+            place = file.relative_to(ROOT)
+            if file.is_file() and not {"__pycache__", "tracing"} & {*place.parts}:
+                archive.write(file, str(place))

@@ -565,7 +565,10 @@ class Program:
             ) from error
 
     def save(self, path: str | pathlib.Path) -> None:
-        """Writes `to_json` to a file, with the lines of source that its ops stand on."""
+        """Writes `to_json` to a file, with the lines of source that its ops stand on.
+
+        `load` reads it again, and the book's laboratory opens it.
+        """
         from pipelib.schedule.sources import texts
 
         saved = dict(_saved(self), format=FORMAT, sources=texts(self))

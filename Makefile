@@ -37,7 +37,7 @@ help: ## List the targets.
 
 # Without Pyodide the book has all but its laboratory, whose page says so.
 book: env ## Build the book into _build/html (no GPU needed).
-	@$(BIN)/python -m tools.pyodide || true
+	@$(BIN)/python -m pipelib.schedule.laboratory.pyodide .pyodide || true
 	@rm -rf $(OUT)/_build
 	@$(BIN)/jupyter-book build . --path-output $(OUT) -q -W -n --keep-going || { \
 		echo "The book was not built: mend the warnings above (they count" \

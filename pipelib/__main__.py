@@ -1,9 +1,10 @@
-"""`python -m pipelib`: check a kernel, draw, compile or tune it, from a shell; needs no GPU.
+"""`python -m pipelib`: check, draw, edit, compile or tune a kernel from a shell; needs no GPU.
 
     python -m pipelib check module:function bfloat16[4096,4096] bfloat16[4096,4096]
     python -m pipelib check file.py:function float32[1024] --block all
     python -m pipelib check --sarif found.sarif
     python -m pipelib draw module:function float32[1024] -o timeline.svg
+    python -m pipelib lab module:function float32[1024] -o kernel.html
     python -m pipelib compile module:function float32[1024]
     python -m pipelib tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
 
@@ -36,6 +37,11 @@ What is told. Text, on stdout. `--json` prints one JSON document instead, and no
 stdout; `pipelib/schedule/report.schema.json` describes it. `--sarif FILE` writes what was found for
 code review beside the one or the other, so that one run gives a log to read and a file to upload.
 
+What is edited. `lab` writes a page with the operations of one block, where a reader takes them away
+or moves them, and `check` and `simulate` answer; instead of a function it takes a file that
+`Program.save` wrote. The page needs no server. It holds Pyodide, which is brought once and kept in
+the user's cache (`--pyodide FOLDER`: elsewhere).
+
 What is compiled. `compile` prints what ptxas and the machine code say of each kernel that the
 function calls, or of the one that `--call` picks: registers, spills, ptxas's warnings, instructions
 by class. `--sass` also prints the machine code, and `--json` prints one JSON document instead. It
@@ -67,7 +73,7 @@ from typing import Any
 import jax
 
 import pipelib
-from pipelib.command import checking, compiling, config, drawing, tuning
+from pipelib.command import checking, compiling, config, drawing, laboratory, tuning
 from pipelib.command.targets import (
     ALL,
     MOST_BLOCKS,
@@ -139,9 +145,21 @@ def _parser() -> argparse.ArgumentParser:
     _add_rest(draw, block_of, which)
     draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
     draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    _add_lab(commands, which)
     _add_compile(commands)
     _add_tune(commands)
     return parser
+
+
+def _add_lab(commands: Any, which: str) -> None:
+    """The command that writes a laboratory."""
+    text = "write a page on which the kernel's operations are edited, checked and simulated"
+    command = commands.add_parser("lab", help=text, description=text)
+    command.set_defaults(run=_lab)
+    command.add_argument("function", help="module:function, file.py:function, or a saved .json")
+    _add_rest(command, block_of, which)
+    command.add_argument("-o", "--output", required=True, help="the page, .html")
+    command.add_argument("--pyodide", type=pathlib.Path, metavar="FOLDER", help="where Pyodide is")
 
 
 def _add_compile(commands: Any) -> None:
@@ -220,6 +238,10 @@ def _check(options: argparse.Namespace) -> int:
 
 def _draw(options: argparse.Namespace) -> int:
     return drawing.draw(_target(options), options.output, options.machine)
+
+
+def _lab(options: argparse.Namespace) -> int:
+    return laboratory.lab(_target(options), options.output, options.pyodide)
 
 
 def _compile(options: argparse.Namespace) -> int:

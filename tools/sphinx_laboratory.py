@@ -3,9 +3,8 @@
 The model. The directive `laboratory` stands on one page. It writes the element that the page's
 script fills, with the kernels of `pipelib_book.laboratory` and the challenges of
 `pipelib_book.challenges`. At the end of a build, `_static/
-laboratory/` gets the script and its worker, the package's part that needs no JAX (`pipelib.zip`),
-the kernels' programs, and Pyodide, if `tools.pyodide` has brought it. Nothing of it is loaded until
-a reader opens the laboratory.
+laboratory/` gets the laboratory's files and the kernels' programs, and Pyodide, if `make book`
+could bring it. Nothing of it is loaded until a reader opens the laboratory.
 """
 
 import dataclasses
@@ -14,25 +13,23 @@ import html
 import json
 import pathlib
 import shutil
-import zipfile
-from importlib import resources
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from pipelib.schedule.laboratory import page, pyodide
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.laboratory import subjects
-from tools import pyodide
 from tools.execution import ROOT
 
-#: The folder within the site.
+#: The folder within the site, and where Pyodide is kept.
 FOLDER = "_static/laboratory"
-SCRIPTS = ("laboratory.js", "worker.js", "laboratory.css")
+PYODIDE = ROOT / ".pyodide"
 ABSENT = (
     "This copy of the book was built without Pyodide, which runs Python in a page, so its"
-    " laboratory is closed. Run <code>python -m tools.pyodide</code>, and build it again."
+    " laboratory is closed. Run <code>make book</code> again, where its registry can be reached."
 )
 
 
@@ -54,7 +51,7 @@ class Laboratory(SphinxDirective):
             {"name": s.name, "title": s.title, "summary": s.summary, "file": f"{s.name}.json"}
             for s in subjects()
         ]
-        data, is_here = html.escape(json.dumps(found)), pyodide.is_here()
+        data, is_here = html.escape(json.dumps(found)), pyodide.is_in(PYODIDE)
         tasks = html.escape(json.dumps(challenges()))
         script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
         made = (
@@ -98,32 +95,17 @@ def finish(app: Sphinx, error: Exception | None) -> None:
 
 
 def write(folder: pathlib.Path) -> None:
-    """The laboratory's folder."""
+    """The laboratory's folder: its files, and the sizes of those that a worker loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    source = resources.files("pipelib.schedule.laboratory")
-    for name in SCRIPTS:
-        (folder / name).write_text(source.joinpath(name).read_text("utf-8"), "utf-8")
-    pack(folder / "pipelib.zip")
+    for name in (page.SCRIPT, page.WORKER, page.STYLE):
+        (folder / name).write_text(page.text(name), "utf-8")
     for subject in subjects():
         subject.trace().renamed(subject.title).save(folder / f"{subject.name}.json")
-    if pyodide.is_here():
-        there = folder / "pyodide"
-        there.mkdir(exist_ok=True)
-        for name in pyodide.FILES:
-            shutil.copyfile(pyodide.FOLDER / name, there / name)
-        sizes = {name: (there / name).stat().st_size for name in pyodide.FILES}
-        (there / "sizes.json").write_text(json.dumps(sizes), "utf-8")
-
-
-def pack(path: pathlib.Path) -> None:
-    """The modules of `pipelib` that check, simulate and draw a saved program, as an archive.
-
-    `tracing` needs JAX and is left out; so is what it alone is for.
-    """
-    package = ROOT / "pipelib"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.write(package / "__init__.py", "pipelib/__init__.py")
-        for file in sorted((package / "schedule").rglob("*")):
-            place = file.relative_to(ROOT)
-            if file.is_file() and not {"__pycache__", "tracing"} & {*place.parts}:
-                archive.write(file, str(place))
+    if not pyodide.is_in(PYODIDE):
+        return
+    (folder / page.PACKAGE).write_bytes(page.package())
+    for name in pyodide.FILES:
+        shutil.copyfile(PYODIDE / name, folder / name)
+    loaded = (*pyodide.FILES, page.PACKAGE)
+    sizes = {name: (folder / name).stat().st_size for name in loaded}
+    (folder / "sizes.json").write_text(json.dumps(sizes), "utf-8")

@@ -569,10 +569,9 @@ class Program:
 
         `load` reads it again, and the book's laboratory opens it.
         """
-        from pipelib.schedule.sources import texts
+        from pipelib.schedule.sources import saved
 
-        saved = dict(_saved(self), format=FORMAT, sources=texts(self))
-        pathlib.Path(path).write_text(json.dumps(saved), "utf-8")
+        pathlib.Path(path).write_text(saved(self), "utf-8")
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Program":

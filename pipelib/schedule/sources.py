@@ -6,6 +6,7 @@ of its lines are saved beside it (`texts`). Where it is looked at and its files 
 gives these texts to `linecache`, so that all that shows a line finds it.
 """
 
+import json
 import linecache
 import pathlib
 from collections import defaultdict
@@ -23,6 +24,11 @@ def texts(program: Program) -> dict[str, str]:
 def text_of(line: str) -> str:
     """What stands on a line, "file:line"; empty if that cannot be read."""
     return linecache.getline(*_place(line)).strip()
+
+
+def saved(program: Program) -> str:
+    """The program as JSON text, with the texts of its lines."""
+    return json.dumps(json.loads(program.to_json()) | {"sources": texts(program)})
 
 
 def remember(saved: Mapping[str, str]) -> None:

@@ -4,10 +4,9 @@ Pyodide is brought from its registry when the book is built. Where that cannot b
 says so, which is tested too, and the tests in the browser are skipped.
 """
 
-import json
-
 import pytest
 
+from pipelib.__main__ import main
 from pipelib.schedule import H200, check, simulate
 from pipelib.schedule.editing import Expect, Move, Remove, edited
 from pipelib.schedule.laboratory.goals import solutions
@@ -16,7 +15,7 @@ from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects
 from tests.book.conftest import AXE, LOOKS
 from tests.schedule import corpus
-from tools import pyodide, sphinx_laboratory
+from tools import sphinx_laboratory
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
 
@@ -29,7 +28,7 @@ READING, LOADING = 0, 1  # threads of the ring
 @pytest.fixture(scope="session")
 def served(site, address):
     """The site with a laboratory that can be opened."""
-    if not (site / sphinx_laboratory.FOLDER / "pyodide").exists():
+    if not (site / sphinx_laboratory.FOLDER / "sizes.json").exists():
         pytest.skip("Pyodide could not be brought, so the laboratory is closed: `make book` again.")
     return f"{address}/{PAGE}"
 
@@ -259,7 +258,10 @@ def test_it_is_for_everybody(served, tab, look):
 
 
 ASK = """async ([folder, texts]) => {
-  const worker = new Worker(folder + "worker.js", { type: "module" });
+  const worker = new Worker(folder + "worker.js");
+  const sizes = await (await fetch(folder + "sizes.json")).json();
+  const files = Object.fromEntries(Object.keys(sizes).map((name) => [name, folder + name]));
+  worker.postMessage({ files: { ...files, bytes: 1 } });
   let last = 0;
   const ask = (what) => new Promise((resolve, reject) => {
     const id = ++last;
@@ -342,32 +344,31 @@ def test_each_chapter_from_3_to_8_has_two_challenges():
 
 def test_a_file_opened_from_disk_says_what_to_do(site, tab):
     page = tab((site / PAGE).as_uri())
-    if not (site / sphinx_laboratory.FOLDER / "pyodide").exists():
+    if not (site / sphinx_laboratory.FOLDER / "sizes.json").exists():
         pytest.skip("Pyodide could not be brought, so the page says that instead.")
     assert page.get_by_text("If you opened this page as a file, run").is_visible()
     assert page.get_by_role("button", name="Open the laboratory").count() == 0
 
 
 def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(pyodide, "FOLDER", tmp_path)
-    assert not pyodide.is_here(tmp_path)
+    monkeypatch.setattr(sphinx_laboratory, "PYODIDE", tmp_path)
     sphinx_laboratory.write(tmp_path / "site")
-    assert not (tmp_path / "site" / "pyodide").exists()
+    assert (tmp_path / "site" / "laboratory.js").exists()
+    assert not (tmp_path / "site" / "sizes.json").exists()
     assert "built without Pyodide" in sphinx_laboratory.inside(is_here=False)
     assert "built without Pyodide" not in sphinx_laboratory.inside(is_here=True)
 
 
-def test_an_archive_that_is_not_the_pinned_one_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"^The archive of Pyodide [\d.]+ has the digest sha512-"):
-        pyodide.unpack(b"another", tmp_path)
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_half_of_pyodide_is_none(tmp_path):
-    (tmp_path / "package.json").write_text(json.dumps({"version": pyodide.VERSION}), "utf-8")
-    assert not pyodide.is_here(tmp_path)
-    for name in pyodide.FILES[:-1]:
-        (tmp_path / name).write_text("", "utf-8")
-    assert pyodide.is_here(tmp_path)
-    (tmp_path / "package.json").write_text('{"version": "0.1"}', "utf-8")
-    assert not pyodide.is_here(tmp_path)
+def test_a_page_of_one_program_needs_no_server(site, tab, tmp_path):
+    """As `python -m pipelib lab` writes it."""
+    if not (folder := sphinx_laboratory.PYODIDE).exists():
+        pytest.skip("Pyodide could not be brought.")
+    ring = program("ring")
+    ring.save(tmp_path / "ring.json")
+    out = tmp_path / "ring.html"
+    assert main(["lab", str(tmp_path / "ring.json"), "-o", str(out), "--pyodide", str(folder)]) == 0
+    reader = Reader(tab(out.as_uri()))
+    assert reader.sees(ring)
+    waits = where(ring, READING, "wait")
+    reader.choose(READING, waits[0]).press("Delete")
+    assert reader.sees(edited(ring, [Remove(READING, waits)]))

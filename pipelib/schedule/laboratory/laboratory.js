@@ -24,7 +24,7 @@ function laboratory(place) {
   const linked = fromAddress();
 
   const open = element("button", { type: "button", text: linked ? "Open the linked state" : "Open the laboratory", onclick: start });
-  const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It brings Python into this page: 13 MB, once." }));
+  const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It starts Python in this page: 13 MB, once." }));
   place.replaceChildren(door);  // instead of what is said where no script runs
 
   async function start() {
@@ -58,9 +58,28 @@ function fromAddress() {
 
 const toAddress = (state) => "#laboratory=" + btoa(JSON.stringify(state)).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 
-// Starts the worker; resolves to a function that asks it, once it has answered.
+// What the worker needs, by name: addresses beside this script, or blobs, of a page that holds all of it.
+async function brought() {
+  const within = document.getElementById("pipelib-laboratory-files");
+  const beside = (name) => new URL(name, import.meta.url).href;
+  if (!within) {
+    const sizes = await (await fetch(beside("sizes.json"))).json();
+    const files = Object.fromEntries(Object.keys(sizes).map((name) => [name, beside(name)]));
+    return { files: { ...files, bytes: Object.values(sizes).reduce((sum, size) => sum + size, 0) }, script: beside("worker.js") };
+  }
+  const unpacked = Object.entries(JSON.parse(within.textContent)).map(async ([name, text]) => {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return [name, await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).blob()];
+  });
+  const files = Object.fromEntries(await Promise.all(unpacked));
+  return { files, script: URL.createObjectURL(new Blob([files["worker.js"]], { type: "text/javascript" })) };
+}
+
+// Starts the worker; resolves to a function that asks it.
 async function worker(tell) {
-  const beside = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+  const { files, script } = await brought();
+  const beside = new Worker(script);
+  beside.postMessage({ files });
   const waiting = new Map();
   let last = 0, fail = () => {};
   beside.addEventListener("message", ({ data }) => {
@@ -134,8 +153,8 @@ function workbench(ask, subjects, challenges, place) {
   async function take(name, state = {}) {
     challenge = challenges.find((each) => each.name === state.challenge) ?? null;
     const found = subjects.find((each) => each.name === name);
-    const response = await fetch(new URL(found.file, import.meta.url));
-    await put(await response.text(), found, state);
+    const text = found.text ?? (await (await fetch(new URL(found.file, import.meta.url))).text());
+    await put(text, found, state);
   }
 
   async function read(given) {
@@ -160,7 +179,9 @@ function workbench(ask, subjects, challenges, place) {
 
   // ---- Challenges ----
 
-  const solved = () => JSON.parse(localStorage.getItem("pipelib-challenges") ?? "[]");
+  // A browser may keep nothing for this page.
+  const kept = (() => { try { return localStorage; } catch { return null; } })();
+  const solved = () => JSON.parse(kept?.getItem("pipelib-challenges") ?? "[]");
 
   function listTasks() {
     const done = solved();
@@ -186,7 +207,7 @@ function workbench(ask, subjects, challenges, place) {
     board.classList.toggle("solved", is);
     judged.textContent = is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}.` : `Not yet. ${shown.unmet.join(" ")}`;
     if (!is || solved().includes(name)) return;
-    localStorage.setItem("pipelib-challenges", JSON.stringify([...solved(), name]));
+    kept?.setItem("pipelib-challenges", JSON.stringify([...solved(), name]));
     listTasks();
   }
 
@@ -231,7 +252,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function edit(name, ...rest) {
-    if (!chosen || op().fixed) return;
+    if (!chosen || op().fixed || works()) return;
     const indices = meant(), { thread, index } = chosen;
     // The operation that the reader was at, or the one that takes its place.
     const ahead = indices.filter((i) => i < index).length;
@@ -243,7 +264,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function back(from, to) {
-    if (!from.length) return;
+    if (!from.length || works()) return;
     to.push(from.pop());
     await change({});
   }
@@ -254,6 +275,8 @@ function workbench(ask, subjects, challenges, place) {
     reset.disabled = !edits.length && !Object.keys(changes).length;
   }
 
+  // What is chosen means nothing while an answer is on its way.
+  const works = () => node.classList.contains("working");
   const op = () => shown.threads[chosen.thread].ops[chosen.index];
 
   // ---- What is shown ----

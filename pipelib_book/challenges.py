@@ -11,7 +11,17 @@ from pipelib.schedule.laboratory.goals import Goal
 
 
 class Challenge(NamedTuple):
-    """One challenge: its name, its chapter's number, a title, the task, the kernel, the goal."""
+    """One challenge.
+
+    Attributes:
+      name: as links and browsers keep it.
+      chapter: the number of the chapter after which it can be solved.
+      title, task: what is asked.
+      subject: the kernel's name on the page.
+      goal: how it is judged.
+      hint: where to look.
+      why: shown when it is solved: what the solution shows.
+    """
 
     name: str
     chapter: int
@@ -19,77 +29,110 @@ class Challenge(NamedTuple):
     task: str
     subject: str
     goal: Goal
+    hint: str
+    why: str
 
 
 CHALLENGES = (
     Challenge(
         "too-early", 3, "Too early",
         "Let the thread read a tile before its copy is sure to have landed: a race, and nothing"
-        " else. One edit is enough. (Taking the wait away does more harm. What?)",
+        " else. One edit is enough.",
         "one-buffer", Goal(found=("race",), edits=1),
+        "The wait must stay: without it nobody waits for that phase, which is a fault of its own."
+        " Where may it stand?",
+        "A wait orders what comes after it. A read before it may see the copy or not.",
     ),
     Challenge(
-        "waits-that-can-go", 3, "Waits that can go",
-        "Two of the memory thread's waits keep nothing from going wrong. Take them away, so that"
-        " the check still finds nothing.",
-        "ring", Goal(fewer=2, edits=2, by=("remove",), of=("wait",)),
+        "no-room", 3, "A second copy too soon",
+        "Start a copy into the slot though nothing tells the copy engine that the tile has been"
+        " read: the strict check should find missing-commit, and nothing else.",
+        "one-buffer", Goal(found=("missing-commit",), strict=True),
+        "What stands between the read of one step and the copy of the next?",
+        "`commit_smem` (here: fence) stands between what the lanes have read and the copy that"
+        " overwrites it. Without it the order of the lines is not enough.",
     ),
     Challenge(
         "stuck", 4, "Stuck, with nothing taken away",
         "Make the kernel hang: a deadlock, and nothing else. Take nothing away, and do nothing"
         " twice.",
         "ring", Goal(found=("deadlock",), by=("move", "expect")),
+        "A phase that never gets all of its arrivals is never complete.",
+        "Whoever waits for a phase that lacks an arrival waits for ever.",
     ),
     Challenge(
         "one-arrival-too-few", 4, "Counted wrongly",
-        "Change one number, and two threads read what a copy is writing over: a race.",
+        "Change one number, and two threads read what a copy is writing over: a race. (Other"
+        " findings may come with it.)",
         "two-readers", Goal(found=("race",), only=False, edits=1, by=("expect",)),
+        "Each reader arrives once for each slot. How many must have arrived before the next copy?",
+        "With one arrival a phase of `free`, the first reader frees the slot for both.",
     ),
     Challenge(
         "nothing-to-wait-for", 5, "Nothing to wait for",
         "A wait for stores that do not exist costs little, and does nothing. Take one of these"
-        " waits away, at one step.",
+        " waits away, at one step only.",
         "stores", Goal(fewer=1, edits=1, by=("remove",)),
+        "`wait_store 1` returns once at most one group of stores is unfinished. How many are there"
+        " at the first steps?",
+        "Before the first and the second tile at most one store has been started.",
     ),
     Challenge(
         "left-behind", 5, "Left behind",
         "Without taking anything away, write a slot that a store may still be reading: a race, and"
         " nothing else.",
         "stores", Goal(found=("race",), by=("move",)),
+        "The wait stands before the write. `commit_group` closes a group: a wait counts groups.",
+        "A slot may be written once the store that reads it is known to have read it.",
     ),
     Challenge(
         "refilled", 6, "Refilled under the tensor core",
         "Move one line by one place, so that a copy overwrites a tile that a product still reads: a"
         " race, and nothing else.",
         "product", Goal(found=("race",), edits=1, by=("move",)),
+        "What tells the thread that the product before is over?",
+        "`wgmma_wait 1` leaves the newest product unfinished. So what is ordered by it is the"
+        " product before.",
     ),
     Challenge(
-        "waits-of-products", 6, "Three waits too many",
-        "Not every wait for a product protects something. Take one away, at one step.",
+        "waits-of-products", 6, "A wait that protects nothing",
+        "Not every wait for a product keeps a tile safe. Take one away, at one step only.",
         "product", Goal(fewer=1, edits=1, by=("remove",)),
+        "Which steps load nothing after their wait?",
+        "The first step loads nothing, and neither do the last two: no slot is refilled there.",
     ),
     Challenge(
         "no-release", 7, "The slot that never comes back",
         "Two threads must both release a slot. Let one forget it once: a deadlock, and nothing"
         " else.",
         "two-readers", Goal(found=("deadlock",), edits=1, by=("remove",)),
+        "A release is an arrival at `free`.",
+        "The phase of `free` lacks one arrival, so the memory thread waits for ever, and soon the"
+        " readers do.",
     ),
     Challenge(
-        "fences-that-can-go", 7, "Fences that can go",
-        "A fence stands between what a thread has read and the copy that overwrites it. Some steps"
-        " have no such copy after them. Take two fences away, and let the strict check find"
-        " nothing.",
-        "two-readers", Goal(fewer=2, edits=2, by=("remove",), of=("fence",)),
+        "waits-that-can-go", 7, "Waits that can go",
+        "Two waits of the memory thread, which loads, keep nothing from going wrong. Take both"
+        " away. The strict check must find nothing.",
+        "ring", Goal(fewer=2, edits=2, by=("remove",), of=("wait",)),
+        "Which of its waits have no copy after them?",
+        "After the last copy nothing is overwritten. (JAX's interpreter wants these waits, since it"
+        " asks that every phase be waited for.)",
     ),
     Challenge(
         "released-early", 8, "As early as right",
         "A tile is free once it has been read into registers. Release it there, and be 1.015 times"
         " as fast, simulated. The strict check must find nothing.",
         "ring", Goal(faster=1.015, by=("move",)),
+        "The release is an arrival, and a fence must stand before it. Move both, at every step.",
+        "The next copy starts while the thread still computes.",
     ),
     Challenge(
         "released-early-by-both", 8, "Both must let go",
-        "The same with two compute threads.",
+        "Two compute threads read each tile. Let both release it as early as is right, and be 1.015"
+        " times as fast, simulated. The strict check must find nothing.",
         "two-readers", Goal(faster=1.015, by=("move",)),
+        "One thread that releases early gains nothing: the slot is free when both have.",
+        "A phase of `free` is complete with the later of the two arrivals.",
     ),
 )  # fmt: skip

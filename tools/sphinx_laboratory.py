@@ -22,6 +22,7 @@ from pipelib.schedule.laboratory import page, pyodide
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.laboratory import subjects
+from tools import notebooks
 from tools.execution import ROOT
 
 #: The folder within the site, and where Pyodide is kept.
@@ -67,9 +68,11 @@ class Laboratory(SphinxDirective):
 def challenges() -> list[dict[str, object]]:
     """The challenges as the page has them, each with how many single edits solve it."""
     programs = {subject.name: subject.trace() for subject in subjects()}
+    pages = {int(md.stem[:2]): md.stem for md in notebooks.chapters()}
     return [
         c._asdict() | {
             "goal": dataclasses.asdict(c.goal),
+            "page": f"{pages[c.chapter]}.html",
             "singles": len(solutions(programs[c.subject], c.goal)),
         }
         for c in CHALLENGES

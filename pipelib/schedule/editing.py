@@ -70,7 +70,8 @@ class Expect:
     arrivals: int
 
 
-Edit = Remove | Repeat | Move | Expect
+OfOps = Remove | Repeat | Move
+Edit = OfOps | Expect
 
 
 def edited(program: Program, edits: Iterable[Edit]) -> Program:
@@ -142,12 +143,24 @@ def _with_arrivals(program: Program, edit: Expect) -> Program:
     return replace(program, barriers=tuple(barriers))
 
 
-def _with_ops(program: Program, edit: Remove | Repeat | Move) -> Program:
+def _with_ops(program: Program, edit: OfOps) -> Program:
     """The program with other ops of one thread."""
-    threads = [*program.threads]
-    if not 0 <= edit.thread < len(threads):
-        raise _absent(program, f"thread {edit.thread}", f"{len(threads)} threads")
-    ops, chosen = threads[edit.thread], {*edit.indices}
+    threads, made = [*program.threads], order(program, edit)
+    threads[edit.thread] = tuple([threads[edit.thread][index] for index in made])
+    return replace(program, threads=tuple(threads))
+
+
+def order(program: Program, edit: OfOps) -> list[int]:
+    """What an edit makes of its thread: for each op afterwards, its index before.
+
+    An op that is taken away is not among them, and one that is repeated is twice.
+
+    Raises:
+      ValueError: as `edited`.
+    """
+    if not 0 <= edit.thread < len(program.threads):
+        raise _absent(program, f"thread {edit.thread}", f"{len(program.threads)} threads")
+    ops, chosen = program.threads[edit.thread], {*edit.indices}
     for index in edit.indices:
         if not 0 <= index < len(ops):
             what = f"op {index} of thread {edit.thread}"
@@ -160,24 +173,22 @@ def _with_ops(program: Program, edit: Remove | Repeat | Move) -> Program:
             )
     match edit:
         case Remove():
-            changed = [op for index, op in enumerate(ops) if index not in chosen]
+            return [index for index in range(len(ops)) if index not in chosen]
         case Repeat():
-            changed = [op for i, op in enumerate(ops) for _ in range(2 if i in chosen else 1)]
+            return [i for i in range(len(ops)) for _ in range(2 if i in chosen else 1)]
         case Move():
-            changed = _moved(ops, chosen, edit.by)
+            return _moved(ops, chosen, edit.by)
         case _:
             assert_never(edit)
-    threads[edit.thread] = tuple(changed)
-    return replace(program, threads=tuple(threads))
 
 
-def _moved(ops: Sequence[Op], chosen: set[int], by: int) -> list[Op]:
-    """The ops with the chosen ones moved, those first that are furthest on their way."""
-    found = [*ops]
+def _moved(ops: Sequence[Op], chosen: set[int], by: int) -> list[int]:
+    """The ops' indices with the chosen ones moved, those first that are furthest on their way."""
+    found = [*range(len(ops))]
     for index in sorted(chosen, reverse=by > 0):
         step, at = (1 if by > 0 else -1), index
         while at != index + by and 0 <= at + step < len(found):
-            if not _passes(found[at], found[at + step]):
+            if not _passes(ops[found[at]], ops[found[at + step]]):
                 break
             found[at], found[at + step] = found[at + step], found[at]
             at += step

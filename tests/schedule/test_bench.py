@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelib.schedule import H100, H200, check, simulate
+from pipelib.schedule import H200, check, simulate
 from pipelib.schedule.editing import Expect, Remove, edited
 from pipelib.schedule.laboratory.bench import EDITS, PARAMETERS, Bench
 from pipelib.schedule.sources import remember, texts
@@ -79,13 +79,51 @@ def test_a_finding_is_played(bench, program):
 
 
 def test_the_machine_is_the_reader_s(bench, program):
-    slow = ask(bench, changes={"wake_cycles": 9000})
+    slow = ask(bench, ["machine", "wake_cycles", 9000])
     machine = H200.changed(wake_cycles=9000.0)
     assert slow["cycles"] == simulate(program, machine).cycles > ask(bench)["cycles"]
-    assert slow["machine"]["wake_cycles"]["value"] == 9000
-    h100 = ask(bench, machine=H100.name)
-    assert h100["cycles"] == simulate(program, H100).cycles
-    assert {*h100["machine"]} == {*PARAMETERS}
+    assert slow["machine"]["wake_cycles"]["value"] == 9000 and {*slow["machine"]} == {*PARAMETERS}
+    assert "NVIDIA H200, changed" in slow["figure"]
+    again = ask(bench, ["machine", "wake_cycles", 9000], ["machine", "wake_cycles", 5])
+    assert again["machine"]["wake_cycles"]["value"] == 5
+
+
+def test_the_strict_check_is_asked_for(bench, program):
+    fences = [i for i, op in enumerate(program.threads[COMPUTE]) if op.kind == "fence"]
+    edit = ["remove", COMPUTE, fences]
+    assert ask(bench, edit)["ok"]
+    strict = ask(bench, edit, strict=True)
+    assert {finding["kind"] for finding in strict["findings"]} == {"missing-commit"}
+
+
+def test_the_last_edit_s_order_is_told(bench, program):
+    count = len(program.threads[COMPUTE])
+    assert ask(bench)["order"] is None and ask(bench, ["expect", 0, 1])["order"] is None
+    assert ask(bench, ["remove", COMPUTE, [1]])["order"] == [0, *range(2, count)]
+    assert ask(bench, ["repeat", COMPUTE, [0]])["order"] == [0, *range(count)]
+    moved = ask(bench, ["expect", 0, 1], ["move", COMPUTE, [2], 1])["order"]
+    assert moved == [0, 1, 3, 2, *range(4, count)]
+    assert ask(bench, ["remove", COMPUTE, [1]], ["machine", "wait_cycles", 5])["order"] is None
+
+
+def test_a_move_that_moves_nothing_says_why():
+    writer = Writer(1)
+    x = writer.buffer("x", scope_id=0)
+    writer.op("scope_begin", scope_id=0).write(x).read(x).fence()
+    bench = Bench(writer.program().to_json())
+    for index, by, why in (
+        (1, -1, "`write x[0:2]` does not pass `scope_begin 0`: it stays where it is."),
+        (1, 1, "`write x[0:2]` does not pass `read x[0:2]`: operations that read, compute or"),
+        (3, 1, "`fence` does not move: there is nothing beyond it."),
+    ):
+        assert ask(bench, ["move", 0, [index], by])["error"].startswith(why)
+
+
+def test_a_goal_is_judged(bench):
+    goal = {"found": ["deadlock"], "by": ["expect"]}
+    assert ask(bench)["unmet"] is None
+    assert ask(bench, goal=goal)["unmet"] == ["The check finds no deadlock."]
+    assert ask(bench, ["expect", 1, 2], goal=goal)["unmet"] == []
 
 
 @pytest.mark.parametrize(
@@ -93,8 +131,9 @@ def test_the_machine_is_the_reader_s(bench, program):
     [
         ({"edits": [["remove", 9, [0]]]}, "ring has no thread 9, since it has 2 threads"),
         ({"edits": [["burn", 0, [0]]]}, "no 'burn'"),
-        ({"edits": [], "changes": {"wait_cycles": 0}}, "a wait at an open barrier, cycles is 0"),
-        ({"edits": [], "changes": {"speed": 2}}, "A Machine has no field 'speed'"),
+        ({"edits": [["machine", "wait_cycles", 0]]}, "a wait at an open barrier, cycles is 0"),
+        ({"edits": [["machine", "speed", 2]]}, "A Machine has no field 'speed'"),
+        ({"edits": [["expect", 0, 1.5]]}, "1.5 arrivals cannot be counted: give a whole number"),
         ({"edits": [], "play": 3}, "Finding 3 is asked for, but ring has 0 findings"),
         ({}, "no 'edits'"),
     ],

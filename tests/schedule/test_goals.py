@@ -48,6 +48,16 @@ def test_what_has_no_findings_is_checked_strictly(program):
     ]
 
 
+def test_a_strict_check_is_asked_for(program):
+    fences = where(program, COMPUTE, "fence")
+    edit = Remove(COMPUTE, fences)
+    assert unmet(Goal(found=("missing-commit",), strict=True), program, edit) == []
+    assert unmet(Goal(found=("missing-commit",)), program, edit) == [
+        "The check finds no missing-commit."
+    ]
+    assert Goal().strict and not Goal(found=("race",)).strict
+
+
 def test_the_work_must_stay(program):
     loads, reads = where(program, MEMORY, "load"), where(program, COMPUTE, "read")
     said = "The work is not the same: what moves data or computes must stay."
@@ -78,7 +88,7 @@ def test_edits_are_counted_and_named(program):
         "There are 2 edits, but 1 should do."
     ]
     assert unmet(Goal(found=("deadlock",), by=("move", "remove")), program, *edits) == [
-        "Only move and remove is allowed here, and you used expect."
+        "Only moving and taking away will do here, but one of the edits is changing the arrivals."
     ]
 
 

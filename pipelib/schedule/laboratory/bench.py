@@ -1,10 +1,10 @@
 """`Bench`: answers a page's questions about a program and a reader's edits of it, as JSON.
 
 The model. A bench has one program, as it was saved. Each question gives the whole history of
-edits and changes of the machine, and the answer says all that the page shows: the ops of each
-thread, the barriers, the verdict, the findings and the timeline's figure. So the bench keeps
-nothing of its reader: a link to a state is the question. Edits come as lists, as in
-["remove", 0, [3]]; `EDITS` has their names.
+edits, and the answer says all that the page shows: the ops of each thread, the barriers, the
+verdict, the findings and the timeline's figure. So the bench keeps nothing of its reader: a link to
+a state is the question. Edits come as lists, as in ["remove", 0, [3]]; `EDITS` has their names. A
+change of the machine is one of them: ["machine", "wait_cycles", 50].
 
 A page asks in the words of JSON and is told of its mistakes in them: an answer to what cannot be
 answered has only an `error`, a sentence. Not covered: programs of several blocks are shown as they
@@ -19,11 +19,21 @@ from typing import Any
 from pipelib.schedule.checking.check import check
 from pipelib.schedule.checking.playing import bare
 from pipelib.schedule.drawing.player import Setting, player
-from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
+from pipelib.schedule.editing import (
+    FIXED,
+    Edit,
+    Expect,
+    Move,
+    Remove,
+    Repeat,
+    edited,
+    order,
+    site,
+)
 from pipelib.schedule.judging import judged
 from pipelib.schedule.laboratory.goals import Goal
 from pipelib.schedule.lanes import Lanes
-from pipelib.schedule.machine import H100, H200, Machine
+from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Op, Program, step_name
 from pipelib.schedule.report import Report, thread_name
 from pipelib.schedule.sources import remember, text_of
@@ -35,10 +45,10 @@ EDITS: dict[str, Callable[..., Edit]] = {
     "remove": lambda thread, indices: Remove(thread, tuple(indices)),
     "repeat": lambda thread, indices: Repeat(thread, tuple(indices)),
     "move": lambda thread, indices, by: Move(thread, tuple(indices), by),
-    "expect": Expect,
+    "expect": lambda barrier, arrivals: Expect(barrier, _whole(arrivals)),
 }
-#: The machines that a page can choose.
-MACHINES = {machine.name: machine for machine in (H200, H100)}
+#: The name of an edit that changes a parameter of the machine.
+MACHINE = "machine"
 #: The parameters of a machine that a page can change, and what they are in words.
 PARAMETERS = {
     "hbm_latency_cycles": "latency of a load from HBM, cycles",
@@ -72,10 +82,9 @@ class Bench:
         """What the page shows after its edits.
 
         Args:
-          question: JSON of `edits`, a list of lists; perhaps of `machine`, a name, and of
-            `changes`, values of its parameters. With `play`, the number of a finding, the answer is
-            that finding's figure alone. With `goal`, the fields of a `Goal`, the answer says what
-            is `unmet`; then `given` says how many of the edits belong to the challenge.
+          question: JSON of `edits`, a list of lists, and of `strict`, whether the strict check is
+            asked. With `play`, the number of a finding, the answer is that finding's figure alone.
+            With `goal`, the fields of a `Goal`, the answer says what is `unmet`.
 
         Returns:
           JSON; with `error` alone if the question has no answer.
@@ -87,12 +96,14 @@ class Bench:
             return json.dumps({"error": said})
 
     def _answer(self, asked: Json) -> Json:
-        edits = [EDITS[name](*rest) for name, *rest in asked["edits"]]
-        program = edited(self.program, edits)
-        report = check(program)
+        edits = [EDITS[name](*rest) for name, *rest in asked["edits"] if name != MACHINE]
+        before = edited(self.program, edits[:-1])
+        program = edited(before, edits[-1:])
+        _refuse_nothing(before, program, edits)
+        report = check(program, strict=bool(asked.get("strict")))
         if "play" in asked:
             return {"figure": str(report.play(asked["play"]))}
-        machine = _machine(asked)
+        machine = _machine(asked["edits"])
         setting = judged(program, machine, {}, report=report)
         return {
             "name": program.name,
@@ -110,6 +121,7 @@ class Bench:
             "notes": [*report.notes],
             "cycles": setting.timeline.cycles if setting.timeline else None,
             "figure": _figure(setting),
+            "order": _order(before, edits, asked["edits"]),
             "unmet": self._unmet(program, edits, asked, machine),
         }
 
@@ -119,10 +131,8 @@ class Bench:
         """What a challenge's goal still lacks; None where there is no challenge."""
         if (fields := asked.get("goal")) is None:
             return None
-        given = edits[: asked.get("given", 0)]
         goal = Goal(**{name: _frozen(value) for name, value in fields.items()})
-        before = edited(self.program, given)
-        return goal.unmet(before, program, edits[len(given) :], machine)
+        return goal.unmet(self.program, program, edits, machine)
 
 
 def _frozen(value: Any) -> Any:
@@ -130,16 +140,49 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _machine(asked: Json) -> Machine:
-    """The machine that is asked for, as the reader changed it."""
-    changes = {name: float(value) for name, value in asked.get("changes", {}).items()}
+def _whole(number: object) -> int:
+    """A whole number; ValueError for others, of which there are no arrivals."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ValueError(f"{number} arrivals cannot be counted: give a whole number.")
+    return number
+
+
+def _refuse_nothing(before: Program, after: Program, edits: list[Edit]) -> None:
+    """Refuses a move that moved nothing, and says why."""
+    if not edits or not isinstance(edit := edits[-1], Move) or before != after:
+        return
+    thread, index = edit.thread, edit.indices[-1 if edit.by > 0 else 0]
+    ops, beside = before.threads[thread], index + (1 if edit.by > 0 else -1)
+    words = _words(before, ops[index])
+    if not 0 <= beside < len(ops):
+        raise ValueError(f"`{words}` does not move: there is nothing beyond it.")
+    other = _words(before, ops[beside])
+    why = "it stays where it is" if ops[beside].kind in FIXED else (
+        "operations that read, compute or write keep their order, since their values are in"
+        " registers"
+    )  # fmt: skip
+    raise ValueError(f"`{words}` does not pass `{other}`: {why}.")
+
+
+def _order(before: Program, edits: list[Edit], asked: list[Any]) -> list[int] | None:
+    """What the last edit made of its thread, as `editing.order`; None if it is of no ops."""
+    if not edits or asked[-1][0] == MACHINE or isinstance(edits[-1], Expect):
+        return None
+    return order(before, edits[-1])
+
+
+def _machine(asked: list[Any]) -> Machine:
+    """The H200, as the reader changed it."""
+    changes = {name: float(value) for kind, *rest in asked if kind == MACHINE
+               for name, value in [rest]}  # fmt: skip
     for name, value in changes.items():
         if not value > 0:
             raise ValueError(
                 f"{PARAMETERS.get(name, name)} is {value:g}, but nothing takes no time at all or"
                 " less: give a number above 0."
             )
-    return MACHINES[asked.get("machine", H200.name)].changed(**changes)
+    machine = H200.changed(**changes)
+    return machine.changed(name=f"{H200.name}, changed") if changes else machine
 
 
 def _figure(setting: Setting) -> str:
@@ -167,12 +210,20 @@ def _op(program: Program, op: Op) -> Json:
     """An op as a column has it."""
     return {
         "kind": str(op.kind),
-        "text": program.describe(bare(op)),
+        "text": _words(program, op),
         "line": op.line or "",
         "source": text_of(op.line) if op.line else "",
         "step": step_name(op.step) if op.step else "",
         "fixed": op.kind in FIXED,
     }
+
+
+def _words(program: Program, op: Op) -> str:
+    """What an op does, as a column has it: what reads need not say that it reads."""
+    words = program.describe(bare(op))
+    for kind, verb in (("read", "reads"), ("write", "writes")):
+        words = words.replace(f"{kind} {verb} ", f"{kind} ", 1) if op.kind == kind else words
+    return "compute" if words == "compute 0" else words
 
 
 def _sites(program: Program, thread: int) -> list[int]:

@@ -20,6 +20,11 @@ from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.report import FindingKind, count
 from pipelib.schedule.simulating.simulate import simulate
 
+#: Edits by their names, in words.
+WORDS = {
+    "remove": "taking away", "repeat": "doing twice", "move": "moving",
+    "expect": "changing the arrivals",
+}  # fmt: skip
 #: Kinds of ops that move data or compute.
 WORK = frozenset({
     Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
@@ -39,8 +44,7 @@ class Goal:
       edits: the most edits.
       by: the names of the edits that are allowed; empty if all are.
       of: the kinds of ops that edits may be of; empty if all are.
-
-    A program without findings must also pass the strict check.
+      strict: whether the check is strict; it is in any case where nothing should be found.
 
     Raises:
       ValueError: a kind of finding that does not exist.
@@ -53,15 +57,17 @@ class Goal:
     edits: int | None = None
     by: tuple[str, ...] = ()
     of: tuple[str, ...] = ()
+    strict: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "found", tuple(str(FindingKind(kind)) for kind in self.found))
+        object.__setattr__(self, "strict", self.strict or not self.found)
 
     def unmet(
         self, before: Program, after: Program, edits: Sequence[Edit], machine: Machine = H200
     ) -> list[str]:
         """What is still missing after these edits, in sentences; empty if nothing is."""
-        kinds = {str(finding.kind) for finding in check(after, strict=not self.found)}
+        kinds = {str(finding.kind) for finding in check(after, strict=self.strict)}
         said = [f"The check finds no {kind}." for kind in self.found if kind not in kinds]
         others = sorted(kinds - {*self.found}) if self.only else []
         said += [f"The check finds {kind}, which there should not be." for kind in others]
@@ -83,8 +89,9 @@ class Goal:
         if self.edits is not None and len(edits) > self.edits:
             yield f"There are {count(len(edits), 'edit')}, but {self.edits} should do."
         names = dict.fromkeys(type(edit).__name__.lower() for edit in edits)
-        if wrong := [name for name in names if self.by and name not in self.by]:
-            yield f"Only {' and '.join(self.by)} is allowed here, and you used {wrong[0]}."
+        if wrong := [WORDS[name] for name in names if self.by and name not in self.by]:
+            allowed = " and ".join(WORDS[name] for name in self.by)
+            yield f"Only {allowed} will do here, but one of the edits is {wrong[0]}."
         for edit in edits if self.of else ():
             if isinstance(edit, Expect):
                 continue

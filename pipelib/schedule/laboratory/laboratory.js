@@ -23,7 +23,7 @@ function laboratory(place) {
   const subjects = JSON.parse(place.dataset.subjects), challenges = JSON.parse(place.dataset.challenges ?? "[]");
   const linked = fromAddress();
 
-  const open = element("button", { type: "button", text: linked ? "Open the linked state" : "Open the laboratory", onclick: start });
+  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : "Open the laboratory", onclick: start });
   const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It starts Python in this page: 13 MB, once." }));
   place.replaceChildren(door);  // instead of what is said where no script runs
 
@@ -35,7 +35,7 @@ function laboratory(place) {
     try {
       const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
       const bench = workbench(ask, subjects, challenges, place);
-      await bench.begin(linked);
+      await bench.open(linked);
       door.remove();
       place.append(bench.node);
       bench.node.querySelector("select").focus();
@@ -45,14 +45,14 @@ function laboratory(place) {
   }
 }
 
-// What an address holds of a state: the program's name, the edits, and the changes of the machine.
+// What an address holds of a state: the program's name, the challenge's, the edits, and whether the check is strict.
 function fromAddress() {
-  const [, packed] = location.hash.match(/^#laboratory=([\w-]+)$/) ?? [];
-  if (!packed) return null;
+  const [, packed] = location.hash.match(/^#laboratory=(.*)$/) ?? [];
+  if (packed === undefined) return null;
   try {
     return JSON.parse(atob(packed.replaceAll("-", "+").replaceAll("_", "/")));
   } catch {
-    return null;
+    return { broken: true };
   }
 }
 
@@ -96,20 +96,21 @@ async function worker(tell) {
 }
 
 function workbench(ask, subjects, challenges, place) {
-  // The reader's state: what is on the bench, the challenge, the history, and how the machine was changed.
-  let subject = null, challenge = null, edits = [], undone = [], changes = {}, machine = null;
+  // The reader's state: what is on the bench, the challenge, and the history. `orders` has what each edit made of its thread.
+  let subject = null, challenge = null, edits = [], orders = [], undone = [];
   // What is shown: the last answer, and the chosen operation, a thread and an index.
   let shown = null, chosen = null;
 
   const choice = element("select", { "aria-label": "Kernel", class: "wide", onchange: () => take(choice.value) },
     ...subjects.map(({ name, title }) => element("option", { value: name, text: title })));
   const task = element("select", { "aria-label": "Challenge", class: "wide", onchange: () => set(task.value) });
-  const asked = element("p"), judged = element("p", { role: "status" });
-  const board = element("div", { class: "board", hidden: true }, asked, judged);
+  const following = element("button", { type: "button", text: "Next challenge", onclick: () => set(next()) });
+  const asked = element("p"), hint = element("details"), judged = element("p", { class: "judged", role: "status" });
+  const board = element("div", { class: "board", hidden: true }, asked, hint);
   const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
-  const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: () => back(edits, undone) });
-  const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: () => back(undone, edits) });
-  const reset = element("button", { type: "button", text: "Start again", onclick: () => change({ edits: [], changes: {} }) });
+  const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
+  const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
+  const reset = element("button", { type: "button", text: "Start again", onclick: () => begin({ edits: [] }) });
   const link = element("button", { type: "button", text: "Link", onclick: copyLink });
   const summary = element("p", { class: "summary" });
   const sign = element("span", { class: "sign", "aria-hidden": "true" }), outcome = element("span");
@@ -117,22 +118,23 @@ function workbench(ask, subjects, challenges, place) {
   const trouble = element("p", { class: "error", role: "alert", hidden: true });
   const columns = element("div", { class: "columns" });
   const what = element("p"), source = element("p");
-  const every = element("input", { type: "checkbox", checked: true, onchange: choose });
+  const every = element("input", { type: "checkbox", checked: true, onchange: choose }), places = element("span");
+  const strict = element("input", { type: "checkbox", onchange: () => begin({}) });
   const act = {
     remove: button("Remove", "Delete"), repeat: button("Twice", "D"), up: button("Earlier", "Alt+Up"), down: button("Later", "Alt+Down"),
   };
   const tools = element("div", { class: "lab-bar", role: "toolbar", "aria-label": "Edit the chosen operation" },
-    ...Object.values(act), element("label", {}, every, " at every step"));
+    ...Object.values(act), element("label", {}, every, " at every step"), places);
   const barriers = element("div", { class: "lab-settings" }), parameters = element("div", { class: "lab-settings" });
   const machineFold = element("details", {}, element("summary", { text: "The machine" }), parameters);
+  const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
   const node = element("div", { onkeydown: keys },
     element("div", { class: "lab-bar" }, choice, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
-    ...(challenges.length ? [element("div", { class: "lab-bar" }, task)] : []),
-    summary, board, verdict, trouble, columns,
-    element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools,
-    element("h2", { text: "How many arrivals a phase takes" }), barriers, machineFold,
-    figure, details, findings);
+    element("div", { class: "lab-bar" }, ...(challenges.length ? [task, following] : []), element("label", {}, strict, " strict check")),
+    summary, board,
+    element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools),
+    columns, counts, barriers, machineFold, figure, details, findings);
 
   function button(text, key) {
     return element("button", { type: "button", text, title: `${text} (${key})` });
@@ -144,21 +146,20 @@ function workbench(ask, subjects, challenges, place) {
 
   // ---- What is on the bench ----
 
-  async function begin(linked) {
+  async function open(linked) {
     listTasks();
-    const known = linked && subjects.some(({ name }) => name === linked.subject);
+    const known = subjects.some(({ name }) => name === linked?.subject);
     await take(known ? linked.subject : subjects[0].name, known ? linked : {});
+    if (linked && !known) complain("The address holds no state of this laboratory, so it begins anew: copy the link once more.");
   }
 
   async function take(name, state = {}) {
-    challenge = challenges.find((each) => each.name === state.challenge) ?? null;
     const found = subjects.find((each) => each.name === name);
     const text = found.text ?? (await (await fetch(new URL(found.file, import.meta.url))).text());
     await put(text, found, state);
   }
 
   async function read(given) {
-    challenge = null;
     await put(await given.text(), { name: "", title: given.name, summary: `Read from ${given.name}.` }, {});
     file.value = "";
   }
@@ -171,10 +172,12 @@ function workbench(ask, subjects, challenges, place) {
     summary.textContent = next.summary;
     link.disabled = !next.name;
     link.title = next.name ? "" : "Only the page's own kernels have links.";
-    machine = state.machine ?? null;
-    undone = [];
+    challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
     task.value = challenge?.name ?? "";
-    await change({ edits: state.edits ?? [], changes: state.changes ?? {} }, null);
+    strict.disabled = challenge !== null;
+    strict.checked = challenge ? challenge.goal.strict : (state.strict ?? false);
+    chosen = null;
+    await begin({ edits: state.edits ?? [] });
   }
 
   // ---- Challenges ----
@@ -193,19 +196,31 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function set(name) {
-    const next = challenges.find((each) => each.name === name);
-    await take(next?.subject ?? subject.name, { challenge: name });
+    const found = challenges.find((each) => each.name === name);
+    await take(found?.subject ?? subject.name, { challenge: name });
+  }
+
+  // The first that is not solved, after the one that is set.
+  function next() {
+    const at = challenges.indexOf(challenge), done = solved();
+    return [...challenges.slice(at + 1), ...challenges.slice(0, at)].find(({ name }) => !done.includes(name))?.name ?? "";
   }
 
   function judge() {
-    board.hidden = !challenge;
+    board.hidden = judged.hidden = !challenge;
     if (!challenge) return;
-    const { name, chapter, title, task: words, singles } = challenge;
+    const { name, chapter, page, title, task: words, singles } = challenge;
     const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it.";
-    asked.replaceChildren(element("strong", { text: `Chapter ${chapter}: ${title}. ` }), ...prose(`${words} `), counted);
+    asked.replaceChildren(element("strong", {}, element("a", { href: page, text: `Chapter ${chapter}` }), `: ${title}. `), ...prose(`${words} `), counted);
+    if (hint.dataset.of !== name) {
+      hint.replaceChildren(element("summary", { text: "Hint" }), ...prose(challenge.hint));
+      hint.open = false;
+      hint.dataset.of = name;
+    }
     const is = shown.unmet.length === 0;
-    board.classList.toggle("solved", is);
-    judged.textContent = is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}.` : `Not yet. ${shown.unmet.join(" ")}`;
+    judged.classList.toggle("solved", is);
+    judged.replaceChildren(...prose(is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}. ${challenge.why}` : `Not yet. ${shown.unmet.join(" ")}`));
+    following.disabled = !next();
     if (!is || solved().includes(name)) return;
     kept?.setItem("pipelib-challenges", JSON.stringify([...solved(), name]));
     listTasks();
@@ -213,27 +228,48 @@ function workbench(ask, subjects, challenges, place) {
 
   // ---- Edits ----
 
-  // Asks for the new state, and shows it if it has an answer. `then` is the operation to choose.
-  async function change(next, then = chosen, words = "") {
-    const before = { edits, changes }, inColumns = columns.contains(document.activeElement);
-    ({ edits, changes } = { ...before, ...next });
+  // Asks for a state, and shows it if it has an answer; `moved` says where the chosen operation is then.
+  async function change(next, moved = (answer, index) => index, words = "") {
+    const inColumns = columns.contains(document.activeElement);
     node.classList.add("working");
-    const goal = challenge && { goal: challenge.goal };
-    const answer = JSON.parse(await ask({ ask: JSON.stringify({ edits, changes, ...(machine && { machine }), ...goal }) }));
+    const asks = { edits: next, strict: strict.checked, ...(challenge && { goal: challenge.goal }) };
+    const answer = JSON.parse(await ask({ ask: JSON.stringify(asks) }));
     node.classList.remove("working");
     if (answer.error) {
-      ({ edits, changes } = before);
       complain(answer.error);
-      return false;
+      if (inColumns) focusChosen();
+      return null;
     }
     trouble.hidden = true;
+    edits = next;
     shown = answer;
-    chosen = then && { ...then, index: Math.max(0, Math.min(shown.threads[then.thread].ops.length - 1, then.index)) };
+    if (chosen) chosen = { ...chosen, index: Math.max(0, Math.min(shown.threads[chosen.thread].ops.length - 1, moved(answer, chosen.index))) };
     show();
     if (inColumns) focusChosen();
     if (words) said(words);
     answered();
-    return true;
+    return answer;
+  }
+
+  // A history to begin with.
+  async function begin({ edits: first = edits }) {
+    orders = first.map(() => null);
+    undone = [];
+    await change(first);
+    buttons();
+  }
+
+  // One edit more. The chosen operation stays chosen; if it is gone, the one that followed it is.
+  async function add(edit, words = "") {
+    const follow = ({ order }, index) => {
+      if (!order || edit[1] !== chosen.thread) return index;
+      const at = order.indexOf(index);
+      return at >= 0 ? at : order.findIndex((old) => old > index);
+    };
+    const answer = await change([...edits, edit], follow, words);
+    if (answer) orders.push(answer.order);
+    buttons();
+    return answer !== null;
   }
 
   function complain(text) {
@@ -253,26 +289,32 @@ function workbench(ask, subjects, challenges, place) {
 
   async function edit(name, ...rest) {
     if (!chosen || op().fixed || works()) return;
-    const indices = meant(), { thread, index } = chosen;
-    // The operation that the reader was at, or the one that takes its place.
-    const ahead = indices.filter((i) => i < index).length;
-    const at = { remove: index - ahead, repeat: index + ahead, move: index + (rest[0] ?? 0) }[name];
-    const done = { remove: "Removed", repeat: "Twice", move: rest[0] < 0 ? "Earlier" : "Later" }[name];
+    const indices = meant(), done = { remove: "Removed", repeat: "Twice", move: rest[0] < 0 ? "Earlier" : "Later" }[name];
     const words = `${done}: ${op().text}${indices.length > 1 ? `, at ${indices.length} places` : ""}.`;
-    if (await change({ edits: [...edits, [name, thread, indices, ...rest]] }, { thread, index: at }, words)) undone = [];
+    if (await add([name, chosen.thread, indices, ...rest], words)) undone = [];
     buttons();
   }
 
-  async function back(from, to) {
-    if (!from.length || works()) return;
-    to.push(from.pop());
-    await change({});
+  async function back() {
+    if (!edits.length || works()) return;
+    const last = edits.at(-1), order = orders.at(-1);
+    const before = (_, index) => (order && last[1] === chosen.thread ? order[index] : index);
+    if (!(await change(edits.slice(0, -1), before))) return;
+    orders.pop();
+    undone.push(last);
+    buttons();
+  }
+
+  async function forth() {
+    if (!undone.length || works()) return;
+    if (await add(undone.at(-1))) undone.pop();
+    buttons();
   }
 
   function buttons() {
     undo.disabled = !edits.length;
     redo.disabled = !undone.length;
-    reset.disabled = !edits.length && !Object.keys(changes).length;
+    reset.disabled = !edits.length;
   }
 
   // What is chosen means nothing while an answer is on its way.
@@ -287,8 +329,11 @@ function workbench(ask, subjects, challenges, place) {
     const blamed = new Set(shown.findings.flatMap(({ ops }) => ops.map(String)));
     columns.replaceChildren(...shown.threads.map((thread, number) => column(thread, number, blamed)));
     barriers.replaceChildren(...shown.barriers.map(arrivals));
+    counts.hidden = !shown.barriers.length;
     parameters.replaceChildren(...Object.entries(shown.machine).map(parameter));
-    const told = shown.findings.map(finding), rest = told.splice(2);
+    const played = shown.findings.findIndex(({ plays }) => plays), told = shown.findings.map(finding);
+    if (played > 1) told.unshift(...told.splice(played, 1));  // one that can be played is in sight
+    const rest = told.splice(2);
     const more = rest.length ? [element("details", {}, element("summary", { text: `${rest.length} more` }), ...rest)] : [];
     findings.replaceChildren(...told, ...more, ...shown.notes.map((note) => element("p", {}, ...prose(`Note: ${note}`))));
     judge();
@@ -336,6 +381,7 @@ function workbench(ask, subjects, challenges, place) {
     lists.forEach((list) => list.removeAttribute("aria-activedescendant"));
     if (chosen && !shown.threads[chosen.thread]?.ops[chosen.index]) chosen = null;
     Object.values(act).forEach((each) => (each.disabled = !chosen || op().fixed));
+    places.textContent = chosen && !op().fixed && every.checked && meant().length > 1 ? `(${meant().length} places)` : "";
     what.textContent = source.textContent = "";
     if (!chosen) return void (what.textContent = "Choose an operation: click it, or go through a column with the arrow keys.");
     const list = lists[chosen.thread], at = option(chosen);
@@ -352,8 +398,8 @@ function workbench(ask, subjects, challenges, place) {
   const said = (text) => (what.textContent = text);
 
   function arrivals({ id, name, count, arrivals }) {
-    const input = element("input", { type: "number", min: 1, value: arrivals, onchange: async () => {
-      if (await change({ edits: [...edits, ["expect", id, Number(input.value)]] })) undone = [];
+    const input = element("input", { type: "number", min: 1, step: 1, value: arrivals, onchange: async () => {
+      if (await add(["expect", id, Number(input.value)])) undone = [];
       else input.value = arrivals;
       buttons();
     } });
@@ -362,7 +408,9 @@ function workbench(ask, subjects, challenges, place) {
 
   function parameter([name, { value, words }]) {
     const input = element("input", { type: "number", min: 0, step: "any", value: Number(value.toPrecision(5)), onchange: async () => {
-      if (!(await change({ changes: { ...changes, [name]: Number(input.value) } }))) input.value = value;
+      if (await add(["machine", name, Number(input.value)])) undone = [];
+      else input.value = value;
+      buttons();
     } });
     return element("label", {}, words, input);
   }
@@ -373,10 +421,12 @@ function workbench(ask, subjects, challenges, place) {
     const play = plays && element("button", { type: "button", text: "Play the fault", "aria-expanded": "false", onclick: () => film.hasChildNodes() ? fold() : roll() });
     const fold = () => { film.replaceChildren(); play.setAttribute("aria-expanded", "false"); };
     const roll = async () => {
-      const answer = JSON.parse(await ask({ ask: JSON.stringify({ edits, changes, play: number }) }));
+      const answer = JSON.parse(await ask({ ask: JSON.stringify({ edits, strict: strict.checked, play: number }) }));
       if (answer.error) return complain(answer.error);
       draw(film, answer.figure);
       play.setAttribute("aria-expanded", "true");
+      const player = film.querySelector(".pipelib-player"), go = () => player.dataset.ready && player.querySelector('[data-do="play"]').click();
+      new MutationObserver(go).observe(player, { attributeFilter: ["data-ready"] });
     };
     return element("section", { class: "finding" },
       element("h3", { text: kind + (count > 1 ? ` (${count} times)` : "") }),
@@ -391,7 +441,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function copyLink() {
-    const address = toAddress({ subject: subject.name, challenge: challenge?.name, edits, changes, ...(machine && { machine }) });
+    const address = toAddress({ subject: subject.name, challenge: challenge?.name, edits, strict: strict.checked });
     history.replaceState(null, "", address);
     said("The address bar has the link.");
     await navigator.clipboard?.writeText(location.href).then(() => said("The link is copied."), () => {});
@@ -402,13 +452,15 @@ function workbench(ask, subjects, challenges, place) {
   function keys(event) {
     const list = event.target.closest(".ops");
     if ((event.ctrlKey || event.metaKey) && !event.target.matches("input")) {
-      if (event.key === "z") { event.preventDefault(); back(edits, undone); }
-      if (event.key === "y") { event.preventDefault(); back(undone, edits); }
+      const key = event.key.toLowerCase(), does = key === "y" || (key === "z" && event.shiftKey) ? forth : key === "z" ? back : null;
+      if (does) { event.preventDefault(); does(); }
       return;
     }
     if (!list || !chosen) return;
     const ops = shown.threads[chosen.thread].ops, step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.altKey && step) edit("move", step);
+    else if (side) columns.querySelectorAll(".ops")[chosen.thread + side]?.focus();
     else if (step) { chosen.index = Math.min(ops.length - 1, Math.max(0, chosen.index + step)); choose(); }
     else if (event.key === "Home") { chosen.index = 0; choose(); }
     else if (event.key === "End") { chosen.index = ops.length - 1; choose(); }
@@ -419,14 +471,15 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   const holdsFile = (event) => event.dataTransfer?.types.includes("Files");
-  place.addEventListener("dragover", (event) => { if (holdsFile(event)) { event.preventDefault(); place.classList.add("dropping"); } });
-  place.addEventListener("dragleave", () => place.classList.remove("dropping"));
-  place.addEventListener("drop", (event) => {
+  // Anywhere on the page: beside the laboratory a browser would leave it for the file.
+  addEventListener("dragover", (event) => { if (holdsFile(event)) { event.preventDefault(); place.classList.add("dropping"); } });
+  addEventListener("dragleave", () => place.classList.remove("dropping"));
+  addEventListener("drop", (event) => {
     place.classList.remove("dropping");
     if (!holdsFile(event)) return;
     event.preventDefault();
     read(event.dataTransfer.files[0]);
   });
 
-  return { node, begin };
+  return { node, open };
 }

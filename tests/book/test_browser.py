@@ -397,7 +397,7 @@ def test_a_chapter_s_buttons_have_names(tab, address):
 def test_what_is_folded_opens_without_scripts(tab, address):
     page = tab(f"{address}/{CHAPTERS[2]}", java_script_enabled=False)
     titles = {each.inner_text().strip() for each in page.locator(".fold > summary").all()}
-    told = {"What to expect", "What the grade says before you begin"}
+    told = {"Answer", "What to expect", "What the grade says before you begin"}
     assert titles == {"Setup", "Code", "Hint", "Solution", *told}
     hint = page.locator(".fold:has(> summary:text-is('Hint'))").first
     words = hint.locator(":scope > :not(summary)").first

@@ -2,9 +2,9 @@
 
 The model. The directive `laboratory` stands on one page. It writes the element that the page's
 script fills, with the kernels of `pipelib_book.laboratory` and the challenges of
-`pipelib_book.challenges`. At the end of a build, `_static/
-laboratory/` gets the laboratory's files and the kernels' programs, and Pyodide, if `make book`
-could bring it. Nothing of it is loaded until a reader opens the laboratory.
+`pipelib_book.challenges`. At the end of a build a folder of the site gets the laboratory's files
+and the kernels' programs, and Pyodide, if `make book` could bring it. Nothing of it is loaded until
+a reader opens the laboratory.
 """
 
 import dataclasses
@@ -32,8 +32,6 @@ ABSENT = (
     "This copy of the book was built without Pyodide, which runs Python in a page, so its"
     " laboratory is closed. Run <code>make book</code> again, where its registry can be reached."
 )
-
-
 #: What stands there until the script has run, which it does not in a page opened as a file.
 UNSERVED = (
     "The laboratory needs JavaScript and a page that comes from a server. If you opened this page"

@@ -131,7 +131,10 @@ def test_a_goal_is_judged(bench):
     [
         ({"edits": [["remove", 9, [0]]]}, "ring has no thread 9, since it has 2 threads"),
         ({"edits": [["burn", 0, [0]]]}, "no 'burn'"),
-        ({"edits": [["machine", "wait_cycles", 0]]}, "a wait at an open barrier, cycles is 0"),
+        (
+            {"edits": [["machine", "wait_cycles", 0]]},
+            "a wait for a phase that is complete already, cycles is 0",
+        ),
         ({"edits": [["machine", "speed", 2]]}, "A Machine has no field 'speed'"),
         ({"edits": [["expect", 0, 1.5]]}, "1.5 arrivals cannot be counted: give a whole number"),
         ({"edits": [], "play": 3}, "Finding 3 is asked for, but ring has 0 findings"),

@@ -51,11 +51,10 @@ EDITS: dict[str, Callable[..., Edit]] = {
 MACHINE = "machine"
 #: The parameters of a machine that a page can change, and what they are in words.
 PARAMETERS = {
-    "hbm_latency_cycles": "latency of a load from HBM, cycles",
-    "l2_latency_cycles": "latency of a load from the L2, cycles",
+    "hbm_latency_cycles": "latency of a load, cycles",
     "sm_bytes_per_cycle": "loads of one multiprocessor, bytes a cycle",
-    "wait_cycles": "a wait at an open barrier, cycles",
-    "wake_cycles": "from a barrier's opening to its waiter, cycles",
+    "wait_cycles": "a wait for a phase that is complete already, cycles",
+    "wake_cycles": "from the end of a phase until its waiter goes on, cycles",
     "arrive_cycles": "an arrival, cycles",
 }
 
@@ -99,7 +98,7 @@ class Bench:
         edits = [EDITS[name](*rest) for name, *rest in asked["edits"] if name != MACHINE]
         before = edited(self.program, edits[:-1])
         program = edited(before, edits[-1:])
-        _refuse_nothing(before, program, edits)
+        _refuse_nothing(before, edits)
         report = check(program, strict=bool(asked.get("strict")))
         if "play" in asked:
             return {"figure": str(report.play(asked["play"]))}
@@ -147,9 +146,11 @@ def _whole(number: object) -> int:
     return number
 
 
-def _refuse_nothing(before: Program, after: Program, edits: list[Edit]) -> None:
-    """Refuses a move that moved nothing, and says why."""
-    if not edits or not isinstance(edit := edits[-1], Move) or before != after:
+def _refuse_nothing(before: Program, edits: list[Edit]) -> None:
+    """Refuses a last move that moves nothing, and says why."""
+    if not edits or not isinstance(edit := edits[-1], Move):
+        return
+    if (made := order(before, edit)) != sorted(made):
         return
     thread, index = edit.thread, edit.indices[-1 if edit.by > 0 else 0]
     ops, beside = before.threads[thread], index + (1 if edit.by > 0 else -1)

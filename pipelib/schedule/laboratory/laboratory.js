@@ -110,7 +110,7 @@ function workbench(ask, subjects, challenges, place) {
   const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
   const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
-  const reset = element("button", { type: "button", text: "Start again", onclick: () => begin({ edits: [] }) });
+  const reset = element("button", { type: "button", text: "Start again", onclick: () => begin([]) });
   const link = element("button", { type: "button", text: "Link", onclick: copyLink });
   const summary = element("p", { class: "summary" });
   const sign = element("span", { class: "sign", "aria-hidden": "true" }), outcome = element("span");
@@ -119,7 +119,7 @@ function workbench(ask, subjects, challenges, place) {
   const columns = element("div", { class: "columns" });
   const what = element("p"), source = element("p");
   const every = element("input", { type: "checkbox", checked: true, onchange: choose }), places = element("span");
-  const strict = element("input", { type: "checkbox", onchange: () => begin({}) });
+  const strict = element("input", { type: "checkbox", onchange: () => change(edits) });
   const act = {
     remove: button("Remove", "Delete"), repeat: button("Twice", "D"), up: button("Earlier", "Alt+Up"), down: button("Later", "Alt+Down"),
   };
@@ -177,7 +177,7 @@ function workbench(ask, subjects, challenges, place) {
     strict.disabled = challenge !== null;
     strict.checked = challenge ? challenge.goal.strict : (state.strict ?? false);
     chosen = null;
-    await begin({ edits: state.edits ?? [] });
+    await begin(state.edits ?? []);
   }
 
   // ---- Challenges ----
@@ -252,7 +252,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   // A history to begin with.
-  async function begin({ edits: first = edits }) {
+  async function begin(first) {
     orders = first.map(() => null);
     undone = [];
     await change(first);

@@ -197,6 +197,11 @@ def spoiled_rings(draw) -> Program:
     return with_thread(program, thread, ops)
 
 
+def where(program: Program, thread: int, kind: str) -> tuple[int, ...]:
+    """The indices of a thread's ops of a kind."""
+    return tuple(i for i, op in enumerate(program.threads[thread]) if op.kind == kind)
+
+
 def with_thread(program: Program, thread: int, ops) -> Program:
     """The program with other ops of one thread."""
     threads = [*program.threads[:thread], tuple(ops), *program.threads[thread + 1 :]]

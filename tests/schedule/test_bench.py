@@ -8,7 +8,7 @@ from pipelib.schedule import H200, check, simulate
 from pipelib.schedule.editing import Expect, Remove, edited
 from pipelib.schedule.laboratory.bench import EDITS, PARAMETERS, Bench
 from pipelib.schedule.sources import remember, texts
-from tests.schedule.strategies import Writer, ring
+from tests.schedule.strategies import Writer, ring, where
 
 pytestmark = pytest.mark.one_jax
 COMPUTE, MEMORY = 0, 1
@@ -43,7 +43,7 @@ def test_what_is_shown_is_the_program(bench, program):
 
 
 def test_an_edit_is_answered_as_the_package_would(bench, program):
-    (wait, *_) = (i for i, op in enumerate(program.threads[COMPUTE]) if op.kind == "wait")
+    wait, *_ = where(program, COMPUTE, "wait")
     shown = ask(bench, ["remove", COMPUTE, [wait]], ["expect", 1, 1])
     changed = edited(program, [Remove(COMPUTE, (wait,)), Expect(1, 1)])
     report = check(changed)
@@ -89,7 +89,7 @@ def test_the_machine_is_the_reader_s(bench, program):
 
 
 def test_the_strict_check_is_asked_for(bench, program):
-    fences = [i for i, op in enumerate(program.threads[COMPUTE]) if op.kind == "fence"]
+    fences = where(program, COMPUTE, "fence")
     edit = ["remove", COMPUTE, fences]
     assert ask(bench, edit)["ok"]
     strict = ask(bench, edit, strict=True)

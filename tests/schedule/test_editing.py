@@ -18,7 +18,7 @@ from pipelib.schedule.editing import (
     site,
 )
 from tests.schedule import corpus
-from tests.schedule.strategies import Writer, ring
+from tests.schedule.strategies import Writer, ring, where
 
 pytestmark = pytest.mark.one_jax
 COMPUTE, MEMORY = 0, 1
@@ -28,10 +28,6 @@ COMPUTE, MEMORY = 0, 1
 def program():
     """A ring of two slots, its memory thread and a compute thread, six steps."""
     return ring(2, 6)
-
-
-def where(program, thread, kind):
-    return tuple(i for i, op in enumerate(program.threads[thread]) if op.kind == kind)
 
 
 def kinds(program):

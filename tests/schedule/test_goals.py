@@ -4,7 +4,7 @@ import pytest
 
 from pipelib.schedule.editing import Expect, Move, Remove, Repeat, edited
 from pipelib.schedule.laboratory.goals import Goal, solutions
-from tests.schedule.strategies import ring
+from tests.schedule.strategies import ring, where
 
 pytestmark = pytest.mark.one_jax
 COMPUTE, MEMORY = 0, 1
@@ -15,12 +15,8 @@ def program():
     return ring(2, 6)
 
 
-def where(program, thread, kind):
-    return tuple(i for i, op in enumerate(program.threads[thread]) if op.kind == kind)
-
-
 def unmet(goal, program, *edits):
-    return goal.unmet(program, edited(program, edits), edits)
+    return goal.unmet(program, goal.check(edited(program, edits)), edits)
 
 
 def test_what_should_be_found_is_found(program):

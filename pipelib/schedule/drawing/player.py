@@ -45,6 +45,7 @@ from typing import Any, cast
 
 from pipelib.schedule.arguments import wrong_type
 from pipelib.schedule.drawing import svg
+from pipelib.schedule.drawing.document import document
 from pipelib.schedule.drawing.paths import relative_paths
 from pipelib.schedule.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
 from pipelib.schedule.program import step_name
@@ -99,15 +100,7 @@ class Player:
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes a page with this figure alone, in the reader's light or dark."""
-        page = (
-            '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{html.escape(self._title)}</title>\n"
-            '<body style="max-width: 60rem; margin: 1rem auto; padding: 0 0.75rem">\n'
-            f"<main>\n{self._figure}</main>\n</body>\n</html>\n"
-        )
-        pathlib.Path(path).write_text(page, "utf-8")
+        pathlib.Path(path).write_text(document(self._title, self._figure), "utf-8")
 
 
 def player(

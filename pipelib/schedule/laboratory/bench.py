@@ -83,7 +83,8 @@ class Bench:
         Args:
           question: JSON of `edits`, a list of lists, and of `strict`, whether the strict check is
             asked. With `play`, the number of a finding, the answer is that finding's figure alone.
-            With `goal`, the fields of a `Goal`, the answer says what is `unmet`.
+            With `goal`, the fields of a `Goal`, the check is the goal's, and the answer says what
+            is `unmet`.
 
         Returns:
           JSON; with `error` alone if the question has no answer.
@@ -98,14 +99,15 @@ class Bench:
         edits = [EDITS[name](*rest) for name, *rest in asked["edits"] if name != MACHINE]
         before = edited(self.program, edits[:-1])
         program = edited(before, edits[-1:])
-        _refuse_nothing(before, edits)
-        report = check(program, strict=bool(asked.get("strict")))
+        made = None if not edits or isinstance(edits[-1], Expect) else order(before, edits[-1])
+        _refuse_nothing(before, edits, made)
+        goal = _goal(asked)
+        report = goal.check(program) if goal else check(program, strict=bool(asked.get("strict")))
         if "play" in asked:
             return {"figure": str(report.play(asked["play"]))}
         machine = _machine(asked["edits"])
         setting = judged(program, machine, {}, report=report)
         return {
-            "name": program.name,
             "threads": _threads(program),
             "barriers": _barriers(program),
             "machine": {
@@ -120,23 +122,18 @@ class Bench:
             "notes": [*report.notes],
             "cycles": setting.timeline.cycles if setting.timeline else None,
             "figure": _figure(setting),
-            "order": _order(before, edits, asked["edits"]),
-            "unmet": self._unmet(program, edits, asked, machine),
+            # What the last edit made of its thread, as `editing.order`.
+            "order": made if asked["edits"] and asked["edits"][-1][0] != MACHINE else None,
+            "unmet": goal.unmet(self.program, report, edits, machine) if goal else None,
         }
 
-    def _unmet(
-        self, program: Program, edits: list[Edit], asked: Json, machine: Machine
-    ) -> list[str] | None:
-        """What a challenge's goal still lacks; None where there is no challenge."""
-        if (fields := asked.get("goal")) is None:
-            return None
-        goal = Goal(**{name: _frozen(value) for name, value in fields.items()})
-        return goal.unmet(self.program, program, edits, machine)
 
-
-def _frozen(value: Any) -> Any:
-    """A tuple for a list."""
-    return tuple(value) if isinstance(value, list) else value
+def _goal(asked: Json) -> Goal | None:
+    """A challenge's goal; None where there is no challenge."""
+    if (fields := asked.get("goal")) is None:
+        return None
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Goal(**fields | lists)
 
 
 def _whole(number: object) -> int:
@@ -146,11 +143,9 @@ def _whole(number: object) -> int:
     return number
 
 
-def _refuse_nothing(before: Program, edits: list[Edit]) -> None:
-    """Refuses a last move that moves nothing, and says why."""
-    if not edits or not isinstance(edit := edits[-1], Move):
-        return
-    if (made := order(before, edit)) != sorted(made):
+def _refuse_nothing(before: Program, edits: list[Edit], made: list[int] | None) -> None:
+    """Refuses a last move that leaves the order `made` as it was, and says why."""
+    if not edits or not isinstance(edit := edits[-1], Move) or made != sorted(made or ()):
         return
     thread, index = edit.thread, edit.indices[-1 if edit.by > 0 else 0]
     ops, beside = before.threads[thread], index + (1 if edit.by > 0 else -1)
@@ -163,13 +158,6 @@ def _refuse_nothing(before: Program, edits: list[Edit]) -> None:
         " registers"
     )  # fmt: skip
     raise ValueError(f"`{words}` does not pass `{other}`: {why}.")
-
-
-def _order(before: Program, edits: list[Edit], asked: list[Any]) -> list[int] | None:
-    """What the last edit made of its thread, as `editing.order`; None if it is of no ops."""
-    if not edits or asked[-1][0] == MACHINE or isinstance(edits[-1], Expect):
-        return None
-    return order(before, edits[-1])
 
 
 def _machine(asked: list[Any]) -> Machine:

@@ -17,7 +17,7 @@ from pipelib.schedule.checking.check import check
 from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
 from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Kind, Program
-from pipelib.schedule.report import FindingKind, count
+from pipelib.schedule.report import FindingKind, Report, count
 from pipelib.schedule.simulating.simulate import simulate
 
 #: Edits by their names, in words.
@@ -63,11 +63,18 @@ class Goal:
         object.__setattr__(self, "found", tuple(str(FindingKind(kind)) for kind in self.found))
         object.__setattr__(self, "strict", self.strict or not self.found)
 
+    def check(self, program: Program) -> Report:
+        """The check that the goal is judged by."""
+        return check(program, strict=self.strict)
+
     def unmet(
-        self, before: Program, after: Program, edits: Sequence[Edit], machine: Machine = H200
+        self, before: Program, report: Report, edits: Sequence[Edit], machine: Machine = H200
     ) -> list[str]:
-        """What is still missing after these edits, in sentences; empty if nothing is."""
-        kinds = {str(finding.kind) for finding in check(after, strict=self.strict)}
+        """What is still missing after these edits, in sentences; empty if nothing is.
+
+        `report` is what `check` says of the program after them.
+        """
+        after, kinds = report.program, {str(finding.kind) for finding in report}
         said = [f"The check finds no {kind}." for kind in self.found if kind not in kinds]
         others = sorted(kinds - {*self.found}) if self.only else []
         said += [f"The check finds {kind}, which there should not be." for kind in others]
@@ -106,7 +113,7 @@ def solutions(program: Program, goal: Goal) -> list[Edit]:
     """The single edits that meet a goal."""
     return [
         edit for edit in _singles(program)
-        if not goal.unmet(program, edited(program, [edit]), [edit])
+        if not goal.unmet(program, goal.check(edited(program, [edit])), [edit])
     ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import zlib
 from importlib import resources
 
 import pipelib
+from pipelib.schedule.drawing.document import document
 from pipelib.schedule.laboratory.pyodide import FILES
 from pipelib.schedule.program import Program
 
@@ -59,16 +60,13 @@ def page(saved: str, pyodide: pathlib.Path) -> str:
     files[WORKER] = text(WORKER).encode()
     packed = {each: base64.b64encode(zlib.compress(files[each], 9)).decode() for each in files}
     subjects = html.escape(json.dumps([{"name": "", "title": name, "summary": "", "text": saved}]))
-    title = html.escape(name)
-    return (
-        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}: laboratory</title>\n<style>{text(STYLE)}</style>\n"
-        '<body style="max-width: 60rem; margin: 1rem auto; padding: 0 0.75rem">\n<main>\n'
-        f"<h1>{title}</h1>\n"
+    main = (
+        f"<h1>{html.escape(name)}</h1>\n"
         f'<div class="pipelib-laboratory" data-subjects="{subjects}">\n'
-        "<p>The laboratory needs JavaScript.</p>\n</div>\n</main>\n"
-        f'<script type="application/json" id="pipelib-laboratory-files">{json.dumps(packed)}'
-        f'</script>\n<script type="module">\n{text(SCRIPT)}</script>\n</body>\n</html>\n'
+        "<p>The laboratory needs JavaScript.</p>\n</div>\n"
     )
+    scripts = (
+        f'<script type="application/json" id="pipelib-laboratory-files">{json.dumps(packed)}'
+        f'</script>\n<script type="module">\n{text(SCRIPT)}</script>\n'
+    )
+    return document(f"{name}: laboratory", main, style=text(STYLE), after=scripts)

@@ -24,6 +24,7 @@ in_turns             queue products in turns, by an array of barriers
 goes_through_once    have products that go through a buffer once, and come back to no part of it
 stores_in_flight     leave stores reading their SMEM when a wait for stores returns
 loads_in_flight      have loads under way at once, in the simulation
+stores_from_smem     store what leaves it from SMEM, by the TMA, not from registers
 fits_in              allocate no more shared memory for a block than a limit
 has_blocks           have a number of blocks
 has_threads          have a number of threads in a block
@@ -484,6 +485,30 @@ def loads_in_flight(least: int) -> Ask:
             f"has {count(most, 'load')} in flight at most, and {least} are asked for.",
             f"has {count(most, 'load')} in flight at most, and {least} could be.",
         )
+
+    return ask
+
+
+def stores_from_smem() -> Ask:
+    """Asks that all that leaves a block leaves from SMEM, by the TMA: no thread writes GMEM itself.
+
+    Example:
+      >>> x = jnp.ones((4, 128))
+      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> book.asks.stores_from_smem()(answer)
+      Said(holds=True, text='It stores from SMEM.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        buffers = answer.program.buffers
+        written = {
+            region.buffer: report_name(buffers[region.buffer])
+            for ops in answer.program.threads for op in ops if op.kind is Kind.WRITE
+            for region in op.writes if buffers[region.buffer].space is Space.GMEM
+        }  # fmt: skip
+        names = ", ".join(f"`{name}`" for name in written.values())
+        no = f"a thread writes {names} itself: what it writes comes from registers, not from SMEM."
+        return _said(not written, "stores from SMEM.", no)
 
     return ask
 

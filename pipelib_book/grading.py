@@ -10,6 +10,7 @@ traced     it can be traced for these arguments
 checked    `pipelib.check` finds no fault in the first block, nor in any of `blocks`; a write to
            shared memory that nothing reads is no fault where the result is right
 right      it is run, natively or interpreted, and its result is the expected one
+again      with each of `again`, other arrays, it is traced, checked and right, too
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
 compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
            products nor spills registers
@@ -88,6 +89,7 @@ def grade(
     tolerance: float = 0.0,
     strict: bool = False,
     blocks: Sequence[tuple[int, ...]] = (),
+    again: Sequence[tuple[Sequence[Any], Any]] = (),
     asks: Sequence[Ask] = (),
     machine: Machine | None = None,
     xla_does: Collection[str] = (),
@@ -102,6 +104,8 @@ def grade(
       tolerance: the largest `relative_error` that an array may have.
       strict: as in `pipelib.check`.
       blocks: blocks of the grid that are checked beside the first one, each by its indices.
+      again: other arrays that the answer must be right for, too, and of each what it must return of
+        them: pairs of `args` and `expected`.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
       machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
       xla_does: what XLA may do beside the kernel: names of JAX's primitives, as "reduce_sum".
@@ -126,7 +130,7 @@ def grade(
     """
     expect_exercise(exercise)
     machine = machine or pipelib.H200
-    look = _look(answer, args, expected, tolerance, strict, blocks, asks, machine, xla_does)
+    look = _look(answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does)
     return graded(look, exercise)
 
 
@@ -150,7 +154,7 @@ def graded(look: Iterator[str], exercise: str) -> Grade:
 
 
 def _look(
-    answer, args, expected, tolerance, strict, blocks, asks, machine, xla_does
+    answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
     program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
@@ -178,6 +182,8 @@ def _look(
         for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
+    for other in again:
+        yield _once_more(answer, *other, tolerance, strict)
     beside = beside_of(answer, args)
     seen = Answer(program, args, machine, beside)
     for ask in asks:
@@ -187,6 +193,18 @@ def _look(
         yield said
     for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
+
+
+def _once_more(
+    answer: Callable[..., Any], args: Sequence[Any], expected: Any, tolerance: float, strict: bool
+) -> str:
+    """What is said of an answer that is right for these arrays, too; `Fails` if it is not."""
+    where = f" with arrays of {', '.join(str(x.shape) for x in args)}"
+    program = or_fails(f"It cannot be traced{where}", pipelib.trace, answer, *args)
+    report = pipelib.check(program, strict=strict)
+    _unread_writes(report, where)
+    result = or_fails(f"It cannot be run{where}", _run, answer, *args, notes=report.notes)
+    return _compared(result, expected, tolerance, report.notes, where)
 
 
 def _unread_writes(report: Report, where: str) -> list[str]:
@@ -254,15 +272,17 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
     return bool(frame.line) and not frame.filename.startswith(_LIBRARIES)
 
 
-def _compared(actual: Any, expected: Any, tolerance: float, notes: Sequence[str]) -> str:
+def _compared(
+    actual: Any, expected: Any, tolerance: float, notes: Sequence[str], where: str = ""
+) -> str:
     """How far a result is off; `Fails` if too far, with the notes that may explain it."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):
         raise Fails(
-            f"It returns {jax.tree.structure(actual)}, but {jax.tree.structure(expected)} is"
+            f"It returns {jax.tree.structure(actual)}{where}, but {jax.tree.structure(expected)} is"
             " expected."
         )
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
-    is_right, said = judge("Its result", pairs, tolerance)
+    is_right, said = judge(f"Its result{where}", pairs, tolerance)
     if not is_right:
         beyond = (f" The checker notes: {note}" for note in notes if _BEYOND in note)
         raise Fails("".join([said, *beyond]))

@@ -90,7 +90,7 @@ IDEAS: tuple[Idea, ...] = (
         dataclasses.replace(_BEST, tile_n=128),
     ),
     Idea(
-        "tiles of 128 x 192", "A fuller last round of tiles, but a ninth more bytes.",
+        "tiles of 128 x 192", "A fuller last wave of tiles, but a ninth more bytes.",
         dataclasses.replace(_BEST, tile_n=192),
     ),
     Idea(
@@ -162,7 +162,7 @@ IDEAS: tuple[Idea, ...] = (
         dataclasses.replace(_BEST, cluster_n=2),
     ),
     Idea(
-        "a block for every SM", "As many rounds as with fewer blocks, and more SMs to feed.",
+        "a block for every SM", "As many waves as with fewer blocks, and more SMs to feed.",
         dataclasses.replace(_BEST, blocks=132),
     ),
     Idea(
@@ -178,7 +178,7 @@ IDEAS: tuple[Idea, ...] = (
         dataclasses.replace(_BEST, width=16),
     ),
     Idea(
-        "groups along n", "As many bytes; from one round to the next, b stays in the L2, not a.",
+        "groups along n", "As many bytes; from one wave to the next, b stays in the L2, not a.",
         dataclasses.replace(_BEST, order="n"),
     ),
 )  # fmt: skip

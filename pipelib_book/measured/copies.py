@@ -79,9 +79,9 @@ def costs_table(machine: Machine, folders: tuple[pathlib.Path, ...] = results.FO
 
 
 def _table(head: tuple[str, str, str], rows: dict[int, list[float | None]]) -> str:
-    """A row for each two cycles, and how far they are apart."""
+    """A row for each two cycles, and how far they are apart as printed."""
     lines = [
-        [str(first), f"{one:.0f}", f"{other:.0f}", f"{abs(one - other):.0f}"]
+        [str(first), str(round(one)), str(round(other)), str(abs(round(one) - round(other)))]
         for first, (one, other) in rows.items()
         if one is not None and other is not None
     ]

@@ -530,6 +530,20 @@ def test_loads_under_way_at_once():
     assert said(ask, adding(slots=1), X) == (False, no)
 
 
+def test_what_leaves_a_block_goes_through_shared_memory():
+    def directly(x_gmem, o_gmem, p_gmem):
+        o_gmem[...] = x_gmem[...] + 1.0
+        p_gmem[...] = x_gmem[...]
+
+    ask = asks.stores_from_smem()
+    assert said(ask, adding(), X) == (True, "It stores from SMEM.")
+    no = (
+        "It is right, but a thread writes `o_gmem`, `p_gmem` itself: what it writes comes from"
+        " registers, not from SMEM."
+    )
+    assert said(ask, lambda x: plgpu.kernel(directly, out_type=(x, x))(x), X) == (False, no)
+
+
 @pytest.mark.parametrize(("slots", "kib"), [(1, 1000), (2, 0.5)])
 def test_shared_memory_of_a_block(slots, kib):
     answer = asks.Answer(pipelib.trace(adding(slots=slots), X), (X,), pipelib.H200)

@@ -55,9 +55,11 @@ def copying(waits: bool, arrives: bool = True):
         plgpu.copy_smem_to_gmem(x_smem, o_gmem)
         plgpu.wait_smem_to_gmem(0)
 
-    scratch = dict(x_smem=plgpu.SMEM((ROWS, COLUMNS), jnp.float32), landed=plgpu.Barrier())
+    def scratch(x):
+        return dict(x_smem=plgpu.SMEM(x.shape, jnp.float32), landed=plgpu.Barrier())
+
     return lambda x: plgpu.kernel(
-        kernel, out_type=x, grid=(1,), grid_names=("i",), scratch_types=scratch
+        kernel, out_type=x, grid=(1,), grid_names=("i",), scratch_types=scratch(x)
     )(x)
 
 
@@ -242,6 +244,26 @@ def test_a_wrong_result_has_the_note_on_tiles_that_are_not_there():
     assert "Its result is wrong: " in got.lines[-1]
     assert " The checker notes: " in got.lines[-1] and "behind the end of `x_gmem`" in got.lines[-1]
     assert "notes" not in grade(adding(added=2.0), X, expected=X + 1).lines[-1]
+
+
+def test_other_arrays_are_traced_checked_and_compared():
+    wide = jnp.tile(X, (1, 2))
+    got = grade(adding(), X, expected=X + 1, again=[((X + 1,), X + 2)])
+    more = "Its result with arrays of (64, 512): relative error 0.0e+00, within 0e+00."
+    assert got.passed and got.lines[-1] == more
+    got = grade(adding(), X, expected=X + 1, again=[((wide,), wide + 1)])
+    where = "Its result with arrays of (64, 1024) is wrong: relative error "
+    assert not got.passed and got.lines[-1].startswith(where)
+
+    def races_if_wide(x):
+        return copying(waits=x.shape[1] == COLUMNS)(x) if len(x) == ROWS else x
+
+    one, two = X[:, :COLUMNS], X[:, : 2 * COLUMNS]
+    got = grade(races_if_wide, one, expected=one, again=[((two,), two)])
+    said = "The checker found a fault with arrays of (64, 128), so it was not run. race: "
+    assert not got.passed and got.lines[-1].startswith(said)
+    got = grade(races_if_wide, one, expected=one, again=[((X[1:],), X[1:])])
+    assert got.lines[-1].startswith("It cannot be traced with arrays of (63, 512): ")
 
 
 def test_a_tolerance_and_trees():

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import (
+    accounts,
     attention,
     contenders,
     faults,
@@ -115,6 +116,12 @@ def _attention(record: dict[str, Any]) -> Iterator[Measurement]:
         yield from _contenders(group, problem, made, args)
 
 
+def _accounts(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        problem = _problem(Attention, group)
+        yield from _contenders(group, problem, accounts.contenders(problem), (problem.out,) * 3)
+
+
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
     for row in record["rows"]:
         shape, dtype = (row["rows"], row["length"]), row["dtype"]
@@ -190,7 +197,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
-    "profile": _profile, "search": _search,
+    "profile": _profile, "search": _search, "accounts": _accounts,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -303,7 +310,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention" | "search":
+        case "matmul" | "attention" | "search" | "accounts":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

@@ -20,8 +20,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import idle, probed, probes
+from benchmarks import accounts, idle, probed, probes
 from benchmarks import machine as machine_benchmark
+from benchmarks.attentions import Problem
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
 from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes, searches
@@ -48,6 +49,7 @@ QUOTES = {
 USED = {
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
+    "accounts.json": "what is to be made faster in attention",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.
@@ -165,6 +167,10 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _products()
     elif name == "attention.json":
         yield from _attention()
+    elif name == "accounts.json":
+        for group in record["groups"]:
+            title = f"Cycles of a step, {Problem(**group['problem'])}"
+            yield title, "\n".join(accounts.table(group))
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from benchmarks import emitters, peers, upstream
+from benchmarks import emitters, peers, untuned, upstream
 from pipelib.tuning import rows
 from pipelib.tuning.on_gpu import ours
 from pipelib.tuning.products import Contender, Problem, dot
@@ -89,10 +89,15 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _shapes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Ours by the table, upstream's by the record's search, XLA's, and DeepGEMM, if it is there."""
+    """All of `_untuned`, and upstream's by the record's search."""
+    theirs = upstream.contender(upstream_config(problem, groups))
+    return _untuned(problem, groups) | {UPSTREAM: theirs}
+
+
+def _untuned(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours by the table, XLA's, and DeepGEMM, if it is there."""
     found: dict[str, Any] = {
         TUNED: ours(problem, None),
-        UPSTREAM: upstream.contender(upstream_config(problem, groups)),
         **dict.fromkeys(BASELINES, functools.partial(dot, problem=problem)),
     }
     has_it = problem.dtype == "bfloat16" and peers.has(DEEPGEMM)
@@ -138,6 +143,7 @@ def upstream_config(problem: Problem, groups: Sequence[dict[str, Any]]) -> Any:
 PLANS = {
     "ladder": Plan(LADDER, _ladder),
     "shapes": Plan(SHAPES, _shapes),
+    "untuned": Plan((*untuned.problems(),), _untuned, sustained=()),
     "emitters": Plan(
         (Problem(4096, 4096, 4096),), _emitters, rounds=20, launches=10, sustained=()
     ),

@@ -4,6 +4,7 @@
     python -m benchmarks.matmul upstream  searches for those of `hopper_matmul_mgpu`
     python -m benchmarks.matmul ladder    every rung, and the slots of rung 1
     python -m benchmarks.matmul shapes    language models' products, configurations by the table
+    python -m benchmarks.matmul untuned   sizes drawn by chance (`benchmarks/untuned.py`)
     python -m benchmarks.matmul emitters  pipelib's emitters and JAX's with the same body
     python -m benchmarks.matmul fp8       float8
 

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
-from benchmarks import contenders, matmul, upstream
+from benchmarks import contenders, matmul, untuned, upstream
 from benchmarks.contenders import (
     AGAIN,
     BASELINES,
@@ -26,6 +27,7 @@ from benchmarks.contenders import (
     UPSTREAM,
     Plan,
 )
+from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
 from pipelib.tuning import record
 from pipelib.tuning.products import Problem
@@ -332,6 +334,24 @@ def test_sixteen_shapes_each_once():
     assert set(contenders.SHAPES) <= set(SEARCHED["tune"])
     for searched in SEARCHED.values():
         assert len(set(searched)) == len(searched)
+
+
+def test_untuned_sizes_are_the_same_each_time_and_nobody_tuned_for_them():
+    found = [*untuned.problems()]
+    assert found == [*untuned.problems()] == [*PLANS["untuned"].problems]
+    assert len({*found}) == untuned.COUNT
+    assert not {*found} & {*SEARCHED["tune"]}
+    assert min(p.m for p in found) < 8 and max(p.m for p in found) > 8192
+    assert {(p.n, p.k) in untuned.LAYERS for p in found[::2]} == {True}
+    assert all(64 <= size <= 16384 and size % 8 == 0 for p in found[1::2] for size in (p.n, p.k))
+    assert [*untuned.problems(seed=1)] != found
+
+
+def test_ours_has_a_configuration_for_untuned_sizes():
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        for problem in untuned.problems():
+            ours = contenders.PLANS["untuned"].contenders(problem, [])[TUNED]
+            assert jax.eval_shape(ours, *problem.factors) == problem.out
 
 
 def test_upstream_s_configurations():

@@ -1,0 +1,43 @@
+"""`problems`: products whose sizes are drawn by chance, so that nobody tuned for them.
+
+The model. M is log-uniform from 1 to 16384: tokens, from a single one to a long prefill. Of N and K
+one half are those of a layer of a published model, as its `config.json` has them; the other half
+are odd: multiples of 8, the least that copies can address in 16 bits, log-uniform from 64 to 16384.
+The seed is fixed, so all runs have the same products.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipelib.tuning.products import Problem
+
+SEED, COUNT = 0, 60
+MOST_ROWS, FEWEST, MOST, STEP = 16384, 64, 16384, 8
+#: Layers, (N, K): queries, keys and values; their way out; up and gate; down.
+LAYERS = (
+    # Llama 3.1, 8 billion parameters.
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336),
+    # Llama 3.1, 70 billion.
+    (10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672),
+    # Qwen2.5, 7 billion.
+    (4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944),
+    # DeepSeek-V3: its compressed attention, and an expert.
+    (2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048),
+)  # fmt: skip
+
+
+def problems(count: int = COUNT, seed: int = SEED) -> Iterator[Problem]:
+    """The products, in bfloat16, in the order in which they are drawn."""
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        m = round(_log_uniform(rng, 1, MOST_ROWS))
+        if i % 2:
+            n, k = (STEP * round(_log_uniform(rng, FEWEST, MOST) / STEP) for _ in "nk")
+        else:
+            n, k = LAYERS[rng.integers(len(LAYERS))]
+        yield Problem(m, n, k)
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

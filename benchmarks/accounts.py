@@ -6,7 +6,7 @@
 It writes `results/<gpu>/accounts.json`. It needs NVIDIA's Nsight Compute (`ncu`) and, for
 FlashAttention-3, a folder of peers (`benchmarks/peers.py`).
 
-The model. Each contender of the ladder with heads of 128, and what `attention` picks, runs in a
+The model. Each contender of the part "ideas" of `benchmarks.attention`, ours and others', runs in a
 process of its own under `benchmarks.nsight`, one launch of it after others. The *account* has the
 counters of the whole launch, and divides its *main loop*: the instructions that run about as often
 as the product that runs most often. They fall into parts, in the order of their addresses:
@@ -43,7 +43,8 @@ from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import tuned
 
-PROBLEMS = {"dense": Problem(16384, 128), "causal": Problem(16384, 128, causal=True)}
+PLAN = attention.PARTS["ideas"]
+PROBLEMS = {("dense", "causal")[problem.causal]: problem for problem in PLAN.problems}
 PARTS = "turn", "products", "scores", "softmax", "result", "rest"
 #: What the names of attention's kernels have: ours, cuDNN's, FlashAttention-3's.
 KERNELS = "attention|sdpa|device_kernel"
@@ -61,12 +62,6 @@ _COUNTERS = {
     "exponentials_percent": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active",
     "to_sms_bytes_per_second": "l1tex__m_xbar2l1tex_read_bytes.sum.per_second",
 }
-
-
-def contenders(problem: Problem) -> dict[str, Any]:
-    """What `attention` picks, the rungs of the ladder, and the others."""
-    picked = {attention.OURS: attention.ours(problem, None)}
-    return picked | attention.PARTS["ladder"].contenders(problem, [])
 
 
 def account(found: nsight.Profile, sms: int) -> dict[str, Any]:
@@ -128,7 +123,7 @@ def _is_wait(line: nsight.Line) -> bool:
 def measure(problem: Problem, run: dict[str, Any]) -> dict[str, Any]:
     """A group of the record: the accounts of all contenders, or the reason why one has none."""
     sms, found = num_sms(), dict[str, dict[str, Any]]()
-    for name in contenders(problem):
+    for name in PLAN.contenders(problem, []):
         arguments = ["launch", json.dumps([*problem]), name]
         command = [sys.executable, "-m", "benchmarks.accounts", *arguments]
         try:
@@ -142,7 +137,7 @@ def measure(problem: Problem, run: dict[str, Any]) -> dict[str, Any]:
 
 def launch(problem: Problem, name: str) -> None:
     """Launches a contender a few times, for `ncu` to see."""
-    run = prepare(contenders(problem)[name], problem)
+    run = prepare(PLAN.contenders(problem, [])[name], problem)
     for _ in range(LAUNCHES):
         run("launch")
 
@@ -182,11 +177,11 @@ def main() -> None:
         return
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the memory is the launches'
     command = " ".join(["python", "-m", "benchmarks.accounts", *sys.argv[1:]])
-    run = dict(command=command, provenance=provenance(), peers=peers.versions())
-    gpu = run["provenance"]["gpu"]
-    if gpu is None:
+    facts = provenance()
+    if facts["gpu"] is None:
         raise SystemExit("benchmarks.accounts: JAX has no GPU here: there is nothing to profile.")
-    path = matmul.RESULTS / tuned.file_name(gpu) / "accounts.json"
+    run = dict(command=command, provenance=facts, peers=peers.versions())
+    path = matmul.RESULTS / tuned.file_name(facts["gpu"]) / "accounts.json"
     for name in wanted:
         matmul.write(path, measure(PROBLEMS[name], run))
     noting.note(path)

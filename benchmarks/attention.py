@@ -3,6 +3,7 @@
     python -m benchmarks.attention tune       searches for our configurations, forward
     python -m benchmarks.attention forward    each problem by all contenders
     python -m benchmarks.attention ladder     every rung of `attention_ladder`
+    python -m benchmarks.attention ideas      orders within a step (`benchmarks/attention_ideas.py`)
     python -m benchmarks.attention backward   gradients
     python -m benchmarks.attention table      prints the record
 
@@ -36,6 +37,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks import matmul, noting, peers
+from benchmarks.attention_ideas import IDEAS
 from benchmarks.attentions import (
     EMITTER,
     UPSTREAM,
@@ -65,7 +67,7 @@ from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3
 
-OURS, CUDNN = "attention", "cuDNN (XLA)"
+OURS, CUDNN, BOTH = "attention", "cuDNN (XLA)", "both"
 #: PyTorch's back ends, by the names of their contenders.
 TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -81,6 +83,7 @@ FORWARD = tuple(
 )  # fmt: skip
 LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
                for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
+TRIED = tuple(Problem(16384, 128, causal) for causal in (False, True))
 BACKWARD = tuple(
     Problem(8192, head_dim, causal, dtype, True)
     for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)
@@ -186,6 +189,14 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
     return every | in_registers | others
 
 
+def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `attention` picks, "both" with p in registers, which the ideas change, and the ideas."""
+    both = AttentionConfig(schedule="both")
+    found = {OURS: ours(problem, None), BOTH: ours(problem, both)}
+    found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
+    return found | {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+
+
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours as it picks, with one kernel changed or one for all, and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
@@ -205,7 +216,7 @@ PARTS = {
     name: Plan(problems, contenders, ROUNDS, LAUNCHES, sustained=())
     for name, problems, contenders in (
         ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
-        ("backward", BACKWARD, _backward),
+        ("ideas", TRIED, _ideas), ("backward", BACKWARD, _backward),
     )
 }  # fmt: skip
 

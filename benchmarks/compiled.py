@@ -119,7 +119,8 @@ def _attention(record: dict[str, Any]) -> Iterator[Measurement]:
 def _accounts(record: dict[str, Any]) -> Iterator[Measurement]:
     for group in record["groups"]:
         problem = _problem(Attention, group)
-        yield from _contenders(group, problem, accounts.contenders(problem), (problem.out,) * 3)
+        made = accounts.PLAN.contenders(problem, [])
+        yield from _contenders(group, problem, made, (problem.out,) * 3)
 
 
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:

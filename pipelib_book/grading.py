@@ -182,8 +182,8 @@ def _look(
         for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
-    for other in again:
-        yield _once_more(answer, *other, tolerance, strict)
+    for others, wanted in again:
+        yield _once_more(answer, others, wanted, tolerance, strict)
     beside = beside_of(answer, args)
     seen = Answer(program, args, machine, beside)
     for ask in asks:

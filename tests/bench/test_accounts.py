@@ -116,16 +116,16 @@ def test_a_contender_without_a_profile_has_its_reason(monkeypatch):
     def fails(command, kernels, skip, timeout_s):
         problem, name = command[-2:]
         assert Problem(*json.loads(problem)) == accounts.PROBLEMS["causal"] and skip == 2
-        if name == "rung 0":
+        if name == "late":
             raise subprocess.TimeoutExpired("ncu", timeout_s)
-        if name == "rung 1":
+        if name == "lazy":
             raise RuntimeError("There is no `ncu`")
         return profile()
 
     monkeypatch.setattr(nsight, "profile", fails)
     found = accounts.measure(accounts.PROBLEMS["causal"], dict(command="it"))["contenders"]
-    assert found["rung 1"] == dict(reason="There is no `ncu`")
-    assert "timed out" in found["rung 0"]["reason"]
+    assert found["lazy"] == dict(reason="There is no `ncu`")
+    assert "timed out" in found["late"]["reason"]
     assert found["attention"]["samples"] == 200
 
 
@@ -147,12 +147,12 @@ def test_what_ncu_printed_is_said_where_it_profiled_nothing(monkeypatch, tmp_pat
 def test_an_account_is_of_the_kernels_as_they_are(tmp_path):
     path = tmp_path / "nvidia-h200" / "accounts.json"
     path.parent.mkdir()
-    fields = {"attention": {}, "rung 2": {}, FA3: {}, "rung 0": dict(reason="no kernel")}
+    fields = {"attention": {}, "late": {}, FA3: {}, "lazy": dict(reason="no kernel")}
     found = group(**fields)
     assert [m.name for m in compiled.measurements(path, dict(groups=[found]))] == [
-        f"accounts {accounts.PROBLEMS['dense']}, {name}" for name in ("attention", "rung 2")
+        f"accounts {accounts.PROBLEMS['dense']}, {name}" for name in ("attention", "late")
     ]
     compiled.write(path, dict(groups=[found]))
     compiled.note(path)
     (kept,) = json.loads(path.read_text())["groups"]
-    assert kept["contenders"]["rung 2"]["compiled"] and "compiled" not in kept["contenders"][FA3]
+    assert kept["contenders"]["late"]["compiled"] and "compiled" not in kept["contenders"][FA3]

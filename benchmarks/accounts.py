@@ -34,7 +34,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks import attention, matmul, noting, nsight, peers
@@ -42,6 +42,7 @@ from benchmarks.attentions import Problem, prepare
 from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import tuned
+from pipelib_book.measured import results
 
 PLAN = attention.PARTS["ideas"]
 PROBLEMS = {("dense", "causal")[problem.causal]: problem for problem in PLAN.problems}
@@ -142,23 +143,22 @@ def launch(problem: Problem, name: str) -> None:
         run("launch")
 
 
-def table(group: dict[str, Any]) -> Iterator[str]:
+def table(group: dict[str, Any]) -> str:
     """A row for each account: the launch, then the cycles of each part of a step."""
     head = ["contender", "ms", "GHz", "tensor core", "million instructions", *PARTS, "all"]
-    yield "| " + " | ".join(head) + " |"
-    yield "|---|" + "--:|" * (len(head) - 1)
+    rows = []
     for name, each in group["contenders"].items():
         if "reason" in each:
-            yield f"| {name} | {each['reason']} |"
+            rows.append([name, each["reason"]])
             continue
         parts = {part: of["cycles"] for part, of in each["parts"].items()}
-        cells = [
+        rows.append([
             name, f"{1e3 * each['seconds']:.3f}", f"{each['cycles'] / each['seconds'] / 1e9:.3f}",
             f"{each['tensor_percent']:.1f}%", f"{each['instructions'] / 1e6:,.0f}",
             *(f"{parts[part]:,.0f}" if part in parts else "" for part in PARTS),
             f"{sum(parts.values()):,.0f}",
-        ]  # fmt: skip
-        yield "| " + " | ".join(cells) + " |"
+        ])  # fmt: skip
+    return results.table(head, rows)
 
 
 def main() -> None:
@@ -173,7 +173,7 @@ def main() -> None:
     if "table" in wanted:
         for path in sorted(matmul.RESULTS.glob("*/accounts.json")):
             for group in matmul.read(path):
-                print("\n".join([str(Problem(**group["problem"])), *table(group), ""]))
+                print(f"{Problem(**group['problem'])}\n{table(group)}\n")
         return
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the memory is the launches'
     command = " ".join(["python", "-m", "benchmarks.accounts", *sys.argv[1:]])
@@ -184,7 +184,7 @@ def main() -> None:
     path = matmul.RESULTS / tuned.file_name(facts["gpu"]) / "accounts.json"
     for name in wanted:
         matmul.write(path, measure(PROBLEMS[name], run))
-    noting.note(path)
+        noting.note(path)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,11 @@ def baselines(problem: Problem) -> dict[str, Any]:
     return found | _peers(problem)
 
 
+def _strongest(problem: Problem) -> dict[str, Any]:
+    """cuDNN, and the peers that are there."""
+    return {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+
+
 def _peers(problem: Problem) -> dict[str, Any]:
     """FlashAttention-3, if it is there."""
     return {FA3: peers.Fa3(problem.causal)} if peers.has(FA3) else {}
@@ -185,8 +190,7 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
         for rung in rungs if rung.config.through_smem
     }  # fmt: skip
     every = {f"rung {rung.number}": ours(problem, rung.config) for rung in rungs}
-    others = {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
-    return every | in_registers | others
+    return every | in_registers | _strongest(problem)
 
 
 def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -194,7 +198,7 @@ def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]
     both = AttentionConfig(schedule="both")
     found = {OURS: ours(problem, None), BOTH: ours(problem, both)}
     found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
-    return found | {CUDNN: functools.partial(cudnn, causal=problem.causal)} | _peers(problem)
+    return found | _strongest(problem)
 
 
 def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:

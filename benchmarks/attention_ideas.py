@@ -50,8 +50,8 @@ _LATE = "late"
 GROWTH = 8.0
 #: Columns of the pieces in which rows are folded: a lane has two of them, so a row has two chains.
 _PIECE = 8
-#: The named barriers of turns, behind those of Mosaic GPU; PTX has 16.
-_FIRST_BARRIER, _THREADS = 8, 2
+#: The first named barrier of turns, behind those of Mosaic GPU; PTX has 16.
+_FIRST_BARRIER = 8
 #: A bit that the number of a step never has, which the compiler does not know.
 _NEVER = 1 << 30
 
@@ -152,7 +152,8 @@ class Late(Overlap):
         """Gives its successor the turn."""
         if not self._idea.named:
             return super().pass_turn()
-        return self._at_turn("arrive", lax.rem(self.index + 1, jnp.int32(_THREADS)))
+        following = lax.rem(self.index + 1, jnp.int32(self.config.compute_threads))
+        return self._at_turn("arrive", following)
 
     def _at_turn(self, verb: str, thread: jax.Array) -> None:
         """An instruction on the named barrier of a thread's turn, of all lanes of two threads."""

@@ -86,8 +86,9 @@ def read(raw: Iterable[str], source: Iterable[str]) -> Profile:
     """
     names, units, values = list(csv.reader(raw))[:3]
     counters = {
-        name: _number(value) * _scale(unit)
-        for name, unit, value in zip(names, units, values, strict=True) if _is_number(value)
+        name: number * _scale(unit)
+        for name, unit, value in zip(names, units, values, strict=True)
+        if (number := _number(value)) is not None
     }  # fmt: skip
     _, head, *rows = csv.reader(source)
     columns = {name: i for i, name in enumerate(head)}
@@ -114,16 +115,12 @@ def _ncu(arguments: Sequence[str], timeout_s: float) -> str:
     return done.stdout
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
+    """A number with commas; None of what is none, as "n/a"."""
     try:
-        _number(text)
+        return float(text.replace(",", ""))
     except ValueError:
-        return False
-    return True
-
-
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+        return None
 
 
 def _scale(unit: str) -> float:

@@ -38,7 +38,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from pipelib.compiling import lacking
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind
+from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.report import Finding, FindingKind, Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
@@ -157,24 +157,13 @@ def _look(
     answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
-    report = pipelib.check(program, strict=strict)
-    unread = _unread_writes(report, "")
+    program, notes, unread = _checked(answer, args, strict)
     for block in blocks:
-        trace = functools.partial(pipelib.trace, block=block)
-        other = or_fails(f"It cannot be traced in block {block}", trace, answer, *args)
-        unread += _unread_writes(pipelib.check(other, strict=strict), f" in block {block}")
+        unread += _checked(answer, args, strict, f" in block {block}", block)[-1]
     where = f" in {len(blocks) + 1} blocks" if blocks else ""
     if not unread:
         yield f"The checker finds nothing{where}."
-    try:
-        result = or_fails("It cannot be run", _run, answer, *args, notes=report.notes)
-        said = _compared(result, expected, tolerance, report.notes)
-    except Fails as wrong:
-        if unread:
-            words = " ".join(first_findings(dict.fromkeys(unread)))
-            raise Fails(f"{wrong} The checker found a fault, which may be why. {words}") from wrong
-        raise
+    said = _right(answer, args, expected, tolerance, notes, unread)
     if unread:
         yield f"The checker finds only writes that nothing reads{where}: they do no harm."
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
@@ -183,7 +172,9 @@ def _look(
             raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
     for others, wanted in again:
-        yield _once_more(answer, others, wanted, tolerance, strict)
+        where = f" with arrays of {', '.join(str(x.shape) for x in others)}"
+        _, notes, unread = _checked(answer, others, strict, where)
+        yield _right(answer, others, wanted, tolerance, notes, unread, where)
     beside = beside_of(answer, args)
     seen = Answer(program, args, machine, beside)
     for ask in asks:
@@ -195,16 +186,38 @@ def _look(
         raise Fails(f"It is right, but {fault}.")
 
 
-def _once_more(
-    answer: Callable[..., Any], args: Sequence[Any], expected: Any, tolerance: float, strict: bool
-) -> str:
-    """What is said of an answer that is right for these arrays, too; `Fails` if it is not."""
-    where = f" with arrays of {', '.join(str(x.shape) for x in args)}"
-    program = or_fails(f"It cannot be traced{where}", pipelib.trace, answer, *args)
+def _checked(
+    answer: Callable[..., Any],
+    args: Sequence[Any],
+    strict: bool,
+    where: str = "",
+    block: tuple[int, ...] | None = None,
+) -> tuple[Program, Sequence[str], list[str]]:
+    """An answer's program, what the checker notes of it, and of its writes that nothing reads."""
+    trace = functools.partial(pipelib.trace, block=block)
+    program = or_fails(f"It cannot be traced{where}", trace, answer, *args)
     report = pipelib.check(program, strict=strict)
-    _unread_writes(report, where)
-    result = or_fails(f"It cannot be run{where}", _run, answer, *args, notes=report.notes)
-    return _compared(result, expected, tolerance, report.notes, where)
+    return program, report.notes, _unread_writes(report, where)
+
+
+def _right(
+    answer: Callable[..., Any],
+    args: Sequence[Any],
+    expected: Any,
+    tolerance: float,
+    notes: Sequence[str],
+    unread: Sequence[str],
+    where: str = "",
+) -> str:
+    """What is said of an answer's right result; `Fails` if it has none, or a wrong one."""
+    try:
+        result = or_fails(f"It cannot be run{where}", _run, answer, *args, notes=notes)
+        return _compared(result, expected, tolerance, notes, where)
+    except Fails as wrong:
+        if unread:
+            words = " ".join(first_findings(dict.fromkeys(unread)))
+            raise Fails(f"{wrong} The checker found a fault, which may be why. {words}") from wrong
+        raise
 
 
 def _unread_writes(report: Report, where: str) -> list[str]:
@@ -273,7 +286,7 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
 
 
 def _compared(
-    actual: Any, expected: Any, tolerance: float, notes: Sequence[str], where: str = ""
+    actual: Any, expected: Any, tolerance: float, notes: Sequence[str], where: str
 ) -> str:
     """How far a result is off; `Fails` if too far, with the notes that may explain it."""
     if jax.tree.structure(actual) != jax.tree.structure(expected):

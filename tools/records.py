@@ -169,8 +169,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _attention()
     elif name == "accounts.json":
         for group in record["groups"]:
-            title = f"Cycles of a step, {Problem(**group['problem'])}"
-            yield title, "\n".join(accounts.table(group))
+            yield f"Cycles of a step, {Problem(**group['problem'])}", accounts.table(group)
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

@@ -105,7 +105,7 @@ def group(**contenders):
 
 def test_a_row_has_the_parts_or_the_reason_why_there_are_none():
     found = group(ours=accounts.account(profile(), sms=132), lost=dict(reason="no kernel"))
-    head, _, ours, lost = accounts.table(found)
+    head, _, ours, lost = accounts.table(found).splitlines()
     assert head.count("|") == ours.count("|") and "| softmax |" in head
     assert "| 1.000 | 2.000 | 75.0% | 5 |" in ours and lost == "| lost | no kernel |"
     ((title, text),) = records.tables("accounts.json", dict(groups=[found]))

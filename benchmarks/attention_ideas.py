@@ -22,21 +22,19 @@ They run on a GPU only, as JAX's interpreter has neither factors in registers no
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
-from pipelib.kernels.attention import schedules
+from pipelib.kernels.attention import forward
 from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.queries import State, scaled, spread
@@ -69,7 +67,7 @@ class IdeaConfig(AttentionConfig):
       named: whether turns pass by named barriers, as FlashAttention-3's do: nobody asks twice.
     """
 
-    schedule: Literal["plain", "overlap", "pingpong", "both"] = "both"
+    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "both"
     share: int = 0
     chains: bool = False
     factor_first: bool = False
@@ -94,33 +92,23 @@ class IdeaConfig(AttentionConfig):
 class Late(Overlap):
     """Exponentials behind the wait for P V, in the order of an `IdeaConfig`."""
 
-    def same_visit(self, now: Now, state: State) -> State:
+    def one_step(self, now: Now, mask: Mask, state: State) -> State:
         """The factor multiplies the result, if it must."""
-
-        def one_step(mask: Mask, state: State) -> State:
-            result, ahead, shrink = self.products(now, mask, lambda: state, state)
-            return ahead._replace(result=self._times(result, shrink))
-
-        return self.band.choose(now.step + 1, *self.seen_from(), one_step, state)
+        result, ahead, shrink = self.products(now, mask, lambda: state, state)
+        return ahead._replace(result=self._times(result, shrink))
 
     def products(
         self, now: Now, mask: Mask, before: Callable[[], State], state: State
     ) -> tuple[jax.Array, State, jax.Array]:
         """As `Overlap.products`."""
-        p, scale = self.begin(now), self.options.scale * math.log2(math.e)
+        p, scale = self.begin(now), self.scale
         share = self._idea.share // _PIECE
 
         def exponentials(pieces: Sequence[jax.Array], maximum: jax.Array) -> list[jax.Array]:
             return [jnp.exp2(piece * scale - maximum) for piece in pieces]
 
         def multiply_both(result: Accumulator) -> Arrays:
-            def multiply(scores: Accumulator) -> jax.Array:
-                self.multiply_keys(scores, now.k)
-                plgpu.wgmma(result, p, now.v)
-                self.pass_turn()
-                return plgpu.wgmma_accumulator_load(scores, wait_n=1)
-
-            scores = mask(pl.run_scoped(multiply, self.scores_type()))
+            scores = mask(self.queue(now, p, result))
             plgpu.barrier_arrive(now.k_out)
             old = before()
             maximum, finite, shrink = self._maximum(scores, scale, old)
@@ -245,7 +233,7 @@ class Idea(NamedTuple):
     config: IdeaConfig
 
 
-schedules.SCHEDULES[_LATE] = Late
+forward.SCHEDULES[_LATE] = Late
 IDEAS: Sequence[Idea] = (
     Idea(
         "late", "Multiplications fill the gaps between exponentials, a tenth of a step.",

@@ -1,10 +1,10 @@
 """`Program`: what the threads of one block do, as a plain value.
 
-The model. A traced Pallas thread is straight-line code: a tuple of `Op`s in program order. An op
-names memory by **regions** (a buffer's id, and an interval for each of its dimensions) and a
-barrier by its id and the flat index in its array. A program does not hold times, the values of
-tensors, or the order between threads. This module knows nothing of JAX: a program can be built by
-hand.
+The model. A traced Pallas thread is straight-line code: a tuple of `Op`s in program order. Where
+data choose a branch, the ops of all branches follow one another. An op names memory by **regions**
+(a buffer's id, and an interval for each of its dimensions) and a barrier by its id and the flat
+index in its array. A program does not hold times, the values of tensors, or the order between
+threads. This module knows nothing of JAX: a program can be built by hand.
 
 ==================  ================================================================================
 kind                what the op does; fields of its own

@@ -11,6 +11,7 @@ The model. Each module has one part of it:
 `forward`      the forward kernel: its launch
 `queries`      the parts of its compute threads
 `schedules`    the steps of its compute threads, one class for each schedule
+`optimistic`   the schedule whose steps make no maximum unless they must
 `backward`     the kernels of the gradients: their launch
 `gradients`    their compute threads, one class for each kernel
 `reference`    the same in plain JAX

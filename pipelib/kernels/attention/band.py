@@ -210,11 +210,11 @@ class Band(NamedTuple):
 
         Args:
           step, row, segments: as `mask` takes them.
-          function: takes a `Mask`, and then `args`.
+          function: takes a `Mask`, which is `as_they_are` for the copy without one, and `args`.
         """
         mask = functools.partial(self.mask, step=step, row=row, segments=segments)
         masked = functools.partial(function, mask)
-        whole = functools.partial(function, _as_they_are)
+        whole = functools.partial(function, as_they_are)
         is_edge = True if segments else self.is_edge(step, row)
         if isinstance(is_edge, bool):
             return (masked if is_edge else whole)(*args)
@@ -227,7 +227,7 @@ class Band(NamedTuple):
         return self.choose(step, row, segments, lambda mask, scores: mask(scores), scores)
 
 
-def _as_they_are(scores: jax.Array) -> jax.Array:
+def as_they_are(scores: jax.Array) -> jax.Array:
     """The mask of a step whose columns all rows see."""
     return scores
 

@@ -22,7 +22,7 @@ import numpy as np
 from pipelib import specs
 
 #: The values of `AttentionConfig.schedule`, and of `AttentionConfig.probabilities`.
-SCHEDULES = ("plain", "overlap", "pingpong", "both")
+SCHEDULES = ("plain", "overlap", "pingpong", "both", "optimistic")
 PROBABILITIES = ("registers", "shared", "interpreted")
 #: The sizes of a head that the kernels have.
 HEAD_DIMS = (64, 128, 256)
@@ -199,7 +199,9 @@ class AttentionConfig:
       compute_threads: Pallas threads that compute, 1 to 3.
       schedule: "plain": a thread does one thing after the other. "overlap": its softmax runs beside
         its own product with V, of the previous step. "pingpong": its softmax runs beside the
-        products of another thread. "both": beside its own and another thread's.
+        products of another thread. "both": beside its own and another thread's. "optimistic": as
+        "both", and a step makes a maximum only where its sums show that the maximum of the steps
+        before is too small.
       probabilities: from where the forward kernel's `wgmma` reads them. "registers": where the
         softmax left them. "shared": through SMEM. "interpreted": as "shared", in all kernels, for
         JAX's interpreter, which has neither factors in registers nor accumulators that do not start
@@ -229,7 +231,7 @@ class AttentionConfig:
     block_kv: int = 128
     slots: int = 2
     compute_threads: int = 2
-    schedule: Literal["plain", "overlap", "pingpong", "both"] = "pingpong"
+    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "optimistic"
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
     persistent: bool = True
     dq: GradientConfig | None = None
@@ -263,12 +265,12 @@ class AttentionConfig:
     @property
     def overlaps(self) -> bool:
         """Whether a thread's softmax runs beside its own product."""
-        return self.schedule in ("overlap", "both")
+        return self.schedule in ("overlap", "both", "optimistic")
 
     @property
     def takes_turns(self) -> bool:
         """Whether compute threads take turns in the tensor core."""
-        return self.schedule in ("pingpong", "both")
+        return self.schedule in ("pingpong", "both", "optimistic")
 
     @property
     def through_smem(self) -> bool:
@@ -287,7 +289,12 @@ class AttentionConfig:
 
     @property
     def memory_registers(self) -> int:
-        """Registers for each lane of the memory thread; 40 would leave three threads just 152."""
+        """Registers for each lane of the memory thread.
+
+        40 would leave three compute threads just 152, and "optimistic" needs what 24 leave.
+        """
+        if self.schedule == "optimistic":
+            return 24
         return 40 if self.compute_threads < 3 else 32
 
     @property

@@ -8,8 +8,9 @@ S = Q K[s]^T::
     m, before = max(m, scale S), m         p = exp2(scale S - m)           (log2 e is in the scale)
     l = l exp2(before - m) + sum of p      O = O exp2(before - m) + p V[s]
 
-K[s] is released when S is there, V[s] when O is. `schedules` says how these parts overlap, `band`
-which steps there are, and `order` which block runs when.
+K[s] is released when S is there, V[s] when O is. "optimistic" steps make no m, and keep K[s] until
+their sums show that none was needed (`optimistic`). `schedules` says how these parts overlap,
+`band` which steps there are, and `order` which block runs when.
 
 Where nothing is masked, and SMEM has room, the kernel is persistent: a block goes on to other
 queries. Its pipeline goes through the steps of all its *visits* (the queries that it goes through),
@@ -30,9 +31,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.order import AXES, Order, Visits
 from pipelib.kernels.attention.queries import Scratch
-from pipelib.kernels.attention.schedules import SCHEDULES
+from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
 from pipelib.kernels.hopper import num_sms, tiled
 from pipelib.refs import Allocation, Body, Dtype, Int, Ref
 from pipelib.ring import Allocations
@@ -41,6 +43,12 @@ from pipelib.warp_specialized import (
     WarpSpecializedPipeline,
     emit_pipeline_warp_specialized,
 )
+
+#: The class of each `AttentionConfig.schedule`.
+SCHEDULES = {
+    "plain": Plain, "overlap": Overlap, "pingpong": Pingpong, "both": Overlap,
+    "optimistic": Optimistic,
+}  # fmt: skip
 
 
 def launch_forward(

@@ -115,6 +115,11 @@ class QueryThread:
         """The configuration of the kernel."""
         return self.options.config
 
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by: exponentials are powers of 2."""
+        return self.options.scale * math.log2(math.e)
+
     def compute(self, pipeline: Callable[[State], State]) -> None:
         """All that the thread does, as the pipeline's `compute_context`."""
         self.load(jnp.int32(0), "q")
@@ -267,15 +272,22 @@ class QueryThread:
           The next state, whose probabilities are not rounded if the configuration `rounds_late`;
           and the factor for results from before this step, [rows].
         """
-        scale = self.options.scale * math.log2(math.e)
-        maximum = jnp.maximum(state.maximum, scores.max(axis=1) * scale)
+        maximum = jnp.maximum(state.maximum, scores.max(axis=1) * self.scale)
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # -inf less -inf would be NaN
         shrink = jnp.exp2(state.maximum - finite)
         result = jax.tree.map(lambda result: scaled(result, shrink), state.result)
-        p = jnp.exp2(scores * scale - spread(finite, scores.shape, 0))
-        total = state.total * shrink + p.sum(axis=1)
+        p = self.exponentials(scores, finite)
+        total = self.added(state.total, shrink, p)
         p = p if self.config.rounds_late else self.rounded(p)
         return State(result, maximum, total, p), shrink
+
+    def exponentials(self, scores: jax.Array, maximum: jax.Array) -> jax.Array:
+        """Those of scores [rows, block_kv], less a maximum of each row: float32."""
+        return jnp.exp2(scores * self.scale - spread(maximum, scores.shape, 0))
+
+    def added(self, total: jax.Array, shrink: jax.Array, p: jax.Array) -> jax.Array:
+        """The sums of rows, [rows], with the exponentials of a step [rows, block_kv] added."""
+        return total * shrink + p.sum(axis=1)
 
     def rounded(self, p: jax.Array) -> jax.Array:
         """Probabilities in 16 bits, as `wgmma` takes them."""

@@ -8,6 +8,7 @@ tensor core makes products while other units make a softmax, of the same thread 
     pingpong   PV[s] QK[s+1] queued | softmax[s+1], once both are done | ...
                and a thread has the turn while it queues the two
     both       as overlap, with turns
+    optimistic as both, and most steps make no maximum (`optimistic`)
 
 All but "plain" have K one step *ahead* of V: step s of the pipeline makes the scores of step s + 1.
 The first scores are made before the pipeline begins, from the ring that the pipeline was given. A
@@ -87,8 +88,8 @@ class Now(NamedTuple):
       visit, step: its own step.
       number: the number of the next step, over all visits.
       p: the probabilities of its own step.
-      v, v_out: V of its own step, and the consumed barrier.
-      k, k_out: K of the next step, and the consumed barrier.
+      v, v_in, v_out: V of its own step, the produced and the consumed barrier.
+      k, k_in, k_out: K of the next step, the produced and the consumed barrier.
     """
 
     visit: jax.Array
@@ -96,8 +97,10 @@ class Now(NamedTuple):
     number: jax.Array
     p: Tree
     v: Ref
+    v_in: Ref
     v_out: Ref
     k: Ref
+    k_in: Ref
     k_out: Ref
 
 
@@ -132,8 +135,7 @@ class Ahead(QueryThread):
         """
         visit, step = self.visits.split(indices)
         number = visit * self.band.steps + step + 1
-        k, _, k_out = self.slot("k", number)
-        now = Now(visit, step, number, state.p, v, v_out, k, k_out)
+        now = Now(visit, step, number, state.p, v, v_in, v_out, *self.slot("k", number))
         go_on = functools.partial(self.same_visit, now)
         last_step = self.last_of_visit if self.visits.are_many else self.last
         end = functools.partial(last_step, now)
@@ -241,12 +243,13 @@ class Overlap(Ahead):
 
     def same_visit(self, now: Now, state: State) -> State:
         """The next softmax runs beside P V; then its factor multiplies the result."""
-
-        def one_step(mask: Mask, state: State) -> State:
-            result, ahead, shrink = self.products(now, mask, lambda: state, state)
-            return ahead._replace(result=scaled(result, shrink))
-
+        one_step = functools.partial(self.one_step, now)
         return self.band.choose(now.step + 1, *self.seen_from(), one_step, state)
+
+    def one_step(self, now: Now, mask: Mask, state: State) -> State:
+        """A step whose next scores have this mask."""
+        result, ahead, shrink = self.products(now, mask, lambda: state, state)
+        return ahead._replace(result=scaled(result, shrink))
 
     def next_visit(self, now: Now, state: State) -> State:
         """The softmax of the next queries beside P V of the last ones; then the store."""
@@ -283,13 +286,7 @@ class Overlap(Ahead):
         p = self.begin(now)
 
         def multiply_both(result: Accumulator) -> Arrays:
-            def multiply(scores: Accumulator) -> jax.Array:
-                self.multiply_keys(scores, now.k)
-                plgpu.wgmma(result, p, now.v)
-                self.pass_turn()
-                return plgpu.wgmma_accumulator_load(scores, wait_n=1)
-
-            scores = pl.run_scoped(multiply, self.scores_type())
+            scores = self.queue(now, p, result)
             plgpu.barrier_arrive(now.k_out)
             ahead, shrink = self.softmax(mask(scores), before()._replace(result=()))
             self.wait_for_inputs(now.number)
@@ -297,13 +294,20 @@ class Overlap(Ahead):
 
         late = self.config.rounds_late
         p_like = jnp.zeros(state.p.shape, jnp.float32) if late else state.p
-        like = state.maximum, state.total, p_like, state.total
+        like = state.maximum, state.total, p_like, state.maximum
         result, (maximum, total, p, shrink) = self.accumulate(state.result, like, multiply_both)
         plgpu.barrier_arrive(now.v_out)
         if late:  # the barrier keeps the rounding behind the wait for P V, which reads the p before
             p = self.rounded(lax.optimization_barrier(p))
         return result, State((), maximum, total, p), shrink
 
+    def queue(self, now: Now, p: jax.Array | Ref, result: Accumulator) -> jax.Array:
+        """Queues both products and passes the turn; the next scores, while P V runs."""
 
-#: The class of each `AttentionConfig.schedule`.
-SCHEDULES = {"plain": Plain, "overlap": Overlap, "pingpong": Pingpong, "both": Overlap}
+        def multiply(scores: Accumulator) -> jax.Array:
+            self.multiply_keys(scores, now.k)
+            plgpu.wgmma(result, p, now.v)
+            self.pass_turn()
+            return plgpu.wgmma_accumulator_load(scores, wait_n=1)
+
+        return pl.run_scoped(multiply, self.scores_type())

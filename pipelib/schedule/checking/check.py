@@ -16,9 +16,10 @@ overwrites the slot, and pipelib's emitters have it. JAX's emitters do not, and 
 seen on hardware, so this is a finding only with `strict=True`.
 
 Not covered: what the answer of a barrier test or the contents of tensors decide (`trace` refuses
-flow that depends on them); blocks of the grid that are not in the program (`grid` compares blocks;
-the command's `--block all` calls it); opaque code; memory that several scopes have one after
-another at the same address; registers that the compiler needs.
+flow that depends on them, but for branches that put no threads in order: a program has all of
+these); blocks of the grid that are not in the program (`grid` compares blocks; the command's
+`--block all` calls it); opaque code; memory that several scopes have one after another at the same
+address; registers that the compiler needs.
 """
 
 from collections.abc import Iterable, Iterator, Set

@@ -41,7 +41,8 @@ whole launch, which `pipelib.predict` gives.
 Not covered: launch, waves and the tail of a grid (`launch` has them); that operands of wgmma and
 ordinary accesses share the banks; which SMs share what they load; SMs that load all at once and
 then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on
-a peer's barrier costs as one's own); `opaque` ops, which take no time (a note says so); clocks that
+a peer's barrier costs as one's own); which branch data choose, as a program has all ways of such a
+branch, and takes the time of all; `opaque` ops, which take no time (a note says so); clocks that
 fall under load (`Machine.loaded` has them). Whether barriers are used rightly is `check`'s to say:
 here the k-th phase takes the arrivals in the order made.
 """

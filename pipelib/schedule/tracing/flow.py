@@ -7,6 +7,7 @@ import numpy as np
 
 from pipelib.schedule.program import Kind, Space
 from pipelib.schedule.tracing.arithmetic import Cost
+from pipelib.schedule.tracing.branches import follow
 from pipelib.schedule.tracing.code import Compiler, Env, Handler, Silent, Step, is_tensor, value_of
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.source import leaf_names
@@ -49,16 +50,18 @@ def call(name: str) -> Handler:
 
 
 def cond(compiler: Compiler, eqn: Eqn) -> Step:
-    """Runs the branch that is taken."""
+    """Runs the branch that is taken; if the trace cannot know which, follows all (`branches`)."""
     codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
     which, *inputs = map(compiler.slot, eqn.invars)
     outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
 
     def step(thread: Thread, env: Env) -> None:
         if env[which] is OPAQUE:
-            raise data_dependent("The branch that is taken", line)
-        code = codes[min(max(int(env[which]), 0), last)]
-        for slot, value in zip(outs, code.run(thread, [env[i] for i in inputs]), strict=True):
+            results = follow(codes, thread, [env[i] for i in inputs], line)
+        else:
+            code = codes[min(max(int(env[which]), 0), last)]
+            results = code.run(thread, [env[i] for i in inputs])
+        for slot, value in zip(outs, results, strict=True):
             env[slot] = value
 
     return _labelled(eqn, step)

@@ -203,13 +203,14 @@ class Cluster:
     They are those of one cluster of one device, or, if `is_whole`, all blocks of the grid on each
     of the devices: then the axes of the devices and of the grid are taken as the cluster's first.
     `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
-    `params` say what SMEM is reserved that no scope has.
+    `params` say what SMEM is reserved that no scope has, and `auto_barriers` is the program's.
     """
 
     def __init__(
         self, name: str, mesh: Any, block: int | Sequence[int] | None, params: Reserved,
-        devices: dict[Any, int] | None = None, is_whole: bool = False,
+        devices: dict[Any, int] | None = None, is_whole: bool = False, auto_barriers: bool = True,
     ):  # fmt: skip
+        self.auto_barriers = auto_barriers
         devices = devices or {}
         self.name, self.mesh_sizes = name, tuple(devices.values())
         self.devices = devices if is_whole else {}
@@ -547,7 +548,7 @@ class Cluster:
             self.shape, self.block, most, registers, tuple(ended), len(self.places),
             tuple(warp for warp, _ in self.warps), self.mesh_sizes,
             scratch_bytes=self.scratch_bytes if self.has_reduction else 0,
-            profiler_bytes=self.profiler_bytes,
+            profiler_bytes=self.profiler_bytes, auto_barriers=self.auto_barriers,
         )  # fmt: skip
 
 

@@ -24,8 +24,10 @@ and of registers: `layouts` says how they are found.
 
 Not covered:
 
-- flow and predicates that depend on what tensors hold, `barrier_test` among it: refused. Where
-  only an index of memory does, its region is not placed;
+- loops and predicates that depend on what tensors hold, or on `barrier_test`: refused. Of such a
+  branch all ways are in the program, one after another, so `simulate` adds up their times; what
+  puts threads in order or writes memory is refused there (`branches`). Where only an index of
+  memory depends on tensors, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
   runs in the interpreter, and nowhere else); Blackwell: refused; memory of other
   devices: refused without `whole_grid`;
@@ -94,7 +96,8 @@ def trace(
       TypeError: `kernel` is not a function; `block`, `max_steps` or `call` is not an integer or
         integers; other keywords.
       ValueError: no kernel or several, no arguments where it takes some, a block outside the grid,
-        flow that depends on tensors.
+        a loop or a predicate that depends on tensors, or a branch that does and in which threads
+        are put in order or memory is written.
       NotImplementedError: a kernel for a TPU, Triton or Blackwell; a primitive that has effects and
         is not known.
 
@@ -140,7 +143,7 @@ class Tracer:
         self._code = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr)
         self._info = kernel_info(jaxpr)
         self._name = kernel_name(eqn.params["name"], self._info, called.function)
-        self._launch = dict(starts_early=starts_early(jaxpr), auto_barriers=has_auto_barriers(eqn))
+        self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)
 
     def program(
@@ -152,11 +155,13 @@ class Tracer:
         """What `trace` returns for these options."""
         called = self._called
         memory = reserved(called.eqn)
-        cluster = Cluster(self._name, self._mesh, block, memory, called.devices, whole_grid)
+        cluster = Cluster(
+            self._name, self._mesh, block, memory, called.devices, whole_grid, self._auto_barriers
+        )
         operands = arguments(cluster, called, self._code.invars, self._info)
         with uncollected():
             program = named(cluster.program(self._code, operands, max_steps))
-        return dataclasses.replace(program, **self._launch)
+        return dataclasses.replace(program, starts_early=self._starts_early)
 
 
 def tracers(kernel: Callable[..., Any], args: tuple[Any, ...], asker: str) -> list[Tracer]:

@@ -38,14 +38,18 @@ from pipelib.schedule.tracing.state import (
 
 Box = tuple[tuple[int, int], ...]
 _MOST_BOXES = 64
+#: What flow may depend on, as errors say it.
+KNOWN = (
+    "program ids, loop counters, shapes or a concrete integer argument of up to"
+    f" {MOST_INTEGERS:,} elements"
+)
 
 
 def data_dependent(what: str, line: str | None) -> ValueError:
     """The error for a value that the trace needs and cannot know."""
     return ValueError(
         f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
-        " answers, which is not known without running: let it depend on program ids, loop counters,"
-        f" shapes or a concrete integer argument of up to {MOST_INTEGERS:,} elements."
+        f" answers, which is not known without running: let it depend on {KNOWN}."
     )
 
 

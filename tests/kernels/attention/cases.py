@@ -16,7 +16,7 @@ TOLERANCE, LSE_TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}, 2e-5
 
 def small(schedule, **options):
     """What the interpreter runs."""
-    threads = 2 if schedule in ("pingpong", "both") else 1
+    threads = 1 if schedule in ("plain", "overlap") else 2
     options = dict(compute_threads=threads, block_kv=64, probabilities="interpreted") | options
     return AttentionConfig(schedule=schedule, **options)
 

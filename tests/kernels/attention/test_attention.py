@@ -87,7 +87,7 @@ def on_two_sms(monkeypatch):
 
 
 @pytest.mark.one_jax
-@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
 @pytest.mark.parametrize(
     "shape", [(320, 200, 2, 1), (192, 64, 2, 2)], ids=["ragged", "a step in each visit"]
 )
@@ -320,7 +320,7 @@ def test_lowers(head_dim, options, schedule, mask):
 
 
 @pytest.mark.parametrize("keys", [512, 520], ids=["whole", "ragged"])
-@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
 def test_persistent_lowers(schedule, keys):
     arrays = operands(1000, keys, 20, 4, 128)
     call = functools.partial(attention, config=config_of(128, schedule=schedule))
@@ -361,14 +361,14 @@ def test_sizes_that_need_more_than_the_kernel():
             {"compute_threads": 4},
             "compute_threads=4 is not 1 to 3, so that a block has at most 512 lanes.",
         ),
-        ({"schedule": "x"}, "schedule='x' is none of plain, overlap, pingpong, both."),
+        ({"schedule": "x"}, "schedule='x' is none of plain, overlap, pingpong, both, optimistic."),
         (
             {"schedule": "overlap", "slots": 1},
             "schedule='overlap' works on two steps at once, so slots=1 has no slot to load into.",
         ),
         (
             {"compute_threads": 1},
-            "schedule='pingpong' needs threads that take turns, but compute_threads=1.",
+            "schedule='optimistic' needs threads that take turns, but compute_threads=1.",
         ),
         (
             {"probabilities": "gmem"},
@@ -435,7 +435,7 @@ def test_a_configuration_of_numpy_s_integers(kind):
         (
             {"block_kv": 256},
             "AttentionConfig: result 64 + scores 128 + probabilities 64 = 256 registers of a lane,"
-            " but each of 2 compute threads has 232, and needs some for the rest.",
+            " but each of 2 compute threads has 240, and needs some for the rest.",
         ),
     ],
 )
@@ -616,7 +616,7 @@ def test_on_gpu(case, head_dim, dtype):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["plain", "overlap", "both"])
+@pytest.mark.parametrize("schedule", ["plain", "overlap", "pingpong", "both"])
 @pytest.mark.parametrize("case", ["dense", "causal, multi-query"])
 def test_other_schedules_on_gpu(case, schedule):
     """Than that of the default configuration."""
@@ -633,7 +633,7 @@ def test_probabilities_that_are_rounded_late_on_gpu(case, schedule):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both"])
+@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_persistent_on_gpu(head_dim, schedule):
     """Of up to three visits, with ragged ends."""

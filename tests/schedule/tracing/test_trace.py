@@ -254,11 +254,6 @@ ADVICE = (
 
 
 def test_flow_that_depends_on_tensors_is_refused_with_its_line():
-    def branch(x, o):
-        @pl.when(x[0, 0] > 0)
-        def _():
-            o[0] = x[0]
-
     def loop(x, o):
         lax.while_loop(lambda i: i < x[0], lambda i: i + 1, 0)
 
@@ -271,7 +266,6 @@ def test_flow_that_depends_on_tensors_is_refused_with_its_line():
     line = r"tests/schedule/tracing/test_trace\.py:\d+: "
     integers, scratch = like(64, dtype=jnp.int32), [plgpu.SMEM((8, 64), jnp.float16)]
     for what, text in {
-        "The branch that is taken": refused(branch),
         "The end of a loop": refused(loop, integers),
         "The index of a barrier": refused(
             barrier, integers, scratch_types=[*scratch, plgpu.Barrier(num_barriers=2)]

@@ -42,11 +42,10 @@ from benchmarks.attentions import Problem, prepare
 from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import tuned
-from pipelib_book.measured import results
+from pipelib_book.measured.accounts import PARTS, table
 
 PLAN = attention.PARTS["ideas"]
 PROBLEMS = {("dense", "causal")[problem.causal]: problem for problem in PLAN.problems}
-PARTS = "turn", "products", "scores", "softmax", "result", "rest"
 #: What the names of attention's kernels have: ours, cuDNN's, FlashAttention-3's.
 KERNELS = "attention|sdpa|device_kernel"
 LAUNCHES, TIMEOUT_S = 3, 120.0
@@ -141,24 +140,6 @@ def launch(problem: Problem, name: str) -> None:
     run = prepare(PLAN.contenders(problem, [])[name], problem)
     for _ in range(LAUNCHES):
         run("launch")
-
-
-def table(group: dict[str, Any]) -> str:
-    """A row for each account: the launch, then the cycles of each part of a step."""
-    head = ["contender", "ms", "GHz", "tensor core", "million instructions", *PARTS, "all"]
-    rows = []
-    for name, each in group["contenders"].items():
-        if "reason" in each:
-            rows.append([name, each["reason"]])
-            continue
-        parts = {part: of["cycles"] for part, of in each["parts"].items()}
-        rows.append([
-            name, f"{1e3 * each['seconds']:.3f}", f"{each['cycles'] / each['seconds'] / 1e9:.3f}",
-            f"{each['tensor_percent']:.1f}%", f"{each['instructions'] / 1e6:,.0f}",
-            *(f"{parts[part]:,.0f}" if part in parts else "" for part in PARTS),
-            f"{sum(parts.values()):,.0f}",
-        ])  # fmt: skip
-    return results.table(head, rows)
 
 
 def main() -> None:

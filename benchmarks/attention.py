@@ -67,7 +67,7 @@ from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3
 
-OURS, CUDNN, BOTH = "attention", "cuDNN (XLA)", "both"
+OURS, CUDNN, BOTH, PINGPONG = "attention", "cuDNN (XLA)", "both", "pingpong"
 #: PyTorch's back ends, by the names of their contenders.
 TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -194,9 +194,10 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `attention` picks, "both" with p in registers, which the ideas change, and the ideas."""
-    both = AttentionConfig(schedule="both")
-    found = {OURS: ours(problem, None), BOTH: ours(problem, both)}
+    """What `attention` picks, "pingpong", "both" with p in registers, and the ideas to change it."""
+    found = {OURS: ours(problem, None)}
+    found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
+    found[BOTH] = ours(problem, AttentionConfig(schedule="both"))
     found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     return found | _strongest(problem)
 

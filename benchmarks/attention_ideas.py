@@ -16,6 +16,9 @@ inputs, and a value that P V has made (`_behind`), keep the two parts apart.
 has grown by more than `GROWTH`, in powers of 2. Until then the old maximum serves as well, since
 the numerator and the denominator have the same. Source: FlashAttention-4 (2025).
 
+"unchecked" is the package's "optimistic" that never asks the sums, so it is wrong where a maximum
+grows too far. It says what the question costs.
+
 The package's table of schedules has these classes as long as a process has imported this module.
 They run on a GPU only, as JAX's interpreter has neither factors in registers nor device code.
 """
@@ -37,13 +40,14 @@ from jax.extend.mlir.dialects import arith, vector
 from pipelib.kernels.attention import forward
 from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.queries import State, scaled, spread
 from pipelib.kernels.attention.schedules import Now, Overlap
 from pipelib.refs import Accumulator
 from pipelib.schedule.machine import THREAD_LANES
 
-#: The name of `Late` in the package's table.
-_LATE = "late"
+#: The names of `Late` and `Unchecked` in the package's table.
+_LATE, _UNCHECKED = "late", "unchecked"
 #: By how much the maximum of a row grows before "lazy" multiplies: p is at most 256 then.
 GROWTH = 8.0
 #: Columns of the pieces in which rows are folded: a lane has two of them, so a row has two chains.
@@ -182,6 +186,39 @@ class Late(Overlap):
         return lax.cond(must, scaled, lambda result, _: result, result, shrink)
 
 
+@dataclasses.dataclass(frozen=True)
+class UncheckedConfig(AttentionConfig):
+    """A configuration of "optimistic" that asks nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "schedule", _UNCHECKED)
+
+    @property
+    def overlaps(self) -> bool:
+        """As "optimistic"."""
+        return True
+
+    @property
+    def takes_turns(self) -> bool:
+        """As "optimistic"."""
+        return True
+
+    @property
+    def memory_registers(self) -> int:
+        """As "optimistic"."""
+        return AttentionConfig(schedule="optimistic").memory_registers
+
+
+class Unchecked(Optimistic):
+    """Trusts that no exponential is too large."""
+
+    def _are_small(self, sums: jax.Array) -> jax.Array:
+        """Yes."""
+        del sums
+        return self.index * 0 + 1  # JAX does not lower a constant here
+
+
 def _pieces(scores: jax.Array) -> list[jax.Array]:
     """Columns of an accumulator, so many that a lane has two numbers of each of its rows."""
     return [scores[:, i : i + _PIECE] for i in range(0, scores.shape[1], _PIECE)]
@@ -230,10 +267,10 @@ class Idea(NamedTuple):
 
     name: str
     expected: str
-    config: IdeaConfig
+    config: IdeaConfig | UncheckedConfig
 
 
-forward.SCHEDULES[_LATE] = Late
+forward.SCHEDULES.update({_LATE: Late, _UNCHECKED: Unchecked})
 IDEAS: Sequence[Idea] = (
     Idea(
         "late", "Multiplications fill the gaps between exponentials, a tenth of a step.",
@@ -257,5 +294,9 @@ IDEAS: Sequence[Idea] = (
     Idea(
         "late, named turns", "A turn that is there is taken 60 cycles sooner.",
         IdeaConfig(named=True),
+    ),
+    Idea(
+        "unchecked", "The question to the sums waits 100 cycles for the lanes of other warps.",
+        UncheckedConfig(),
     ),
 )  # fmt: skip

@@ -20,12 +20,20 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import accounts, idle, probed, probes
+from benchmarks import idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from benchmarks.attentions import Problem
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib.schedule.machine import Machine
-from pipelib_book.measured import attention, bandwidth, ladder, model, outcomes, searches
+from pipelib_book.measured import (
+    accounts,
+    attention,
+    bandwidth,
+    ladder,
+    model,
+    outcomes,
+    searches,
+)
 from tools import notebooks
 from tools.execution import ROOT
 from tools.sections import Section, anchor, links, sections, titles
@@ -44,12 +52,12 @@ QUOTES = {
     "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
     "loads.json": r"\blimits\.clock_table",
+    "accounts.json": r"\baccounts\.table\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
-    "accounts.json": "what is to be made faster in attention",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.

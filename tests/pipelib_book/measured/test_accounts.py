@@ -1,0 +1,38 @@
+"""`pipelib_book.measured.accounts`: its table, and what it says where nothing was measured."""
+
+import json
+
+from pipelib_book.measured import accounts, results
+
+ACCOUNT = dict(
+    seconds=1e-3, cycles=1.75e6, tensor_percent=75.0, instructions=5e6,
+    parts={part: dict(cycles=100.4 * i) for i, part in enumerate(accounts.PARTS)},
+)  # fmt: skip
+
+
+def record(folder, **contenders):
+    found = dict(part="accounts", problem=dict(causal=False), contenders=contenders)
+    (folder / results.GPU).mkdir()
+    (folder / results.GPU / "accounts.json").write_text(json.dumps(dict(groups=[found])))
+    return accounts.group(False, (folder,))
+
+
+def test_a_row_for_each_that_is_wanted(tmp_path):
+    found = record(tmp_path, a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
+    head, _, *rows = accounts.table(found, dict(a="ours", b="theirs", lost="lost")).splitlines()
+    assert "| softmax |" in head and len(rows) == 2
+    assert rows[0].startswith("| ours | 1.000 | 1.750 | 75.0% | 5 | 0 | 100 | 201 |")
+    assert rows[0].endswith("| 1,506 |") and rows[1] == "| theirs | no kernel |"
+    assert len(accounts.table(found).splitlines()) == 5
+
+
+def test_a_part_that_a_loop_lacks_is_empty(tmp_path):
+    parts = {name: ACCOUNT["parts"][name] for name in accounts.PARTS[:4]}
+    found = record(tmp_path, a=ACCOUNT | dict(parts=parts))
+    assert accounts.table(found).splitlines()[-1].endswith("| 301 |  |  | 602 |")
+
+
+def test_without_a_record_it_is_said(tmp_path):
+    found = accounts.group(True, (tmp_path,))
+    assert found is None and "`make benchmark` measures it" in accounts.table(found)
+    assert accounts.group(True, (tmp_path,)) is None

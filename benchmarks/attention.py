@@ -194,7 +194,7 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `attention` picks, "pingpong", "both" with p in registers, and the ideas to change it."""
+    """What `attention` picks, "pingpong", "both" with p in registers, and ideas to change it."""
     found = {OURS: ours(problem, None)}
     found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
     found[BOTH] = ours(problem, AttentionConfig(schedule="both"))

@@ -135,4 +135,22 @@ CHALLENGES = (
         "One thread that releases early gains nothing: the slot is free when both have.",
         "A phase of `free` is complete with the later of the two arrivals.",
     ),
+    Challenge(
+        "said-too-early", 12, "Released before it was read",
+        "An arrival at `free` says: I have read the tile. Let it say so before it is true: a race,"
+        " and nothing else, by moving an arrival. No thread hangs, and no barrier is used wrongly.",
+        "ring", Goal(found=("race",), edits=3, by=("move",), of=("arrive",)),
+        "Which line makes it true? The arrival must stand before it, but behind its own wait.",
+        "No wait is longer and no arrival is missing, so most runs give the right result. The last"
+        " two arrivals may stand there: no copy comes after them.",
+    ),
+    Challenge(
+        "gone-too-soon", 12, "Gone before the store was done",
+        "Without taking anything away, let the block end while TMA may still read its memory:"
+        " lost-store, and nothing else. One move is enough.",
+        "stores", Goal(found=("lost-store",), edits=1, by=("move",)),
+        "`wait_store 0` waits for all groups that were closed before it. (Not at every step.)",
+        "When a block ends, another block gets its shared memory. Only the last wait keeps this"
+        " memory until the last store has read it.",
+    ),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from pipelib.__main__ import main
 from pipelib.schedule import H200, check, simulate
-from pipelib.schedule.editing import Expect, Move, Remove, edited
+from pipelib.schedule.editing import FIXED, Expect, Move, Remove, edited
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
@@ -361,11 +361,44 @@ def test_the_kernels_have_no_fault_and_few_operations():
         assert check(traced, strict=True).ok and sum(map(len, traced.threads)) < 100
 
 
-#: An answer to each challenge that no single edit solves: (thread, kind, by), each of a site.
+ALL = slice(None)  # of a line: at every step
+#: An answer to each challenge that no single edit solves, and to later ones: (thread, kind, how far
+#: they move, which of the thread's ops of this kind); 0 takes them away.
 ANSWERS = {
-    "released-early": [(0, "fence", -1), (0, "arrive", -1)],
-    "released-early-by-both": [(t, kind, -1) for t in (0, 1) for kind in ("fence", "arrive")],
+    "released-early": [(0, "fence", -1, ALL), (0, "arrive", -1, ALL)],
+    "released-early-by-both": [(t, kind, -1, ALL) for t in (0, 1) for kind in ("fence", "arrive")],
+    "said-too-early": [(0, "arrive", -3, ALL)],
+    "gone-too-soon": [(0, "wait_store", -1, slice(-1, None))],
 }
+#: What does not solve them, each a list of edits as above.
+WRONG = {
+    # Behind the read; before the wait, too; and no read at all.
+    "said-too-early": (
+        [(0, "arrive", -2, ALL)], [(0, "arrive", -4, ALL)], [(0, "read", 0, ALL)],
+    ),
+    # Taken away; at every step, which is a race as well.
+    "gone-too-soon": (
+        [(0, "wait_store", 0, slice(-1, None))], [(0, "commit_group", 1, ALL)],
+    ),
+}  # fmt: skip
+
+
+def made(program, acts):
+    """The edits of a list, and the program after them."""
+    edits = []
+    for thread, kind, by, which in acts:
+        indices = where(program, thread, kind)[which]
+        assert indices
+        edits.append(Move(thread, indices, by) if by else Remove(thread, indices))
+        program = edited(program, edits[-1:])
+    return edits, program
+
+
+def unmet(challenge, acts):
+    """What an answer leaves open."""
+    traced = SUBJECTS[challenge.subject].trace()
+    edits, after = made(traced, acts)
+    return challenge.goal.unmet(traced, challenge.goal.check(after), edits)
 
 
 @pytest.mark.parametrize("challenge", CHALLENGES, ids=lambda challenge: challenge.name)
@@ -375,19 +408,38 @@ def test_a_challenge_is_open_and_can_be_solved(challenge):
     counted = {each["name"]: each["singles"] for each in sphinx_laboratory.challenges()}
     singles = solutions(traced, challenge.goal)
     assert len(singles) == counted[challenge.name]
-    if singles:
-        return
-    edits, so_far = [], traced
-    for thread, kind, by in ANSWERS[challenge.name]:
-        edits.append(Move(thread, where(so_far, thread, kind), by))
-        so_far = edited(so_far, edits[-1:])
-    report = challenge.goal.check(edited(traced, edits))
-    assert challenge.goal.unmet(traced, report, edits) == []
+    if challenge.name in ANSWERS:
+        assert unmet(challenge, ANSWERS[challenge.name]) == []
+    else:
+        assert singles
 
 
-def test_each_chapter_from_3_to_8_has_two_challenges():
+@pytest.mark.parametrize("challenge", CHALLENGES, ids=lambda challenge: challenge.name)
+def test_a_challenge_is_not_solved_by_what_is_not_asked_for(challenge):
+    """Nor by a program without anything in it."""
+    traced = SUBJECTS[challenge.subject].trace()
+    all_ops = [
+        Remove(thread, tuple(i for i, op in enumerate(ops) if op.kind not in FIXED))
+        for thread, ops in enumerate(traced.threads)
+    ]
+    empty = edited(traced, all_ops)
+    assert challenge.goal.unmet(traced, challenge.goal.check(empty), all_ops) != []
+    for acts in WRONG.get(challenge.name, ()):
+        assert unmet(challenge, acts) != [], acts
+
+
+#: How many single edits solve each, as the page says.
+SINGLES = {"said-too-early": 0, "gone-too-soon": 4}
+
+
+def test_the_page_says_how_many_single_edits_solve_each():
+    counted = {each["name"]: each["singles"] for each in sphinx_laboratory.challenges()}
+    assert {name: counted[name] for name in SINGLES} == SINGLES
+
+
+def test_each_chapter_from_3_to_8_and_the_12th_have_two_challenges():
     chapters = [challenge.chapter for challenge in CHALLENGES]
-    assert chapters == [chapter for chapter in range(3, 9) for _ in range(2)]
+    assert chapters == [chapter for chapter in (*range(3, 9), 12) for _ in range(2)]
     assert {challenge.subject for challenge in CHALLENGES} == {*SUBJECTS}
 
 

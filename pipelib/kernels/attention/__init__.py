@@ -8,6 +8,7 @@ The model. Each module has one part of it:
 `call`         `attention` itself: it picks a configuration, and has the gradients' rules
 `band`         which scores are seen, and so which steps a block takes
 `order`        which block runs when
+`padding`      arrays that copies can address
 `forward`      the forward kernel: its launch
 `queries`      the parts of its compute threads
 `schedules`    the steps of its compute threads, one class for each schedule
@@ -17,14 +18,15 @@ The model. Each module has one part of it:
 `reference`    the same in plain JAX
 =============  =============================================================================
 
-The fallback. The kernel exists for head dimensions of 64, 128 and 256. Pallas copies pieces of 8
-rows x 128 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple
-of 8 tokens. For all other shapes plain JAX computes the result (`reference`); no operand is copied,
-and the configuration is not used.
+Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
+bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple of 8
+tokens. For other sizes the operands are filled up with zeros, and the results cut (`padding`): that
+copies each of them once, and a head of 80 costs as much as one of 128. For heads of more than 256
+plain JAX computes the result (`reference`), and the configuration is not used.
 
 Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, two kernels
-make them, or one if `AttentionConfig.fused` asks for it; with 256, three. In the fallback plain JAX
-makes them, in float32, for some queries at a time, so that it never holds all scores.
+make them, or one if `AttentionConfig.fused` asks for it; with 256, three. For larger heads plain
+JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
 
 Not covered: dropout; biases; paged keys; masks that are given as arrays; gradients of gradients of
 the kernels, for which JAX says "Differentiation rule for 'mpmd_map' not implemented".

@@ -48,10 +48,10 @@ def check_arrays(q: Shaped, k: Shaped, v: Shaped) -> None:
                 f"attention: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
                 " head_dim], each 1 or more."
             )
-    if k.shape != v.shape or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
+    if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
         raise ValueError(
-            f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch and head_dim,"
-            " and k and v one shape."
+            f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch, q and k one"
+            " head_dim, and k and v one seq and as many heads."
         )
     if q.shape[2] % k.shape[2]:
         raise ValueError(

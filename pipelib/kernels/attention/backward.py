@@ -104,7 +104,7 @@ def launch_backward(
     q, k, v, d_out, segments = arrays
     lse = jnp.where(jnp.isneginf(lse), jnp.inf, lse * LOG2_E)
     whole = Arrays(q, k, v, d_out, jnp.stack([lse, -delta], 2), segments)
-    sizes = Sizes.of(q, k)
+    sizes = Sizes.of(q, k, options.keys)
     launched = (
         _launch(made, config, whole, options, sizes)
         for made, config in options.config.gradients(q.shape[-1]).items()

@@ -46,12 +46,14 @@ class Options[C: AttentionConfig | None](NamedTuple):
       left, right: how many keys a query sees before its own, and after it; None for all.
       scale: the factor of the scores.
       config: how the kernels divide the work.
+      keys: how many keys there are, if k has rows of zeros behind them (`padding`); else None.
     """
 
     left: int | None
     right: int | None
     scale: float
     config: C
+    keys: int | None = None
 
     def counts(self, columns: int, block: int) -> bool:
         """Whether masks compare the numbers of columns: `columns` in all, `block` in a step."""
@@ -59,7 +61,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
 
     def configured(self, config: AttentionConfig) -> "Options[AttentionConfig]":
         """The same options with this configuration."""
-        return Options(self.left, self.right, self.scale, config)
+        return Options(self.left, self.right, self.scale, config, self.keys)
 
 
 class Sizes(NamedTuple):
@@ -81,10 +83,11 @@ class Sizes(NamedTuple):
     head_dim: int
 
     @classmethod
-    def of(cls, q: Shaped | Ref, k: Shaped | Ref) -> "Sizes":
-        """The sizes of q and k, which are [batch, seq, heads, head_dim]."""
+    def of(cls, q: Shaped | Ref, k: Shaped | Ref, keys: int | None = None) -> "Sizes":
+        """The sizes of q and k, which are [batch, seq, heads, head_dim]; `keys` as in `Options`."""
         batch, queries, heads, head_dim = q.shape
-        return cls(batch, queries, k.shape[1], heads, heads // k.shape[2], head_dim)
+        there = k.shape[1] if keys is None else keys
+        return cls(batch, queries, there, heads, heads // k.shape[2], head_dim)
 
 
 class Band(NamedTuple):

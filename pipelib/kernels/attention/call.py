@@ -25,6 +25,7 @@ from pipelib.kernels.attention.arguments import (
 )
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.attention.padding import Padding
 from pipelib.kernels.hopper import PIECE_ROWS, default_device, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
@@ -78,20 +79,21 @@ def attention(
 
     Args:
       q: [batch, q_seq, heads, head_dim], float16 or bfloat16.
-      k, v: [batch, kv_seq, kv_heads, head_dim] of the same dtype. `kv_heads` divides `heads`: each
-        head of k and v serves equally many consecutive heads of q. For sizes that the kernel cannot
-        address, `attention_reference` computes: see "The fallback" in the package's docstring.
+      k, v: [batch, kv_seq, kv_heads, head_dim] of the same dtype; v's head_dim may be another.
+        `kv_heads` divides `heads`: each head of k and v serves equally many consecutive heads of q.
+        See "Sizes" in the package's docstring for what each size costs.
       causal: query i sees keys j <= i, whatever the lengths (as `jax.nn.dot_product_attention`).
       window: (left, right): query i sees keys i - left to i + right; a number stands for both.
       scale: the factor of the scores, positive; by default 1 / sqrt(head_dim).
       segment_ids: integers [batch, seq], or a pair of q's and k's: a query sees only keys of its
         own segment.
-      config: by default picked from head_dim alone; there is no table of tuned ones yet.
+      config: by default picked from head_dim alone; there is no table of tuned ones yet. It must
+        fit the head_dim that the kernel gets.
       return_residuals: whether to return the log-sum-exp of the (scaled) scores too.
 
     Returns:
-      [batch, q_seq, heads, head_dim] in q's dtype. With `return_residuals`, a pair of this and the
-      natural log-sum-exp, [batch, heads, q_seq], float32.
+      [batch, q_seq, heads, v's head_dim] in q's dtype. With `return_residuals`, a pair of this and
+      the natural log-sum-exp, [batch, heads, q_seq], float32.
 
     Raises:
       TypeError: for dtypes, and types of arguments, that are not as above.
@@ -110,11 +112,16 @@ def attention(
     options = options_of(q, causal, window, scale, config)
     segments = segments_of(q, k, segment_ids)
     return_residuals = flag("return_residuals", return_residuals)
-    if config is not None:
-        config.check(q.shape[-1])
     q, k, v, *ids = varying_alike(q, k, v, *segments)
-    out, lse = _differentiable(q, k, v, tuple(ids), options)
-    return (out, lse) if return_residuals else out
+    if (padding := Padding.of(q, k, v)) is None:
+        found = _differentiable(q, k, v, tuple(ids), options)
+    else:
+        if config is not None:
+            config.check(padding.head_dim)
+        q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
+        found = _differentiable(q, k, v, tuple(ids), options._replace(keys=padding.keys))
+        found = padding.cut(*found)
+    return found if return_residuals else found[0]
 
 
 def attention_kernel(
@@ -140,10 +147,10 @@ def attention_kernel(
     """
     check_arrays(q, k, v)
     options = _configured(options_of(q, causal, window, scale, config), q)
-    if not is_addressable(q, k):
+    if not is_addressable(q, k) or k.shape != v.shape:
         raise ValueError(
-            f"attention_kernel: q {q.shape} and k {k.shape} must have a head_dim of 64, 128 or 256"
-            f" and sequences of multiples of {PIECE_ROWS}, which copies can address."
+            f"attention_kernel: q {q.shape}, k {k.shape} and v {v.shape} must have one head_dim of"
+            f" 64, 128 or 256 and sequences of multiples of {PIECE_ROWS}, which copies can address."
         )
     options.config.check(q.shape[-1])
     if rest := q.shape[1] % (block := options.config.block_q):

@@ -68,7 +68,7 @@ def launch_forward(
     Returns:
       [batch, q_seq, heads, head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
-    config, sizes = options.config, Sizes.of(q, k)
+    config, sizes = options.config, Sizes.of(q, k, options.keys)
     blocks = pl.cdiv(sizes.queries, config.block_q)
     rows = blocks * config.block_q
     if segments:

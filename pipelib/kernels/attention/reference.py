@@ -116,7 +116,7 @@ def forward(
       options: what queries see, and the scale.
 
     Returns:
-      [batch, q_seq, heads, head_dim] in q's dtype, and float32 [batch, heads, q_seq].
+      [batch, q_seq, heads, v's head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
     sizes = Sizes.of(q, k)
 
@@ -132,7 +132,7 @@ def forward(
 
     _, (out, lse) = _chunked(rows, (), _grouped(q, sizes), *segments[:1])
     lse = lse.reshape(*lse.shape[:2], sizes.heads)
-    return out.reshape(q.shape), jnp.moveaxis(lse, 2, 1)
+    return out.reshape(*q.shape[:3], v.shape[3]), jnp.moveaxis(lse, 2, 1)
 
 
 @functools.partial(jax.jit, static_argnums=7)
@@ -150,7 +150,7 @@ def backward(
 
     Args:
       q, k, v, segments, options: as `forward` takes them.
-      d_out: the cotangent of the result, of q's shape.
+      d_out: the cotangent of the result, of the result's shape.
       lse: the log-sum-exp, float32 [batch, heads, q_seq].
       delta: the row sum of dO O minus the cotangent of the log-sum-exp, as lse.
 
@@ -180,8 +180,8 @@ def backward(
         dv += _einsum("bkgqs,bqkgd->bskd", p, d_out)
         return (dk, dv), _einsum("bkgqs,bskd->bqkgd", ds, k).astype(q.dtype)
 
-    zeros, _ = varying_alike(jnp.zeros(k.shape, jnp.float32), k)
+    zeros = (varying_alike(jnp.zeros(x.shape, jnp.float32), x)[0] for x in (k, v))
     numbers = (jnp.moveaxis(x, 1, 2) for x in (delta, lse))
     queries = [_grouped(x, sizes) for x in (q, d_out, *numbers)]
-    (dk, dv), dq = _chunked(rows, (zeros, zeros), *queries, *segments[:1])
+    (dk, dv), dq = _chunked(rows, tuple(zeros), *queries, *segments[:1])
     return dq.reshape(q.shape), dk.astype(k.dtype), dv.astype(v.dtype)

@@ -187,10 +187,10 @@ PLAIN = {
 
 @pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN)
 def test_plain_gradients(options):
-    check(operands(13, 11, 4, 2, 16, batch=2), **options)
+    check(operands(13, 11, 4, 2, 264, batch=2), **options)
 
 
-@pytest.mark.parametrize(("head_dim", "count"), [(64, 3), (128, 3), (256, 4), (80, 0)])
+@pytest.mark.parametrize(("head_dim", "count"), [(64, 3), (128, 3), (256, 4), (80, 3), (264, 0)])
 def test_which_kernels(head_dim, count):
     """Beside the forward kernel two, or three."""
     arrays = operands(64, 64, head_dim=head_dim)

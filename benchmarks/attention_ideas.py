@@ -58,8 +58,22 @@ _FIRST_BARRIER = 8
 _NEVER = 1 << 30
 
 
+class _OfAnIdea(AttentionConfig):
+    """A configuration whose schedule is not the package's; it overlaps and takes turns."""
+
+    @property
+    def overlaps(self) -> bool:
+        """As "both" and "optimistic"."""
+        return True
+
+    @property
+    def takes_turns(self) -> bool:
+        """As "both" and "optimistic"."""
+        return True
+
+
 @dataclasses.dataclass(frozen=True)
-class IdeaConfig(AttentionConfig):
+class IdeaConfig(_OfAnIdea):
     """A configuration of "both" with an order of its own.
 
     Attributes:
@@ -81,16 +95,6 @@ class IdeaConfig(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()  # as "both", which may be what this may be
         object.__setattr__(self, "schedule", _LATE)
-
-    @property
-    def overlaps(self) -> bool:
-        """As "both"."""
-        return True
-
-    @property
-    def takes_turns(self) -> bool:
-        """As "both"."""
-        return True
 
 
 class Late(Overlap):
@@ -187,22 +191,12 @@ class Late(Overlap):
 
 
 @dataclasses.dataclass(frozen=True)
-class UncheckedConfig(AttentionConfig):
+class UncheckedConfig(_OfAnIdea):
     """A configuration of "optimistic" that asks nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "schedule", _UNCHECKED)
-
-    @property
-    def overlaps(self) -> bool:
-        """As "optimistic"."""
-        return True
-
-    @property
-    def takes_turns(self) -> bool:
-        """As "optimistic"."""
-        return True
 
     @property
     def memory_registers(self) -> int:

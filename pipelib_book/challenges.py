@@ -136,6 +136,66 @@ CHALLENGES = (
         "A phase of `free` is complete with the later of the two arrivals.",
     ),
     Challenge(
+        "leaves-too-soon", 9, "Out of the registers",
+        "The sums of squares live in registers, and need no fence. The result is stored from shared"
+        " memory, and needs one. Move one line, so that TMA may read `out` before it sees what the"
+        " lanes have written: the check should find missing-commit, and nothing else.",
+        "squares", Goal(found=("missing-commit",), edits=1, by=("move",)),
+        "Look at the end of the compute thread. What stands between its write and the store?",
+        "A carry in registers needs no fence. Once it is in shared memory, `commit_smem` (here:"
+        " fence) must stand between the write and the store.",
+    ),
+    Challenge(
+        "beneath-the-product", 9, "Beneath the product",
+        "In each step the compute thread waits for its product, and only then adds up the squares."
+        " Let it add them up while the product runs, and be 1.1 times as fast, simulated, by moving"
+        " only. The strict check must find nothing.",
+        "squares", Goal(faster=1.1, by=("move",)),
+        "`wgmma_wait 0` may stand later, at every step. What must still come after it?",
+        "The tensor core and the lanes may read a tile at the same time. Only the release must come"
+        " after both.",
+    ),
+    Challenge(
+        "from-tile-to-tile", 10, "The bubble between two tiles",
+        "Before the memory thread loads anything for the second tile, it waits until both slots are"
+        " free. Close this bubble: be 1.05 times as fast, simulated, by moving only. The strict"
+        " check must find nothing.",
+        "two-tiles", Goal(faster=1.05, by=("move",)),
+        "Two loads of the second tile need slot 0 only. Move them before the wait for slot 1, or"
+        " this wait behind them. (Not at every step.)",
+        "The second tile's first loads start while the first tile's last product runs. A chain of"
+        " pipelines does the same.",
+    ),
+    Challenge(
+        "stores-of-two-tiles", 10, "Two of these four waits can go",
+        "The compute thread waits for stores four times: before each write into `out`, and after"
+        " each store. Take two of these waits away. The strict check must find nothing.",
+        "two-tiles", Goal(fewer=2, edits=2, by=("remove",), of=("wait_store",)),
+        "`out` outlives a tile, as the slots do. It may be written again once the store before has"
+        " read it, and the block may end once the last store is done.",
+        "One wait must stand between the first store and the second write, and one behind the last"
+        " store.",
+    ),
+    Challenge(
+        "released-by-one-block", 11, "Released by one block",
+        "Copies of both blocks write each slot, so a slot must be free in both. Change one number,"
+        " and a copy overwrites a tile that a block still reads: a race. (Other findings may come"
+        " with it. `@1` says that something is block 1's.)",
+        "pair", Goal(found=("race",), only=False, edits=1, by=("expect",)),
+        "An arrival at `free` arrives in both blocks. How many must there be before the next copy?",
+        "With one arrival a phase of `free`, the faster block frees the slot for both.",
+    ),
+    Challenge(
+        "the-last-to-leave", 11, "The last to leave",
+        "A block must not end while the other may still arrive at its barriers. So each memory"
+        " thread waits for the last release of both slots. Two of these four waits can go. Take"
+        " them away. The strict check must find nothing.",
+        "pair", Goal(fewer=2, edits=2, by=("remove",), of=("wait",)),
+        "Each compute thread releases the two slots one after the other.",
+        "Whoever has seen the last release of slot 1 knows that there was one of slot 0. To wait"
+        " for every phase is the simpler rule, and JAX's interpreter asks for it.",
+    ),
+    Challenge(
         "said-too-early", 12, "Released before it was read",
         "An arrival at `free` says: I have read the tile. Let it say so before it is true: a race,"
         " and nothing else, by moving an arrival. No thread hangs, and no barrier is used wrongly.",
@@ -152,5 +212,45 @@ CHALLENGES = (
         "`wait_store 0` waits for all groups that were closed before it. (Not at every step.)",
         "When a block ends, another block gets its shared memory. Only the last wait keeps this"
         " memory until the last store has read it.",
+    ),
+    Challenge(
+        "held-up", 13, "Who is held up",
+        "The timeline's line \"Bound\" says what the compute thread waits for most. Another"
+        " thread is held up by this wait, and need not be. Move one line by one place, and be 1.03"
+        " times as fast, simulated. The strict check must find nothing.",
+        "through", Goal(faster=1.03, edits=1, by=("move",)),
+        "The memory thread waits for a release. Must the store be over before it? Move the line at"
+        " every step.",
+        "The slot is free once its tile has been read. The store reads `out`, not the slot.",
+    ),
+    Challenge(
+        "waits-for-stores", 13, "The same wait, later",
+        "The compute thread still waits for each store as soon as it has started it. Let it wait"
+        " where the store is nearly over by itself, and be 1.13 times as fast, simulated, by moving"
+        " only. The strict check must find nothing.",
+        "through", Goal(faster=1.13, by=("move",)),
+        "Which line must not come before the store has read `out`? Move the wait down towards it,"
+        " at every step.",
+        "The store runs while the thread waits for the next tile and reads it. A wait costs only"
+        " what is left of the thing that it waits for.",
+    ),
+    Challenge(
+        "in-flight", 14, "A product in flight",
+        "In each step a line waits for the newest product, and so the tensor core has nothing to do"
+        " until the next one starts. Take this line away, and be 1.04 times as fast, simulated. The"
+        " strict check must find nothing.",
+        "sum", Goal(fewer=1, faster=1.04, edits=1, by=("remove",), of=("wgmma_wait",)),
+        "The thread releases the slot of the step before. Which of the two waits says that this"
+        " slot's product is over? Take the other away, at every step.",
+        "This is the step from rung 1 to rung 2: when a product ends, the next is queued already.",
+    ),
+    Challenge(
+        "added-in-time", 14, "In time",
+        "The tile that is added at the end is loaded last, after waits for slots. So the compute"
+        " thread waits for it when all products are over. Load it in time: be 1.2 times as fast,"
+        " simulated, by moving only. The strict check must find nothing.",
+        "sum", Goal(faster=1.2, by=("move",)),
+        "`c_smem` is no slot: nobody has used it before, so its load need not wait for a release.",
+        "The tile is loaded while the last products run.",
     ),
 )  # fmt: skip

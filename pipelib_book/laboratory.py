@@ -1,8 +1,9 @@
 """The kernels that the laboratory page begins with: small, by hand, and without a fault.
 
-The model. Each has a block of 6 steps, in tiles of 64 x 64, so that a reader sees all of its
+The model. Each has a block of 4 to 8 steps, in tiles of 64 x 64, so that a reader sees all of its
 operations. What synchronises stands on lines of its own: there it can be taken away. A page shows
-their programs; nobody runs them.
+their programs; nobody runs them. The last five are right but slower than need be, or more careful:
+challenges ask for what is left to gain.
 """
 
 from collections.abc import Callable
@@ -66,7 +67,46 @@ def subjects() -> list[Subject]:
             " once its store has read it.",
             lambda: pipelib.trace(stores, tiles),
         ),
+        Subject(
+            "squares", "A carry beside a product",
+            "A compute thread multiplies each tile on the tensor core, and adds up the squares of"
+            " the tile's rows in registers. At the end it divides by them, and stores the result.",
+            lambda: pipelib.trace(squares, *_operands(4)),
+        ),
+        Subject(
+            "two-tiles", "Two tiles in one block",
+            "A block makes one tile of the output after the other. Slots and barriers outlive the"
+            " first, but the memory thread waits for its last releases before it loads for the"
+            " second.",
+            lambda: pipelib.trace(two_tiles, *_operands(4, rows=2)),
+        ),
+        Subject(
+            "pair", "A cluster of two blocks",
+            "Two blocks load each tile together, half of it each, into the memory of both. A slot"
+            " is free when both blocks have said so.",
+            lambda: pipelib.trace(pair, tiles),
+        ),
+        Subject(
+            "through", "In and out",
+            "A memory thread loads tiles, a compute thread doubles them, and TMA stores them. The"
+            " compute thread waits for each store at once.",
+            lambda: pipelib.trace(through, tiles),
+        ),
+        Subject(
+            "sum", "A product and what is added to it",
+            "A memory thread loads, a compute thread multiplies. At the end it adds a tile that is"
+            " loaded last.",
+            lambda: pipelib.trace(product_and_sum, *_operands(5), tiles),
+        ),
     ]  # fmt: skip
+
+
+def _operands(steps: int, rows: int = 1) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """The two matrices of a product of so many steps, and of so many tiles below each other."""
+    return (
+        jax.ShapeDtypeStruct((rows * SIZE, steps * SIZE), jnp.float16),
+        jax.ShapeDtypeStruct((steps * SIZE, SIZE), jnp.float16),
+    )
 
 
 def _tiles(slots: int = SLOTS) -> Any:
@@ -198,3 +238,253 @@ def stores(x: jax.Array) -> jax.Array:
         plgpu.wait_smem_to_gmem(0)
 
     return _launch(kernel, x.shape, x, scratch_types=[_tiles()])
+
+
+def _slots(number: int) -> Any:
+    """Slots of tiles that the tensor core reads."""
+    return plgpu.SMEM((number, SIZE, SIZE), jnp.float16, transforms=TILED)
+
+
+def _accumulator() -> Any:
+    return plgpu.ACC((SIZE, SIZE), jnp.float32)
+
+
+def _both(compute: Callable[[], None], load: Callable[[], None]) -> None:
+    """Gives the compute thread and the memory thread their parts."""
+    thread = lax.axis_index("thread")
+    pl.when(thread == 0)(compute)
+    pl.when(thread == 1)(load)
+
+
+def squares(a: jax.Array, b: jax.Array) -> jax.Array:
+    """A product, and the sums of squares of its rows as a carry in registers."""
+    steps = a.shape[1] // SIZE
+
+    def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, out, full, free):
+        def multiply(sums):
+            def step(k, total):
+                slot = lax.rem(k, SLOTS)
+                plgpu.barrier_wait(full.at[slot])
+                plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
+                plgpu.wgmma_wait(0)
+                tile = plgpu.load(a_smem.at[slot], layout=plgpu.Layout.WGMMA)
+                total += (tile.astype(jnp.float32) ** 2).sum(axis=1)
+                plgpu.commit_smem()
+                plgpu.barrier_arrive(free.at[slot])
+                return total
+
+            total = lax.fori_loop(0, steps, step, jnp.zeros((SIZE,), jnp.float32))
+            return sums[...] * lax.broadcast_in_dim(lax.rsqrt(total), (SIZE, SIZE), (0,))
+
+        def compute():
+            out[...] = pl.run_scoped(multiply, _accumulator())
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(out, o_gmem)
+            plgpu.wait_smem_to_gmem(0)
+
+        def load():
+            def step(k, _):
+                slot = lax.rem(k, SLOTS)
+                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                plgpu.copy_gmem_to_smem(a_gmem.at[:, _rows(k)], a_smem.at[slot], full.at[slot])
+                plgpu.copy_gmem_to_smem(b_gmem.at[_rows(k)], b_smem.at[slot], full.at[slot])
+
+            lax.fori_loop(0, steps, step, None)
+            _drain(free, steps)
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, (SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
+        scratch_types=[
+            _slots(SLOTS), _slots(SLOTS), plgpu.SMEM((SIZE, SIZE), jnp.float32),
+            plgpu.Barrier(num_arrivals=2, num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
+        ],
+    )  # fmt: skip
+
+
+def _drain(free: Any, steps: int) -> None:
+    """The memory thread's waits for the last releases."""
+
+    def wait(k, _):
+        plgpu.barrier_wait(free.at[lax.rem(k, SLOTS)])
+
+    lax.fori_loop(steps - SLOTS, steps, wait, None)
+
+
+def two_tiles(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Two tiles of the output, one after the other, through the same slots."""
+    steps, rows = a.shape[1] // SIZE, a.shape[0] // SIZE
+
+    def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, out, full, free):
+        def multiply(sums):
+            def step(k, _):
+                slot = lax.rem(k, SLOTS)
+                plgpu.barrier_wait(full.at[slot])
+                plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
+                plgpu.wgmma_wait(0)
+                plgpu.barrier_arrive(free.at[slot])
+
+            lax.fori_loop(0, steps, step, None)
+            return sums[...]
+
+        def compute():
+            def tile(i, _):
+                result = pl.run_scoped(multiply, _accumulator())
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                out[...] = result
+                plgpu.commit_smem()
+                plgpu.copy_smem_to_gmem(out, o_gmem.at[_rows(i)])
+                plgpu.wait_smem_to_gmem(0)
+
+            lax.fori_loop(0, rows, tile, None)
+
+        def load():
+            def tile(i, _):
+                def step(k, _):
+                    slot = lax.rem(k, SLOTS)
+                    pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                    a_tile = a_gmem.at[_rows(i), _rows(k)]
+                    plgpu.copy_gmem_to_smem(a_tile, a_smem.at[slot], full.at[slot])
+                    plgpu.copy_gmem_to_smem(b_gmem.at[_rows(k)], b_smem.at[slot], full.at[slot])
+
+                lax.fori_loop(0, steps, step, None)
+                _drain(free, steps)
+
+            lax.fori_loop(0, rows, tile, None)
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, (rows * SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
+        scratch_types=[
+            _slots(SLOTS), _slots(SLOTS), plgpu.SMEM((SIZE, SIZE), jnp.float32),
+            plgpu.Barrier(num_arrivals=2, num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
+        ],
+    )  # fmt: skip
+
+
+def pair(x: jax.Array) -> jax.Array:
+    """Two blocks that load for each other, and add up the same tiles."""
+    steps = 4
+
+    def kernel(x_gmem, o_gmem, tiles, full, free):
+        def compute():
+            def step(k, total):
+                slot = lax.rem(k, SLOTS)
+                plgpu.barrier_wait(full.at[slot])
+                total += tiles[slot]
+                plgpu.commit_smem()
+                plgpu.barrier_arrive(free.at[slot])
+                return total
+
+            o_gmem[_rows(lax.axis_index("pair"))] = lax.fori_loop(0, steps, step, _zeros())
+
+        def load():
+            def step(k, _):
+                slot = lax.rem(k, SLOTS)
+                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                plgpu.copy_gmem_to_smem(
+                    x_gmem.at[_rows(k)], tiles.at[slot], full.at[slot], collective_axes="pair"
+                )
+
+            lax.fori_loop(0, steps, step, None)
+            _drain(free, steps)
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, (2 * SIZE, SIZE), x, num_threads=2, thread_name="thread",
+        grid=(1,), grid_names=("i",), cluster=(2,), cluster_names=("pair",),
+        scratch_types=[
+            _tiles(),
+            plgpu.Barrier(num_barriers=SLOTS),
+            plgpu.ClusterBarrier(collective_axes=("pair",), num_barriers=SLOTS),
+        ],
+    )  # fmt: skip
+
+
+def through(x: jax.Array) -> jax.Array:
+    """Tiles come in, and leave doubled; each store is waited for before the slot is released."""
+
+    def kernel(x_gmem, o_gmem, tiles, out, full, free):
+        def compute():
+            def step(k, _):
+                slot = lax.rem(k, SLOTS)
+                plgpu.barrier_wait(full.at[slot])
+                out[0] = 2.0 * tiles[slot]
+                plgpu.commit_smem()
+                plgpu.copy_smem_to_gmem(out.at[0], o_gmem.at[_rows(k)])
+                plgpu.wait_smem_to_gmem(0)
+                plgpu.barrier_arrive(free.at[slot])
+
+            lax.fori_loop(0, STEPS, step, None)
+
+        def load():
+            def step(k, _):
+                slot = lax.rem(k, SLOTS)
+                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                plgpu.copy_gmem_to_smem(x_gmem.at[_rows(k)], tiles.at[slot], full.at[slot])
+
+            lax.fori_loop(0, STEPS, step, None)
+            _drain(free, STEPS)
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, x.shape, x, num_threads=2, thread_name="thread",
+        scratch_types=[
+            _tiles(), _tiles(1), plgpu.Barrier(num_barriers=SLOTS),
+            plgpu.Barrier(num_barriers=SLOTS),
+        ],
+    )  # fmt: skip
+
+
+def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
+    """A product with a wait too many in each step, and a tile that is added, loaded last."""
+    slots, steps = 3, a.shape[1] // SIZE
+
+    def kernel(a_gmem, b_gmem, c_gmem, o_gmem, a_smem, b_smem, c_smem, full, free, here):
+        def multiply(sums):
+            def step(k, _):
+                slot = lax.rem(k, slots)
+                plgpu.barrier_wait(full.at[slot])
+                plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
+                plgpu.wgmma_wait(1)
+                before = lax.rem(k + slots - 1, slots)
+                pl.when(k > 0)(lambda: plgpu.barrier_arrive(free.at[before]))
+                plgpu.wgmma_wait(0)
+
+            lax.fori_loop(0, steps, step, None)
+            return sums[...]
+
+        def compute():
+            result = pl.run_scoped(multiply, _accumulator())
+            plgpu.barrier_wait(here)
+            added = plgpu.load(c_smem, layout=plgpu.Layout.WGMMA)
+            o_gmem[...] = result + added
+
+        def load():
+            def step(k, _):
+                slot = lax.rem(k, slots)
+                pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
+                plgpu.copy_gmem_to_smem(a_gmem.at[:, _rows(k)], a_smem.at[slot], full.at[slot])
+                plgpu.copy_gmem_to_smem(b_gmem.at[_rows(k)], b_smem.at[slot], full.at[slot])
+
+            def wait_for_the_last(k, _):
+                plgpu.barrier_wait(free.at[lax.rem(k, slots)])
+
+            lax.fori_loop(0, steps, step, None)
+            lax.fori_loop(steps - slots, steps - 1, wait_for_the_last, None)
+            plgpu.copy_gmem_to_smem(c_gmem.at[_rows(0)], c_smem, here)
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, (SIZE, SIZE), a, b, c, num_threads=2, thread_name="thread",
+        scratch_types=[
+            _slots(slots), _slots(slots), plgpu.SMEM((SIZE, SIZE), jnp.float32),
+            plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
+            plgpu.Barrier(),
+        ],
+    )  # fmt: skip

@@ -67,7 +67,7 @@ from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3
 
-OURS, CUDNN, BOTH, PINGPONG = "attention", "cuDNN (XLA)", "both", "pingpong"
+OURS, CUDNN, BOTH, OPTIMISTIC = "attention", "cuDNN (XLA)", "both", "optimistic"
 #: PyTorch's back ends, by the names of their contenders.
 TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -194,9 +194,9 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `attention` picks, "pingpong", "both" with p in registers, and ideas to change it."""
+    """What `attention` picks, "optimistic", "both" with p in registers, and ideas to change it."""
     found = {OURS: ours(problem, None)}
-    found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
+    found[OPTIMISTIC] = ours(problem, AttentionConfig(schedule="optimistic"))
     found[BOTH] = ours(problem, AttentionConfig(schedule="both"))
     found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     return found | _strongest(problem)

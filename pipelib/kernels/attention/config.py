@@ -231,7 +231,7 @@ class AttentionConfig:
     block_kv: int = 128
     slots: int = 2
     compute_threads: int = 2
-    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "optimistic"
+    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "pingpong"
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
     persistent: bool = True
     dq: GradientConfig | None = None

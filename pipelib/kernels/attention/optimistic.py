@@ -67,6 +67,10 @@ class Optimistic(Overlap):
         """The totals of lanes, with the exponentials of a step added."""
         return total * spread(shrink, total.shape, 0) + _sums(p)
 
+    def of_rows(self, state: State) -> jax.Array:
+        """As `Overlap.of_rows`; the totals are those of lanes."""
+        return state.maximum
+
     def store(self, state: State, visit: Int) -> None:
         """Starts to store the result of a visit; the totals of lanes become those of rows."""
         super().store(state._replace(total=state.total.sum(axis=1)), visit)

@@ -294,12 +294,16 @@ class Overlap(Ahead):
 
         late = self.config.rounds_late
         p_like = jnp.zeros(state.p.shape, jnp.float32) if late else state.p
-        like = state.maximum, state.total, p_like, state.maximum
+        like = state.maximum, state.total, p_like, self.of_rows(state)
         result, (maximum, total, p, shrink) = self.accumulate(state.result, like, multiply_both)
         plgpu.barrier_arrive(now.v_out)
         if late:  # the barrier keeps the rounding behind the wait for P V, which reads the p before
             p = self.rounded(lax.optimization_barrier(p))
         return result, State((), maximum, total, p), shrink
+
+    def of_rows(self, state: State) -> jax.Array:
+        """Some array with a number for each row, [rows], as the factors have."""
+        return state.total
 
     def queue(self, now: Now, p: jax.Array | Ref, result: Accumulator) -> jax.Array:
         """Queues both products and passes the turn; the next scores, while P V runs."""

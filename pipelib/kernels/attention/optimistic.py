@@ -43,7 +43,6 @@ from pipelib.kernels.attention.band import Arrays, Mask, as_they_are, spread
 from pipelib.kernels.attention.queries import State
 from pipelib.kernels.attention.schedules import Now, Overlap
 from pipelib.refs import Accumulator, Int
-from pipelib.schedule.machine import THREAD_LANES
 
 #: What the sum of a lane's exponentials may be. A p of float16 is less than 65,504, and float32 has
 #: room for sums of so many of them, times values, over any number of keys.
@@ -171,7 +170,8 @@ def _agree(sums: jax.Array, thread: jax.Array) -> jax.Array:
         is_small = arith.extui(i32, arith.cmpf(arith.CmpFPredicate.OLE, largest, limit))
         ptx = (
             "{ .reg .pred p; setp.ne.b32 p, $1, 0;"
-            f" barrier.cta.red.and.pred p, $2, {THREAD_LANES}, p; selp.b32 $0, 1, 0, p; }}"
+            f" barrier.cta.red.and.pred p, $2, {mgpu.utils.WARPGROUP_SIZE}, p;"
+            " selp.b32 $0, 1, 0, p; }"
         )
         all_are = mgpu.utils.inline_ptx(
             ptx, is_small, number.registers[()], result_types=i32,

@@ -54,6 +54,7 @@ from benchmarks.contenders import Plan
 from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
 from pipelib.kernels import attention
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
+from pipelib.kernels.attention.order import L2_BYTES
 from pipelib.kernels.hopper import H100_SMS
 from pipelib.kernels.matmul import tuned
 from pipelib.tuning.climbing import climb
@@ -67,7 +68,7 @@ from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3
 
-OURS, CUDNN, BOTH, OPTIMISTIC = "attention", "cuDNN (XLA)", "both", "optimistic"
+OURS, CUDNN, BOTH, PINGPONG = "attention", "cuDNN (XLA)", "both", "pingpong"
 #: PyTorch's back ends, by the names of their contenders.
 TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
 #: Kernels one by one, not as graphs, so that each is timed.
@@ -170,15 +171,21 @@ def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, An
         if group["part"] == "tune" and group["problem"] == like(group):
             found[f"{OURS}, tuned"] = ours(problem, AttentionConfig(**group["best"]))
     if is_persistent(problem):
-        found[f"{OURS}, not persistent"] = functools.partial(not_persistent, causal=False)
+        found[f"{OURS}, not persistent"] = functools.partial(
+            not_persistent, causal=problem.causal
+        )
     return found | baselines(problem)
 
 
 def is_persistent(problem: Problem) -> bool:
-    """Whether our kernel is, on an H100 or H200: if more blocks of 128 than SMs are all alike."""
+    """Whether our kernel is, on an H100 or H200: if there are more blocks of 128 than SMs.
+
+    If causal, only with heads of 128, all of whose keys and values have room in L2.
+    """
     has_room = AttentionConfig().is_persistent(problem.head_dim)
-    many = problem.batch * problem.heads * problem.seq > 128 * H100_SMS
-    return has_room and many and not problem.causal
+    rows = problem.batch * problem.heads * problem.seq
+    is_read_together = problem.head_dim == 128 and 4 * rows * problem.head_dim <= L2_BYTES
+    return has_room and rows > 128 * H100_SMS and (not problem.causal or is_read_together)
 
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -194,9 +201,9 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `attention` picks, "optimistic", "both" with p in registers, and ideas to change it."""
+    """What `attention` picks, "pingpong", "both" with p in registers, and ideas to change it."""
     found = {OURS: ours(problem, None)}
-    found[OPTIMISTIC] = ours(problem, AttentionConfig(schedule="optimistic"))
+    found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
     found[BOTH] = ours(problem, AttentionConfig(schedule="both"))
     found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     return found | _strongest(problem)

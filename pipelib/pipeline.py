@@ -30,7 +30,7 @@ from pipelib.refs import Body, Int, Ref, Tree
 def emit_pipeline(
     body: Body,
     *,
-    grid: Sequence[Int],
+    grid: Sequence[ring.Size],
     in_specs: Tree = (),
     out_specs: Tree = (),
     max_concurrent_steps: int = 1,
@@ -50,7 +50,8 @@ def emit_pipeline(
         squeezed dimensions. With `init_carry`, the last argument is the carry, and the body returns
         the next one.
       grid: sizes of the sequential axes, the last one fastest: ints, or traced int32 scalars, which
-        may be 0.
+        may be 0. A *ragged* grid has as its last size a function of the indices before it, whose
+        result must be at least 1; the body and the index maps get it as one more index, the last.
       in_specs, out_specs: pytrees of `pl.BlockSpec` or `plgpu.BlockSpec`, one leaf for each
         operand. Index maps count blocks, not elements. A block that no step visits is not written.
         With `plgpu.BlockSpec(delay_release=d)`, the slot that step s reads is loaded again when

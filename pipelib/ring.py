@@ -52,6 +52,8 @@ from pipelib.refs import Body, Bool, Int, Ref, Tree, TreeDef, flatten, structure
 
 #: Grid indices of a step: an int32 scalar for each axis.
 Indices = tuple[jax.Array, ...]
+#: The size of an axis of a grid. That of the last axis may depend on the indices before it.
+Size = Int | Callable[..., Int]
 #: The allocations of a pipeline by name, for `pl.run_scoped`: lists of refs and of barriers, or one
 #: barrier, or None.
 Allocations = dict[str, Any]
@@ -61,23 +63,27 @@ class Steps(NamedTuple):
     """The steps over a grid, and their slots.
 
     Attributes:
-      grid: the sizes of the axes: ints if all are known, else int32 scalars.
+      grid: the sizes of the axes: ints if all are known, else int32 scalars. Of a *ragged* grid,
+        the last is a function of the indices before it. There an index has one number more, the
+        size of its own row: so it is computed once for each row.
       slots: the slots of each ring.
-      num_steps: the product of the sizes.
+      num_steps: the product of the sizes; of a ragged grid, the sum of the last ones.
     """
 
-    grid: tuple[Int, ...]
+    grid: tuple[Size, ...]
     slots: int
     num_steps: Int
 
     @classmethod
-    def of(cls, grid: Sequence[Int], slots: int) -> "Steps":
+    def of(cls, grid: Sequence[Size], slots: int) -> "Steps":
         """All steps of a grid, with no more slots than steps if their number is known.
 
         Raises:
           ValueError: a size is not an integer, or is known and less than 1.
         """
         given = grid if isinstance(grid, (tuple, list)) else (grid,)
+        if len(given) > 1 and callable(given[-1]):
+            return cls._ragged(cls.of(given[:-1], slots), given[-1], slots)
         if not all(map(specs.is_integer, given)):
             raise ValueError(
                 f"grid={given!r} has a size that is not an integer, so it has no number of steps;"
@@ -96,6 +102,17 @@ class Steps(NamedTuple):
         dynamic = tuple(jnp.maximum(jnp.asarray(size, jnp.int32), 0) for size in sizes)
         return cls(dynamic, slots, math.prod(dynamic))
 
+    @classmethod
+    def _ragged(cls, outer: "Steps", size: Callable[..., Int], slots: int) -> "Steps":
+        """The steps over `outer`, and over as many more as `size` says of each of its indices."""
+
+        def add(_: jax.Array, state: tuple[Indices, jax.Array]) -> tuple[Indices, jax.Array]:
+            indices, total = state
+            return outer.following(indices), total + size(*indices)
+
+        _, total = outer.loop(0, outer.num_steps, add, (outer.indices(), jnp.int32(0)))
+        return cls((*outer.grid, size), slots, total)
+
     @property
     def prologue(self) -> Int:
         """How many steps are loaded before the first body runs: as many as there are slots."""
@@ -106,13 +123,27 @@ class Steps(NamedTuple):
         """The slot of the step `step - delay`, a number that may be negative."""
         return lax.rem(step + (-delay) % self.slots, np.int32(self.slots))
 
+    @property
+    def is_ragged(self) -> bool:
+        """Whether the rows along the last axis have different sizes."""
+        return callable(self.grid[-1])
+
+    @property
+    def rank(self) -> int:
+        """How many numbers an index has."""
+        return len(self.grid) + self.is_ragged
+
     def indices(self, step: int = 0) -> Indices:
         """The grid indices of one of the first steps."""
         first = (jnp.int32(0),) * len(self.grid)
+        if callable(size := self.grid[-1]):
+            first += (_int32(size(*first[:-1])),)
         return functools.reduce(lambda indices, _: self.following(indices), range(step), first)
 
     def following(self, indices: Indices) -> Indices:
         """The grid indices of the next step; after the last step, those of the first."""
+        if callable(size := self.grid[-1]):
+            return self._following_in_rows(indices, size)
         result: list[jax.Array] = []
         carry = jnp.bool(True)
         for index, size in zip(reversed(indices), reversed(self.grid)):
@@ -120,6 +151,19 @@ class Steps(NamedTuple):
             carry = index == size
             result.append(lax.select(carry, jnp.int32(0), index))
         return tuple(reversed(result))
+
+    def _following_in_rows(self, indices: Indices, size: Callable[..., Int]) -> Indices:
+        """The index of the next step of a ragged grid: most often in the same row."""
+        *row, column, columns = indices
+
+        def next_row() -> Indices:
+            following = Steps(self.grid[:-1], self.slots, 0).following(tuple(row))
+            return *following, jnp.int32(0), _int32(size(*following))
+
+        def same_row() -> Indices:
+            return *row, column + 1, columns
+
+        return cast(Indices, lax.cond(column + 1 < columns, same_row, next_row))
 
     def loop(
         self,
@@ -140,6 +184,11 @@ class Steps(NamedTuple):
             return body(jnp.int32(step), state)
 
         return cast(Tree, lax.fori_loop(start, stop, one_step, init, unroll=unroll))
+
+
+def _int32(number: Int) -> jax.Array:
+    """A size as an int32 scalar."""
+    return jnp.asarray(number, jnp.int32)
 
 
 class Buffer(NamedTuple):
@@ -292,7 +341,7 @@ class Plan(NamedTuple):
     @classmethod
     def of(
         cls,
-        grid: Sequence[Int],
+        grid: Sequence[Size],
         in_specs: Tree,
         out_specs: Tree,
         slots: int,
@@ -306,7 +355,7 @@ class Plan(NamedTuple):
           ValueError, TypeError, NotImplementedError: as `specs` and `Steps.of` say.
         """
         slots = specs.integer("max_concurrent_steps", slots)
-        rank = len((steps := Steps.of(grid, slots)).grid)
+        rank = (steps := Steps.of(grid, slots)).rank
         inputs, in_tree = specs.flatten(in_specs, "in_specs", rank)
         outputs, out_tree = specs.flatten(out_specs, "out_specs", rank)
         specs.check_slots(slots, inputs)

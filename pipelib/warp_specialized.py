@@ -54,7 +54,7 @@ AllSteps = Callable[..., Tree]
 def emit_pipeline_warp_specialized(
     body: Body,
     *,
-    grid: Sequence[Int],
+    grid: Sequence[ring.Size],
     memory_registers: int,
     in_specs: Tree = (),
     out_specs: Tree = (),

@@ -30,6 +30,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Before anything imports JAX.
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+    # Each thread of an interpreted kernel holds one of XLA's, which are as many as cores.
+    os.environ.setdefault("NPROC", "8")
     if folders := sorted(ROOT.glob(".venv-compile/lib/python*/site-packages")):
         os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
     if not is_gpu_run(config):

@@ -52,12 +52,12 @@ QUOTES = {
     "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
     "loads.json": r"\blimits\.clock_table",
+    "accounts.json": r"\baccounts\.table\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
-    "accounts.json": "what is to be made faster in attention",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.

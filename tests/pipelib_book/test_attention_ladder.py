@@ -68,9 +68,9 @@ def test_rungs(rung):
 
 def test_the_ladder():
     schedules = [rung.config.schedule for rung in RUNGS]
-    assert schedules == ["plain", "overlap", "pingpong", "both", "pingpong"]
+    assert schedules == ["plain", "overlap", "pingpong", "both", "pingpong", "optimistic"]
     assert not any(rung.config.is_persistent(rung.head_dim) for rung in RUNGS)
-    assert [rung.config.compute_threads for rung in RUNGS] == [2, 2, 2, 2, 3]
+    assert [rung.config.compute_threads for rung in RUNGS] == [2, 2, 2, 2, 3, 2]
 
 
 @pytest.mark.parametrize("number", [2, 3, 4])

@@ -12,9 +12,10 @@ K[s] is released when S is there, V[s] when O is. "optimistic" steps make no m, 
 their sums show that none was needed (`optimistic`). `schedules` says how these parts overlap,
 `band` which steps there are, and `order` which block runs when.
 
-Where nothing is masked, and SMEM has room, the kernel is persistent: a block goes on to other
-queries. Its pipeline goes through the steps of all its *visits* (the queries that it goes through),
-so K and V of the next visit are loaded ahead.
+Where SMEM has room, the kernel is persistent: a block goes on to other queries. Its pipeline goes
+through the steps of all its *visits* (the queries that it goes through), so K and V of the next
+visit are loaded ahead. If a mask leaves visits different numbers of steps, this is so only for
+"optimistic", and if each SM gets its share (`order`).
 
 TMA fills loads beyond the end of K with zeros, and drops stores beyond the end of the result. A row
 that sees nothing has l = 0: its result is 0, and its log-sum-exp is -inf.
@@ -92,13 +93,26 @@ def launch_forward(
 def _order(
     options: Options[AttentionConfig], sizes: Sizes, blocks: int, itemsize: int, segmented: bool
 ) -> Order:
-    """The order of the blocks; persistent if all take equally long, and SMEM has room."""
+    """The order of the blocks; persistent if SMEM has room, and each SM gets its share."""
     config, sides = options.config, (options.left, options.right)
     bytes_per_head = 2 * sizes.keys * sizes.head_dim * itemsize // sizes.group
     order = Order.of(sizes.batch, sizes.heads, blocks, sides, bytes_per_head)
-    if sides == (None, None) and not segmented and config.is_persistent(sizes.head_dim):
-        order = order.on(num_sms())
-    return order
+    if segmented or not config.is_persistent(sizes.head_dim):
+        return order
+    if sides == (None, None):
+        return order.on(num_sms())
+    if config.schedule != "optimistic":
+        return order
+    with jax.ensure_compile_time_eval():
+        rows = jnp.arange(0, blocks * config.block_q, config.block_q, dtype=jnp.int32)
+        steps = jax.vmap(lambda row: _band(options, sizes, row).steps)(rows)
+        return order.by_length_on(num_sms(), tuple(map(int, steps)))
+
+
+def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int) -> Band:
+    """The band of the block whose first query is `row`."""
+    sides = options.left, options.right
+    return Band.of(*sides, sizes.queries, sizes.keys, options.config.tiles, row)
 
 
 def _scratch(
@@ -138,21 +152,24 @@ def _block(
     """What each thread of a block does; `refs` are segments, if any, the result, and its lse."""
     config, segments, (out, lse) = options.config, refs[: 2 * segmented], refs[2 * segmented :]
     visits = order.visits(*map(lax.axis_index, AXES))
-    _, _, block = visits.place(jnp.int32(0))  # if there are many visits, each sees the same
-    first_row = block * config.block_q
-    sides = options.left, options.right
-    band = Band.of(*sides, sizes.queries, sizes.keys, config.tiles, first_row)
+
+    _, _, first_block = visits.place(jnp.int32(0))
+    first = _band(options, sizes, first_block * config.block_q)
+
+    def band_of(block: Int) -> Band:
+        return _band(options, sizes, block * config.block_q) if visits.vary else first
+
     slots = config.slots
     if not visits.are_many:  # with a single step, nothing is loaded ahead
         slots = min(slots, pl.cdiv(sizes.keys, config.block_kv))
 
-    pipeline = functools.partial(_pipeline, config, sizes, band, visits, slots, k.dtype)
+    pipeline = functools.partial(_pipeline, config, sizes, band_of, visits, slots, k.dtype)
 
     def run(allocations: Allocations) -> None:
         thread = SCHEDULES[config.schedule](
             options=options,
             sizes=sizes,
-            band=band,
+            band_of=band_of,
             visits=visits,
             arrays=(q, out, lse),
             segments=segments,
@@ -169,7 +186,7 @@ def _block(
 def _pipeline(
     config: AttentionConfig,
     sizes: Sizes,
-    band: Band,
+    band_of: Callable[[Int], Band],
     visits: Visits,
     slots: int,
     dtype: Dtype,
@@ -180,14 +197,17 @@ def _pipeline(
 
     def block(*indices: jax.Array) -> tuple[Int, ...]:
         visit, step = visits.split(indices)
-        batch, head, _ = visits.place(visit)
-        return batch, band.first + step, lax.div(head, jnp.int32(sizes.group)), 0
+        batch, head, block = visits.place(visit)
+        return batch, band_of(block).first + step, lax.div(head, jnp.int32(sizes.group)), 0
+
+    def steps(visit: Int) -> Int:
+        return band_of(visits.place(visit)[2]).steps
 
     shape = None, config.block_kv, None, sizes.head_dim
     spec = plgpu.BlockSpec(shape, block, transforms=tiled(dtype))
     return emit_pipeline_warp_specialized(
         step,
-        grid=visits.grid(band.steps),
+        grid=visits.grid(steps if visits.vary else band_of(0).steps),
         in_specs=[spec, spec],
         max_concurrent_steps=slots,
         memory_registers=config.memory_registers,

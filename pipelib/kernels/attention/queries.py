@@ -55,12 +55,26 @@ class State(NamedTuple):
       total: the sum of exponentials of each row so far: float32 [rows].
       p: the last step's probabilities, not yet divided: 16 bits, [rows, block_kv]. `()` if no later
         step needs them.
+      progress: how far it is; `()` if this follows from the indices of a step.
     """
 
     result: Tree
     maximum: jax.Array
     total: jax.Array
     p: Tree
+    progress: Tree = ()
+
+
+class Progress(NamedTuple):
+    """How far a thread is, through visits of different numbers of steps.
+
+    Attributes:
+      number: of the step, over all visits.
+      block: the block of queries of the visit.
+    """
+
+    number: jax.Array
+    block: jax.Array
 
 
 class Scratch(TypedDict):
@@ -91,7 +105,7 @@ class QueryThread:
 
     Attributes:
       options, sizes: the problem.
-      band: the steps of its block.
+      band_of: the steps of a block of queries.
       visits: the places that its block goes through.
       arrays: Q, the result and the log-sum-exp, whole, in GMEM.
       segments: none, or the segments [batch, seq] of queries and of keys, in GMEM.
@@ -102,7 +116,7 @@ class QueryThread:
 
     options: Options[AttentionConfig]
     sizes: Sizes
-    band: Band
+    band_of: Callable[[Int], Band]
     visits: Visits
     arrays: tuple[Ref, Ref, Ref]
     segments: tuple[Ref, ...]
@@ -251,14 +265,20 @@ class QueryThread:
 
         return pl.run_scoped(multiply, self.scores_type())
 
-    def masked(self, scores: jax.Array, step: Int) -> jax.Array:
-        """The scores of a step, masked if its columns are not all seen."""
-        return self.band.masked(scores, step, *self.seen_from())
+    def masked(self, scores: jax.Array, block: Int, step: Int) -> jax.Array:
+        """The scores of a step of a block of queries, masked if its columns are not all seen."""
+        return self.band_of(block).masked(scores, step, *self.seen_from(block))
 
-    def seen_from(self) -> tuple[Int, tuple[Ref, ...]]:
-        """The first of its queries, and the segments of its batch: a mask depends on both."""
-        batch, rows, _ = self.rows(jnp.int32(0))
+    def seen_from(self, block: Int) -> tuple[Int, tuple[Ref, ...]]:
+        """The thread's first query of a block, and its segments: a mask depends on both."""
+        if self.visits.vary:
+            return block * self.config.block_q + self.index * self.config.rows, ()
+        batch, rows, _ = self.rows(jnp.int32(0))  # every visit sees the same
         return rows.start, tuple(ids.at[batch] for ids in self.segments)
+
+    def block_of(self, visit: Int) -> Int:
+        """The block of queries of a visit; 0 if all visits see the same."""
+        return self.visits.place(visit)[2] if self.visits.vary else 0
 
     def softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
         """The softmax of a step.

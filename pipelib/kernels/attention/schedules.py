@@ -41,8 +41,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.band import Arrays, Mask
-from pipelib.kernels.attention.queries import QueryThread, State, scaled
-from pipelib.refs import Accumulator, Ref, Tree
+from pipelib.kernels.attention.queries import Progress, QueryThread, State, scaled
+from pipelib.refs import Accumulator, Int, Ref, Tree
 
 
 class Plain(QueryThread):
@@ -64,11 +64,11 @@ class Plain(QueryThread):
         state: State,
     ) -> State:
         """Scores, softmax, result; the arguments are those of `QueryThread.step`."""
-        _, step = self.visits.split(indices)
+        visit, step = self.visits.split(indices)
         plgpu.barrier_wait(k_in)
         scores = self.scores(k)
         plgpu.barrier_arrive(k_out)
-        state, _ = self.softmax(self.masked(scores, step), state)
+        state, _ = self.softmax(self.masked(scores, self.block_of(visit), step), state)
         p = self.operand(state.p)
         plgpu.barrier_wait(v_in)
 
@@ -86,6 +86,8 @@ class Now(NamedTuple):
 
     Attributes:
       visit, step: its own step.
+      steps: how many steps the visit has.
+      block: the block of queries of the visit; 0 if all visits see the same.
       number: the number of the next step, over all visits.
       p: the probabilities of its own step.
       v, v_in, v_out: V of its own step, the produced and the consumed barrier.
@@ -94,6 +96,8 @@ class Now(NamedTuple):
 
     visit: jax.Array
     step: jax.Array
+    steps: Int
+    block: Int
     number: jax.Array
     p: Tree
     v: Ref
@@ -115,8 +119,16 @@ class Ahead(QueryThread):
         self.take_turn()
         scores = self.scores(k, lambda: self.wait_for_inputs(first))
         plgpu.barrier_arrive(k_out)
-        state, _ = self.softmax(self.masked(scores, jnp.int32(0)), state)
-        return state._replace(p=self.rounded(state.p)) if self.config.rounds_late else state
+        block = self.block_of(first)
+        state, _ = self.softmax(self.masked(scores, block, jnp.int32(0)), state)
+        state = state._replace(p=self.rounded(state.p)) if self.config.rounds_late else state
+        return self.at(state, first, block)
+
+    def at(self, state: State, number: Int, block: Int) -> State:
+        """The state before the step of this number, in a visit to this block."""
+        if not self.visits.vary:
+            return state
+        return state._replace(progress=Progress(jnp.asarray(number), jnp.asarray(block)))
 
     def step(
         self,
@@ -134,19 +146,28 @@ class Ahead(QueryThread):
         The arguments are those of `QueryThread.step`.
         """
         visit, step = self.visits.split(indices)
-        number = visit * self.band.steps + step + 1
-        now = Now(visit, step, number, state.p, v, v_in, v_out, *self.slot("k", number))
-        go_on = functools.partial(self.same_visit, now)
+        if self.visits.vary:
+            steps, (number, block) = indices[-1], state.progress
+            number, state = number + 1, state._replace(progress=())
+        else:
+            block, steps = 0, self.band_of(0).steps
+            number = visit * steps + step + 1
+        slot = self.slot("k", number)
+        now = Now(visit, step, steps, block, number, state.p, v, v_in, v_out, *slot)
+
+        def go_on(state: State) -> State:
+            return self.at(self.same_visit(now, state), number, block)
+
         last_step = self.last_of_visit if self.visits.are_many else self.last
         end = functools.partial(last_step, now)
-        return lax.cond(step + 1 < self.band.steps, go_on, end, state)
+        return lax.cond(step + 1 < steps, go_on, end, state)
 
     def same_visit(self, now: Now, state: State) -> State:
         """A step that another step of the visit follows."""
         raise NotImplementedError
 
-    def next_visit(self, now: Now, state: State) -> State:
-        """The last step of a visit that another visit follows."""
+    def next_visit(self, now: Now, state: State, following: Int) -> State:
+        """The last step of a visit that a visit to the block `following` follows."""
         raise NotImplementedError
 
     def last_of_visit(self, now: Now, state: State) -> State:
@@ -154,9 +175,12 @@ class Ahead(QueryThread):
 
         def go_on(state: State) -> State:
             self.take_next()
-            return self.next_visit(now, state)
+            following = self.block_of(now.visit + 1)
+            return self.at(self.next_visit(now, state, following), now.number, following)
 
-        end = functools.partial(self.last, now)
+        def end(state: State) -> State:
+            return self.at(self.last(now, state), now.number, now.block)
+
         return lax.cond(now.visit + 1 < self.visits.count, go_on, end, state)
 
     def last(self, now: Now, state: State) -> State:
@@ -192,7 +216,7 @@ class Ahead(QueryThread):
         """
         plgpu.barrier_wait(self.slot("v", number)[1])
 
-        @pl.when(number + 1 < self.band.steps * self.visits.count)
+        @pl.when(number + 1 < self.band_of(0).steps * self.visits.count)
         def wait_for_keys() -> None:
             plgpu.barrier_wait(self.slot("k", number + 1)[1])
 
@@ -203,12 +227,12 @@ class Pingpong(Ahead):
     def same_visit(self, now: Now, state: State) -> State:
         """Both products, then the softmax."""
         state, scores = self.products(now, state)
-        return self.softmax(self.masked(scores, now.step + 1), state)[0]
+        return self.softmax(self.masked(scores, now.block, now.step + 1), state)[0]
 
-    def next_visit(self, now: Now, state: State) -> State:
+    def next_visit(self, now: Now, state: State, following: Int) -> State:
         """Both products, then the store, beside the softmax of the next queries."""
         state, scores = self.products(now, state)
-        scores = self.masked(scores, jnp.int32(0))
+        scores = self.masked(scores, following, jnp.int32(0))
         self.store(state, now.visit)
         state, _ = self.softmax(scores, self.start())
         self.load_behind_store(now.visit)
@@ -244,14 +268,15 @@ class Overlap(Ahead):
     def same_visit(self, now: Now, state: State) -> State:
         """The next softmax runs beside P V; then its factor multiplies the result."""
         one_step = functools.partial(self.one_step, now)
-        return self.band.choose(now.step + 1, *self.seen_from(), one_step, state)
+        ahead, band = now.step + 1, self.band_of(now.block)
+        return band.choose(ahead, *self.seen_from(now.block), one_step, state)
 
     def one_step(self, now: Now, mask: Mask, state: State) -> State:
         """A step whose next scores have this mask."""
         result, ahead, shrink = self.products(now, mask, lambda: state, state)
         return ahead._replace(result=scaled(result, shrink))
 
-    def next_visit(self, now: Now, state: State) -> State:
+    def next_visit(self, now: Now, state: State, following: Int) -> State:
         """The softmax of the next queries beside P V of the last ones; then the store."""
 
         def one_step(mask: Mask, state: State) -> State:
@@ -261,8 +286,9 @@ class Overlap(Ahead):
             return ahead._replace(result=self.start().result)
 
         # No constant 0: JAX 0.11.2 does not lower one that a branch hands to `run_scoped`.
-        first = now.step + 1 - self.band.steps
-        return self.band.choose(first, *self.seen_from(), one_step, state)
+        first = now.step + 1 - now.steps
+        band, seen_from = self.band_of(following), self.seen_from(following)
+        return band.choose(first, *seen_from, one_step, state)
 
     def products(
         self,
@@ -290,7 +316,7 @@ class Overlap(Ahead):
             plgpu.barrier_arrive(now.k_out)
             ahead, shrink = self.softmax(mask(scores), before()._replace(result=()))
             self.wait_for_inputs(now.number)
-            return (*ahead[1:], shrink)
+            return ahead.maximum, ahead.total, ahead.p, shrink
 
         late = self.config.rounds_late
         p_like = jnp.zeros(state.p.shape, jnp.float32) if late else state.p

@@ -23,6 +23,7 @@ from pipelib.kernels.attention import (
     attention_reference,
     default_config,
     forward,
+    order,
 )
 from pipelib.kernels.attention.config import SCHEDULES, GradientConfig
 from pipelib.kernels.attention.reference import CHUNK
@@ -98,6 +99,31 @@ def test_persistent(shape, schedule, monkeypatch):
     with interpreted():
         found = attention(*arrays, config=config, return_residuals=True)
     check_close(found, exact(*arrays), HALF)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((640, 640, 2, 1), {"causal": True}),
+        ((320, 200, 2, 1), {"causal": True}),
+        ((384, 512, 2, 2), {"window": (100, 30)}),
+        ((384, 512, 2, 2), {"window": (511, 100)}),
+        ((384, 384, 2, 2), {"window": (100, 383)}),
+    ],
+    ids=["causal", "ragged", "window", "ahead", "behind"],
+)
+def test_persistent_by_length(shape, options, monkeypatch):
+    """Visits of different numbers of steps, forth and back through the order by length."""
+    on_two_sms(monkeypatch)
+    monkeypatch.setattr(order, "IMBALANCE", 2.0)
+    arrays, config = operands(*shape), small("optimistic")
+    call = functools.partial(attention, config=config, return_residuals=True, **options)
+    program = pipelib.trace(call, *arrays)
+    assert program.grid == (1, 1, 2)
+    assert pipelib.check(program, strict=True).ok
+    with interpreted():
+        found = call(*arrays)
+    check_close(found, exact(*arrays, **options), HALF)
 
 
 @pytest.mark.one_jax

@@ -16,6 +16,9 @@ The model. Each module has one part of it:
 `backward`      the kernels of the gradients: their launch
 `gradients`     their compute threads, one class for each kernel
 `reference`     the same in plain JAX
+`decode`        `decode_attention`, of a few queries and a cache of keys
+`decode_config` how its work is divided
+`decode_kernel` its kernel
 ==============  =============================================================================
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
@@ -39,12 +42,16 @@ from pipelib.kernels.attention.call import (
     default_config,
 )
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
+from pipelib.kernels.attention.decode import decode_attention
+from pipelib.kernels.attention.decode_config import DecodeConfig
 
 __all__ = [
     "AttentionConfig",
+    "DecodeConfig",
     "GradientConfig",
     "attention",
     "attention_kernel",
     "attention_reference",
+    "decode_attention",
     "default_config",
 ]

@@ -207,15 +207,19 @@ class QueryThread:
         (_, out, lse), here = self.arrays, self.rows(visit)
         staging = self.mine("next_q" if self.visits.are_many else "q")  # no product reads it
         batch, rows, head = here
-        is_none = state.total == 0.0
-        inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
-        staging[...] = scaled(state.result, inverse).astype(staging.dtype)
-        sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
-        numbers = self.mine("lse")
-        numbers[...] = jnp.where(is_none, -jnp.inf, sums)
+        result, numbers = self.results(state)
+        staging[...] = result.astype(staging.dtype)
+        self.mine("lse")[...] = numbers
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(staging, out.at[here])
-        plgpu.copy_smem_to_gmem(numbers, lse.at[batch, head, rows])
+        plgpu.copy_smem_to_gmem(self.mine("lse"), lse.at[batch, head, rows])
+
+    def results(self, state: State) -> tuple[jax.Array, jax.Array]:
+        """The result, divided by its sums, and the log-sum-exp of each row; both float32."""
+        is_none = state.total == 0.0
+        inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
+        sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
+        return scaled(state.result, inverse), jnp.where(is_none, -jnp.inf, sums)
 
     # The schedule barrier.
 

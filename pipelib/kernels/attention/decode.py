@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from pipelib import specs
-from pipelib.kernels.attention import decode_kernel
 from pipelib.kernels.attention.arguments import check_each, check_groups, flag, scale_of
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.kernels.attention.decode_config import DecodeConfig, default_config, splits_for
+from pipelib.kernels.attention.decode_kernel import combined, launch_decode
+from pipelib.kernels.attention.decode_threads import Work
 from pipelib.kernels.hopper import PIECE_ROWS, num_sms, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
@@ -99,13 +100,14 @@ def decode_attention(
       NotImplementedError: for a gradient.
 
     Example:
-      A sequence of 3 keys in the pages 2 and 0, and one of 1 key in page 1:
+      A sequence of 10 keys in the pages 2 and 0, and one of 1 key in page 1:
 
       >>> q, k = jnp.ones((2, 1, 1, 64), jnp.bfloat16), jnp.ones((3, 8, 1, 64), jnp.bfloat16)
       >>> lengths, table = jnp.array([10, 1]), jnp.array([[2, 0], [1, 0]])
+      >>> decode = functools.partial(
+      ...     pipelib.kernels.decode_attention, page_table=table, return_residuals=True)
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     out, lse = decode_attention(
-      ...         q, k, k, lengths, page_table=table, return_residuals=True)
+      ...     out, lse = decode(q, k, k, lengths)
       >>> out.shape, [round(x, 3) for x in lse.ravel().tolist()]
       ((2, 1, 1, 64), [10.303, 8.0])
     """
@@ -146,11 +148,11 @@ def _decode(
     rows = jnp.moveaxis(rows, 2, 1).reshape(batch, k.shape[2], q_seq * group, head_dim)
     missing = -rows.shape[2] % PIECE_ROWS
     rows = jnp.pad(rows, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else rows
-    out, lse = decode_kernel.launch_decode(rows, k, v, lengths, table[0] if table else None, work)
+    out, lse = launch_decode(rows, k, v, lengths, table[0] if table else None, work)
     out, lse, _ = varying_alike(out, lse, q)
     count = q_seq * group
     out, lse = out[:, :, :, :count], lse[:, :, :, :count]
-    out, lse = (out[:, 0], lse[:, 0]) if work.splits == 1 else decode_kernel.combined(out, lse)
+    out, lse = (out[:, 0], lse[:, 0]) if work.splits == 1 else combined(out, lse)
     out = jnp.moveaxis(out.reshape(batch, -1, q_seq, group, head_dim), 1, 2)
     lse = jnp.moveaxis(lse.reshape(batch, -1, q_seq, group), 2, 3)
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(batch, heads, q_seq)
@@ -162,8 +164,8 @@ def _refuse_gradients(asked: Asked, *arrays: object) -> NoReturn:
     raise NotImplementedError("decode_attention has no gradient: use attention.")
 
 
-def _work(q: Shaped, k: Shaped, asked: Asked, *table: Shaped) -> decode_kernel.Work:
-    """How the kernel divides a problem.
+def _work(q: Shaped, k: Shaped, asked: Asked, *table: Shaped) -> Work:
+    """How the kernel divides a problem; `table` is the table of pages, if there is one.
 
     Raises:
       ValueError: the configuration does not fit an SM, or the pages.
@@ -181,10 +183,12 @@ def _work(q: Shaped, k: Shaped, asked: Asked, *table: Shaped) -> decode_kernel.W
     keys = k.shape[1] * (table[0].shape[1] if table else 1)
     own = config.for_rows(rows)
     blocks = batch * k.shape[2] * -(-rows // own.block_q)
-    splits = config.splits or splits_for(blocks, -(-keys // config.block_kv), num_sms())
+    step_bytes = 2 * config.block_kv * head_dim * k.dtype.itemsize
+    steps = -(-keys // config.block_kv)
+    splits = config.splits or splits_for(blocks, steps, step_bytes, num_sms())
     config.check(rows, head_dim, splits > 1)
     options = Options(None, None, asked.scale, own)
-    return decode_kernel.Work(options, q_seq, group, keys, splits, page)
+    return Work(options, q_seq, group, keys, splits, page)
 
 
 # What is refused.

@@ -4,14 +4,15 @@ The model. The queries that share a head of K and V are the *rows* of one produc
 rows, in compute threads of 64, the rows of a `wgmma`. A block has one or two such threads, and
 reads keys in steps of `block_kv`. The keys of a sequence are divided among `splits` blocks.
 
-A GPU reads K and V at its full rate if enough bytes are on their way to each SM, so a block has as
-many slots as SMEM holds. And it does so only while all SMs read. A block begins with nothing on its
-way, and this costs about the time of `START` steps. So for each number of splits::
+K and V arrive at the GPU's full rate while enough bytes are on their way to all SMs. So a block has
+as many slots as SMEM holds, and there are about as many blocks as SMs, or many more. A block begins
+with nothing on its way, which costs the time in which an SM gets `START` bytes. So, for each number
+of splits, counted in such bytes::
 
-    time = waves of blocks x (steps of a block + START)   + COMBINE, if there are partial results
+    time = waves of blocks x (bytes of a block's steps + START)  + START, if parts are combined
 
-and the least time is picked, by the length that the cache has room for: the actual lengths are
-known only when the kernel runs.
+The number with the least time is picked, for the length that the cache has room for: the actual
+lengths are known only when the kernel runs.
 """
 
 import dataclasses
@@ -33,8 +34,8 @@ from pipelib.kernels.hopper import default_device
 ROWS, MOST_THREADS = 64, 2
 #: Columns of a partial result that are staged at once: float32, in SMEM.
 STAGED = 64
-#: What a block's beginning costs, and what combining partial results does, in steps of 128 keys.
-START, COMBINE = 2, 2
+#: What a block's beginning costs, in bytes that an SM gets in this time: about 4 us. Not measured.
+START = 2**17
 #: The most parts of a sequence: partial results are added up one by one.
 MOST_SPLITS = 128
 _MOST_SLOTS = 8
@@ -138,17 +139,18 @@ def _fitting(block_kv: int, rows: int, head_dim: int) -> Iterable[DecodeConfig]:
         yield config
 
 
-def splits_for(blocks: int, steps: int, sms: int) -> int:
+def splits_for(blocks: int, steps: int, step_bytes: int, sms: int) -> int:
     """The number of splits that takes the least time, as the module says.
 
     Args:
       blocks: the number of blocks without splits.
       steps: the steps of a whole sequence.
+      step_bytes: the bytes of K and V of a step.
       sms: the SMs of the GPU.
     """
 
     def time(splits: int) -> int:
         waves = -(-blocks * splits // sms)
-        return waves * (-(-steps // splits) + START) + COMBINE * (splits > 1)
+        return waves * (-(-steps // splits) * step_bytes + START) + START * (splits > 1)
 
     return min(range(1, min(steps, MOST_SPLITS) + 1), key=time)

@@ -18,6 +18,7 @@ steps in which some row does not see all keys are masked.
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+import functools
 from typing import NamedTuple, TypedDict
 
 import jax
@@ -28,11 +29,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.band import Band, Options, Sizes, numbers_along
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.attention.decode_config import STAGED
 from pipelib.kernels.attention.order import Visits
 from pipelib.kernels.attention.queries import Scratch, State
 from pipelib.kernels.attention.schedules import Plain
-from pipelib.refs import Int, Ref
+from pipelib.refs import Index, Int, Ref
 from pipelib.ring import Steps
 
 #: The axes of the grid. The blocks of all heads and one part of the keys, which lie side by side in
@@ -265,24 +265,19 @@ class DecodeThread(Plain):
 
     def store_part(self, state: State) -> None:
         """Starts to store the result of its part, and the log-sum-exp."""
-        (_, out, lse), part = self.arrays, self.part
-        here = part.batch, part.split, part.head, pl.ds(self.first_row, self.config.rows)
-        result, numbers = self.results(state)
-        self.mine("lse")[...] = numbers
-        if self.work.splits == 1:
-            staging = self.mine("q")  # no product reads it any more
-            staging[...] = result.astype(staging.dtype)
-            plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(staging, out.at[here])
-        else:
-            self.store_in_float32(result, out.at[here])
-        plgpu.copy_smem_to_gmem(self.mine("lse"), lse.at[here])
+        part, rows = self.part, pl.ds(self.first_row, self.config.rows)
+        here = part.batch, part.split, part.head, rows
+        self.finish(state, functools.partial(self.store_result, here))
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(self.mine("lse"), self.arrays[2].at[here])
 
-    def store_in_float32(self, result: jax.Array, out: Ref) -> None:
-        """Stores a partial result, some columns at a time."""
-        staging = self.scratch["staged"].at[self.index]
-        for column in range(0, self.sizes.head_dim, STAGED):
+    def store_result(self, here: tuple[Index, ...], result: jax.Array) -> None:
+        """Starts to store a result: the whole of it, or a partial one some columns at a time."""
+        is_whole = self.work.splits == 1  # then no product reads the queries any more
+        staging = self.mine("q") if is_whole else self.scratch["staged"].at[self.index]
+        columns = staging.shape[1]
+        for first in range(0, self.sizes.head_dim, columns):
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            staging[...] = result[:, column : column + STAGED]
+            staging[...] = result[:, first : first + columns].astype(staging.dtype)
             plgpu.commit_smem()
-            plgpu.copy_smem_to_gmem(staging, out.at[:, pl.ds(column, STAGED)])
+            plgpu.copy_smem_to_gmem(staging, self.arrays[1].at[*here, pl.ds(first, columns)])

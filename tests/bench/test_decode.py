@@ -70,6 +70,7 @@ def test_ours_lower(problem):
 def measured(monkeypatch, tmp_path):
     """A record of two small problems."""
     monkeypatch.setattr(decode, "PROBLEMS", (SMALL, PAGED, PROBLEMS[0]))
+    monkeypatch.setenv("XLA_FLAGS", "")
     facts = dict(gpu="NVIDIA H200", jax=jax.__version__)
     monkeypatch.setattr(decode, "provenance", lambda: facts)
     us = {COPY: 2.0, XLA: 40.0, OURS: 4.0}
@@ -122,6 +123,7 @@ def test_what_is_wrong_is_not_timed(monkeypatch):
 
 
 def test_no_gpu(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("sys.argv", ["decode.py", "measure"])
     with pytest.raises(SystemExit, match="there is nothing to time"):
         decode.main()

@@ -7,6 +7,7 @@ a sequence has no keys: a result that is right has used neither.
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 import types
@@ -25,6 +26,7 @@ from pipelib import specs
 from pipelib.kernels import AttentionConfig, DecodeConfig, attention, decode_attention, hopper
 from pipelib.kernels.attention import decode_kernel, decode_threads, schedules
 from pipelib.kernels.attention.decode_config import MOST_SPLITS, START, default_config, splits_for
+from pipelib.schedule.checking.grid import check_grid
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
@@ -258,6 +260,18 @@ def test_all_pages_of_a_sequence_are_loaded():
     used = table[1, : math.ceil(1301 / 64)].tolist()
     ends = [used[-1]] * (-len(used) % (config.block_kv // 64))  # for pages without keys
     assert pages == dict.fromkeys("kv", used + ends)
+
+
+@pytest.mark.parametrize("page", [None, 64])
+def test_every_result_is_written_once(page):
+    """Of all blocks, of which some have no keys, and some two threads for less than 128 rows."""
+    arrays = problem(12, (500, 0, 129), 512, 27, 3, 128, HALF, page)
+    call = functools.partial(decode, config=DecodeConfig(block_kv=64, slots=3, splits=3))
+    blocks = itertools.product(range(3), range(3), range(3))
+    programs = [pipelib.trace(lambda *args: call(args), *arrays, block=block) for block in blocks]
+    assert list(check_grid(programs)) == []
+    twice = [*programs, dataclasses.replace(programs[0], block=programs[1].block)]
+    assert list(check_grid(twice)) != []
 
 
 def test_no_keys():

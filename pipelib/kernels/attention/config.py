@@ -317,18 +317,26 @@ class AttentionConfig:
         has_room = _total(self._smem_terms(head_dim, persistent=True)) <= specs.SMEM_BYTES
         return bool(self.persistent) and self.schedule != "plain" and has_room
 
-    def check(self, head_dim: int, more: Sequence[tuple[str, int, int]] = ()) -> None:
+    def check(
+        self,
+        head_dim: int,
+        more: Sequence[tuple[str, int, int]] = (),
+        name: str = "AttentionConfig",
+    ) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim.
 
-        `more` is what else lies in SMEM: a name, a count, and the bytes of each.
+        Args:
+          head_dim: the size of a head.
+          more: what else lies in SMEM: a name, a count, and the bytes of each.
+          name: the class of the configuration that the caller gave; the error begins with it.
         """
         scores = self.rows * self.block_kv // 128
         registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
         # Otherwise the probabilities replace the scores, or are in SMEM.
         is_ahead = self.schedule != "plain" and not self.through_smem
         registers += [("probabilities", scores // 2)] * is_ahead
-        _check_registers("AttentionConfig", registers, self.compute_threads, self.memory_registers)
-        _check_smem("AttentionConfig", [*self._smem_terms(head_dim), *more])
+        _check_registers(name, registers, self.compute_threads, self.memory_registers)
+        _check_smem(name, [*self._smem_terms(head_dim), *more])
         for made, kernel in self.gradients(head_dim).items():
             kernel.check(made, head_dim, not self.in_place)
 

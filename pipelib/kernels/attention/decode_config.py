@@ -101,10 +101,10 @@ class DecodeConfig:
           is_split: whether there are partial results, which are staged in SMEM.
         """
         config = self.for_rows(rows)
-        config.check(head_dim, [staging_of(config)] * is_split)
+        config.check(head_dim, [_staging(config)] * is_split, "DecodeConfig")
 
 
-def staging_of(config: AttentionConfig) -> tuple[str, int, int]:
+def _staging(config: AttentionConfig) -> tuple[str, int, int]:
     """The SMEM through which partial results are stored: a name, a count, and bytes of each."""
     return "partial results", config.compute_threads, ROWS * STAGED * 4
 

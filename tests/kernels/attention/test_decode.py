@@ -430,6 +430,24 @@ def test_configuration_errors(options, message):
     assert str(error.value) == f"DecodeConfig: {message}"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots": 4, "splits": 2}, "queries 1 x 16,384 B + slots of K and V 8 x 32,768 B +"
+         " log-sum-exp 1 x 1,024 B + barriers 17 x 8 B + partial results 1 x 16,384 B = 296,072 B"
+         " of shared memory, but a block has 232,448 B, so the kernel could not start."),
+        ({"slots": 1, "block_kv": 256, "head_dim": 256}, "result 128 + scores 128 = 256 registers"
+         " of a lane, but each of 1 compute threads has 255, and needs some for the rest."),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit(options, message):
+    options = dict(options)
+    q, k, v, lengths, _ = problem(1, (64,), 64, head_dim=options.pop("head_dim", 128))
+    with pytest.raises(ValueError) as error:
+        decode_attention(q, k, v, lengths, config=DecodeConfig(**options))
+    assert str(error.value) == f"DecodeConfig: {message}"
+
+
 @pytest.mark.parametrize("name", ["block_kv", "slots", "splits"])
 def test_configuration_types(name):
     with pytest.raises(TypeError, match=f"^DecodeConfig: {name}='a' has type str, but a kernel is"):

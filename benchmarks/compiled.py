@@ -34,6 +34,7 @@ from benchmarks import (
     accounts,
     attention,
     contenders,
+    decode,
     faults,
     hazards,
     idle,
@@ -123,6 +124,12 @@ def _accounts(record: dict[str, Any]) -> Iterator[Measurement]:
         yield from _contenders(group, problem, made, (problem.out,) * 3)
 
 
+def _decode(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        problem = _problem(decode.Problem, group)
+        yield from _contenders(group, problem, decode.contenders(problem), problem.args)
+
+
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
     for row in record["rows"]:
         shape, dtype = (row["rows"], row["length"]), row["dtype"]
@@ -198,7 +205,7 @@ def _faulty(suite: faults.Suite, record: dict[str, Any]) -> Iterator[Measurement
 _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
-    "profile": _profile, "search": _search, "accounts": _accounts,
+    "profile": _profile, "search": _search, "accounts": _accounts, "decode": _decode,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -311,7 +318,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention" | "search" | "accounts":
+        case "matmul" | "attention" | "search" | "accounts" | "decode":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

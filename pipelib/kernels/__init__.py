@@ -14,7 +14,13 @@ not need the search, and with it the machine models.
 
 from typing import TYPE_CHECKING
 
-from pipelib.kernels.attention import AttentionConfig, GradientConfig, attention
+from pipelib.kernels.attention import (
+    AttentionConfig,
+    DecodeConfig,
+    GradientConfig,
+    attention,
+    decode_attention,
+)
 from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
 
@@ -23,9 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionConfig",
+    "DecodeConfig",
     "GradientConfig",
     "MatmulConfig",
     "attention",
+    "decode_attention",
     "matmul",
     "rms_norm",
     "softmax",

@@ -2,21 +2,25 @@
 
 The model. Each module has one part of it:
 
-==============  =============================================================================
-`config`        how the work is divided, and what that takes of an SM
-`arguments`     which arguments are refused
-`call`          `attention` itself: it picks a configuration, and has the gradients' rules
-`band`          which scores are seen, and so which steps a block takes
-`order`         which block runs when
-`padding`       arrays that copies can address
-`forward`       the forward kernel: its launch
-`queries`       the parts of its compute threads
-`schedules`     the steps of its compute threads, one class for each schedule
-`optimistic`    the schedule whose steps make no maximum unless they must
-`backward`      the kernels of the gradients: their launch
-`gradients`     their compute threads, one class for each kernel
-`reference`     the same in plain JAX
-==============  =============================================================================
+================  =============================================================================
+`config`          how the work is divided, and what that takes of an SM
+`arguments`       which arguments are refused
+`call`            `attention` itself: it picks a configuration, and has the gradients' rules
+`band`            which scores are seen, and so which steps a block takes
+`order`           which block runs when
+`padding`         arrays that copies can address
+`forward`         the forward kernel: its launch
+`queries`         the parts of its compute threads
+`schedules`       the steps of its compute threads, one class for each schedule
+`optimistic`      the schedule whose steps make no maximum unless they must
+`backward`        the kernels of the gradients: their launch
+`gradients`       their compute threads, one class for each kernel
+`reference`       the same in plain JAX
+`decode`          `decode_attention`: a few queries of each sequence, and a cache of keys
+`decode_config`   how its work is divided
+`decode_kernel`   its kernel: its launch, and how parts of keys are combined
+`decode_threads`  the threads of its kernel
+================  =============================================================================
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple of 8
@@ -28,8 +32,9 @@ Gradients are made from the log-sum-exp of each row. With a head dimension of 64
 make them, or one if `AttentionConfig.fused` asks for it; with 256, three. For larger heads plain
 JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
 
-Not covered: dropout; biases; paged keys; masks that are given as arrays; gradients of gradients of
-the kernels, for which JAX says "Differentiation rule for 'mpmd_map' not implemented".
+Not covered: dropout; biases; pages of keys, but by `decode_attention`; masks that are given as
+arrays; gradients of gradients of the kernels, for which JAX says "Differentiation rule for
+'mpmd_map' not implemented".
 """
 
 from pipelib.kernels.attention.call import (
@@ -39,12 +44,16 @@ from pipelib.kernels.attention.call import (
     default_config,
 )
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
+from pipelib.kernels.attention.decode import decode_attention
+from pipelib.kernels.attention.decode_config import DecodeConfig
 
 __all__ = [
     "AttentionConfig",
+    "DecodeConfig",
     "GradientConfig",
     "attention",
     "attention_kernel",
     "attention_reference",
+    "decode_attention",
     "default_config",
 ]

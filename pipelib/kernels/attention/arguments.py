@@ -32,31 +32,41 @@ def check_arrays(q: Shaped, k: Shaped, v: Shaped) -> None:
       TypeError: one is not an array, or of a dtype that the kernel does not take.
       ValueError: shapes that do not go together.
     """
-    for name, array in zip("qkv", (q, k, v)):
-        specs.check_array(f"attention: {name}", array)
-        if array.dtype not in _DTYPES:
-            raise TypeError(
-                f"attention: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
-            )
-        if array.dtype != q.dtype:
-            raise TypeError(
-                f"attention: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one"
-                " dtype: cast one."
-            )
-        if array.ndim != 4 or 0 in array.shape:
-            raise ValueError(
-                f"attention: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
-                " head_dim], each 1 or more."
-            )
+    check_each(q, k, v)
     if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
         raise ValueError(
             f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch, q and k one"
             " head_dim, and k and v one seq and as many heads."
         )
-    if q.shape[2] % k.shape[2]:
+    check_groups(q, k)
+
+
+def check_each(q: Shaped, k: Shaped, v: Shaped, function: str = "attention") -> None:
+    """`check_arrays` of each array by itself, for the function of this name."""
+    for name, array in zip("qkv", (q, k, v)):
+        specs.check_array(f"{function}: {name}", array)
+        if array.dtype not in _DTYPES:
+            raise TypeError(
+                f"{function}: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
+            )
+        if array.dtype != q.dtype:
+            raise TypeError(
+                f"{function}: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one"
+                " dtype: cast one."
+            )
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
+                " head_dim], each 1 or more."
+            )
+
+
+def check_groups(q: Shaped, k: Shaped, function: str = "attention") -> None:
+    """Refuses heads of q that those of k do not divide."""
+    if rest := q.shape[2] % k.shape[2]:
         raise ValueError(
-            f"attention: {q.shape[2]} heads of q over {k.shape[2]} heads of k leave"
-            f" {q.shape[2] % k.shape[2]}, but each head of k must serve equally many."
+            f"{function}: {q.shape[2]} heads of q over {k.shape[2]} heads of k leave {rest}, but"
+            " each head of k must serve equally many."
         )
 
 
@@ -76,7 +86,7 @@ def options_of(
     if not isinstance(cast(object, config), AttentionConfig | None):
         because = "an AttentionConfig says how it is divided"
         raise specs.wrong_type("attention: config", config, because)
-    return Options(left, 0 if flag("causal", causal) else right, _scale(q, scale), config)
+    return Options(left, 0 if flag("causal", causal) else right, scale_of(q, scale), config)
 
 
 def _sides(window: Window) -> tuple[int | None, int | None]:
@@ -103,22 +113,22 @@ def _sides(window: Window) -> tuple[int | None, int | None]:
     return left, right
 
 
-def _scale(q: Shaped, scale: float | None) -> float:
+def scale_of(q: Shaped, scale: float | None, function: str = "attention") -> float:
     """The factor of the scores."""
     try:
         factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
     except (TypeError, ValueError):
         because = "a kernel is compiled for it, so it must be a number that is known before"
-        raise specs.wrong_type("attention: scale", scale, because) from None
+        raise specs.wrong_type(f"{function}: scale", scale, because) from None
     if not 0.0 < factor < math.inf:
         raise ValueError(
-            f"attention: scale={factor!r} is not positive and finite, so the largest score would"
+            f"{function}: scale={factor!r} is not positive and finite, so the largest score would"
             " not have the largest exponential."
         )
     return factor
 
 
-def flag(name: str, value: object) -> bool:
+def flag(name: str, value: object, function: str = "attention") -> bool:
     """The value as a bool, if it is one of Python, NumPy or JAX.
 
     Raises:
@@ -130,7 +140,7 @@ def flag(name: str, value: object) -> bool:
         is_flag = False
     if not is_flag:
         because = "what is computed depends on it, so it must be True or False, known before"
-        raise specs.wrong_type(f"attention: {name}", value, because)
+        raise specs.wrong_type(f"{function}: {name}", value, because)
     return bool(value)
 
 

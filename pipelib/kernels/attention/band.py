@@ -178,11 +178,13 @@ class Band(NamedTuple):
         column, shape = self.column(step), scores.shape
         seen: list[jax.Array] = []
         if self.numbers is None:
-            columns = _numbers(shape, 1)
+            columns = numbers_along(shape, 1)
         else:
             vector = plgpu.load(self.numbers, layout=plgpu.Layout.WGMMA.reduce(0))
             columns = spread(vector, shape, 1)
-        after = columns - (_numbers(shape, 0) + (row - column))  # how far a column is after its row
+        after = columns - (
+            numbers_along(shape, 0) + (row - column)
+        )  # how far a column is after its row
         if self.behind is not None:
             seen.append(after >= -self.behind)
         if self.ahead is not None:
@@ -190,7 +192,7 @@ class Band(NamedTuple):
         if self.columns % self.tiles.block:
             seen.append(columns < self.columns - column)
         if self.ends is not None and self._has_rows_beyond:
-            seen.append(_numbers(shape, 0) < self.ends - row)
+            seen.append(numbers_along(shape, 0) < self.ends - row)
         if segments:
             own = _segments(segments[0], row, self.tiles.rows, 0)
             others = _segments(segments[1], column, self.tiles.block, 1)
@@ -235,7 +237,7 @@ def as_they_are(scores: jax.Array) -> jax.Array:
     return scores
 
 
-def _numbers(shape: tuple[int, ...], axis: int) -> jax.Array:
+def numbers_along(shape: tuple[int, ...], axis: int) -> jax.Array:
     """The number of each score's row (axis 0) or column (axis 1), within the step."""
     return plgpu.broadcasted_iota(jnp.int32, shape, axis, layout=plgpu.Layout.WGMMA)
 

@@ -14,7 +14,8 @@ Source of the hardware's constants: `pipelib.specs`.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -107,8 +108,8 @@ class GradientConfig:
     memory_registers: int = 40
 
     def __post_init__(self) -> None:
-        _take_integers(self)
-        _refuse("GradientConfig", _problems(self.rows, self.block, "block", self))
+        take_integers(self)
+        refuse("GradientConfig", problems_of(self.rows, self.block, "block", self))
 
     @property
     def tiles(self) -> Tiles:
@@ -239,7 +240,7 @@ class AttentionConfig:
     fused: GradientConfig | Literal[True] | None = None
 
     def __post_init__(self) -> None:
-        _take_integers(self)
+        take_integers(self)
         if not isinstance(self.persistent, _BOOLS):
             because = "either a block goes on to other queries or it does not"
             raise specs.wrong_type("AttentionConfig: persistent", self.persistent, because)
@@ -250,7 +251,7 @@ class AttentionConfig:
             if not isinstance(kernel, GradientConfig | None):
                 because = "a GradientConfig says how a kernel of the backward pass is divided"
                 raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
-        _refuse("AttentionConfig", _problems(self.rows, self.block_kv, "block_kv", self) | {
+        refuse("AttentionConfig", problems_of(self.rows, self.block_kv, "block_kv", self) | {
             f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
             f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
             " into": self.schedule != "plain" and self.slots < 2,
@@ -316,15 +317,26 @@ class AttentionConfig:
         has_room = _total(self._smem_terms(head_dim, persistent=True)) <= specs.SMEM_BYTES
         return bool(self.persistent) and self.schedule != "plain" and has_room
 
-    def check(self, head_dim: int) -> None:
-        """Raises ValueError, with the sum, if an SM has too little for this head_dim."""
+    def check(
+        self,
+        head_dim: int,
+        more: Sequence[tuple[str, int, int]] = (),
+        name: str = "AttentionConfig",
+    ) -> None:
+        """Raises ValueError, with the sum, if an SM has too little for this head_dim.
+
+        Args:
+          head_dim: the size of a head.
+          more: what else lies in SMEM: a name, a count, and the bytes of each.
+          name: the class of the configuration that the caller gave; the error begins with it.
+        """
         scores = self.rows * self.block_kv // 128
         registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
         # Otherwise the probabilities replace the scores, or are in SMEM.
         is_ahead = self.schedule != "plain" and not self.through_smem
         registers += [("probabilities", scores // 2)] * is_ahead
-        _check_registers("AttentionConfig", registers, self.compute_threads, self.memory_registers)
-        _check_smem("AttentionConfig", self._smem_terms(head_dim))
+        _check_registers(name, registers, self.compute_threads, self.memory_registers)
+        _check_smem(name, [*self._smem_terms(head_dim), *more])
         for made, kernel in self.gradients(head_dim).items():
             kernel.check(made, head_dim, not self.in_place)
 
@@ -351,7 +363,23 @@ class AttentionConfig:
         return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
 
 
-def _take_integers(config: GradientConfig | AttentionConfig) -> None:
+class Divided(Protocol):
+    """What all configurations have."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def slots(self) -> int:
+        """The most steps that are in SMEM at once."""
+        ...
+
+    @property
+    def compute_threads(self) -> int:
+        """Pallas threads of a block that compute."""
+        ...
+
+
+def take_integers(config: Divided) -> None:
     """Makes ints of the fields that must be ints; raises TypeError for other values."""
     for field in dataclasses.fields(config):
         if field.type is int:
@@ -360,9 +388,7 @@ def _take_integers(config: GradientConfig | AttentionConfig) -> None:
             object.__setattr__(config, field.name, value)
 
 
-def _problems(
-    rows: int, block: int, name: str, config: GradientConfig | AttentionConfig
-) -> dict[str, object]:
+def problems_of(rows: int, block: int, name: str, config: Divided) -> dict[str, object]:
     """What can be wrong with the fields that all configurations have, and whether it is so.
 
     `name` is the name of the field `block`.
@@ -378,7 +404,7 @@ def _problems(
     }  # fmt: skip
 
 
-def _refuse(name: str, problems: dict[str, object]) -> None:
+def refuse(name: str, problems: dict[str, object]) -> None:
     """Raises ValueError for the first problem that is so; `name` is the name of the class."""
     for problem in (text for text, is_so in problems.items() if is_so):
         raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")

@@ -221,15 +221,23 @@ class QueryThread:
         (_, out, lse), here = self.arrays, self.rows(visit)
         staging = self.mine("next_q" if self.visits.are_many else "q")  # no product reads it
         batch, rows, head = here
+
+        def stage(result: jax.Array) -> None:
+            staging[...] = result.astype(staging.dtype)
+
+        self.finish(state, stage)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(staging, out.at[here])
+        plgpu.copy_smem_to_gmem(self.mine("lse"), lse.at[batch, head, rows])
+
+    def finish(self, state: State, stage: Callable[[jax.Array], None]) -> None:
+        """Gives `stage` the result, float32, and then writes the log-sum-exp to SMEM."""
         is_none = state.total == 0.0
         inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
-        staging[...] = scaled(state.result, inverse).astype(staging.dtype)
+        stage(scaled(state.result, inverse))
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
         numbers = self.mine("lse")
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(staging, out.at[here])
-        plgpu.copy_smem_to_gmem(numbers, lse.at[batch, head, rows])
 
     # The schedule barrier.
 

@@ -1,0 +1,270 @@
+"""Measures `pipelib.kernels.decode_attention` beside cuDNN, plain JAX and a copy, on one GPU.
+
+    python -m benchmarks.decode measure    each problem by all contenders
+    python -m benchmarks.decode table      prints the record
+
+The model. A *problem* is a batch of sequences that have all of their keys: few queries each, and
+K and V of 32,768 tokens, which every contender must read. What counts is how near a contender comes
+to the time in which a copy moves as many bytes: it reads K, and writes as much. Problems with pages
+have them in no order. A contender is a function of (q, k, v, lengths, page table).
+
+cuDNN is called through `jax.nn.dot_product_attention`, and has no pages there. It cannot align a
+causal mask to the end, so each of its queries sees all keys; so few keys more cost nothing. Plain
+JAX gathers the pages of a sequence first.
+
+Samples are the kernels' own times by CUPTI, added up for a launch: of ours, those that XLA makes
+around the kernel too. Contenders take turns, in bursts. Errors are relative, by norms, of some
+heads of the first and the last sequence, against float64. A batch of one has K and V of 128 MiB, so
+all of these problems are larger than the L2.
+
+Each group in `results/<gpu>/decode.json` has its own provenance, its command and every raw sample,
+and is written when it is done, in place of an earlier one.
+"""
+
+import argparse
+import functools
+import itertools
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import noting
+from benchmarks.matmul import RESULTS, read, rounded, write
+from pipelib.bench import timing
+from pipelib.bench.provenance import provenance
+from pipelib.kernels import DecodeConfig, decode_attention
+from pipelib.kernels.matmul import tuned
+
+OURS, CUDNN, XLA, COPY = "decode_attention", "cuDNN (XLA)", "XLA", "copy"
+PART, SEED = "decode", 0
+#: Kernels one by one, not as graphs, so that each is timed.
+XLA_FLAGS = "--xla_gpu_enable_command_buffer="
+ROUNDS, LAUNCHES = 10, 5
+#: Of a relative error; a result that is wrong has a larger one.
+TOLERANCE = 2e-2
+
+Contender = Callable[..., jax.Array]
+
+
+class Problem(NamedTuple):
+    """`q_seq` queries of each of `batch` sequences; `page` is None if K and V have no pages."""
+
+    batch: int
+    q_seq: int = 1
+    page: int | None = None
+    keys: int = 32768
+    heads: int = 32
+    kv_heads: int = 8
+    head_dim: int = 128
+    dtype: str = "bfloat16"
+
+    @property
+    def bytes(self) -> int:
+        """Of K and V."""
+        per_key = 2 * self.kv_heads * self.head_dim * jnp.dtype(self.dtype).itemsize
+        return self.batch * self.keys * per_key
+
+    @property
+    def args(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The types of q, k, v, the lengths and the table, which without pages has no entries."""
+        page = self.page or self.keys
+        pages = self.batch * self.keys // page
+        cache = jax.ShapeDtypeStruct((pages, page, self.kv_heads, self.head_dim), self.dtype)
+        q = jax.ShapeDtypeStruct((self.batch, self.q_seq, self.heads, self.head_dim), self.dtype)
+        lengths = jax.ShapeDtypeStruct((self.batch,), jnp.int32)
+        count = pages // self.batch if self.page else 0
+        return q, cache, cache, lengths, jax.ShapeDtypeStruct((self.batch, count), jnp.int32)
+
+    def __str__(self) -> str:
+        pages = f"pages of {self.page}" if self.page else "no pages"
+        return (
+            f"{self.batch} x {self.q_seq} queries, {self.keys} keys, {self.heads} heads of"
+            f" {self.kv_heads}, {self.head_dim} {self.dtype}, {pages}"
+        )
+
+
+PROBLEMS = tuple(
+    Problem(batch, q_seq, page)
+    for batch, q_seq, page in itertools.product((1, 4, 16, 64), (1, 4, 16), (None, 64, 128))
+)
+
+
+# Contenders.
+
+
+def ours(
+    q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, table: jax.Array,
+    *, config: DecodeConfig | None = None,
+) -> jax.Array:  # fmt: skip
+    """`pipelib.kernels.decode_attention`; of `config` None, as it picks."""
+    return decode_attention(
+        q, k, v, lengths, page_table=table if table.size else None, config=config
+    )
+
+
+def cudnn(
+    q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, table: jax.Array
+) -> jax.Array:
+    """cuDNN's, in which each query sees all keys of its sequence."""
+    del table
+    return jax.nn.dot_product_attention(
+        q, k, v, key_value_seq_lengths=lengths, implementation="cudnn"
+    )
+
+
+def xla(
+    q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, table: jax.Array
+) -> jax.Array:
+    """Plain JAX's."""
+    if table.size:
+        k, v = (x[table].reshape(q.shape[0], -1, *x.shape[2:]) for x in (k, v))
+    last = lengths[:, None] - q.shape[1] + jnp.arange(q.shape[1])
+    sees = jnp.arange(k.shape[1]) <= last[:, :, None]
+    return jax.nn.dot_product_attention(q, k, v, mask=sees[:, None], implementation="xla")
+
+
+def copy(q: jax.Array, k: jax.Array, *_: jax.Array) -> jax.Array:
+    """Reads K, and writes as many bytes."""
+    del q
+    return k + jnp.ones((), k.dtype)
+
+
+def contenders(problem: Problem) -> dict[str, Contender]:
+    """All of a problem; ours also with other divisions, for the simplest problems."""
+    found: dict[str, Contender] = {OURS: ours, XLA: xla, COPY: copy}
+    if problem.page is None:
+        found[CUDNN] = cudnn
+    if problem.page is None and problem.q_seq == 1:
+        for splits in (1, 2, 4, 8, 16, 32):
+            name = f"{OURS}, {splits} splits"
+            found[name] = functools.partial(ours, config=DecodeConfig(splits=splits))
+        small = DecodeConfig(block_kv=64, slots=6)
+        found[f"{OURS}, steps of 64 keys"] = functools.partial(ours, config=small)
+    return found
+
+
+# Arrays and errors.
+
+
+def operands(problem: Problem) -> tuple[jax.Array, ...]:
+    """Normal random numbers, all lengths, and pages in no order."""
+    types = problem.args
+    keys = jax.random.split(jax.random.key(SEED), 3)
+    arrays = [_draw(like, key) for like, key in zip(types, keys)]
+    order = np.random.default_rng(SEED).permutation(problem.args[4].size)
+    table = jnp.asarray(order.reshape(types[4].shape), jnp.int32)
+    return (*arrays, jnp.full(types[3].shape, problem.keys, jnp.int32), table)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    return jax.random.normal(key, like.shape, like.dtype)
+
+
+def exact(problem: Problem, args: tuple[jax.Array, ...], sequence: int, head: int) -> np.ndarray:
+    """The result of a head of a sequence in float64, [q_seq, head_dim]."""
+    q, k, v, _, table = args
+    kv_head = head * problem.kv_heads // problem.heads
+    pages = table[sequence] if table.size else jnp.array([sequence])
+    k, v = (np.asarray(x[pages, :, kv_head]).astype(np.float64) for x in (k, v))
+    k, v = (x.reshape(problem.keys, problem.head_dim) for x in (k, v))
+    scores = np.asarray(q[sequence, :, head]).astype(np.float64) @ k.T * problem.head_dim**-0.5
+    last = problem.keys - problem.q_seq + np.arange(problem.q_seq)
+    scores[np.arange(problem.keys) > last[:, None]] = -np.inf
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    return p / p.sum(1, keepdims=True) @ v
+
+
+def error(problem: Problem, args: tuple[jax.Array, ...], contender: Contender) -> float:
+    """The relative error of the last query, which by all contenders sees all keys."""
+    out = jax.jit(contender)(*args)
+    places = [(0, 0), (problem.batch - 1, problem.heads - 1)]
+    found = np.stack([np.asarray(out[i, -1, head]).astype(np.float64) for i, head in places])
+    expected = np.stack([exact(problem, args, *place)[-1] for place in places])
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+# Measuring.
+
+
+def measure(problem: Problem, rounds: int, launches: int) -> dict[str, dict[str, Any]]:
+    """What the record has of each contender: times and error, or the reason why there are none."""
+    args, found, running = operands(problem), {}, {}
+    for name, contender in contenders(problem).items():
+        try:
+            own: dict[str, Any] = {}
+            if name != COPY:
+                own["relative_error"] = error(problem, args, contender)
+        except Exception as refused:  # of whatever kind others' kernels refuse by
+            found[name] = dict(reason=str(refused).partition("\n")[0])
+            continue
+        found[name] = own
+        if own.get("relative_error", 0.0) <= TOLERANCE:
+            running[name] = contender
+        else:
+            own["reason"] = f"wrong by more than {TOLERANCE}"
+    for name, samples in timing.measure(running, args, rounds=rounds, burst=launches).items():
+        found[name]["burst_microseconds"] = rounded(samples.microseconds)
+    return found
+
+
+def table(group: dict[str, Any]) -> str:
+    """A group for a reader: us, TB/s, against the copy and against cuDNN, error."""
+    problem, found = Problem(**group["problem"]), group["contenders"]
+    times = {
+        name: timing.Samples(tuple(each["burst_microseconds"]))
+        for name, each in found.items() if "burst_microseconds" in each
+    }  # fmt: skip
+    lines = [str(problem)]
+    for name in sorted(found, key=lambda name: times[name].median_us if name in times else 1e9):
+        columns = [f"  {name:34}"]
+        if name in times:
+            us = times[name].median_us
+            columns.append(f"{us:9.1f} us {problem.bytes / us / 1e6:6.2f} TB/s")
+            for other in (COPY, CUDNN):
+                if other in times:
+                    columns.append(f"{times[other].median_us / us:6.3f} of {other}")
+        if "relative_error" in found[name]:
+            columns.append(f"error {found[name]['relative_error']:.1e}")
+        lines.append(" ".join([*columns, found[name].get("reason", "")[:100]]).rstrip())
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, or prints a record."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("command", choices=["measure", "table"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="bursts of each contender")
+    parser.add_argument("--launches", type=int, default=LAUNCHES, help="launches of a burst")
+    parser.add_argument("--only", default=":", help="the problems from:to")
+    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.command == "table":
+        for path in sorted(options.results.glob("*/decode.json")):
+            print(path.parent.name, *map(table, read(path)), sep="\n")
+        return
+    os.environ["XLA_FLAGS"] = XLA_FLAGS  # JAX reads it when it first looks for a GPU
+    facts = provenance()
+    if facts["gpu"] is None:
+        raise SystemExit("benchmarks.decode: JAX has no GPU here: there is nothing to time.")
+    command = " ".join(["python", "-m", "benchmarks.decode", *sys.argv[1:]])
+    run = dict(command=command, seed=SEED, distribution="standard normal", provenance=facts)
+    path = options.results / tuned.file_name(facts["gpu"]) / "decode.json"
+    first, _, end = options.only.partition(":")
+    for problem in PROBLEMS[int(first or 0) : int(end) if end else None]:
+        found = measure(problem, options.rounds, options.launches)
+        group = dict(part=PART, problem=problem._asdict(), run=run, xla_flags=XLA_FLAGS)
+        group["contenders"] = found
+        write(path, group)
+        print(table(group), flush=True)
+    noting.note(path)
+
+
+if __name__ == "__main__":
+    main()

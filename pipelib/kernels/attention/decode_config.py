@@ -1,0 +1,156 @@
+"""`DecodeConfig`: how `decode_attention` divides its work, and what that takes of an SM.
+
+The model. The queries that share a head of K and V are the *rows* of one product: q_seq x group
+rows, in compute threads of 64, the rows of a `wgmma`. A block has one or two such threads, and
+reads keys in steps of `block_kv`. The keys of a sequence are divided among `splits` blocks.
+
+K and V arrive at the GPU's full rate while enough bytes are on their way to all SMs. So a block has
+as many slots as SMEM holds, and there are about as many blocks as SMs, or many more. A block begins
+with nothing on its way, which costs the time in which an SM gets `START` bytes. So, for each number
+of splits, counted in such bytes::
+
+    time = waves of blocks x (bytes of a block's steps + START)  + START, if parts are combined
+
+The number with the least time is picked, for the length that the cache has room for: the actual
+lengths are known only when the kernel runs.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from pipelib import specs
+from pipelib.kernels.attention.config import (
+    PROBABILITIES,
+    AttentionConfig,
+    problems_of,
+    refuse,
+    take_integers,
+)
+from pipelib.kernels.hopper import default_device
+
+#: The rows of a compute thread, and the most of these threads in a block: K and V are read again
+#: for every block of rows.
+ROWS, MOST_THREADS = 64, 2
+#: Columns of a partial result that are staged at once: float32, in SMEM.
+STAGED = 64
+#: What a block's beginning costs, in bytes that an SM gets in this time: about 4 us. Not measured.
+START = 2**17
+#: The most parts of a sequence: partial results are added up one by one.
+MOST_SPLITS = 128
+_MOST_SLOTS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How `decode_attention` divides its work; what cannot be is refused.
+
+    Attributes:
+      block_kv: keys of a step, a multiple of 64 up to 256. It divides a page or is divided by one.
+      slots: the most steps whose K and V are in SMEM at once.
+      splits: into how many parts the keys of a sequence are divided, each for a block of its own;
+        None picks the number that keeps the GPU's SMs busiest.
+      probabilities: as in `AttentionConfig`.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not as above.
+
+    Example:
+      >>> config = pipelib.kernels.DecodeConfig(block_kv=64, slots=5)
+      >>> config.check(rows=128, head_dim=128)  # raises where an SM has too little
+      >>> config.for_rows(128).compute_threads
+      2
+    """
+
+    block_kv: int = 128
+    slots: int = 3
+    splits: int | None = None
+    probabilities: Literal["registers", "shared", "interpreted"] = "registers"
+
+    def __post_init__(self) -> None:
+        take_integers(self)
+        if self.splits is not None:
+            splits = specs.integer("DecodeConfig: splits", self.splits)
+            object.__setattr__(self, "splits", splits)
+        refuse("DecodeConfig", problems_of(ROWS, self.block_kv, "block_kv", self) | {
+            f"{self.splits=} is not 1 to {MOST_SPLITS}, the most partial results of a sequence":
+                self.splits is not None and not 1 <= self.splits <= MOST_SPLITS,
+            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
+                self.probabilities not in PROBABILITIES,
+        })  # fmt: skip
+
+    @property
+    def compute_threads(self) -> int:
+        """Compute threads of the largest block."""
+        return MOST_THREADS
+
+    def for_rows(self, rows: int) -> AttentionConfig:
+        """The configuration of the compute threads of a block, for this many rows in all."""
+        return AttentionConfig(
+            rows=ROWS, block_kv=self.block_kv, slots=self.slots,
+            compute_threads=min(-(-rows // ROWS), MOST_THREADS), schedule="plain",
+            probabilities=self.probabilities,
+        )  # fmt: skip
+
+    def check(self, rows: int, head_dim: int, is_split: bool = True) -> None:
+        """Raises ValueError, with the sum, if an SM has too little.
+
+        Args:
+          rows: the number of rows that share a head of K and V.
+          head_dim: the size of a head.
+          is_split: whether there are partial results, which are staged in SMEM.
+        """
+        config = self.for_rows(rows)
+        config.check(head_dim, [_staging(config)] * is_split, "DecodeConfig")
+
+
+def _staging(config: AttentionConfig) -> tuple[str, int, int]:
+    """The SMEM through which partial results are stored: a name, a count, and bytes of each."""
+    return "partial results", config.compute_threads, ROWS * STAGED * 4
+
+
+def default_config(rows: int, head_dim: int, page: int | None = None) -> DecodeConfig:
+    """The configuration of `decode_attention` for these sizes, with as many slots as SMEM holds.
+
+    It has room for partial results. If JAX's default device is not a GPU, the configuration is one
+    for JAX's interpreter.
+
+    Args:
+      rows, head_dim: as `DecodeConfig.check` takes them.
+      page: the keys of a page, if the cache has pages. If no number of keys of a step goes with
+        it, the configuration does not either.
+    """
+    if default_device().platform != "gpu":
+        return DecodeConfig(block_kv=64, slots=2, probabilities="interpreted")
+    sizes = [64] if rows > ROWS or head_dim > 128 else [128, 64]
+    fitting = [size for size in sizes if page is None or not (size % page and page % size)]
+    block_kv = [*fitting, *sizes][0]
+    return max(_fitting(block_kv, rows, head_dim), key=lambda config: config.slots)
+
+
+def _fitting(block_kv: int, rows: int, head_dim: int) -> Iterable[DecodeConfig]:
+    """The configurations that fit an SM."""
+    for slots in range(1, _MOST_SLOTS + 1):
+        config = DecodeConfig(block_kv, slots)
+        try:
+            config.check(rows, head_dim)
+        except ValueError:
+            return
+        yield config
+
+
+def splits_for(blocks: int, steps: int, step_bytes: int, sms: int) -> int:
+    """The number of splits that takes the least time, as the module says.
+
+    Args:
+      blocks: the number of blocks without splits.
+      steps: the steps of a whole sequence.
+      step_bytes: the bytes of K and V of a step.
+      sms: the SMs of the GPU.
+    """
+
+    def time(splits: int) -> int:
+        waves = -(-blocks * splits // sms)
+        return waves * (-(-steps // splits) * step_bytes + START) + START * (splits > 1)
+
+    return min(range(1, min(steps, MOST_SPLITS) + 1), key=time)

@@ -171,9 +171,7 @@ def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, An
         if group["part"] == "tune" and group["problem"] == like(group):
             found[f"{OURS}, tuned"] = ours(problem, AttentionConfig(**group["best"]))
     if is_persistent(problem):
-        found[f"{OURS}, not persistent"] = functools.partial(
-            not_persistent, causal=problem.causal
-        )
+        found[f"{OURS}, not persistent"] = functools.partial(not_persistent, causal=problem.causal)
     return found | baselines(problem)
 
 

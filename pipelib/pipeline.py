@@ -24,7 +24,7 @@ import jax
 from jax.experimental import pallas as pl
 
 from pipelib import ring, specs
-from pipelib.refs import Body, Int, Ref, Tree
+from pipelib.refs import Body, Ref, Tree
 
 
 def emit_pipeline(

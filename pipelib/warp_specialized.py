@@ -45,7 +45,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring, specs
-from pipelib.refs import Body, Bool, Int, Ref, Tree
+from pipelib.refs import Body, Bool, Ref, Tree
 
 #: What `compute_context` is given. It runs all steps: from the first carry, if any, to the last.
 AllSteps = Callable[..., Tree]

@@ -211,10 +211,11 @@ class DecodeThread(Plain):
         """The thread `index` of a block; `arrays` are the rows, the results and their lse."""
         batch, heads, rows, head_dim = arrays[0].shape
         config, steps = work.config, part.steps
+        band = Band(None, None, work.keys, config.tiles, part.first, steps.num_steps)
         return cls(
             options=work.options,
             sizes=Sizes(batch, rows, work.keys, heads, 1, head_dim),
-            band=Band(None, None, work.keys, config.tiles, part.first, steps.num_steps),
+            band_of=lambda _: band,
             visits=Visits(1, lambda visit: (part.batch, part.head, part.row)),
             arrays=arrays,
             segments=(),
@@ -249,9 +250,9 @@ class DecodeThread(Plain):
         self.store_part(state)
         plgpu.wait_smem_to_gmem(0)
 
-    def masked(self, scores: jax.Array, step: Int) -> jax.Array:
+    def masked(self, scores: jax.Array, block: Int, step: Int) -> jax.Array:
         """The scores of a step, masked if a row does not see all of its keys."""
-        key, rows = self.band.column(step), self.first_row
+        key, rows = self.band_of(block).column(step), self.first_row
         last = self.part.length - self.work.q_seq  # the last key that query 0 sees
 
         def mask(scores: jax.Array) -> jax.Array:

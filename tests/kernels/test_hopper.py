@@ -8,6 +8,9 @@ import pytest
 
 from pipelib.kernels import hopper
 
+#: What JAX says of the forward mode of a function that has only a reverse rule.
+NO_FORWARD_MODE = "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
+
 
 def pretend(monkeypatch, device_kind, compute_capability, platform="gpu"):
     """JAX's only device is another."""

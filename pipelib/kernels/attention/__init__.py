@@ -29,7 +29,8 @@ make them, or one if `AttentionConfig.fused` asks for it; with 256, three. For l
 JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
 
 Not covered: dropout; biases; paged keys; masks that are given as arrays; gradients of gradients of
-the kernels, for which JAX says "Differentiation rule for 'mpmd_map' not implemented".
+the kernels, for which JAX says "Differentiation rule for 'mpmd_map' not implemented"; forward mode
+(`jax.jvp`, `jax.jacfwd`), for which JAX's TypeError names forward-mode autodiff and custom_vjp.
 """
 
 from pipelib.kernels.attention.call import (

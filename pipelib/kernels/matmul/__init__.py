@@ -23,7 +23,9 @@ than 128 bytes, but 16 x 40 x 24 gave a wrong result on an H200.)
 Gradients. With an epilogue f(a @ b, ...), the backward pass makes a @ b once more, in float32,
 instead of keeping it, and differentiates f in plain JAX. A cotangent is rounded to the dtype of the
 factors before it is multiplied. float8 factors are cast to bfloat16 first: `wgmma` reads float8
-only along K, and in a gradient each factor is contracted along its other axis.
+only along K, and in a gradient each factor is contracted along its other axis. There is no forward
+mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` end with JAX's TypeError, which names forward-mode
+autodiff and custom_vjp.
 """
 
 from pipelib.kernels.matmul.call import default_config, matmul

@@ -19,7 +19,7 @@ from pipelib.kernels.matmul import default_config
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from tests.emitters.contract import interpreted
-from tests.kernels.test_hopper import pretend
+from tests.kernels.test_hopper import NO_FORWARD_MODE, pretend
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
@@ -699,6 +699,13 @@ def test_another_gpu(monkeypatch):
         "matmul: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU.",
         *factors(64, 128, 192),
     )
+
+
+def test_forward_mode_is_refused_by_jax():
+    a, b = factors(17, 64, 64)  # plain JAX computes it, with the kernel's rules
+    with pytest.raises(TypeError) as error:
+        jax.jvp(matmul, (a, b), (a, b))
+    assert str(error.value) == NO_FORWARD_MODE
 
 
 def test_a_cpu_that_interprets_nothing():

@@ -59,7 +59,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
-from pipelib.kernels.hopper import num_sms, require_hopper
+from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.ring import Indices
@@ -469,7 +469,7 @@ def rms_norm(
     Raises:
       ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for an eps, slots or
         rows that are not as above; a GPU older than Hopper, which has no TMA (on newer ones nothing
-        was run).
+        was run); a CPU where nothing interprets kernels (under `jax.jit` in Pallas's words).
 
     Example:
       >>> x = jnp.full((4, 128), 3.0)
@@ -486,7 +486,9 @@ def rms_norm(
             f"rms_norm: a weight of shape {weight.shape} and {weight.dtype} cannot scale rows of"
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
-    return _rms_norm(x, weight, _checked_eps(eps), slots, rows)
+    eps = _checked_eps(eps)
+    with explained("rms_norm", "pipelib.kernels.memory_bound.rms_norm_reference"):
+        return _rms_norm(x, weight, eps, slots, rows)
 
 
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
@@ -507,7 +509,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Raises:
       ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
-        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run).
+        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run); a CPU
+        where nothing interprets kernels (under `jax.jit` in Pallas's words).
 
     Example:
       >>> with plgpu.force_gpu_interpret_mode():
@@ -516,7 +519,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       True
     """
     slots, rows = _checked("softmax", x, slots, rows)
-    return _softmax(x, slots, rows)
+    with explained("softmax", "jax.nn.softmax"):
+        return _softmax(x, slots, rows)
 
 
 def rms_norm_reference(

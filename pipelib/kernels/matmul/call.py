@@ -17,7 +17,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pipelib import specs
-from pipelib.kernels.hopper import SWIZZLE, num_sms, require_hopper
+from pipelib.kernels.hopper import SWIZZLE, explained, num_sms, require_hopper
 from pipelib.kernels.matmul import arguments, forms
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
@@ -72,9 +72,9 @@ def matmul(
 
     Raises:
       TypeError: dtypes, and types of arguments, that are not as above.
-      ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (that
-        one is Pallas's); a configuration that does not fit, with the sum; an epilogue that is
-        not elementwise, or captures arrays.
+      ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (under
+        `jax.jit` in Pallas's words); a configuration that does not fit, with the sum; an epilogue
+        that is not elementwise, or captures arrays.
 
     Example:
       >>> a = jnp.ones((64, 128), jnp.bfloat16)
@@ -98,7 +98,8 @@ def matmul(
     if config is not None:
         config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
     a, b, *matrices = varying_alike(a, b, *matrices)
-    out: jax.Array = _product(a, b, tuple(matrices), product)
+    with explained("matmul", "jnp.matmul"):
+        out: jax.Array = _product(a, b, tuple(matrices), product)
     return out
 
 

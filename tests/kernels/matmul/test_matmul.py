@@ -708,14 +708,6 @@ def test_forward_mode_is_refused_by_jax():
     assert str(error.value) == NO_FORWARD_MODE
 
 
-def test_a_cpu_that_interprets_nothing():
-    check_error(
-        ValueError,
-        "Only interpret mode is supported on CPU backend.",
-        *factors(64, 128, 256), config=ONE,
-    )  # fmt: skip
-
-
 # On a Hopper GPU.
 
 

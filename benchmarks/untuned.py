@@ -2,8 +2,12 @@
 
 The model. M is log-uniform from 1 to 16384: tokens, from a single one to a long prefill. Of N and K
 one half are those of a layer of a published model, as its `config.json` has them; the other half
-are odd: multiples of 8, the least that copies can address in 16 bits, log-uniform from 64 to 16384.
-The seed is fixed, so all runs have the same products.
+are odd: multiples of 8, log-uniform from 64 to 16384. The seed is fixed, so all runs have the same
+products.
+
+What it measures. `matmul`'s copies address M up to 8 or a multiple of 8, and N and K that are
+multiples of 64. That is so for 10 of the 60 products. For the other 50, `matmul` is
+`jax.lax.dot_general`, accumulated in float32 and then rounded.
 """
 
 from collections.abc import Iterator

@@ -2,8 +2,10 @@
 
 The model. `wgmma` exists on Hopper only (compute capability 9.x); Blackwell has other instructions
 in its place. TMA, and the barriers that count its bytes, exist on Hopper and newer GPUs. A device
-that is not a GPU is never refused: JAX's interpreter runs the kernel there, or Pallas says that
-nothing does.
+that is not a GPU is never refused before the call: JAX's interpreter may run the kernel there, and
+whoever traces or lowers it for a GPU runs nothing. If a call on a CPU ends with Pallas's error,
+`explained` says what to do. Within `jax.jit`, JAX compiles after the kernel's function has
+returned, so there the error stays Pallas's.
 
 Kernels can also be traced for a GPU that this machine does not have (`assumed`). Nothing runs then,
 but the jaxprs are those that the GPU would get.
@@ -29,6 +31,8 @@ from jax.typing import DTypeLike
 H100_SMS = 132
 #: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
 SWIZZLE, PIECE_ROWS = 128, 8
+#: Pallas's error for a kernel that JAX compiles for a CPU (JAX 0.11.2 and 0.12.0.1).
+_ONLY_INTERPRETED = "Only interpret mode is supported on CPU backend."
 
 
 class Device(Protocol):
@@ -115,6 +119,28 @@ def require_hopper(kernel: str, *, or_newer: bool = False) -> None:
     raise ValueError(
         f"{kernel}: {device.device_kind} has compute capability {capability}, but {needs}."
     )
+
+
+@contextlib.contextmanager
+def explained(kernel: str, plain: str) -> Generator[None]:
+    """A context in which a CPU without an interpreter is refused in words that say what to call.
+
+    Args:
+      kernel: the name of the kernel; the error begins with it.
+      plain: a function that gives the same result in plain JAX, by its name.
+
+    Raises:
+      ValueError: in place of Pallas's error. All other errors pass.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if str(error) != _ONLY_INTERPRETED:
+            raise
+        raise ValueError(
+            f"{kernel}: there is no Hopper GPU here (JAX's backend is cpu), so nothing can run the"
+            f" kernel: call it under plgpu.force_gpu_interpret_mode(), or call {plain}."
+        ) from None
 
 
 def tiled(dtype: DTypeLike) -> tuple[plgpu.Transform, ...]:

@@ -59,7 +59,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
-from pipelib.kernels.hopper import num_sms, require_hopper
+from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.ring import Indices
@@ -457,7 +457,7 @@ def rms_norm(
     Args:
       x: (..., length), float32, bfloat16 or float16.
       weight: (length,), of one of these dtypes, not necessarily x's; None for ones.
-      eps: added to the mean of squares.
+      eps: added to the mean of squares: 0, or positive and finite in float32.
       slots: the slots of each block; by default 1, and then a block takes one step. If a slot does
         not hold a whole row, there are two passes, and the stores have as many slots as the loads:
         by default 2, and never more than a row has chunks.
@@ -467,8 +467,9 @@ def rms_norm(
       An array of x's shape and dtype.
 
     Raises:
-      ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
-        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run).
+      ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for an eps, slots or
+        rows that are not as above; a GPU older than Hopper, which has no TMA (on newer ones nothing
+        was run); a CPU where nothing interprets kernels (under `jax.jit` in Pallas's words).
 
     Example:
       >>> x = jnp.full((4, 128), 3.0)
@@ -485,12 +486,9 @@ def rms_norm(
             f"rms_norm: a weight of shape {weight.shape} and {weight.dtype} cannot scale rows of"
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
-    try:
-        eps = float(eps)
-    except (TypeError, ValueError):
-        because = "a kernel is compiled for it, so it must be a number that is known before"
-        raise specs.wrong_type("rms_norm: eps", eps, because) from None
-    return _rms_norm(x, weight, eps, slots, rows)
+    eps = _checked_eps(eps)
+    with explained("rms_norm", "pipelib.kernels.memory_bound.rms_norm_reference"):
+        return _rms_norm(x, weight, eps, slots, rows)
 
 
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
@@ -511,7 +509,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
 
     Raises:
       ValueError, TypeError: for wrong shapes, dtypes or types of arguments; for slots or rows that
-        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run).
+        do not fit; a GPU older than Hopper, which has no TMA (on newer ones nothing was run); a CPU
+        where nothing interprets kernels (under `jax.jit` in Pallas's words).
 
     Example:
       >>> with plgpu.force_gpu_interpret_mode():
@@ -520,7 +519,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       True
     """
     slots, rows = _checked("softmax", x, slots, rows)
-    return _softmax(x, slots, rows)
+    with explained("softmax", "jax.nn.softmax"):
+        return _softmax(x, slots, rows)
 
 
 def rms_norm_reference(
@@ -553,6 +553,27 @@ def _checked(
         )
     slots = _in_range(f"{name}: slots", slots, specs.MAX_SLOTS, "one array of barriers has")
     return slots, _in_range(f"{name}: rows", rows, BOX, "one copy takes")
+
+
+def _checked_eps(eps: float) -> float:
+    """The eps of `rms_norm` as a float.
+
+    Raises:
+      TypeError: it is no number, or is traced and so known only at run time.
+      ValueError: it is negative, NaN, or infinite in float32.
+    """
+    try:
+        number = float(eps)
+    except (TypeError, ValueError):
+        because = "a kernel is compiled for it, so it must be a number that is known before"
+        raise specs.wrong_type("rms_norm: eps", eps, because) from None
+    most = float(jnp.finfo(jnp.float32).max)
+    if not 0.0 <= number <= most:
+        raise ValueError(
+            f"rms_norm: eps={number!r} is not 0 to {most:.3g}, float32's largest, so rows would"
+            " become NaN or 0: give a small positive number, such as 1e-6."
+        )
+    return number
 
 
 def _in_range(name: str, value: int | None, most: int, because: str) -> int | None:

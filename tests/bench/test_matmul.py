@@ -12,6 +12,7 @@ import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from benchmarks import contenders, matmul, untuned, upstream
@@ -29,6 +30,8 @@ from benchmarks.contenders import (
 )
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
+from pipelib.kernels.matmul.arguments import is_addressable
+from pipelib.kernels.matmul.product import Product
 from pipelib.tuning import record
 from pipelib.tuning.products import Problem
 from pipelib.tuning.rows import Row
@@ -345,6 +348,12 @@ def test_untuned_sizes_are_the_same_each_time_and_nobody_tuned_for_them():
     assert {(p.n, p.k) in untuned.LAYERS for p in found[::2]} == {True}
     assert all(64 <= size <= 16384 and size % 8 == 0 for p in found[1::2] for size in (p.n, p.k))
     assert [*untuned.problems(seed=1)] != found
+
+
+def test_how_many_untuned_sizes_the_kernel_takes():
+    product = Product(False, False, None, None, jnp.dtype("bfloat16"))
+    takes = [is_addressable(*p.factors, (), product) for p in untuned.problems()]
+    assert (sum(takes), len(takes)) == (10, 60)
 
 
 def test_ours_has_a_configuration_for_untuned_sizes():

@@ -1,12 +1,18 @@
 """The device that kernels are for: how many SMs it has, and whether it can run them."""
 
+import pkgutil
 import re
 import types
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from pipelib.kernels import hopper
+from pipelib.kernels import attention, hopper, matmul, rms_norm, softmax
+from pipelib.kernels.attention import attention_kernel
+
+#: What JAX says of the forward mode of a function that has only a reverse rule.
+NO_FORWARD_MODE = "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
 
 
 def pretend(monkeypatch, device_kind, compute_capability, platform="gpu"):
@@ -63,3 +69,50 @@ def test_what_another_gpu_lacks(device_kind, capability, or_newer, needs, monkey
 def test_a_gpu_newer_than_hopper_has_tma(monkeypatch):
     pretend(monkeypatch, "NVIDIA B200", "10.0")
     hopper.require_hopper("kernel", or_newer=True)
+
+
+# A CPU without an interpreter.
+
+X = jnp.ones((64, 128), jnp.bfloat16)
+Q = X.reshape(1, 64, 1, 128)
+#: Of each kernel: a call that takes the place of its first operand, and its function in plain JAX.
+KERNELS = {
+    "matmul": (lambda a: matmul(a, X.T), X, "jnp.matmul"),
+    "attention": (
+        lambda q: attention(q, Q, Q), Q, "pipelib.kernels.attention.attention_reference",
+    ),
+    "attention_kernel": (
+        lambda q: attention_kernel(q, Q, Q)[0], Q, "pipelib.kernels.attention.attention_reference",
+    ),
+    "softmax": (softmax, X, "jax.nn.softmax"),
+    "rms_norm": (rms_norm, X, "pipelib.kernels.memory_bound.rms_norm_reference"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_cpu_that_interprets_nothing(name):
+    call, x, plain = KERNELS[name]
+    message = (
+        f"{name}: there is no Hopper GPU here (JAX's backend is cpu), so nothing can run the"
+        f" kernel: call it under plgpu.force_gpu_interpret_mode(), or call {plain}."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        call(x)
+    if name != "attention_kernel":  # which has no gradients
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):  # JAX adds a note
+            jax.grad(lambda x: call(x).astype(jnp.float32).sum())(x)
+    assert callable(pkgutil.resolve_name(plain.replace("jnp", "jax.numpy")))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_cpu_that_lowers_for_a_gpu_is_refused_nothing(name):
+    call, x, _ = KERNELS[name]
+    traced = jax.jit(call).trace(x)
+    traced.lower(lowering_platforms=("cuda",))
+    with pytest.raises(ValueError, match=r"^Only interpret mode is supported on CPU backend\.$"):
+        traced.lower()
+
+
+def test_another_error_passes():
+    with pytest.raises(ValueError, match=r"^another$"), hopper.explained("kernel", "plain"):
+        raise ValueError("another")

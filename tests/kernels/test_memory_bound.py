@@ -1,6 +1,7 @@
 """rms_norm and softmax: values, edges, gradients, schedules, lowering, refusals; and at size."""
 
 import functools
+import math
 import re
 
 import jax
@@ -18,7 +19,7 @@ from pipelib.kernels.memory_bound import (
     softmax_reference,
 )
 from tests.emitters import contract
-from tests.kernels.test_hopper import pretend
+from tests.kernels.test_hopper import NO_FORWARD_MODE, pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -168,6 +169,13 @@ def test_gradients():
         np.testing.assert_allclose(one, other, 1e-5, 1e-6)
 
 
+@BOTH
+def test_forward_mode_is_refused_by_jax(kernel):
+    x = normal(3, 129)  # plain JAX computes it, with the kernel's rules: needs no interpreter
+    with pytest.raises(TypeError, match=re.escape(NO_FORWARD_MODE)):
+        jax.jvp(kernel, (x,), (x,))
+
+
 # Left to plain JAX: no multiple of 16 bytes; 8 times a prime; pieces that would be 16 bytes; none.
 @pytest.mark.one_jax
 @pytest.mark.parametrize("shape", [(3, 129), (3, 8 * 1021), (3, 8), (0, 256), (3, 0)])
@@ -258,6 +266,14 @@ def test_every_plan_is_possible(size, weight_size):
             lambda x: rms_norm(x, x[0, :128]),
             "rms_norm: a weight of shape (128,) and float32 cannot scale rows of 256 elements: it"
             " must be (256,) and float32, bfloat16 or float16.",
+        ),
+        *(
+            (
+                functools.partial(rms_norm, eps=eps),
+                f"rms_norm: eps={eps} is not 0 to 3.4e+38, float32's largest, so rows would become"
+                " NaN or 0: give a small positive number, such as 1e-6.",
+            )
+            for eps in (-1.0, math.nan, math.inf, 1e39)
         ),
         (
             lambda x: softmax(x, slots=0),

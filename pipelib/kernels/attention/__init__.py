@@ -34,7 +34,8 @@ JAX makes them, in float32, for some queries at a time, so that it never holds a
 
 Not covered: dropout; biases; pages of keys, but by `decode_attention`; masks that are given as
 arrays; gradients of gradients of the kernels, for which JAX says "Differentiation rule for
-'mpmd_map' not implemented".
+'mpmd_map' not implemented"; forward mode (`jax.jvp`, `jax.jacfwd`), for which JAX's TypeError names
+forward-mode autodiff and custom_vjp.
 """
 
 from pipelib.kernels.attention.call import (

@@ -26,12 +26,14 @@ from pipelib.kernels.attention.arguments import (
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.padding import Padding
-from pipelib.kernels.hopper import PIECE_ROWS, default_device, require_hopper
+from pipelib.kernels.hopper import PIECE_ROWS, default_device, explained, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
 
 #: The result and the log-sum-exp.
 Residuals = tuple[jax.Array, jax.Array]
+#: Where the same is in plain JAX.
+_PLAIN = "pipelib.kernels.attention.attention_reference"
 
 
 @overload
@@ -98,8 +100,8 @@ def attention(
     Raises:
       TypeError: for dtypes, and types of arguments, that are not as above.
       ValueError: for wrong shapes and options; a GPU that is not Hopper; a CPU where nothing
-        interprets kernels (this error is Pallas's); a configuration that does not fit, with the
-        sum.
+        interprets kernels (under `jax.jit` in Pallas's words); a configuration that does not fit,
+        with the sum.
 
     Example:
       >>> q = k = v = jnp.ones((1, 64, 1, 64), jnp.bfloat16)
@@ -113,13 +115,15 @@ def attention(
     segments = segments_of(q, k, segment_ids)
     return_residuals = flag("return_residuals", return_residuals)
     q, k, v, *ids = varying_alike(q, k, v, *segments)
-    if (padding := Padding.of(q, k, v)) is None:
-        found = _differentiable(q, k, v, tuple(ids), options)
-    else:
+    padding = Padding.of(q, k, v)
+    if padding is not None:
         if config is not None:
             config.check(padding.head_dim)
         q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
-        found = _differentiable(q, k, v, tuple(ids), options._replace(keys=padding.keys))
+        options = options._replace(keys=padding.keys)
+    with explained("attention", _PLAIN):
+        found = _differentiable(q, k, v, tuple(ids), options)
+    if padding is not None:
         found = padding.cut(*found)
     return found if return_residuals else found[0]
 
@@ -159,7 +163,8 @@ def attention_kernel(
             f" compute_threads), so {block - rest} numbers must be cut off the log-sum-exp."
         )
     require_hopper("attention_kernel")
-    return forward.launch_forward(q, k, v, (), options)
+    with explained("attention_kernel", _PLAIN):
+        return forward.launch_forward(q, k, v, (), options)
 
 
 @overload

@@ -11,6 +11,7 @@ The model. Each module has one part of it:
 `forms`        the kernels: what the blocks and threads of each form do
 `result`       the end of a tile: the epilogue, and the stores
 `tuned`        the configurations that searches found
+`choosing`     the configuration of the least estimated time, where no search was
 =============  =============================================================================
 
 The fallback. Pallas copies pieces of 8 rows x 128 bytes, because `wgmma` reads SMEM in this layout.
@@ -23,10 +24,13 @@ than 128 bytes, but 16 x 40 x 24 gave a wrong result on an H200.)
 Gradients. With an epilogue f(a @ b, ...), the backward pass makes a @ b once more, in float32,
 instead of keeping it, and differentiates f in plain JAX. A cotangent is rounded to the dtype of the
 factors before it is multiplied. float8 factors are cast to bfloat16 first: `wgmma` reads float8
-only along K, and in a gradient each factor is contracted along its other axis.
+only along K, and in a gradient each factor is contracted along its other axis. There is no forward
+mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` end with JAX's TypeError, which names forward-mode
+autodiff and custom_vjp.
 """
 
-from pipelib.kernels.matmul.call import default_config, matmul
+from pipelib.kernels.matmul.call import matmul
+from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 
 __all__ = ["MatmulConfig", "default_config", "matmul"]

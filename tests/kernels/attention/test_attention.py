@@ -46,7 +46,7 @@ from tests.kernels.attention.cases import (
     spread_over,
     uses_kernel,
 )
-from tests.kernels.test_hopper import pretend
+from tests.kernels.test_hopper import NO_FORWARD_MODE, pretend
 
 # Interpreted, with race detection.
 
@@ -624,6 +624,12 @@ def test_another_gpu(monkeypatch):
         attention(*operands(64, 88))
     with pytest.raises(ValueError, match=re.escape(message.replace(":", "_kernel:"))):
         attention_kernel(*operands(128, 88, head_dim=128), config=config_of(128))
+
+
+def test_forward_mode_is_refused_by_jax():
+    q, k, v = operands(8, 8, head_dim=264)  # plain JAX computes it, with the kernel's rules
+    with pytest.raises(TypeError, match=re.escape(NO_FORWARD_MODE)):
+        jax.jvp(attention, (q, k, v), (q, k, v))
 
 
 # On a Hopper GPU.

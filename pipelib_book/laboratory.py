@@ -245,6 +245,14 @@ def _slots(number: int) -> Any:
     return plgpu.SMEM((number, SIZE, SIZE), jnp.float16, transforms=TILED)
 
 
+def _of_products(slots: int) -> list[Any]:
+    """Scratch memory: slots of both operands, a tile beside them, and the slots' barriers."""
+    return [
+        _slots(slots), _slots(slots), plgpu.SMEM((SIZE, SIZE), jnp.float32),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
+    ]  # fmt: skip
+
+
 def _accumulator() -> Any:
     return plgpu.ACC((SIZE, SIZE), jnp.float32)
 
@@ -296,10 +304,7 @@ def squares(a: jax.Array, b: jax.Array) -> jax.Array:
 
     return _launch(
         kernel, (SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
-        scratch_types=[
-            _slots(SLOTS), _slots(SLOTS), plgpu.SMEM((SIZE, SIZE), jnp.float32),
-            plgpu.Barrier(num_arrivals=2, num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
-        ],
+        scratch_types=_of_products(SLOTS),
     )  # fmt: skip
 
 
@@ -357,10 +362,7 @@ def two_tiles(a: jax.Array, b: jax.Array) -> jax.Array:
 
     return _launch(
         kernel, (rows * SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
-        scratch_types=[
-            _slots(SLOTS), _slots(SLOTS), plgpu.SMEM((SIZE, SIZE), jnp.float32),
-            plgpu.Barrier(num_arrivals=2, num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
-        ],
+        scratch_types=_of_products(SLOTS),
     )  # fmt: skip
 
 
@@ -482,9 +484,5 @@ def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
 
     return _launch(
         kernel, (SIZE, SIZE), a, b, c, num_threads=2, thread_name="thread",
-        scratch_types=[
-            _slots(slots), _slots(slots), plgpu.SMEM((SIZE, SIZE), jnp.float32),
-            plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
-            plgpu.Barrier(),
-        ],
+        scratch_types=[*_of_products(slots), plgpu.Barrier()],
     )  # fmt: skip

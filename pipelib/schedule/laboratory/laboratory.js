@@ -169,7 +169,7 @@ function workbench(ask, subjects, challenges, place) {
     if (refused) return complain(`${next.title}: ${refused}`);
     subject = next;
     choice.value = next.name;
-    summary.textContent = next.summary;
+    summary.replaceChildren(...prose(next.summary));
     link.disabled = !next.name;
     link.title = next.name ? "" : "Only the page's own kernels have links.";
     challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
@@ -210,7 +210,7 @@ function workbench(ask, subjects, challenges, place) {
     board.hidden = judged.hidden = !challenge;
     if (!challenge) return;
     const { name, chapter, page, title, task: words, singles } = challenge;
-    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it.";
+    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it, with moves by one place.";
     asked.replaceChildren(element("strong", {}, element("a", { href: page, text: `Chapter ${chapter}` }), `: ${title}. `), ...prose(`${words} `), counted);
     if (hint.dataset.of !== name) {
       hint.replaceChildren(element("summary", { text: "Hint" }), ...prose(challenge.hint));

@@ -26,12 +26,21 @@ TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 class Subject(NamedTuple):
-    """A kernel of the page: what it is called there, what it is about, and how it is traced."""
+    """A kernel of the page.
+
+    Attributes:
+      name: as links have it.
+      title, summary: what it is called, and what it is about.
+      trace: traces it; where there are `slots`, with another number of slots, too.
+      slots: the numbers of slots that the page offers; it begins with the first.
+      is_right: whether it has no fault to begin with.
+    """
 
     name: str
     title: str
     summary: str
-    trace: Callable[[], Program]
+    trace: Callable[..., Program]
+    slots: tuple[int, ...] = ()
     is_right: bool = True
 
 
@@ -54,25 +63,29 @@ def _first() -> list[Subject]:
             "ring", "A ring of two slots",
             "A memory thread loads tiles into two slots, a compute thread adds them up. Two"
             " barriers for each slot say when it is full and when it is free.",
-            lambda: pipelib.trace(ring, tiles),
+            lambda slots=SLOTS: pipelib.trace(lambda x: ring(x, slots=slots), tiles),
+            slots=(2, 1, 3, 4),
         ),
         Subject(
             "two-readers", "Two compute threads",
             "The same ring, with two threads that both read each tile: a slot is free when both"
             " have said so.",
-            lambda: pipelib.trace(two_readers, tiles),
+            lambda slots=SLOTS: pipelib.trace(lambda x: two_readers(x, slots), tiles),
+            slots=(2, 1, 3, 4),
         ),
         Subject(
             "product", "A product in flight",
             "One thread multiplies tile by tile on the tensor core. While a product runs, the next"
             " tile is loaded, into a slot whose product is over.",
-            lambda: pipelib.trace(product, a, b),
+            lambda slots=3: pipelib.trace(lambda a, b: product(a, b, slots), a, b),
+            slots=(3, 2, 4),
         ),
         Subject(
             "stores", "Tiles on their way out",
             "One thread writes tiles into two slots, and TMA stores them. A slot is written again"
             " once its store has read it.",
-            lambda: pipelib.trace(stores, tiles),
+            lambda slots=SLOTS: pipelib.trace(lambda x: stores(x, slots), tiles),
+            slots=(2, 1, 3),
         ),
     ]  # fmt: skip
 
@@ -229,12 +242,12 @@ def one_buffer(x: jax.Array) -> jax.Array:
     return _launch(kernel, (SIZE, SIZE), x, scratch_types=[_tiles(1), plgpu.Barrier()])
 
 
-def ring(x: jax.Array, readers: int = 1) -> jax.Array:
+def ring(x: jax.Array, readers: int = 1, slots: int = SLOTS) -> jax.Array:
     """A memory thread that loads, and compute threads that read each tile."""
 
     def read(o_gmem, tiles, full, free, reader):
         def step(k, total):
-            slot = lax.rem(k, SLOTS)
+            slot = lax.rem(k, slots)
             plgpu.barrier_wait(full.at[slot])
             total += tiles[slot]
             plgpu.commit_smem()
@@ -245,19 +258,19 @@ def ring(x: jax.Array, readers: int = 1) -> jax.Array:
 
     def load(x_gmem, tiles, full, free):
         def step(k, _):
-            slot = lax.rem(k, SLOTS)
+            slot = lax.rem(k, slots)
 
-            @pl.when(k >= SLOTS)
+            @pl.when(k >= slots)
             def wait_until_free():
                 plgpu.barrier_wait(free.at[slot])
 
             plgpu.copy_gmem_to_smem(x_gmem.at[_rows(k)], tiles.at[slot], full.at[slot])
 
         def wait_for_the_last(k, _):
-            plgpu.barrier_wait(free.at[lax.rem(k, SLOTS)])
+            plgpu.barrier_wait(free.at[lax.rem(k, slots)])
 
         lax.fori_loop(0, STEPS, step, None)
-        lax.fori_loop(STEPS, STEPS + SLOTS, wait_for_the_last, None)
+        lax.fori_loop(STEPS, STEPS + slots, wait_for_the_last, None)
 
     def kernel(x_gmem, o_gmem, tiles, full, free):
         thread = lax.axis_index("thread")
@@ -268,21 +281,20 @@ def ring(x: jax.Array, readers: int = 1) -> jax.Array:
     return _launch(
         kernel, (readers * SIZE, SIZE), x, num_threads=readers + 1, thread_name="thread",
         scratch_types=[
-            _tiles(),
-            plgpu.Barrier(num_barriers=SLOTS),
-            plgpu.Barrier(num_arrivals=readers, num_barriers=SLOTS),
+            _tiles(slots),
+            plgpu.Barrier(num_barriers=slots),
+            plgpu.Barrier(num_arrivals=readers, num_barriers=slots),
         ],
     )  # fmt: skip
 
 
-def two_readers(x: jax.Array) -> jax.Array:
+def two_readers(x: jax.Array, slots: int = SLOTS) -> jax.Array:
     """The ring with two compute threads."""
-    return ring(x, readers=2)
+    return ring(x, 2, slots)
 
 
-def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Three slots, and a product in flight while the next tiles are loaded."""
-    slots = 3
+def product(a: jax.Array, b: jax.Array, slots: int = 3) -> jax.Array:
+    """Two slots or more, and a product in flight while the next tiles are loaded."""
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, full):
         def load(k, _=None):
@@ -310,13 +322,13 @@ def product(a: jax.Array, b: jax.Array) -> jax.Array:
     return _launch(kernel, (SIZE, SIZE), a, b, scratch_types=[tiles, tiles, barrier])
 
 
-def stores(x: jax.Array) -> jax.Array:
-    """Two slots on their way out: read a tile, write it doubled, store it."""
+def stores(x: jax.Array, slots: int = SLOTS) -> jax.Array:
+    """Slots on their way out: read a tile, write it doubled, store it."""
 
     def kernel(x_gmem, o_gmem, tiles):
         def step(k, _):
-            slot = lax.rem(k, SLOTS)
-            plgpu.wait_smem_to_gmem(SLOTS - 1, wait_read_only=True)
+            slot = lax.rem(k, slots)
+            plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)
             tiles[slot] = 2.0 * plgpu.load(x_gmem.at[_rows(k)], optimized=False)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(tiles.at[slot], o_gmem.at[_rows(k)])
@@ -324,7 +336,7 @@ def stores(x: jax.Array) -> jax.Array:
         lax.fori_loop(0, STEPS, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    return _launch(kernel, x.shape, x, scratch_types=[_tiles()])
+    return _launch(kernel, x.shape, x, scratch_types=[_tiles(slots)])
 
 
 def _slots(number: int) -> Any:

@@ -21,7 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 from pipelib.schedule.laboratory import page, pyodide
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
-from pipelib_book.laboratory import subjects
+from pipelib_book.laboratory import Subject, subjects
 from tools import notebooks
 from tools.execution import ROOT
 
@@ -47,9 +47,12 @@ class Laboratory(SphinxDirective):
         """An element that the script fills; without Pyodide, a sentence that says so."""
         there = "../" * self.env.docname.count("/") + FOLDER
         found = [
-            {"name": s.name, "title": s.title, "summary": s.summary, "file": f"{s.name}.json"}
+            {
+                "name": s.name, "title": s.title, "summary": s.summary, "file": file(s),
+                "slots": {slots: file(s, slots) for slots in sorted(s.slots)},
+            }
             for s in subjects()
-        ]
+        ]  # fmt: skip
         data, is_here = html.escape(json.dumps(found)), pyodide.is_in(PYODIDE)
         tasks = html.escape(json.dumps(challenges()))
         script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
@@ -77,6 +80,12 @@ def challenges() -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
+def file(subject: Subject, slots: int | None = None) -> str:
+    """The file of a kernel's program; of a number of slots that it does not begin with, its own."""
+    is_first = slots is None or slots == subject.slots[0]
+    return f"{subject.name}.json" if is_first else f"{subject.name}-{slots}.json"
+
+
 def inside(is_here: bool) -> str:
     """What the element has before its script runs: why it is closed."""
     return f"<p>{UNSERVED if is_here else ABSENT}</p>"
@@ -101,7 +110,9 @@ def write(folder: pathlib.Path) -> None:
     for name in (page.SCRIPT, page.WORKER, page.STYLE):
         (folder / name).write_text(page.text(name), "utf-8")
     for subject in subjects():
-        subject.trace().renamed(subject.title).save(folder / f"{subject.name}.json")
+        for slots in subject.slots or (None,):
+            program = subject.trace(slots) if slots else subject.trace()
+            program.renamed(subject.title).save(folder / file(subject, slots))
     if not pyodide.is_in(PYODIDE):
         return
     (folder / page.PACKAGE).write_bytes(page.package())

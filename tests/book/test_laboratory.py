@@ -61,6 +61,10 @@ class Reader:
     def click(self, name):
         return self.act(lambda: self.page.get_by_role("button", name=name, exact=True).click())
 
+    @property
+    def slots(self):
+        return self.page.get_by_role("combobox", name="slots", exact=True)
+
     def fill(self, label, value):
         def fill():
             self.page.get_by_label(label).fill(value)
@@ -86,8 +90,8 @@ class Reader:
         return True
 
 
-def program(name):
-    return SUBJECTS[name].trace().renamed(SUBJECTS[name].title)
+def program(name, **slots):
+    return SUBJECTS[name].trace(**slots).renamed(SUBJECTS[name].title)
 
 
 @pytest.fixture
@@ -170,6 +174,18 @@ def test_arrivals_and_the_machine_are_the_reader_s(reader):
     assert reader.click("Undo").sees(ring)
 
 
+def test_the_slots_are_the_reader_s(reader):
+    """Each number of them is a program of its own, without the edits of another."""
+    slots = reader.take("ring").slots
+    assert slots.input_value() == "2" and slots.locator("option").all_inner_texts() == [*"1234"]
+    reader.choose(READING, where(program("ring"), READING, "wait")[0]).press("Delete")
+    reader.act(lambda: slots.select_option("3"))
+    assert reader.sees(program("ring", slots=3))
+    assert reader.take("squares").slots.count() == 0  # not shown
+    reader.act(lambda: reader.page.get_by_label("Challenge").select_option("stuck"))
+    assert slots.input_value() == "2" and slots.is_disabled()
+
+
 def test_what_stays_cannot_be_taken_away(reader):
     reader.take("ring").choose(READING, 0)
     assert reader.page.get_by_text("it stays where it is").is_visible()
@@ -196,17 +212,27 @@ def test_the_source_of_an_operation_is_shown(reader):
     assert reader.page.locator(".chosen code").inner_text() == "plgpu.barrier_arrive(free.at[slot])"
 
 
-def test_a_link_holds_the_state(reader, served, tab):
+def linked(reader, tab):
+    """A reader who opens the link to what another one sees."""
+    reader.page.get_by_role("button", name="Link", exact=True).first.click()
+    reader.page.wait_for_function("location.hash.startsWith('#laboratory=')")
+    return Reader(tab(reader.page.url))
+
+
+def test_a_link_holds_the_state(reader, tab):
     ring = program("ring")
     waits = where(ring, LOADING, "wait")
     reader.take("ring").choose(LOADING, waits[0]).press("Delete")
-    reader.page.get_by_role("button", name="Link", exact=True).first.click()
-    reader.page.wait_for_function("location.hash.startsWith('#laboratory=')")
-    again = Reader(tab(reader.page.url))
+    again = linked(reader, tab)
     line = tuple(
         i for i in waits if ring.threads[LOADING][i].line == ring.threads[LOADING][waits[0]].line
     )
     assert again.sees(edited(ring, [Remove(LOADING, line)]))
+
+
+def test_a_link_holds_the_slots(reader, tab):
+    reader.take("ring").act(lambda: reader.slots.select_option("4"))
+    assert linked(reader, tab).sees(program("ring", slots=4))
 
 
 def test_a_reader_s_own_program_is_opened(reader, tmp_path):
@@ -357,9 +383,9 @@ def test_the_page_s_answers_are_the_package_s(served, tab):
 
 def test_the_kernels_have_few_operations_and_no_fault_but_those_of_others():
     for subject in subjects():
-        traced = subject.trace()
-        assert check(traced, strict=True).ok == subject.is_right
-        assert sum(map(len, traced.threads)) < 100
+        for traced in map(subject.trace, subject.slots) if subject.slots else [subject.trace()]:
+            assert check(traced, strict=True).ok == subject.is_right
+            assert sum(map(len, traced.threads)) < 100
 
 
 ALL = slice(None)  # of a line: at every step

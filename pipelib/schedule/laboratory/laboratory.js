@@ -107,6 +107,8 @@ function workbench(ask, subjects, challenges, place) {
   const following = element("button", { type: "button", text: "Next challenge", onclick: () => set(next()) });
   const asked = element("p"), hint = element("details"), judged = element("p", { class: "judged", role: "status" });
   const board = element("div", { class: "board", hidden: true }, asked, hint);
+  const slots = element("select", { "aria-label": "slots", onchange: () => take(subject.name, { slots: Number(slots.value), strict: strict.checked }) });
+  const field = element("label", {}, "slots ", slots);
   const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
   const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
@@ -130,7 +132,7 @@ function workbench(ask, subjects, challenges, place) {
   const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
   const node = element("div", { onkeydown: keys },
-    element("div", { class: "lab-bar" }, choice, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
+    element("div", { class: "lab-bar" }, choice, field, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
     element("div", { class: "lab-bar" }, ...(challenges.length ? [task, following] : []), element("label", {}, strict, " strict check")),
     summary, board,
     element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools),
@@ -155,7 +157,8 @@ function workbench(ask, subjects, challenges, place) {
 
   async function take(name, state = {}) {
     const found = subjects.find((each) => each.name === name);
-    const text = found.text ?? (await (await fetch(new URL(found.file, import.meta.url))).text());
+    const file = found.slots?.[state.slots] ?? found.file;
+    const text = found.text ?? (await (await fetch(new URL(file, import.meta.url))).text());
     await put(text, found, state);
   }
 
@@ -174,10 +177,21 @@ function workbench(ask, subjects, challenges, place) {
     link.title = next.name ? "" : "Only the page's own kernels have links.";
     challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
     task.value = challenge?.name ?? "";
+    offer(next, state.slots);
     strict.disabled = challenge !== null;
     strict.checked = challenge ? challenge.goal.strict : (state.strict ?? false);
     chosen = null;
     await begin(state.edits ?? []);
+  }
+
+  // The numbers of slots that the kernel was traced with. Each is a program of its own, so edits begin anew.
+  function offer({ slots: files = {}, file }, number) {
+    const numbers = Object.keys(files);
+    field.hidden = !numbers.length;
+    slots.replaceChildren(...numbers.map((each) => element("option", { value: each, text: each })));
+    slots.value = String(files[number] ? number : numbers.find((each) => files[each] === file));
+    slots.disabled = challenge !== null;
+    field.title = challenge ? "A challenge comes with its number of slots." : "";
   }
 
   // ---- Challenges ----
@@ -441,7 +455,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function copyLink() {
-    const address = toAddress({ subject: subject.name, challenge: challenge?.name, edits, strict: strict.checked });
+    const address = toAddress({ subject: subject.name, challenge: challenge?.name, slots: Number(slots.value) || undefined, edits, strict: strict.checked });
     history.replaceState(null, "", address);
     said("The address bar has the link.");
     await navigator.clipboard?.writeText(location.href).then(() => said("The link is copied."), () => {});

@@ -354,15 +354,15 @@ CHALLENGES = (
         " `wait_load_tmem` must stand before the arrival, here `wait_store`.",
     ),
     Challenge(
-        "not-over-yet", 20, "Begun is not over",
-        "This is tokamax's fault, made small: thread 0 writes its results over queries that thread"
-        " 1's product may still read. Mend it by moving one line by one place. The strict check"
-        " must find nothing.",
-        "results-over-operands", Goal(edits=1, by=("move",)),
-        "An arrival tells others what is true when it is made. What must thread 1's arrival at"
-        " `turn` say?",
-        "Now the turn says that the product is over. It costs time in each step, so the mended"
-        " kernel of the chapter has one more barrier instead, for the last product.",
+        "the-second-wave", 20, "The second wave",
+        "This is the fault of a pass of the tilelang compiler, made small: right with a block for"
+        " each row, wrong where a block has a second one. Mend it by moving waits of the memory"
+        " thread. The strict check must find nothing.",
+        "second-wave", Goal(by=("move",), of=("wait",)),
+        "The second row's first loads ask nobody whether their slots are free. Which two waits"
+        " stand where they protect nothing?",
+        "No slot is new but in the block's first row. A test with a block for each row does not"
+        " come to the second.",
     ),
     Challenge(
         "nobody-released-it", 20, "The slot that nobody released",

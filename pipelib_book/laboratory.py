@@ -3,8 +3,8 @@
 The model. Each has a block of 2 to 8 steps, in tiles of 64 x 64, so that a reader sees all of its
 operations. What synchronises stands on lines of its own: there it can be taken away. A page shows
 their programs; nobody runs them. The first five are as they should be. Later ones are right but
-slower than need be, or more careful: challenges ask for what is left to gain. The last two have
-faults of public kernels (`pipelib_book.wild`), to be mended.
+slower than need be, or more careful: challenges ask for what is left to gain. Two have faults of
+other people's code, to be mended.
 """
 
 from collections.abc import Callable
@@ -185,10 +185,10 @@ def _of_others() -> list[Subject]:
     """Small kernels with faults of public ones."""
     return [
         Subject(
-            "results-over-operands", "With a fault: results over operands",
-            "After tokamax's attention. Two threads take turns on the tensor core, and their"
-            " results lie where the operands were.",
-            lambda: WILD["attention-epilogue"].program(fixed=False), is_right=False,
+            "second-wave", "With a fault: the second wave",
+            "After a pass of the tilelang compiler. A persistent block adds up two rows of tiles,"
+            " one after the other, in a ring of two slots.",
+            lambda: pipelib.trace(second_wave, _array(STEPS, dtype=jnp.float32)), is_right=False,
         ),
         Subject(
             "last-slot", "With a fault: a tile's last slot",
@@ -917,4 +917,48 @@ def stored_apart(a: jax.Array, b: jax.Array) -> jax.Array:
     return _launch(
         kernel, (rows * SIZE, SIZE), a, b, num_threads=3, thread_name="thread",
         scratch_types=[*_of_products(SLOTS), plgpu.Barrier(), plgpu.Barrier()],
+    )  # fmt: skip
+
+
+def second_wave(x: jax.Array) -> jax.Array:
+    """Two rows of three tiles. The second row's first loads ask nobody: its fault."""
+    rows = 2
+    steps = STEPS // rows
+
+    def kernel(x_gmem, o_gmem, tiles, full, free):
+        def compute():
+            def row(i, _):
+                def step(k, total):
+                    slot = lax.rem(k, SLOTS)
+                    plgpu.barrier_wait(full.at[slot])
+                    total += tiles[slot]
+                    plgpu.commit_smem()
+                    plgpu.barrier_arrive(free.at[slot])
+                    return total
+
+                o_gmem[_rows(i)] = lax.fori_loop(0, steps, step, _zeros())
+
+            lax.fori_loop(0, rows, row, None)
+
+        def load():
+            def row(i, _):
+                def step(k, _):
+                    slot = lax.rem(k, SLOTS)
+                    pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                    tile = x_gmem.at[_rows(i * steps + k)]
+                    plgpu.copy_gmem_to_smem(tile, tiles.at[slot], full.at[slot])
+
+                lax.fori_loop(0, steps, step, None)
+
+            lax.fori_loop(0, rows, row, None)
+            for slot in range(SLOTS):
+                plgpu.barrier_wait(free.at[slot])
+
+        _both(compute, load)
+
+    return _launch(
+        kernel, (rows * SIZE, SIZE), x, num_threads=2, thread_name="thread",
+        scratch_types=[
+            _tiles(), plgpu.Barrier(num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
+        ],
     )  # fmt: skip

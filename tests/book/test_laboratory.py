@@ -4,11 +4,14 @@ Pyodide is brought from its registry when the book is built. Where that cannot b
 says so, which is tested too, and the tests in the browser are skipped.
 """
 
+import json
+
 import pytest
 
 from pipelib.__main__ import main
 from pipelib.schedule import H200, check, simulate
 from pipelib.schedule.editing import FIXED, Expect, Move, Remove, Repeat, edited
+from pipelib.schedule.laboratory.bench import Bench
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
@@ -386,6 +389,7 @@ def test_the_kernels_have_few_operations_and_no_fault_but_those_of_others():
         for traced in map(subject.trace, subject.slots) if subject.slots else [subject.trace()]:
             assert check(traced, strict=True).ok == subject.is_right
             assert sum(map(len, traced.threads)) < 100
+            assert "error" not in json.loads(Bench(traced.to_json()).answer('{"edits": []}'))
 
 
 ALL = slice(None)  # of a line: at every step
@@ -424,7 +428,7 @@ ANSWERS = {
     "as-jax-has-it": [(0, "fence", 1, ALL)],
     "room-in-time": [(0, "wait", 9, slice(2, None, 3))],
     "said-drained-too-early": [(2, "wait_store", 1, ALL)],
-    "not-over-yet": [(1, "arrive", 1, ALL)],
+    "the-second-wave": [(1, "wait", -4, slice(-2, None))],
     "nobody-released-it": [
         (0, "arrive", TWICE, slice(1, 2)),
         (0, "arrive", 7, slice(2, 3)),
@@ -512,10 +516,10 @@ WRONG = {
         [(2, "wait_store", 1, slice(-1, None))], [(2, "arrive", -1, ALL)],
         [(2, "wait_store", 0, ALL)],
     ),
-    # The other thread's; both, which is a move too many; and the wait for the turn taken away.
-    "not-over-yet": (
-        [(0, "arrive", 1, slice(1))], [(1, "arrive", 1, ALL), (0, "arrive", 1, slice(1))],
-        [(0, "wait", 0, slice(1, None))],
+    # One of the two; too little; too far, which is a deadlock; and both taken away.
+    "the-second-wave": (
+        [(1, "wait", -4, slice(-2, -1))], [(1, "wait", -3, slice(-2, None))],
+        [(1, "wait", -5, slice(-2, None))], [(1, "wait", 0, slice(-2, None))],
     ),
     # A wait for what nobody says; a release before the product's end; and a wait that is too early.
     "nobody-released-it": (
@@ -591,7 +595,7 @@ SINGLES = {
     "two-halves": 1, "one-of-two-halves": 2,
     "before-its-turn": 0, "as-jax-has-it": 10,
     "room-in-time": 0, "said-drained-too-early": 5,
-    "not-over-yet": 2, "nobody-released-it": 0,
+    "the-second-wave": 0, "nobody-released-it": 0,
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ says so, which is tested too, and the tests in the browser are skipped.
 """
 
 import json
+import re
 
 import pytest
 
@@ -19,14 +20,16 @@ from pipelib_book.laboratory import subjects
 from tests.book.conftest import AXE, LOOKS
 from tests.schedule import corpus
 from tests.schedule.strategies import where
-from tools import sphinx_laboratory
+from tools import door, sphinx_laboratory
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
 
 PAGE = "book/laboratory.html"
 START = 120_000  # milliseconds, on a machine that has other work
 SUBJECTS = {subject.name: subject for subject in subjects()}
+FRONT = door.subject()
 READING, LOADING = 0, 1  # threads of the ring
+OPEN = re.compile("^Open (in )?the ")
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +45,7 @@ class Reader:
 
     def __init__(self, page):
         self.page = page
-        page.get_by_role("button", name="Open the").click()
+        page.get_by_role("button", name=OPEN).press("Enter")
         page.locator(".lab-verdict").wait_for(timeout=START)
 
     def act(self, do):
@@ -338,6 +341,68 @@ def test_it_is_for_everybody(served, tab, look):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+# ---- In place of the front page's player ---------------------------------------------------------
+
+
+@pytest.fixture
+def front(served, tab, address):
+    """The front page, with its player at two slots."""
+    page = tab(f"{address}/index.html")
+    page.wait_for_load_state("networkidle")
+    page.locator(PLAYER).get_by_role("slider", name="slots").fill("1")
+    return page
+
+
+PLAYER = ".one-scale > .pipelib-player"
+
+
+def tile(slots):
+    return FRONT.trace(slots).renamed(FRONT.title)
+
+
+def test_the_front_page_s_player_becomes_a_laboratory_and_comes_back(front):
+    """By keyboard, with the slots that the reader chose, and with nothing loaded before."""
+    asked = front.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert not [url for url in asked if "pyodide" in url or ".json" in url]
+    player = front.locator(PLAYER)
+    reader = Reader(front)
+    assert reader.sees(tile(2)) and player.is_hidden()
+    assert reader.slots.evaluate("node => node === document.activeElement")
+    waits = where(tile(2), 0, "wait")
+    front.get_by_role("listbox").focus()
+    for _ in range(waits[0]):
+        front.keyboard.press("ArrowDown")
+    assert reader.press("Delete").sees(edited(tile(2), [Remove(0, waits)]))
+    front.get_by_role("button", name="Close").press("Enter")
+    assert player.is_visible() and front.get_by_role("listbox").count() == 0
+    opener = front.get_by_role("button", name=OPEN)
+    assert opener.evaluate("node => node === document.activeElement")
+    player.get_by_role("slider", name="slots").fill("2")
+    reader.act(lambda: opener.press("Enter"))
+    assert reader.sees(tile(4))
+
+
+def test_a_link_to_the_front_page_s_laboratory_holds_its_state(front, tab):
+    reader = Reader(front)
+    reader.act(lambda: reader.slots.select_option("4"))
+    reader.choose(0, where(tile(4), 0, "wgmma_wait")[0]).press("Delete")
+    lacking = edited(tile(4), [Remove(0, where(tile(4), 0, "wgmma_wait"))])
+    assert reader.sees(lacking) and linked(reader, tab).sees(lacking)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_front_page_s_laboratory_is_for_everybody(served, tab, address, look):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = tab(f"{address}/index.html", **LOOKS[look])
+    Reader(page).choose(0, where(tile(1), 0, "wait")[0]).press("Delete")
+    page.evaluate(axe.axe_script)
+    assert page.evaluate(AXE) == []
+    width = page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# ---- What the worker says ------------------------------------------------------------------------
+
 ASK = """async ([folder, texts]) => {
   const worker = new Worker(folder + "worker.js");
   const sizes = await (await fetch(folder + "sizes.json")).json();
@@ -625,6 +690,8 @@ def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
     assert not (tmp_path / "site" / "sizes.json").exists()
     assert "built without Pyodide" in sphinx_laboratory.inside(is_here=False)
     assert "built without Pyodide" not in sphinx_laboratory.inside(is_here=True)
+    small = sphinx_laboratory.element("there", is_here=False, name=FRONT.name)
+    assert small.endswith("data-small></div>")  # whose player stays as it is
 
 
 def test_a_page_of_one_program_needs_no_server(site, tab, tmp_path):

@@ -1,6 +1,6 @@
 // The laboratory on a page: a program's operations as columns, which the reader edits; what the checker and the simulator
 // then say comes from a worker. Each element of the class is one laboratory; `data-subjects` has its programs, and
-// `data-challenges` what a reader is to make of them.
+// `data-challenges` what a reader is to make of them. One with `data-small` opens in place of the player beside it.
 
 for (const place of document.querySelectorAll(".pipelib-laboratory")) laboratory(place);
 
@@ -21,11 +21,27 @@ const prose = (text) => text.split(/`([^`\n]+)`/).map((part, i) => (i % 2 ? elem
 
 function laboratory(place) {
   const subjects = JSON.parse(place.dataset.subjects), challenges = JSON.parse(place.dataset.challenges ?? "[]");
-  const linked = fromAddress();
+  let linked = fromAddress(), bench = null;
+  const player = "small" in place.dataset ? place.parentElement.querySelector(".pipelib-player") : null;
 
-  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : "Open the laboratory", onclick: start });
-  const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It starts Python in this page: 13 MB, once." }));
+  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : player ? "Open in the laboratory" : "Open the laboratory", onclick: start });
+  const price = element("span", { text: "It starts Python in this page: 13 MB, once." });
+  const door = element("p", { class: "door lab-bar" }, open, price);
   place.replaceChildren(door);  // instead of what is said where no script runs
+
+  // The laboratory, or what stands there while it is closed.
+  function show(isOpen) {
+    if (player) player.hidden = isOpen;
+    place.replaceChildren(isOpen ? bench.node : door);
+    (isOpen ? bench.node.querySelector("select:not([hidden] *)") : open).focus();
+  }
+
+  function close() {
+    open.disabled = false;
+    open.textContent = "Open in the laboratory";
+    door.replaceChildren(open);
+    show(false);
+  }
 
   async function start() {
     open.disabled = true;
@@ -33,16 +49,23 @@ function laboratory(place) {
     const said = element("span", { text: "Python is brought" });
     door.replaceChildren(bar, said);
     try {
-      const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
-      const bench = workbench(ask, subjects, challenges, place);
-      await bench.open(linked);
-      door.remove();
-      place.append(bench.node);
-      bench.node.querySelector("select").focus();
+      if (!bench) {
+        const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
+        bench = workbench(ask, subjects, challenges, place, player && close);
+      }
+      await bench.open(linked ?? seen(player, subjects[0]));
+      linked = null;
+      show(true);
     } catch (error) {
       door.replaceChildren(element("span", { class: "error", role: "alert", text: `The laboratory did not start: ${error.message}` }));
     }
   }
+}
+
+// What a player's reader has chosen: its number of slots.
+function seen(player, subject) {
+  const slider = player?.querySelector(".sliders input");
+  return slider ? { subject: subject.name, slots: Number(JSON.parse(slider.dataset.values)[slider.value]) } : null;
 }
 
 // What an address holds of a state: the program's name, the challenge's, the edits, and whether the check is strict.
@@ -95,7 +118,8 @@ async function worker(tell) {
   });
 }
 
-function workbench(ask, subjects, challenges, place) {
+// With `close` it is a small one: of one kernel, and with a way back.
+function workbench(ask, subjects, challenges, place, close) {
   // The reader's state: what is on the bench, the challenge, and the history. `orders` has what each edit made of its thread.
   let subject = null, challenge = null, edits = [], orders = [], undone = [];
   // What is shown: the last answer, and the chosen operation, a thread and an index.
@@ -110,6 +134,8 @@ function workbench(ask, subjects, challenges, place) {
   const slots = element("select", { "aria-label": "slots", onchange: () => take(subject.name, { slots: Number(slots.value), strict: strict.checked }) });
   const field = element("label", {}, "slots ", slots);
   const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
+  const opened = element("label", { class: "file" }, "Open a file…", file);
+  const leave = element("button", { type: "button", text: "Close", onclick: close });
   const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
   const reset = element("button", { type: "button", text: "Start again", onclick: () => begin([]) });
@@ -131,12 +157,14 @@ function workbench(ask, subjects, challenges, place) {
   const machineFold = element("details", {}, element("summary", { text: "The machine" }), parameters);
   const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
-  const node = element("div", { onkeydown: keys },
-    element("div", { class: "lab-bar" }, choice, field, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
-    element("div", { class: "lab-bar" }, ...(challenges.length ? [task, following] : []), element("label", {}, strict, " strict check")),
-    summary, board,
-    element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools),
-    columns, counts, barriers, machineFold, figure, details, findings);
+  const severe = element("label", {}, strict, " strict check");
+  const front = element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools);
+  const bar = (...parts) => element("div", { class: "lab-bar" }, ...parts);
+  // Of a small one the timeline stands where the player's was.
+  const node = element("div", { onkeydown: keys }, ...(close
+    ? [bar(field, severe, undo, redo, reset, link, leave), summary, figure, details, front, columns, counts, barriers, machineFold, findings]
+    : [bar(choice, field, opened, undo, redo, reset, link), bar(...(challenges.length ? [task, following] : []), severe),
+      summary, board, front, columns, counts, barriers, machineFold, figure, details, findings]));
 
   function button(text, key) {
     return element("button", { type: "button", text, title: `${text} (${key})` });

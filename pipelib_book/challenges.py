@@ -253,4 +253,128 @@ CHALLENGES = (
         "`c_smem` is no slot: nobody has used it before, so its load need not wait for a release.",
         "The tile is loaded while the last products run.",
     ),
+    Challenge(
+        "k-goes-first", 15, "K goes first",
+        "In each step both threads release `k_smem` and `v_smem` together, at its end. Let them"
+        " release each as soon as they are done with it, and be 1.2 times as fast, simulated, by"
+        " moving only. The strict check must find nothing.",
+        "turns", Goal(faster=1.2, by=("move",)),
+        "Nobody needs `k_smem` once the scores are in registers. Both threads must say so, at every"
+        " step: the slot is free when both have.",
+        "The next keys are loaded during the exponentials and the product with `v_smem`.",
+    ),
+    Challenge(
+        "turns-guard-nothing", 15, "Turns guard no memory",
+        "The compute threads wait for their turns, and give them away: 10 ops. Take them all away."
+        " The strict check must find nothing.",
+        "turns", Goal(fewer=10, by=("remove",), of=("wait", "arrive")),
+        "One thread opens the first turn, and the other waits for the one that is left. Those two"
+        " stand outside of the steps. (On the way there are findings.)",
+        "A schedule barrier picks one of the orders in which the kernel is right. What it is worth"
+        " only a clock can say, and a simulated tensor core is fair by assumption.",
+    ),
+    Challenge(
+        "next-queries", 16, "The next queries",
+        "The block loads its second tile of queries when the first tile's result has been stored."
+        " Close this gap: be 1.18 times as fast, simulated, by moving only. The strict check must"
+        " find nothing.",
+        "queries", Goal(faster=1.18, by=("move",)),
+        "`arrive on q_out` says that nobody needs these queries any more. Which product is the last"
+        " to read them?",
+        "The queries are free once the tile's last scores are there. So the next queries and keys"
+        " are loaded during the last exponentials, the last product and the store.",
+    ),
+    Challenge(
+        "before-the-other-operand", 16, "Before the other operand",
+        "dV needs the probabilities `p_smem`, and dK needs `ds_smem`, which is made of them. The"
+        " thread starts both products when both operands are there. Be 1.04 times as fast,"
+        " simulated, by moving only. The strict check must find nothing.",
+        "gradients", Goal(faster=1.04, by=("move",)),
+        "Move the product that reads `p_smem`, at every step. A fence must stand between the write"
+        " of its operand and the product.",
+        "The tensor core makes dV while the lanes make dK's operand. So each operand needs a fence"
+        " of its own.",
+    ),
+    Challenge(
+        "two-halves", 17, "Two halves, one wait",
+        "The result leaves in halves, so that one half is stored while the other is made. But the"
+        " thread waits for each store at once. Take one wait away, and be 1.08 times as fast,"
+        " simulated. The strict check must find nothing.",
+        "gated", Goal(fewer=1, faster=1.08, edits=1, by=("remove",), of=("wait_store",)),
+        "The halves are different memory. Which of the two waits keeps the block alive? (Not at"
+        " every step.)",
+        "The first half's store runs while the second half is read, computed and written. The last"
+        " wait waits for both.",
+    ),
+    Challenge(
+        "one-of-two-halves", 17, "One half of two",
+        "Make the kernel of the chapter's detective case: change one number, and the thread reads"
+        " the half of a gate that may not have landed: a race. (Other findings may come with it.)",
+        "gated", Goal(found=("race",), only=False, edits=1, by=("expect",)),
+        "Both halves arrive at one barrier. What does it know of them?",
+        "With one arrival a phase, a wait returns when either of two copies has landed.",
+    ),
+    Challenge(
+        "before-its-turn", 18, "Before the other kernel has ended",
+        "`grid_wait` is `plgpu.griddepcontrol_wait`. Let the kernel load what the kernel before it"
+        " may not have written yet: a race, and nothing else, by one move.",
+        "link", Goal(found=("race",), edits=1, by=("move",), of=("grid_wait", "load")),
+        "A move can go further than one place, also by dragging. (Not at every step.)",
+        "What stands before the wait may run while the kernel before still writes. Barriers and"
+        " scratch may be there, but no load of what that kernel wrote.",
+    ),
+    Challenge(
+        "as-jax-has-it", 18, "As JAX's emitter has it",
+        "JAX's warp-specialized emitter frees a slot before the fence that would serve its next"
+        " load. Make this kernel like that, by one move: the strict check should find"
+        " missing-commit, and nothing else.",
+        "ring", Goal(found=("missing-commit",), strict=True, edits=1, by=("move",)),
+        "Which two lines must change places?",
+        "The release says that the slot has been read. Only a fence before it says so to the copy"
+        " engine, by PTX's letter. The plain check is content.",
+    ),
+    Challenge(
+        "room-in-time", 19, "Room, when it is needed",
+        "The compute thread waits for `drained` before a tile's products: on Blackwell, where these"
+        " write into the memory that is drained, it must. Here the sums are in registers until"
+        " `out` is written. Be 1.05 times as fast, simulated, by moving only. The strict check must"
+        " find nothing.",
+        "stored-apart", Goal(faster=1.05, by=("move",)),
+        "Move the wait for `drained` down towards the write, for each tile but the first.",
+        "Products run while the tile before is stored. On Blackwell it takes a second accumulator"
+        " in tensor memory to get there.",
+    ),
+    Challenge(
+        "said-drained-too-early", 19, "Drained, it says",
+        "Let the thread that stores say `drained` before that is true: a race, and nothing else, by"
+        " moving its wait.",
+        "stored-apart", Goal(found=("race",), edits=1, by=("move",), of=("wait_store",)),
+        "Move a wait. Which line says that a store that has been started is over?",
+        "A store reads later than it is started, as `async_load_tmem` does on Blackwell. There"
+        " `wait_load_tmem` must stand before the arrival, here `wait_store`.",
+    ),
+    Challenge(
+        "the-second-wave", 20, "The second wave",
+        "This is the fault of a pass of the tilelang compiler, made small: right with a block for"
+        " each row, wrong where a block has a second one. Mend it by moving waits of the memory"
+        " thread. The strict check must find nothing.",
+        "second-wave", Goal(by=("move",), of=("wait",)),
+        "The second row's first loads ask nobody whether their slots are free. Which two waits"
+        " stand where they protect nothing?",
+        "No slot is new but in the block's first row. A test with a block for each row does not"
+        " come to the second.",
+    ),
+    Challenge(
+        "nobody-released-it", 20, "The slot that nobody released",
+        "This is the fault of JAX's emitter, made small: a tile's last slot is never released, and"
+        " the next tile's loads do not ask. Mend it, by doing lines twice and moving them. The"
+        " strict check must find nothing.",
+        "last-slot", Goal(by=("repeat", "move")),
+        "Two lines are missing: thread 0's arrival at `consumed[1]` when the first tile is done,"
+        " and the memory thread's wait for it, before it loads into slot 1. Do a line of this kind"
+        " twice, not at every step, and move the second to its place. What makes the product's end"
+        " sure?",
+        "Slots that outlive a tile need a release for each step, also for a tile's last. (The last"
+        " tile's last slot needs none: nobody loads into it again.)",
+    ),
 )  # fmt: skip

@@ -2,9 +2,9 @@
 
 The model. `book/intro.md` says what the book is, and has places for what is made here when the book
 is built. The picture is one tile of the ladder's matrix product (`pipelib_book.matmul_ladder`),
-traced, checked and simulated with each number of `SLOTS`. The numbers come from the records by the
-code that the chapters read them with, so that what changes in a record changes here. The map is
-that of `parts`.
+traced, checked and simulated with each number of `SLOTS`; the laboratory opens in its place. The
+numbers come from the records by the code that the chapters read them with, so that what changes in
+a record changes here. The map is that of `parts`.
 
 Not covered: which numbers are worth a front page; how they look, which `book/_static/book.css` has.
 """
@@ -22,10 +22,11 @@ from matplotlib.figure import Figure
 
 import pipelib
 from pipelib.kernels import matmul
-from pipelib.schedule import Setting
+from pipelib.schedule import Program, Setting
 from pipelib.schedule.drawing.picture import LOOKS
 from pipelib.schedule.drawing.picture import picture as drawn
 from pipelib.schedule.timeline import SpanKind, Timeline, Unit
+from pipelib_book.laboratory import Subject
 from pipelib_book.matmul_ladder import RUNGS
 from pipelib_book.measured import attention, foreign, ladder, model
 from tools import parts
@@ -78,8 +79,20 @@ def busy(timeline: Timeline) -> str:
 
 
 def picture() -> str:
-    """The player, for the page."""
-    return f"```{{raw}} html\n{pipelib.player(settings())}\n```"
+    """The player, for the page, and the laboratory that takes its place."""
+    player = f"```{{raw}} html\n{pipelib.player(settings())}\n```"
+    return f"{player}\n\n```{{laboratory}} {subject().name}\n```"
+
+
+def subject() -> Subject:
+    """The tile for the laboratory."""
+
+    def trace(slots: int) -> Program:
+        kernel, args = _tile(slots)
+        return pipelib.trace(kernel, *args)
+
+    summary = "A thread loads tiles of both matrices into slots, and multiplies them."
+    return Subject("tile", NAME, summary, trace, SLOTS)
 
 
 # ---- The numbers ---------------------------------------------------------------------------------

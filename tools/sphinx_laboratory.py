@@ -1,10 +1,10 @@
 """The laboratory's files in the built site: Sphinx's extension for its page.
 
-The model. The directive `laboratory` stands on one page. It writes the element that the page's
-script fills, with the kernels of `pipelib_book.laboratory` and the challenges of
-`pipelib_book.challenges`. At the end of a build a folder of the site gets the laboratory's files
-and the kernels' programs, and Pyodide, if `make book` could bring it. Nothing of it is loaded until
-a reader opens the laboratory.
+The model. The directive `laboratory` writes the element that a page's script fills, with the
+kernels of `pipelib_book.laboratory` and the challenges of `pipelib_book.challenges`. With a
+kernel's name it is small: it has this kernel only, and opens in place of the player beside it. At
+the end of a build a folder of the site gets the laboratory's files and the kernels' programs, and
+Pyodide, if `make book` could bring it. Nothing of it is loaded until a reader opens the laboratory.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ from sphinx.util.docutils import SphinxDirective
 from pipelib.schedule.laboratory import page, pyodide
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
-from pipelib_book.laboratory import subjects
-from tools import notebooks
+from pipelib_book.laboratory import Subject, subjects
+from tools import door, notebooks
 from tools.execution import ROOT
 
 #: The folder within the site, and where Pyodide is kept.
@@ -41,25 +41,49 @@ UNSERVED = (
 
 
 class Laboratory(SphinxDirective):
-    """The place of the laboratory on its page."""
+    """The place of a laboratory on a page."""
+
+    optional_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         """An element that the script fills; without Pyodide, a sentence that says so."""
-        there = "../" * self.env.docname.count("/") + FOLDER
-        found = [
-            {"name": s.name, "title": s.title, "summary": s.summary, "file": f"{s.name}.json"}
-            for s in subjects()
-        ]
-        data, is_here = html.escape(json.dumps(found)), pyodide.is_in(PYODIDE)
-        tasks = html.escape(json.dumps(challenges()))
-        script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
-        made = (
-            f'<link rel="stylesheet" href="{there}/laboratory.css">'
-            f'<div class="pipelib-laboratory" data-subjects="{data}" data-challenges="{tasks}">'
-            f"{inside(is_here)}</div>"
-            f"{script}"
-        )
+        page = "" if self.env.docname == self.config.root_doc else self.env.docname
+        made = element("../" * page.count("/") + FOLDER, pyodide.is_in(PYODIDE), *self.arguments)
         return [nodes.raw("", made, format="html")]
+
+
+def element(there: str, is_here: bool, name: str = "") -> str:
+    """The element, with the addresses of its styles and its script.
+
+    Args:
+      there: the way to the laboratory's folder.
+      is_here: whether Pyodide is.
+      name: the kernel of a small laboratory, which says nothing where it is closed.
+    """
+    chosen = [kernels()[name]] if name else subjects()
+    data = {"subjects": [shown(subject) for subject in chosen]}
+    data |= {} if name else {"challenges": challenges()}
+    held = "".join(f' data-{key}="{html.escape(json.dumps(data[key]))}"' for key in data)
+    script = f'<script type="module" src="{there}/laboratory.js"></script>' if is_here else ""
+    return (
+        f'<link rel="stylesheet" href="{there}/laboratory.css">'
+        f'<div class="pipelib-laboratory"{held}{" data-small" if name else ""}>'
+        f"{'' if name else inside(is_here)}</div>{script}"
+    )
+
+
+def kernels() -> dict[str, Subject]:
+    """All kernels by their names: the page's, and the front page's."""
+    return {subject.name: subject for subject in (*subjects(), door.subject())}
+
+
+def shown(subject: Subject) -> dict[str, object]:
+    """A kernel as the page has it."""
+    return {
+        "name": subject.name, "title": subject.title, "summary": subject.summary,
+        "file": file(subject),
+        "slots": {slots: file(subject, slots) for slots in sorted(subject.slots)},
+    }  # fmt: skip
 
 
 @functools.cache
@@ -75,6 +99,12 @@ def challenges() -> list[dict[str, object]]:
         }
         for c in CHALLENGES
     ]  # fmt: skip
+
+
+def file(subject: Subject, slots: int | None = None) -> str:
+    """The file of a kernel's program; of a number of slots that it does not begin with, its own."""
+    is_first = slots is None or slots == subject.slots[0]
+    return f"{subject.name}.json" if is_first else f"{subject.name}-{slots}.json"
 
 
 def inside(is_here: bool) -> str:
@@ -100,8 +130,10 @@ def write(folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (page.SCRIPT, page.WORKER, page.STYLE):
         (folder / name).write_text(page.text(name), "utf-8")
-    for subject in subjects():
-        subject.trace().renamed(subject.title).save(folder / f"{subject.name}.json")
+    for subject in kernels().values():
+        for slots in subject.slots or (None,):
+            program = subject.trace(slots) if slots else subject.trace()
+            program.renamed(subject.title).save(folder / file(subject, slots))
     if not pyodide.is_in(PYODIDE):
         return
     (folder / page.PACKAGE).write_bytes(page.package())

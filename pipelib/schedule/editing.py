@@ -14,8 +14,9 @@ changes all of these.
 Not covered: ops on whose places others depend, which are no edit's to change. These are scopes,
 whose memory begins and ends with them, meetings, which all members must come to, and accumulators
 as they are made. Nor is there an edit of what an op accesses. A program does not say which values
-go from op to op in registers, so ops that may hand values on keep their order (`VALUES`). A thread
-whose warps wait apart has phases that its own ops do not tell, so its program takes no edits.
+go from op to op in registers, so ops that may hand values on keep their order (`VALUES`), and so do
+a product and what reads or sets its accumulator: else the result would be another. A thread whose
+warps wait apart has phases that its own ops do not tell, so its program takes no edits.
 """
 
 from collections import Counter
@@ -54,7 +55,8 @@ class Move:
     """Moves ops of a thread past `by` others each: later, or earlier if `by` is negative.
 
     An op at the end of its thread goes no further; nor does it pass an op that stays where it is,
-    or, with values in registers itself, another with such values.
+    or, with values in registers itself, another with such values. A product does not pass what
+    reads or sets its accumulator.
     """
 
     thread: int
@@ -197,7 +199,20 @@ def _moved(ops: Sequence[Op], chosen: set[int], by: int) -> list[int]:
 
 def _passes(op: Op, other: Op) -> bool:
     """Whether an op may move past another."""
-    return other.kind not in FIXED and not {op.kind, other.kind} <= VALUES
+    is_held = {op.kind, other.kind} <= VALUES or _is_product_of(op, other)
+    return other.kind not in FIXED and not is_held
+
+
+def _is_product_of(op: Op, other: Op) -> bool:
+    """Whether one of two ops is a product, and the other reads or sets its accumulator."""
+    kinds = {op.kind, other.kind}
+    if Kind.WGMMA not in kinds or kinds.isdisjoint({Kind.ACC_READ, Kind.ACC_WRITE}):
+        return False
+    return not _buffers(op).isdisjoint(_buffers(other))
+
+
+def _buffers(op: Op) -> set[int]:
+    return {region.buffer for region in (*op.reads, *op.writes)}
 
 
 def _absent(program: Program, what: str, there_are: str) -> ValueError:

@@ -4,11 +4,15 @@ Pyodide is brought from its registry when the book is built. Where that cannot b
 says so, which is tested too, and the tests in the browser are skipped.
 """
 
+import json
+import re
+
 import pytest
 
 from pipelib.__main__ import main
 from pipelib.schedule import H200, check, simulate
-from pipelib.schedule.editing import FIXED, Expect, Move, Remove, edited
+from pipelib.schedule.editing import FIXED, Expect, Move, Remove, Repeat, edited
+from pipelib.schedule.laboratory.bench import Bench
 from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
@@ -16,14 +20,16 @@ from pipelib_book.laboratory import subjects
 from tests.book.conftest import AXE, LOOKS
 from tests.schedule import corpus
 from tests.schedule.strategies import where
-from tools import sphinx_laboratory
+from tools import door, sphinx_laboratory
 
 pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
 
 PAGE = "book/laboratory.html"
 START = 120_000  # milliseconds, on a machine that has other work
 SUBJECTS = {subject.name: subject for subject in subjects()}
+FRONT = door.subject()
 READING, LOADING = 0, 1  # threads of the ring
+OPEN = re.compile("^Open (in )?the ")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +45,7 @@ class Reader:
 
     def __init__(self, page):
         self.page = page
-        page.get_by_role("button", name="Open the").click()
+        page.get_by_role("button", name=OPEN).press("Enter")
         page.locator(".lab-verdict").wait_for(timeout=START)
 
     def act(self, do):
@@ -60,6 +66,10 @@ class Reader:
 
     def click(self, name):
         return self.act(lambda: self.page.get_by_role("button", name=name, exact=True).click())
+
+    @property
+    def slots(self):
+        return self.page.get_by_role("combobox", name="slots", exact=True)
 
     def fill(self, label, value):
         def fill():
@@ -86,8 +96,8 @@ class Reader:
         return True
 
 
-def program(name):
-    return SUBJECTS[name].trace().renamed(SUBJECTS[name].title)
+def program(name, **slots):
+    return SUBJECTS[name].trace(**slots).renamed(SUBJECTS[name].title)
 
 
 @pytest.fixture
@@ -170,6 +180,18 @@ def test_arrivals_and_the_machine_are_the_reader_s(reader):
     assert reader.click("Undo").sees(ring)
 
 
+def test_the_slots_are_the_reader_s(reader):
+    """Each number of them is a program of its own, without the edits of another."""
+    slots = reader.take("ring").slots
+    assert slots.input_value() == "2" and slots.locator("option").all_inner_texts() == [*"1234"]
+    reader.choose(READING, where(program("ring"), READING, "wait")[0]).press("Delete")
+    reader.act(lambda: slots.select_option("3"))
+    assert reader.sees(program("ring", slots=3))
+    assert reader.take("squares").slots.count() == 0  # not shown
+    reader.act(lambda: reader.page.get_by_label("Challenge").select_option("stuck"))
+    assert slots.input_value() == "2" and slots.is_disabled()
+
+
 def test_what_stays_cannot_be_taken_away(reader):
     reader.take("ring").choose(READING, 0)
     assert reader.page.get_by_text("it stays where it is").is_visible()
@@ -196,17 +218,27 @@ def test_the_source_of_an_operation_is_shown(reader):
     assert reader.page.locator(".chosen code").inner_text() == "plgpu.barrier_arrive(free.at[slot])"
 
 
-def test_a_link_holds_the_state(reader, served, tab):
+def linked(reader, tab):
+    """A reader who opens the link to what another one sees."""
+    reader.page.get_by_role("button", name="Link", exact=True).first.click()
+    reader.page.wait_for_function("location.hash.startsWith('#laboratory=')")
+    return Reader(tab(reader.page.url))
+
+
+def test_a_link_holds_the_state(reader, tab):
     ring = program("ring")
     waits = where(ring, LOADING, "wait")
     reader.take("ring").choose(LOADING, waits[0]).press("Delete")
-    reader.page.get_by_role("button", name="Link", exact=True).first.click()
-    reader.page.wait_for_function("location.hash.startsWith('#laboratory=')")
-    again = Reader(tab(reader.page.url))
+    again = linked(reader, tab)
     line = tuple(
         i for i in waits if ring.threads[LOADING][i].line == ring.threads[LOADING][waits[0]].line
     )
     assert again.sees(edited(ring, [Remove(LOADING, line)]))
+
+
+def test_a_link_holds_the_slots(reader, tab):
+    reader.take("ring").act(lambda: reader.slots.select_option("4"))
+    assert linked(reader, tab).sees(program("ring", slots=4))
 
 
 def test_a_reader_s_own_program_is_opened(reader, tmp_path):
@@ -309,6 +341,68 @@ def test_it_is_for_everybody(served, tab, look):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+# ---- In place of the front page's player ---------------------------------------------------------
+
+
+@pytest.fixture
+def front(served, tab, address):
+    """The front page, with its player at two slots."""
+    page = tab(f"{address}/index.html")
+    page.wait_for_load_state("networkidle")
+    page.locator(PLAYER).get_by_role("slider", name="slots").fill("1")
+    return page
+
+
+PLAYER = ".one-scale > .pipelib-player"
+
+
+def tile(slots):
+    return FRONT.trace(slots).renamed(FRONT.title)
+
+
+def test_the_front_page_s_player_becomes_a_laboratory_and_comes_back(front):
+    """By keyboard, with the slots that the reader chose, and with nothing loaded before."""
+    asked = front.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
+    assert not [url for url in asked if "pyodide" in url or ".json" in url]
+    player = front.locator(PLAYER)
+    reader = Reader(front)
+    assert reader.sees(tile(2)) and player.is_hidden()
+    assert reader.slots.evaluate("node => node === document.activeElement")
+    waits = where(tile(2), 0, "wait")
+    front.get_by_role("listbox").focus()
+    for _ in range(waits[0]):
+        front.keyboard.press("ArrowDown")
+    assert reader.press("Delete").sees(edited(tile(2), [Remove(0, waits)]))
+    front.get_by_role("button", name="Close").press("Enter")
+    assert player.is_visible() and front.get_by_role("listbox").count() == 0
+    opener = front.get_by_role("button", name=OPEN)
+    assert opener.evaluate("node => node === document.activeElement")
+    player.get_by_role("slider", name="slots").fill("2")
+    reader.act(lambda: opener.press("Enter"))
+    assert reader.sees(tile(4))
+
+
+def test_a_link_to_the_front_page_s_laboratory_holds_its_state(front, tab):
+    reader = Reader(front)
+    reader.act(lambda: reader.slots.select_option("4"))
+    reader.choose(0, where(tile(4), 0, "wgmma_wait")[0]).press("Delete")
+    lacking = edited(tile(4), [Remove(0, where(tile(4), 0, "wgmma_wait"))])
+    assert reader.sees(lacking) and linked(reader, tab).sees(lacking)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_front_page_s_laboratory_is_for_everybody(served, tab, address, look):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = tab(f"{address}/index.html", **LOOKS[look])
+    Reader(page).choose(0, where(tile(1), 0, "wait")[0]).press("Delete")
+    page.evaluate(axe.axe_script)
+    assert page.evaluate(AXE) == []
+    width = page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# ---- What the worker says ------------------------------------------------------------------------
+
 ASK = """async ([folder, texts]) => {
   const worker = new Worker(folder + "worker.js");
   const sizes = await (await fetch(folder + "sizes.json")).json();
@@ -355,15 +449,18 @@ def test_the_page_s_answers_are_the_package_s(served, tab):
 # ---- Without a browser ---------------------------------------------------------------------------
 
 
-def test_the_kernels_have_no_fault_and_few_operations():
+def test_the_kernels_have_few_operations_and_no_fault_but_those_of_others():
     for subject in subjects():
-        traced = subject.trace()
-        assert check(traced, strict=True).ok and sum(map(len, traced.threads)) < 100
+        for traced in map(subject.trace, subject.slots) if subject.slots else [subject.trace()]:
+            assert check(traced, strict=True).ok == subject.is_right
+            assert sum(map(len, traced.threads)) < 100
+            assert "error" not in json.loads(Bench(traced.to_json()).answer('{"edits": []}'))
 
 
 ALL = slice(None)  # of a line: at every step
+TWICE = "twice"
 #: An answer to each challenge that no single edit solves, and to later ones: (thread, kind, how far
-#: they move, which of the thread's ops of this kind); 0 takes them away.
+#: they move, which of the thread's ops of this kind); 0 takes them away, and TWICE does them twice.
 ANSWERS = {
     "released-early": [(0, "fence", -1, ALL), (0, "arrive", -1, ALL)],
     "released-early-by-both": [(t, kind, -1, ALL) for t in (0, 1) for kind in ("fence", "arrive")],
@@ -379,6 +476,30 @@ ANSWERS = {
     "waits-for-stores": [(0, "wait_store", 4, ALL)],
     "in-flight": [(0, "wgmma_wait", 0, slice(1, None, 2))],
     "added-in-time": [(1, "load", -2, slice(-1, None))],
+    "k-goes-first": [(0, "arrive", -6, slice(1, None, 3)), (1, "arrive", -6, slice(2, None, 3))],
+    "turns-guard-nothing": [
+        (0, "wait", 0, slice(2, 6, 3)),
+        (0, "wait", 0, slice(-1, None)),
+        (1, "wait", 0, slice(2, 6, 3)),
+        (0, "arrive", 0, slice(0, None, 3)),
+        (1, "arrive", 0, slice(2)),
+        (1, "arrive", 0, slice(2, 3)),
+    ],
+    "next-queries": [(0, "arrive", -10, slice(4, None, 5))],
+    "before-the-other-operand": [(0, "wgmma", -3, slice(2, None, 4))],
+    "two-halves": [(0, "wait_store", 0, slice(1))],
+    "one-of-two-halves": [Expect(2, 1)],
+    "before-its-turn": [(0, "grid_wait", 2, ALL)],
+    "as-jax-has-it": [(0, "fence", 1, ALL)],
+    "room-in-time": [(0, "wait", 9, slice(2, None, 3))],
+    "said-drained-too-early": [(2, "wait_store", 1, ALL)],
+    "the-second-wave": [(1, "wait", -4, slice(-2, None))],
+    "nobody-released-it": [
+        (0, "arrive", TWICE, slice(1, 2)),
+        (0, "arrive", 7, slice(2, 3)),
+        (1, "wait", TWICE, slice(1, 2)),
+        (1, "wait", 6, slice(2, 3)),
+    ],
 }
 #: What does not solve them, each a list of edits as above.
 WRONG = {
@@ -421,6 +542,58 @@ WRONG = {
     ),
     # Before one wait alone; and the waits taken away.
     "added-in-time": ([(1, "load", -1, slice(-1, None))], [(1, "wait", 0, slice(-2, None))]),
+    # By one thread alone; and not before the exponentials.
+    "k-goes-first": (
+        [(0, "arrive", -6, slice(1, None, 3))],
+        [(0, "arrive", -5, slice(1, None, 3)), (1, "arrive", -5, slice(2, None, 3))],
+    ),
+    # The waits alone; the second thread's waits and their arrivals; and the steps' alone.
+    "turns-guard-nothing": (
+        [(t, "wait", 0, slice(2, 6, 3)) for t in (0, 1)],
+        [(1, "wait", 0, slice(2, 6, 3)), (0, "arrive", 0, slice(0, None, 3))],
+        [(t, "wait", 0, slice(2, 6, 3)) for t in (0, 1)]
+        + [(0, "arrive", 0, slice(0, None, 3)), (1, "arrive", 0, slice(1, None, 3))],
+    ),
+    # Before the store's wait alone; and without that wait.
+    "next-queries": (
+        [(0, "arrive", -1, slice(4, None, 5))], [(0, "wait_store", 0, slice(1))],
+    ),
+    # Before its own operand's fence; the other product; and a fence for both.
+    "before-the-other-operand": (
+        [(0, "wgmma", -4, slice(2, None, 4))], [(0, "wgmma", -1, slice(3, None, 4))],
+        [(0, "fence", 0, slice(0, None, 2))],
+    ),
+    # The last wait; and both.
+    "two-halves": ([(0, "wait_store", 0, slice(1, None))], [(0, "wait_store", 0, ALL)]),
+    # An arrival that never comes, and one of the slots' barriers.
+    "one-of-two-halves": ([Expect(2, 3)], [Expect(1, 2)]),
+    # Past what lets the next kernel start; and no wait at all.
+    "before-its-turn": ([(0, "grid_wait", 1, ALL)], [(0, "grid_wait", 0, ALL)]),
+    # Taken away; and before the arithmetic.
+    "as-jax-has-it": ([(0, "fence", 0, ALL)], [(0, "fence", -1, ALL)]),
+    # By one place; behind the write; and taken away.
+    "room-in-time": (
+        [(0, "wait", 1, slice(2, None, 3))], [(0, "wait", 10, slice(2, None, 3))],
+        [(0, "wait", 0, slice(2, None, 3))],
+    ),
+    # Of the last tile alone, behind which nobody writes; the arrival; and the wait taken away.
+    "said-drained-too-early": (
+        [(2, "wait_store", 1, slice(-1, None))], [(2, "arrive", -1, ALL)],
+        [(2, "wait_store", 0, ALL)],
+    ),
+    # One of the two; too little; too far, which is a deadlock; and both taken away.
+    "the-second-wave": (
+        [(1, "wait", -4, slice(-2, -1))], [(1, "wait", -3, slice(-2, None))],
+        [(1, "wait", -5, slice(-2, None))], [(1, "wait", 0, slice(-2, None))],
+    ),
+    # A wait for what nobody says; a release before the product's end; and a wait that is too early.
+    "nobody-released-it": (
+        [(1, "wait", TWICE, slice(1, 2)), (1, "wait", 6, slice(2, 3))],
+        [(0, "arrive", TWICE, slice(1, 2)), (1, "wait", TWICE, slice(1, 2)),
+         (1, "wait", 6, slice(2, 3))],
+        [(0, "arrive", TWICE, slice(1, 2)), (0, "arrive", 7, slice(2, 3)),
+         (1, "wait", TWICE, slice(1, 2))],
+    ),
 }  # fmt: skip
 
 
@@ -434,7 +607,8 @@ def made(program, acts):
             thread, kind, by, which = act
             indices = where(program, thread, kind)[which]
             assert indices
-            edits.append(Move(thread, indices, by) if by else Remove(thread, indices))
+            once = Move(thread, indices, by) if by else Remove(thread, indices)
+            edits.append(Repeat(thread, indices) if by == TWICE else once)
         program = edited(program, edits[-1:])
     return edits, program
 
@@ -481,6 +655,12 @@ SINGLES = {
     "said-too-early": 0, "gone-too-soon": 4,
     "held-up": 2, "waits-for-stores": 0,
     "in-flight": 1, "added-in-time": 1,
+    "k-goes-first": 0, "turns-guard-nothing": 0,
+    "next-queries": 0, "before-the-other-operand": 0,
+    "two-halves": 1, "one-of-two-halves": 2,
+    "before-its-turn": 0, "as-jax-has-it": 10,
+    "room-in-time": 0, "said-drained-too-early": 5,
+    "the-second-wave": 0, "nobody-released-it": 0,
 }  # fmt: skip
 
 
@@ -489,9 +669,9 @@ def test_the_page_says_how_many_single_edits_solve_each():
     assert {name: counted[name] for name in SINGLES} == SINGLES
 
 
-def test_each_chapter_from_3_to_14_has_two_challenges():
+def test_each_chapter_from_3_to_20_has_two_challenges():
     chapters = [challenge.chapter for challenge in CHALLENGES]
-    assert chapters == [chapter for chapter in range(3, 15) for _ in range(2)]
+    assert chapters == [chapter for chapter in range(3, 21) for _ in range(2)]
     assert {challenge.subject for challenge in CHALLENGES} == {*SUBJECTS}
 
 
@@ -510,6 +690,8 @@ def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
     assert not (tmp_path / "site" / "sizes.json").exists()
     assert "built without Pyodide" in sphinx_laboratory.inside(is_here=False)
     assert "built without Pyodide" not in sphinx_laboratory.inside(is_here=True)
+    small = sphinx_laboratory.element("there", is_here=False, name=FRONT.name)
+    assert small.endswith("data-small></div>")  # whose player stays as it is
 
 
 def test_a_page_of_one_program_needs_no_server(site, tab, tmp_path):

@@ -117,6 +117,21 @@ def test_values_in_registers_keep_their_order():
     assert edited(program, [Move(0, (2,), -2)]).threads[0][0].kind == "arrive"
 
 
+def test_a_product_and_what_reads_its_sums_keep_their_order():
+    """Products of other accumulators pass."""
+    writer = Writer(1)
+    x, y = writer.buffer("x"), writer.buffer("y")
+    one, other = writer.accumulator(), writer.accumulator()
+    writer.wgmma(one, x, y).wgmma(other, x, y).acc_read(one).acc_read(other)
+    program = writer.program()
+    names = lambda program: [(op.kind[0], op.reads[-1].buffer) for op in program.threads[0]]
+    up = names(edited(program, [Move(0, (2,), -9)]))
+    assert up == [("w", one), ("a", one), ("w", other), ("a", other)]
+    for index, by in ((3, -9), (1, 1), (1, 9)):
+        moved = names(edited(program, [Move(0, (index,), by)]))
+        assert moved.index(("w", other)) < moved.index(("a", other))
+
+
 def test_a_barrier_that_expects_more_is_a_deadlock(program):
     consumed = next(op.barrier for op in program.threads[COMPUTE] if op.kind == "arrive")
     assert "deadlock" in kinds(edited(program, [Expect(consumed, 2)]))

@@ -69,6 +69,13 @@ def test_ops_are_counted(program):
     ]
 
 
+def test_ops_are_not_counted_where_nothing_is_asked_about_them(program):
+    """A fence more does no harm, and only what moves data or computes must stay as it is."""
+    fences = where(program, COMPUTE, "fence")
+    assert unmet(Goal(), program, Repeat(COMPUTE, fences)) == []
+    assert unmet(Goal(fewer=1), program, Repeat(COMPUTE, fences)) != []
+
+
 def test_speed_is_simulated(program):
     """Nothing is faster by itself, and what is wrong is not timed."""
     (said,) = unmet(Goal(faster=1.5), program)

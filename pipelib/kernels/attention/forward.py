@@ -26,6 +26,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -106,7 +107,7 @@ def _order(
     with jax.ensure_compile_time_eval():
         rows = jnp.arange(0, blocks * config.block_q, config.block_q, dtype=jnp.int32)
         steps = jax.vmap(lambda row: _band(options, sizes, row).steps)(rows)
-        return order.by_length_on(num_sms(), tuple(map(int, steps)))
+        return order.by_length_on(num_sms(), tuple(map(int, np.asarray(steps))))
 
 
 def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int) -> Band:

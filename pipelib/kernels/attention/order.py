@@ -27,7 +27,7 @@ together, it was faster by 5% on an H100.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -131,7 +131,7 @@ class Order(NamedTuple):
         persistent = sms if self.batch * self.heads * self.blocks > sms else None
         return self._replace(persistent=persistent)
 
-    def by_length_on(self, sms: int, steps: Sequence[int]) -> "Order":
+    def by_length_on(self, sms: int, steps: tuple[int, ...]) -> "Order":
         """The order of a persistent kernel whose blocks take different numbers of steps.
 
         It takes as many heads together as this order does, or fewer, such that no SM has much more

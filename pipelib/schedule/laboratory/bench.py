@@ -154,8 +154,8 @@ def _refuse_nothing(before: Program, edits: list[Edit], made: list[int] | None) 
         raise ValueError(f"`{words}` does not move: there is nothing beyond it.")
     other = _words(before, ops[beside])
     why = "it stays where it is" if ops[beside].kind in FIXED else (
-        "operations that read, compute or write keep their order, since their values are in"
-        " registers"
+        "operations that read, compute or write keep their order, and so do a product and what"
+        " reads its sums, since their values are in registers"
     )  # fmt: skip
     raise ValueError(f"`{words}` does not pass `{other}`: {why}.")
 

@@ -80,7 +80,7 @@ class Goal:
         said += [f"The check finds {kind}, which there should not be." for kind in others]
         if _work(before) != _work(after):
             said.append("The work is not the same: what moves data or computes must stay.")
-        if (fewer := _ops(before) - _ops(after)) < self.fewer:
+        if self.fewer and (fewer := _ops(before) - _ops(after)) < self.fewer:
             less = count(max(fewer, 0), "op")
             said.append(f"It has {less} fewer, but should have {self.fewer} fewer or more.")
         if self.faster > 1.0 and not said:

@@ -1,6 +1,6 @@
 // The laboratory on a page: a program's operations as columns, which the reader edits; what the checker and the simulator
 // then say comes from a worker. Each element of the class is one laboratory; `data-subjects` has its programs, and
-// `data-challenges` what a reader is to make of them.
+// `data-challenges` what a reader is to make of them. One with `data-small` opens in place of the player beside it.
 
 for (const place of document.querySelectorAll(".pipelib-laboratory")) laboratory(place);
 
@@ -21,11 +21,27 @@ const prose = (text) => text.split(/`([^`\n]+)`/).map((part, i) => (i % 2 ? elem
 
 function laboratory(place) {
   const subjects = JSON.parse(place.dataset.subjects), challenges = JSON.parse(place.dataset.challenges ?? "[]");
-  const linked = fromAddress();
+  let linked = fromAddress(), bench = null;
+  const player = "small" in place.dataset ? place.parentElement.querySelector(".pipelib-player") : null;
 
-  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : "Open the laboratory", onclick: start });
-  const door = element("p", { class: "door lab-bar" }, open, element("span", { text: "It starts Python in this page: 13 MB, once." }));
+  const open = element("button", { type: "button", text: linked && !linked.broken ? "Open the linked state" : player ? "Open in the laboratory" : "Open the laboratory", onclick: start });
+  const price = element("span", { text: "It starts Python in this page: 13 MB, once." });
+  const door = element("p", { class: "door lab-bar" }, open, price);
   place.replaceChildren(door);  // instead of what is said where no script runs
+
+  // The laboratory, or what stands there while it is closed.
+  function show(isOpen) {
+    if (player) player.hidden = isOpen;
+    place.replaceChildren(isOpen ? bench.node : door);
+    (isOpen ? bench.node.querySelector("select:not([hidden] *)") : open).focus();
+  }
+
+  function close() {
+    open.disabled = false;
+    open.textContent = "Open in the laboratory";
+    door.replaceChildren(open);
+    show(false);
+  }
 
   async function start() {
     open.disabled = true;
@@ -33,16 +49,23 @@ function laboratory(place) {
     const said = element("span", { text: "Python is brought" });
     door.replaceChildren(bar, said);
     try {
-      const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
-      const bench = workbench(ask, subjects, challenges, place);
-      await bench.open(linked);
-      door.remove();
-      place.append(bench.node);
-      bench.node.querySelector("select").focus();
+      if (!bench) {
+        const ask = await worker((done, of, what) => { bar.value = done / of; said.textContent = what; });
+        bench = workbench(ask, subjects, challenges, place, player && close);
+      }
+      await bench.open(linked ?? seen(player, subjects[0]));
+      linked = null;
+      show(true);
     } catch (error) {
       door.replaceChildren(element("span", { class: "error", role: "alert", text: `The laboratory did not start: ${error.message}` }));
     }
   }
+}
+
+// What a player's reader has chosen: its number of slots.
+function seen(player, subject) {
+  const slider = player?.querySelector(".sliders input");
+  return slider ? { subject: subject.name, slots: Number(JSON.parse(slider.dataset.values)[slider.value]) } : null;
 }
 
 // What an address holds of a state: the program's name, the challenge's, the edits, and whether the check is strict.
@@ -95,7 +118,8 @@ async function worker(tell) {
   });
 }
 
-function workbench(ask, subjects, challenges, place) {
+// With `close` it is a small one: of one kernel, and with a way back.
+function workbench(ask, subjects, challenges, place, close) {
   // The reader's state: what is on the bench, the challenge, and the history. `orders` has what each edit made of its thread.
   let subject = null, challenge = null, edits = [], orders = [], undone = [];
   // What is shown: the last answer, and the chosen operation, a thread and an index.
@@ -107,7 +131,11 @@ function workbench(ask, subjects, challenges, place) {
   const following = element("button", { type: "button", text: "Next challenge", onclick: () => set(next()) });
   const asked = element("p"), hint = element("details"), judged = element("p", { class: "judged", role: "status" });
   const board = element("div", { class: "board", hidden: true }, asked, hint);
+  const slots = element("select", { "aria-label": "slots", onchange: () => take(subject.name, { slots: Number(slots.value), strict: strict.checked }) });
+  const field = element("label", {}, "slots ", slots);
   const file = element("input", { type: "file", accept: ".json,application/json", "aria-label": "Open a saved program", onchange: () => file.files[0] && read(file.files[0]) });
+  const opened = element("label", { class: "file" }, "Open a file…", file);
+  const leave = element("button", { type: "button", text: "Close", onclick: close });
   const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
   const reset = element("button", { type: "button", text: "Start again", onclick: () => begin([]) });
@@ -129,12 +157,14 @@ function workbench(ask, subjects, challenges, place) {
   const machineFold = element("details", {}, element("summary", { text: "The machine" }), parameters);
   const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
-  const node = element("div", { onkeydown: keys },
-    element("div", { class: "lab-bar" }, choice, element("label", { class: "file" }, "Open a file…", file), undo, redo, reset, link),
-    element("div", { class: "lab-bar" }, ...(challenges.length ? [task, following] : []), element("label", {}, strict, " strict check")),
-    summary, board,
-    element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools),
-    columns, counts, barriers, machineFold, figure, details, findings);
+  const severe = element("label", {}, strict, " strict check");
+  const front = element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools);
+  const bar = (...parts) => element("div", { class: "lab-bar" }, ...parts);
+  // Of a small one the timeline stands where the player's was.
+  const node = element("div", { onkeydown: keys }, ...(close
+    ? [bar(field, severe, undo, redo, reset, link, leave), summary, figure, details, front, columns, counts, barriers, machineFold, findings]
+    : [bar(choice, field, opened, undo, redo, reset, link), bar(...(challenges.length ? [task, following] : []), severe),
+      summary, board, front, columns, counts, barriers, machineFold, figure, details, findings]));
 
   function button(text, key) {
     return element("button", { type: "button", text, title: `${text} (${key})` });
@@ -155,7 +185,8 @@ function workbench(ask, subjects, challenges, place) {
 
   async function take(name, state = {}) {
     const found = subjects.find((each) => each.name === name);
-    const text = found.text ?? (await (await fetch(new URL(found.file, import.meta.url))).text());
+    const file = found.slots?.[state.slots] ?? found.file;
+    const text = found.text ?? (await (await fetch(new URL(file, import.meta.url))).text());
     await put(text, found, state);
   }
 
@@ -169,15 +200,26 @@ function workbench(ask, subjects, challenges, place) {
     if (refused) return complain(`${next.title}: ${refused}`);
     subject = next;
     choice.value = next.name;
-    summary.textContent = next.summary;
+    summary.replaceChildren(...prose(next.summary));
     link.disabled = !next.name;
     link.title = next.name ? "" : "Only the page's own kernels have links.";
     challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
     task.value = challenge?.name ?? "";
+    offer(next, state.slots);
     strict.disabled = challenge !== null;
     strict.checked = challenge ? challenge.goal.strict : (state.strict ?? false);
     chosen = null;
     await begin(state.edits ?? []);
+  }
+
+  // The numbers of slots that the kernel was traced with. Each is a program of its own, so edits begin anew.
+  function offer({ slots: files = {}, file }, number) {
+    const numbers = Object.keys(files);
+    field.hidden = !numbers.length;
+    slots.replaceChildren(...numbers.map((each) => element("option", { value: each, text: each })));
+    slots.value = String(files[number] ? number : numbers.find((each) => files[each] === file));
+    slots.disabled = challenge !== null;
+    field.title = challenge ? "A challenge comes with its number of slots." : "";
   }
 
   // ---- Challenges ----
@@ -210,7 +252,7 @@ function workbench(ask, subjects, challenges, place) {
     board.hidden = judged.hidden = !challenge;
     if (!challenge) return;
     const { name, chapter, page, title, task: words, singles } = challenge;
-    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it.";
+    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it, with moves by one place.";
     asked.replaceChildren(element("strong", {}, element("a", { href: page, text: `Chapter ${chapter}` }), `: ${title}. `), ...prose(`${words} `), counted);
     if (hint.dataset.of !== name) {
       hint.replaceChildren(element("summary", { text: "Hint" }), ...prose(challenge.hint));
@@ -441,7 +483,7 @@ function workbench(ask, subjects, challenges, place) {
   }
 
   async function copyLink() {
-    const address = toAddress({ subject: subject.name, challenge: challenge?.name, edits, strict: strict.checked });
+    const address = toAddress({ subject: subject.name, challenge: challenge?.name, slots: Number(slots.value) || undefined, edits, strict: strict.checked });
     history.replaceState(null, "", address);
     said("The address bar has the link.");
     await navigator.clipboard?.writeText(location.href).then(() => said("The link is copied."), () => {});

@@ -81,10 +81,9 @@ class Steps(NamedTuple):
         Raises:
           ValueError: a size is not an integer, or is known and less than 1.
         """
-        *outer, last = grid if isinstance(grid, (tuple, list)) else (grid,)
-        if outer and callable(last):
-            return cls._ragged(cls.of(outer, slots), last, slots)
-        given = cast(Sequence[Int], (*outer, last))
+        given = cast(tuple[Any, ...], tuple(grid) if isinstance(grid, (tuple, list)) else (grid,))
+        if len(given) > 1 and callable(given[-1]):
+            return cls._ragged(cls.of(given[:-1], slots), given[-1], slots)
         if not all(map(specs.is_integer, given)):
             raise ValueError(
                 f"grid={given!r} has a size that is not an integer, so it has no number of steps;"

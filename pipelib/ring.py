@@ -81,9 +81,11 @@ class Steps(NamedTuple):
         Raises:
           ValueError: a size is not an integer, or is known and less than 1.
         """
-        given = cast(tuple[Any, ...], tuple(grid) if isinstance(grid, (tuple, list)) else (grid,))
-        if len(given) > 1 and callable(given[-1]):
-            return cls._ragged(cls.of(given[:-1], slots), given[-1], slots)
+        axes: tuple[Any, ...] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        if len(axes) > 1 and callable(axes[-1]):
+            size = cast(Callable[..., Int], axes[-1])
+            return cls._ragged(cls.of(axes[:-1], slots), size, slots)
+        given = cast(tuple[Int, ...], axes)
         if not all(map(specs.is_integer, given)):
             raise ValueError(
                 f"grid={given!r} has a size that is not an integer, so it has no number of steps;"

@@ -28,8 +28,8 @@ tokens. For other sizes the operands are filled up with zeros, and the results c
 copies each of them once, and a head of 80 costs as much as one of 128. For heads of more than 256
 plain JAX computes the result (`reference`), and the configuration is not used.
 
-Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, two kernels
-make them, or one if `AttentionConfig.fused` asks for it; with 256, three. For larger heads plain
+Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, one kernel
+makes them, or two, if the call is to be `deterministic`; with 256, three. For larger heads plain
 JAX makes them, in float32, for some queries at a time, so that it never holds all scores.
 
 Not covered: dropout; biases; pages of keys, but by `decode_attention`; masks that are given as

@@ -76,6 +76,7 @@ def options_of(
     window: Window,
     scale: float | None,
     config: AttentionConfig | None = None,
+    deterministic: bool = False,
 ) -> Options[AttentionConfig | None]:
     """The options, checked; the arguments are those of `attention`.
 
@@ -86,7 +87,13 @@ def options_of(
     if not isinstance(cast(object, config), AttentionConfig | None):
         because = "an AttentionConfig says how it is divided"
         raise specs.wrong_type("attention: config", config, because)
-    return Options(left, 0 if flag("causal", causal) else right, scale_of(q, scale), config)
+    if flag("deterministic", deterministic) and config is not None and config.fused:
+        raise ValueError(
+            "attention: deterministic=True asks for sums in a fixed order, but the kernel that"
+            " config.fused asks for adds up q's gradient as blocks come: leave one of them out."
+        )
+    right = 0 if flag("causal", causal) else right
+    return Options(left, right, scale_of(q, scale), config, deterministic=bool(deterministic))
 
 
 def _sides(window: Window) -> tuple[int | None, int | None]:

@@ -47,6 +47,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
       scale: the factor of the scores.
       config: how the kernels divide the work.
       keys: how many keys there are, if k has rows of zeros behind them (`padding`); else None.
+      deterministic: whether a configuration that is picked adds up gradients in a fixed order.
     """
 
     left: int | None
@@ -54,6 +55,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
     scale: float
     config: C
     keys: int | None = None
+    deterministic: bool = False
 
     def counts(self, columns: int, block: int) -> bool:
         """Whether masks compare the numbers of columns: `columns` in all, `block` in a step."""
@@ -61,7 +63,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
 
     def configured(self, config: AttentionConfig) -> "Options[AttentionConfig]":
         """The same options with this configuration."""
-        return Options(self.left, self.right, self.scale, config, self.keys)
+        return Options(self.left, self.right, self.scale, config, self.keys, self.deterministic)
 
 
 class Sizes(NamedTuple):

@@ -47,6 +47,7 @@ def attention(
     scale: float | None = None,
     segment_ids: SegmentIds = None,
     config: AttentionConfig | None = None,
+    deterministic: bool = False,
     return_residuals: Literal[False] = False,
 ) -> jax.Array: ...
 @overload
@@ -60,6 +61,7 @@ def attention(
     scale: float | None = None,
     segment_ids: SegmentIds = None,
     config: AttentionConfig | None = None,
+    deterministic: bool = False,
     return_residuals: Literal[True],
 ) -> Residuals: ...
 def attention(
@@ -72,6 +74,7 @@ def attention(
     scale: float | None = None,
     segment_ids: SegmentIds = None,
     config: AttentionConfig | None = None,
+    deterministic: bool = False,
     return_residuals: bool = False,
 ) -> jax.Array | Residuals:
     """`softmax(scale * q @ k.T) @ v` for each head on a Hopper GPU, with a float32 softmax.
@@ -91,6 +94,9 @@ def attention(
         own segment.
       config: by default picked from head_dim alone; there is no table of tuned ones yet. It must
         fit the head_dim that the kernel gets.
+      deterministic: whether q's gradient is added up in a fixed order, so that equal calls give
+        equal bits. If not, the fastest kernels are picked: with heads of up to 128, one that adds
+        it up as blocks come. A `config` says itself, by `fused`.
       return_residuals: whether to return the log-sum-exp of the (scaled) scores too.
 
     Returns:
@@ -111,7 +117,7 @@ def attention(
       ((1, 64, 1, 64), 1.0, 12.159)
     """
     check_arrays(q, k, v)
-    options = options_of(q, causal, window, scale, config)
+    options = options_of(q, causal, window, scale, config, deterministic)
     segments = segments_of(q, k, segment_ids)
     return_residuals = flag("return_residuals", return_residuals)
     q, k, v, *ids = varying_alike(q, k, v, *segments)
@@ -210,8 +216,10 @@ def attention_reference(
     return (out, lse) if return_residuals else out
 
 
-def default_config(head_dim: int) -> AttentionConfig:
+def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfig:
     """The configuration of `attention` for heads of this size: 64, 128 or 256.
+
+    Unless it must be deterministic, one kernel makes all gradients, where there is one.
 
     A step has as many keys, and a block as many threads, as registers and SMEM hold. With heads of
     64, three threads take turns: their exponentials take as long as their products, so a step
@@ -222,9 +230,11 @@ def default_config(head_dim: int) -> AttentionConfig:
         return AttentionConfig(
             block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
         )
+    fused = None if deterministic or head_dim == 256 else True
     if head_dim == 64:
-        return AttentionConfig(block_kv=128, compute_threads=3, slots=4)
-    return AttentionConfig(block_kv={128: 128, 256: 64}[head_dim], schedule="optimistic")
+        return AttentionConfig(block_kv=128, compute_threads=3, slots=4, fused=fused)
+    block_kv = {128: 128, 256: 64}[head_dim]
+    return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -247,7 +257,8 @@ def _attention(
 
 def _configured(options: Options[AttentionConfig | None], q: Shaped) -> Options[AttentionConfig]:
     """The options with a configuration: by default, one for the size of q's heads."""
-    return options.configured(options.config or default_config(q.shape[-1]))
+    config = options.config or default_config(q.shape[-1], options.deterministic)
+    return options.configured(config)
 
 
 #: What the backward pass needs: q, k, v, segments, the result and the log-sum-exp.

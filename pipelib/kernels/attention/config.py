@@ -208,8 +208,9 @@ class AttentionConfig:
         JAX's interpreter, which has neither factors in registers nor accumulators that do not start
         at zero.
       persistent: whether a block of the forward kernel goes on to other queries, and loads ahead
-        for them. It does so only where nothing is masked, there are no segments, SMEM has room, and
-        the schedule is not "plain".
+        for them. It does so only where there are no segments, SMEM has room, and the schedule is
+        not "plain"; and, if something is masked, where the schedule is "optimistic" and each SM
+        gets its share of the steps (`order`).
       dq, dkv: the kernels of the backward pass: of dQ, and of dK and dV (with a head dimension of
         256, of dK and of dV each); by default picked from head_dim.
       fused: one kernel of all three gradients instead, with five products, not seven. True picks it

@@ -14,6 +14,7 @@ import pipelib
 from pipelib import specs
 from pipelib.compiling import compiled_all
 from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels.attention import default_config
 from pipelib.kernels.attention.config import (
     ALL,
     DK,
@@ -470,6 +471,28 @@ def test_wrong_rows():
         GradientConfig(rows=96)
     message = "GradientConfig: rows=96 is not a multiple of 64, the rows of a wgmma."
     assert str(error.value) == message
+
+
+def test_the_kernels_of_a_fixed_order(monkeypatch):
+    """By default the fastest; on a CPU, those that the interpreter runs fastest."""
+    assert default_config(128).fused is None
+    pretend(monkeypatch, "NVIDIA H200", "9.0")
+    for head_dim, made in ((64, [ALL]), (128, [ALL]), (256, [DQ, DK, DV])):
+        assert [*default_config(head_dim).gradients(head_dim)] == made
+    for head_dim, made in ((64, [DQ, DKV]), (128, [DQ, DKV]), (256, [DQ, DK, DV])):
+        assert [*default_config(head_dim, deterministic=True).gradients(head_dim)] == made
+
+
+def test_an_order_that_is_fixed_and_is_not():
+    arrays = operands(64, 64)
+    with pytest.raises(ValueError) as error:
+        attention(*arrays, config=FUSED, deterministic=True)
+    assert str(error.value) == (
+        "attention: deterministic=True asks for sums in a fixed order, but the kernel that"
+        " config.fused asks for adds up q's gradient as blocks come: leave one of them out."
+    )
+    with pytest.raises(TypeError, match="attention: deterministic"):
+        attention(*arrays, deterministic=jnp.ones(2))
 
 
 def test_fused_and_other_kernels():

@@ -284,9 +284,9 @@ class QueryThread:
         batch, rows, _ = self.rows(jnp.int32(0))  # every visit sees the same
         return rows.start, tuple(ids.at[batch] for ids in self.segments)
 
-    def block_of(self, visit: Int) -> Int:
-        """The block of queries of a visit; 0 if all visits see the same."""
-        return self.visits.place(visit)[2] if self.visits.vary else 0
+    def block_of(self, visit: Int, later: int = 0) -> Int:
+        """The block of queries of a visit, or of one later; 0 if all visits see the same."""
+        return self.visits.place(visit + later)[2] if self.visits.vary else 0
 
     def softmax(self, scores: jax.Array, state: State) -> tuple[State, jax.Array]:
         """The softmax of a step.

@@ -175,7 +175,7 @@ class Ahead(QueryThread):
 
         def go_on(state: State) -> State:
             self.take_next()
-            following = self.block_of(now.visit + 1)
+            following = self.block_of(now.visit, later=1)
             return self.at(self.next_visit(now, state, following), now.number, following)
 
         def end(state: State) -> State:

@@ -53,6 +53,7 @@ QUOTES = {
     "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
     "loads.json": r"\blimits\.clock_table",
     "accounts.json": r"\baccounts\.table\(",
+    "decode.json": r"\bdecode\.table\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {

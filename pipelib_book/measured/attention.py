@@ -130,7 +130,7 @@ def variants_table(found: list[Group]) -> str:
         return NONE
     every = dict.fromkeys(name for group in found for name in group.contenders)
     ours = [name for name in every if name == OURS or name.startswith(f"{OURS}, ")]
-    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "as it picks"
+    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "in a fixed order"
     rows = [[words(name), *(group.cell(name) for group in found)] for name in ours]
     return results.table(["ours", *(group.shape for group in found)], rows + _beside(found))
 

@@ -128,7 +128,7 @@ class Steps(NamedTuple):
     @property
     def is_ragged(self) -> bool:
         """Whether the rows along the last axis have different sizes."""
-        return callable(self.grid[-1])
+        return bool(self.grid) and callable(self.grid[-1])
 
     @property
     def rank(self) -> int:
@@ -138,13 +138,13 @@ class Steps(NamedTuple):
     def indices(self, step: int = 0) -> Indices:
         """The grid indices of one of the first steps."""
         first = (jnp.int32(0),) * len(self.grid)
-        if callable(size := self.grid[-1]):
+        if self.grid and callable(size := self.grid[-1]):
             first += (_int32(size(*first[:-1])),)
         return functools.reduce(lambda indices, _: self.following(indices), range(step), first)
 
     def following(self, indices: Indices) -> Indices:
         """The grid indices of the next step; after the last step, those of the first."""
-        if callable(size := self.grid[-1]):
+        if self.grid and callable(size := self.grid[-1]):
             return self._following_in_rows(indices, size)
         result: list[jax.Array] = []
         carry = jnp.bool(True)

@@ -206,6 +206,31 @@ def test_indices_of_steps(grid, slots, step, dynamic):
     np.testing.assert_array_equal(jax.vmap(steps.following)(indices), unravel(STEPS + 1))
 
 
+@pytest.mark.parametrize("outer", [(1,), (4,), (2, 3)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_indices_of_a_ragged_grid(outer, dynamic):
+    """Row after row, each as long as the function says, with that as the last index."""
+    size = lambda *row: 1 + sum((i + 1) * index for i, index in enumerate(row)) % 4
+    axes = tuple(map(jnp.int32, outer)) if dynamic else outer
+    steps = ring.Steps.of((*axes, lambda *row: jnp.int32(size(*row))), 5)
+    expected = [
+        (*row, column, size(*row)) for row in np.ndindex(outer) for column in range(size(*row))
+    ]
+    assert (steps.rank, steps.slots) == (len(outer) + 2, 5)
+    assert int(steps.num_steps) == len(expected)
+    assert int(steps.prologue) == min(5, len(expected))
+    index = steps.indices()
+    for each in (*expected, expected[0]):
+        assert tuple(map(int, index)) == each
+        index = steps.following(index)
+
+
+def test_a_grid_without_axes_is_one_step():
+    steps = ring.Steps.of((), 3)
+    assert (steps.num_steps, steps.slots, steps.rank) == (1, 1, 0)
+    assert steps.indices() == steps.following(()) == ()
+
+
 @MANY
 @given(slots=st.integers(1, 32), data=st.data())
 def test_slots_and_phases_of_steps(slots, data):

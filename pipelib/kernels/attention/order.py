@@ -213,7 +213,7 @@ class Order(NamedTuple):
         return Visits(count, place, vary=True)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)
 def _imbalance(
     sms: int, steps: tuple[int, ...], together: int, heads: int, last_is_longest: bool
 ) -> float:

@@ -107,6 +107,38 @@ def test_each_place_is_visited_once(order, sms):
     assert sorted(map(tuple, found)) == list(np.ndindex(shape))
 
 
+@patient
+@given(orders, st.integers(4, 200))
+def test_each_place_is_visited_once_in_the_order_by_length(order, sms):
+    """Whatever each block then gets, which `by_length_on` looks at."""
+    order = order._replace(persistent=sms, by_length=True)
+    found = []
+    for block in range(sms):
+        visits = order.visits(*map(jnp.int32, (0, 0, block)))
+        place = visits.place(jnp.arange(512, dtype=jnp.int32))  # of one shape, compiled once
+        found += np.stack(np.broadcast_arrays(*place), 1)[: int(visits.count)].tolist()
+        assert visits.vary and visits.are_many
+    shape = order.batch, order.heads, order.blocks
+    assert sorted(map(tuple, found)) == list(np.ndindex(shape))
+
+
+@pytest.mark.parametrize("blocks", [16, 32, 64, 128])
+def test_each_sm_gets_its_share(blocks):
+    """Or the GPU deals the places out: with 16 heads of 64 blocks, 8 of them together."""
+    room = 4096 // blocks // 8  # 32 MB of 16 heads with 32 blocks of 128 rows
+    order = Order.of(1, 16, blocks, (None, 0), L2_BYTES // room)
+    found = order.by_length_on(H100_SMS, tuple(range(1, blocks + 1)))
+    assert (found.persistent is not None) == (blocks <= 32) == found.by_length
+    if found.by_length:
+        steps = []
+        for block in range(H100_SMS):
+            visits = found.visits(*map(jnp.int32, (0, 0, block)))
+            _, _, place = visits.place(jnp.arange(int(visits.count), dtype=jnp.int32))
+            steps.append(int((place + 1).sum()))
+        assert max(steps) <= 1.05 * sum(steps) / H100_SMS
+    assert Order.of(1, 2, 8, (None, 0), 1).by_length_on(132, (1,) * 8).persistent is None
+
+
 def test_blocks_that_all_run_at_once_need_no_order():
     of = lambda blocks: Order.of(1, 16, blocks, (None, 0), 2**20).together
     assert (of(8), of(9)) == (1, 16)

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import idle, probed, probes
+from benchmarks import decode, idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from benchmarks.attentions import Problem
 from pipelib.kernels.matmul.tuned import Entry
@@ -33,6 +33,9 @@ from pipelib_book.measured import (
     model,
     outcomes,
     searches,
+)
+from pipelib_book.measured import (
+    decode as decoding,
 )
 from tools import notebooks
 from tools.execution import ROOT
@@ -142,6 +145,8 @@ def _words(problem: dict[str, Any]) -> str:
     """A product, an attention, or a kernel by its name."""
     if "kernel" in problem:
         return problem["kernel"]
+    if "keys" in problem:
+        return str(decode.Problem(**problem))
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
     turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
@@ -179,6 +184,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "accounts.json":
         for group in record["groups"]:
             yield f"Cycles of a step, {Problem(**group['problem'])}", accounts.table(group)
+    elif name == "decode.json":
+        yield "32,768 keys, 32 heads of 8, heads of 128, bfloat16", decoding.table()
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

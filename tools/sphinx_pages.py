@@ -56,6 +56,8 @@ def _as_rst(block: str, inside: str) -> str:
     """A paragraph, or a piece of code, of the docstring of the object `inside`."""
     if block.startswith("    "):
         return f"::\n\n{block}"
+    if block.endswith("::"):  # the code that follows brings its own
+        block = block.removesuffix(":")
     text, prompt, example = block.partition(">>>")
     return _NAME.sub(functools.partial(_linked, inside=inside), text) + prompt + example
 

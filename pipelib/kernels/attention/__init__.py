@@ -2,25 +2,25 @@
 
 The model. Each module has one part of it:
 
-================  =============================================================================
-`config`          how the work is divided, and what that takes of an SM
-`arguments`       which arguments are refused
-`call`            `attention` itself: it picks a configuration, and has the gradients' rules
-`band`            which scores are seen, and so which steps a block takes
-`order`           which block runs when
-`padding`         arrays that copies can address
-`forward`         the forward kernel: its launch
-`queries`         the parts of its compute threads
-`schedules`       the steps of its compute threads, one class for each schedule
-`optimistic`      the schedule whose steps make no maximum unless they must
-`backward`        the kernels of the gradients: their launch
-`gradients`       their compute threads, one class for each kernel
-`reference`       the same in plain JAX
-`decode`          `decode_attention`: a few queries of each sequence, and a cache of keys
-`decode_config`   how its work is divided
-`decode_kernel`   its kernel: its launch, and how parts of keys are combined
-`decode_threads`  the threads of its kernel
-================  =============================================================================
+==================  ==============================================================================
+`config`            how the work is divided, and what that takes of an SM
+`arguments`         which arguments are refused
+`call`              `attention` itself: it picks a configuration, and has the gradients' rules
+`band`              which scores are seen, and so which steps a block takes
+`order`             which block runs when
+`padding`           arrays that copies can address
+`forward`           the forward kernel: its launch
+`queries`           the parts of its compute threads
+`schedules`         the steps of its compute threads, one class for each schedule
+`optimistic`        the schedule whose steps make no maximum unless they must
+`backward`          the kernels of the gradients: their launch
+`gradients`         their compute threads, one class for each kernel
+`reference`         the same in plain JAX
+`decode`            `decode_attention`: a few queries of each sequence, and a cache of keys
+`decode_config`     how its work is divided
+`decode_kernel`     its kernel: its launch, and how parts of keys are combined
+`decode_threads`    the threads of its kernel
+==================  ==============================================================================
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple of 8

@@ -55,7 +55,7 @@ QUOTES = {
     "search.json": r"\bsearches\.",
     "machine.json": r"\bH[12]00\b|play_hazard|\b(limits|copies|probes)\.",
     "loads.json": r"\blimits\.clock_table",
-    "accounts.json": r"\baccounts\.table\(",
+    "accounts.json": r"\baccounts\.(table|beside)\(",
     "decode.json": r"\bdecode\.table\(",
 }
 #: What a record is for that no chapter quotes.

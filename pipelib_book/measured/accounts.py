@@ -35,10 +35,28 @@ def table(found: dict[str, Any] | None, names: Mapping[str, str] | None = None) 
     """
     if found is None:
         return results.missing("part `accounts`", "The record of attention")
-    head = ["contender", "ms", "GHz", "tensor core", "million instructions", *PARTS, "all"]
-    names = names or {name: name for name in found["contenders"]}
+    return results.table(_HEAD, _rows(found, names or {name: name for name in found["contenders"]}))
+
+
+def beside(found: dict[str, Any] | None, names: Mapping[str, str]) -> str:
+    """The same with a column for each account, which is narrower where there are few.
+
+    One that was not made has no column.
+    """
+    if found is None:
+        return results.missing("part `accounts`", "The record of attention")
+    rows = [row for row in _rows(found, names) if len(row) == len(_HEAD)]
+    head, *columns = zip(_HEAD, *rows)
+    return results.table(["", *head[1:]], columns)
+
+
+_HEAD = ["contender", "ms", "GHz", "tensor core", "million instructions", *PARTS, "all"]
+
+
+def _rows(found: dict[str, Any], names: Mapping[str, str]) -> list[list[str]]:
+    """The cells of the accounts that there are."""
     accounts = [(words, found["contenders"].get(name)) for name, words in names.items()]
-    return results.table(head, [_row(words, each) for words, each in accounts if each])
+    return [_row(words, each) for words, each in accounts if each]
 
 
 def _row(words: str, account: dict[str, Any]) -> list[str]:

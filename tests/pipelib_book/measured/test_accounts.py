@@ -26,6 +26,15 @@ def test_a_row_for_each_that_is_wanted(tmp_path):
     assert len(accounts.table(found).splitlines()) == 5
 
 
+def test_a_column_for_each(tmp_path):
+    """But for what was not made; a row for each number."""
+    found = record(tmp_path, a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
+    rows = accounts.beside(found, dict(a="ours", b="theirs", c="both")).splitlines()
+    assert rows[0] == "|  | ours | both |" and rows[2] == "| ms | 1.000 | 1.000 |"
+    assert rows[-1] == "| all | 1,506 | 1,506 |" and len(rows) == 2 + 4 + len(accounts.PARTS) + 1
+    assert "`make benchmark` measures it" in accounts.beside(None, {})
+
+
 def test_a_part_that_a_loop_lacks_is_empty(tmp_path):
     parts = {name: ACCOUNT["parts"][name] for name in accounts.PARTS[:4]}
     found = record(tmp_path, a=ACCOUNT | dict(parts=parts))

@@ -99,9 +99,12 @@ class Run(NamedTuple):
 def count_samples(value: Any) -> int:
     """How many times, cycles or errors a record has: floats, in lists of floats or None.
 
-    A faulty kernel of the gallery that gave no result counts as one sample.
+    A faulty kernel of the gallery that gave no result counts as one sample. An account of cycles
+    says itself how many samples of warps it has.
     """
     if isinstance(value, dict):
+        if {"samples", "tensor_percent"} <= {*value}:
+            return value["samples"]
         if {"outcome", "wrong"} <= {*value} or {"race", "end"} <= {*value}:
             return len(value.get("wrong", ())) or 1
         return sum(map(count_samples, value.values()))

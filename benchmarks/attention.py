@@ -36,6 +36,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from benchmarks import matmul, noting, peers
 from benchmarks.attention_ideas import IDEAS
 from benchmarks.attentions import (
@@ -53,9 +55,10 @@ from benchmarks.attentions import (
 from benchmarks.contenders import Plan
 from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
 from pipelib.kernels import attention
+from pipelib.kernels.attention import default_config, forward
+from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
-from pipelib.kernels.attention.order import L2_BYTES
-from pipelib.kernels.hopper import H100_SMS
+from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
 from pipelib.tuning.climbing import climb
 from pipelib.tuning.library import attention_space
@@ -181,14 +184,13 @@ def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, An
 
 
 def is_persistent(problem: Problem) -> bool:
-    """Whether our kernel is, on an H100 or H200: if there are more blocks of 128 than SMs.
-
-    If causal, only with heads of 128, all of whose keys and values have room in L2.
-    """
-    has_room = AttentionConfig().is_persistent(problem.head_dim)
-    rows = problem.batch * problem.heads * problem.seq
-    is_read_together = problem.head_dim == 128 and 4 * rows * problem.head_dim <= L2_BYTES
-    return has_room and rows > 128 * H100_SMS and (not problem.causal or is_read_together)
+    """Whether the forward kernel is that `attention` picks on an H200."""
+    seq, item = problem.seq, jnp.dtype(problem.dtype).itemsize
+    sizes = Sizes(problem.batch, seq, seq, problem.heads, 1, problem.head_dim)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        config = default_config(problem.head_dim)
+        options = Options(None, 0 if problem.causal else None, 1.0, config)
+        return forward.order_of(options, sizes, item).persistent is not None
 
 
 def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:

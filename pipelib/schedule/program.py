@@ -346,6 +346,8 @@ class Op:
       layout: of the values that an ordinary access reads or writes, in the lanes' registers; empty
         if it is not known.
       is_sure: false if a layout that is not known decides whether `scratch` is used.
+      dtype: of a product's operands; empty for that of the buffer they are in, which differs if the
+        buffer is read by another dtype (a union, a bitcast).
 
     Raises:
       ValueError: a `kind` or an `action` that does not exist.
@@ -392,6 +394,7 @@ class Op:
     keeps: bool = False
     layout: str = ""
     is_sure: bool = True
+    dtype: str = ""
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:

@@ -34,7 +34,7 @@ def table(found: dict[str, Any] | None, names: Mapping[str, str] | None = None) 
       names: the contenders that are wanted, and what the table calls them; by default all.
     """
     if found is None:
-        return results.missing("part `accounts`", "The record of attention")
+        return _MISSING
     return results.table(_HEAD, _rows(found, names or {name: name for name in found["contenders"]}))
 
 
@@ -44,12 +44,13 @@ def beside(found: dict[str, Any] | None, names: Mapping[str, str]) -> str:
     One that was not made has no column.
     """
     if found is None:
-        return results.missing("part `accounts`", "The record of attention")
+        return _MISSING
     rows = [row for row in _rows(found, names) if len(row) == len(_HEAD)]
     head, *columns = zip(_HEAD, *rows)
     return results.table(["", *head[1:]], columns)
 
 
+_MISSING = results.missing("part `accounts`", "The record of attention")
 _HEAD = ["contender", "ms", "GHz", "tensor core", "million instructions", *PARTS, "all"]
 
 

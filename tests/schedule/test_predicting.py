@@ -29,8 +29,8 @@ def heads(sequence):
     return like(1, sequence, 2, 64, dtype=jnp.bfloat16)
 
 
-def gradients(q, k, v):
-    total = lambda *qkv: attention(*qkv).astype(jnp.float32).sum()
+def gradients(q, k, v, deterministic):
+    total = lambda *qkv: attention(*qkv, deterministic=deterministic).astype(jnp.float32).sum()
     return jax.grad(total, (0, 1, 2))(q, k, v)
 
 
@@ -87,12 +87,14 @@ def test_blocks_of_causal_attention_differ_along_the_sequence(causal):
 # What is predicted.
 
 
-def test_each_kernel_of_a_function_has_a_launch():
+@pytest.mark.parametrize(
+    ("deterministic", "kernels"),
+    [(False, ["attention_gradients"]), (True, ["attention_dq", "attention_dkv"])],
+)
+def test_each_kernel_of_a_function_has_a_launch(deterministic, kernels):
     q = heads(512)
-    found = pipelib.predict(gradients, q, q, q)
-    assert [launch.kernel for launch in found.launches] == [
-        "attention", "attention_dq", "attention_dkv",
-    ]  # fmt: skip
+    found = pipelib.predict(functools.partial(gradients, deterministic=deterministic), q, q, q)
+    assert [launch.kernel for launch in found.launches] == ["attention", *kernels]
     assert found.us == pytest.approx(sum(launch.us for launch in found.launches))
     assert all(0 < launch.use < 1 and launch.us > 1 for launch in found.launches)
     forward = pipelib.predict(attention, q, q, q)

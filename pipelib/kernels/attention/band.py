@@ -184,9 +184,8 @@ class Band(NamedTuple):
         else:
             vector = plgpu.load(self.numbers, layout=plgpu.Layout.WGMMA.reduce(0))
             columns = spread(vector, shape, 1)
-        after = columns - (
-            numbers_along(shape, 0) + (row - column)
-        )  # how far a column is after its row
+        # How far a column is after its row.
+        after = columns - (numbers_along(shape, 0) + (row - column))
         if self.behind is not None:
             seen.append(after >= -self.behind)
         if self.ahead is not None:

@@ -16,7 +16,7 @@ from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.kernels.attention.decode_config import DecodeConfig, default_config, splits_for
 from pipelib.kernels.attention.decode_kernel import combined, launch_decode
 from pipelib.kernels.attention.decode_threads import Work
-from pipelib.kernels.hopper import PIECE_ROWS, num_sms, require_hopper
+from pipelib.kernels.hopper import PIECE_ROWS, explained, num_sms, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
 
@@ -24,6 +24,8 @@ from pipelib.refs import Shaped
 Residuals = tuple[jax.Array, jax.Array]
 #: The most queries of a sequence.
 MOST_QUERIES = 16
+#: What makes the same in plain JAX.
+_PLAIN = "jax.nn.dot_product_attention with a mask"
 
 
 @overload
@@ -95,8 +97,8 @@ def decode_attention(
     Raises:
       TypeError: for dtypes, and types of arguments, that are not as above.
       ValueError: for wrong shapes and options; a GPU that is not Hopper; a CPU where nothing
-        interprets kernels (this error is Pallas's); a configuration that does not fit, with the
-        sum.
+        interprets kernels (under `jax.jit` in Pallas's words); a configuration that does not fit,
+        with the sum.
       NotImplementedError: for a gradient.
 
     Example:
@@ -122,7 +124,8 @@ def decode_attention(
     options = Asked(scale_of(q, scale, "decode_attention"), config)
     integers = (array.astype(jnp.int32) for array in (lengths, *tables))
     q, k, v, *numbers = varying_alike(q, k, v, *integers)
-    found = cast(Residuals, _decode(q, k, v, tuple(numbers), options))
+    with explained("decode_attention", _PLAIN):
+        found = cast(Residuals, _decode(q, k, v, tuple(numbers), options))
     return found if return_residuals else found[0]
 
 

@@ -71,12 +71,11 @@ def launch_forward(
       [batch, q_seq, heads, head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
     config, sizes = options.config, Sizes.of(q, k, options.keys)
-    blocks = pl.cdiv(sizes.queries, config.block_q)
-    rows = blocks * config.block_q
+    rows = pl.cdiv(sizes.queries, config.block_q) * config.block_q
     if segments:
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
     lse_type = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
-    order = _order(options, sizes, blocks, k.dtype.itemsize, bool(segments))
+    order = order_of(options, sizes, k.dtype.itemsize, bool(segments))
     body = named("attention", functools.partial(_block, options, sizes, order, bool(segments)))
     out, lse = plgpu.kernel(
         body,
@@ -91,11 +90,18 @@ def launch_forward(
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
 
 
-def _order(
-    options: Options[AttentionConfig], sizes: Sizes, blocks: int, itemsize: int, segmented: bool
+def order_of(
+    options: Options[AttentionConfig], sizes: Sizes, itemsize: int, segmented: bool = False
 ) -> Order:
-    """The order of the blocks; persistent if SMEM has room, and each SM gets its share."""
+    """The order of the blocks; persistent if SMEM has room, and each SM gets its share.
+
+    Args:
+      options, sizes: of the problem.
+      itemsize: the bytes of an element of K and V.
+      segmented: whether the sequences have segments.
+    """
     config, sides = options.config, (options.left, options.right)
+    blocks = pl.cdiv(sizes.queries, config.block_q)
     bytes_per_head = 2 * sizes.keys * sizes.head_dim * itemsize // sizes.group
     order = Order.of(sizes.batch, sizes.heads, blocks, sides, bytes_per_head)
     if segmented or not config.is_persistent(sizes.head_dim):

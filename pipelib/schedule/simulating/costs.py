@@ -55,7 +55,7 @@ class Costs:
         """
         machine = self._machine
         operands = [region for region in op.reads if self._in_smem[region.buffer]]
-        dtype = self._dtypes[operands[-1].buffer] if operands else "float16"
+        dtype = op.dtype or (self._dtypes[operands[-1].buffer] if operands else "float16")
         rate = machine.wgmma_rate(dtype, op.line)
         moved = 0.0
         if operands:

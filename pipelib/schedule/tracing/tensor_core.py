@@ -21,7 +21,7 @@ def wgmma(compiler: Compiler, eqn: Eqn) -> Step:
     right = compiler.view(eqn, b, of_b, trees[2])
     inner = right.shape[0] if right.exact else a.aval.shape[-1]
     flops = 2 * (out.elements or math.prod(acc.aval.shape)) * inner
-    emit = compiler.emitter(Kind.WGMMA, eqn, flops=flops)
+    emit = compiler.emitter(Kind.WGMMA, eqn, flops=flops, dtype=right.retyped)
 
     def step(thread: Thread, env: Env) -> None:
         target = out.region(thread, env)

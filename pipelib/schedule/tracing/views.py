@@ -157,6 +157,8 @@ class View:
         self.base, top = self.frames[0].base, self.frames[-1]
         self.bits = bits_of(top.dtype)
         self.shape = top.shape
+        #: The elements' dtype, if the buffer has another; else empty.
+        self.retyped = "" if top.dtype == self.frames[0].dtype else top.dtype.name
         sized = not any(isinstance(size, At) for size in self.shape)
         self.elements = math.prod(self.shape) if sized else None
         self._slots = [slot for frame in self.frames for slot in frame.slots()]

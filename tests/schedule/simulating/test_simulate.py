@@ -4,9 +4,12 @@ import itertools
 import re
 from dataclasses import replace
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.machine import H200
@@ -302,6 +305,33 @@ def test_a_dtype_without_a_rate():
     made = replace(made, threads=(ops,), buffers=(made.buffers[0], odd, *made.buffers[2:]))
     with pytest.raises(ValueError, match=r"k\.py:7 multiplies int4, but toy has measured rates"):
         simulate(made, TOY)
+
+
+def test_operands_in_a_union_are_multiplied_as_what_they_are():
+    """The union itself has bytes, for which no rate is known."""
+
+    def multiply(in_union):
+        def kernel(a, b, o, memory, loaded):
+            a_smem, b_smem = memory[0] if in_union else memory
+            plgpu.copy_gmem_to_smem(a, a_smem, loaded)
+            plgpu.copy_gmem_to_smem(b, b_smem, loaded)
+            plgpu.barrier_wait(loaded)
+
+            def scope(acc):
+                plgpu.wgmma(acc, a_smem, b_smem)
+                return acc[...].astype(jnp.float16)
+
+            o[...] = pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
+
+        tile = plgpu.SMEM((64, 64), jnp.float16, transforms=kernels.TRANSFORMS)
+        memory = [tile, tile]
+        memory = plgpu.RefUnion(memory, plgpu.SMEM((64, 64), jnp.float32)) if in_union else memory
+        scratch = [memory, plgpu.Barrier(num_arrivals=2)]
+        made = kernels.of(kernel, like(64, 64), scratch_types=scratch)
+        found = simulate(pipelib.trace(made, like(64, 64), like(64, 64)), H200)
+        return [(s.start, s.stop) for s in found.spans if found.lanes[s.lane] == "tensor core"]
+
+    assert multiply(in_union=True) == multiply(in_union=False) != []
 
 
 def test_resident_blocks_share_what_an_sm_has():

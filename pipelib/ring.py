@@ -82,7 +82,7 @@ class Steps(NamedTuple):
           ValueError: a size is not an integer, or is known and less than 1.
         """
         axes: tuple[Any, ...] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-        if len(axes) > 1 and callable(axes[-1]) and not isinstance(axes[-1], type):
+        if len(axes) > 1 and callable(axes[-1]):
             size = cast(Callable[..., Int], axes[-1])
             return cls._ragged(cls.of(axes[:-1], slots), size, slots)
         given = cast(tuple[Int, ...], axes)

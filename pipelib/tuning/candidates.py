@@ -2,18 +2,17 @@
 
 The model. The candidates are all configurations of a grid that fit an SM (shared memory and
 registers, by `MatmulConfig.check`), with as many slots as fit, and with as many as divide the
-steps. They are ordered by an estimate of their time. A step takes the longest of four times: the
-product at the tensor core's rate; reading the operands of `wgmma` from SMEM; the loads through L2
-and from HBM; and the time until a slot that is loaded comes round. The steps of a tile are repeated
-for each wave of tiles on the SMs. To this come the stores that no product overlaps. The estimate
-says which tiles are worth a try; it does not say which of two orders of tiles is better. Source of
-its rates: `schedule.machine`.
+steps. They are ordered by the formula by which `matmul` picks a configuration where there was no
+search (`pipelib.kernels.matmul.choosing`), with the rates of a machine. The estimate says which
+tiles are worth a try. It knows no difference between orders of tiles, nor between clusters: of
+equals, the first of the grid comes first. Source of its rates: `schedule.machine`.
 
 Not covered: epilogues, which change what a tile costs at its end; steps of more than one swizzled
-row, which leave few slots; a clock that falls under load, which changes all of them alike.
+row, which leave few slots.
 """
 
 import collections
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from pipelib.kernels.hopper import H100_SMS, SWIZZLE
+from pipelib.kernels.matmul import choosing
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.schedule.machine import H200, Machine
 from pipelib.tuning.products import Problem
@@ -35,6 +35,8 @@ _TILES = (
 _CLUSTERS = (1, 1), (2, 1), (1, 2)
 _ORDERS = tuple((order, width) for width in (8, 4, 16, 32, 1) for order in "mn")
 _FORMS, _DELAYS, _MOST_SLOTS = ("chained", "specialized"), (1, 0), 8
+#: The use of the tensor cores at whose clock the rates are: that of products in the record.
+_USE = 0.75
 #: The fields that a start differs in, and the groups of fields that a search changes together.
 _SHAPE = ("tile_m", "tile_n", "compute_threads"), ("cluster_m", "cluster_n")
 _KNOBS = (*_SHAPE, ("order", "width"), ("delay_release",), ("form",), ("slots",))
@@ -108,52 +110,41 @@ def _values(config: MatmulConfig, knob: tuple[str, ...]) -> tuple[object, ...]:
 def estimate_us(
     config: MatmulConfig, problem: Problem, sms: int = H100_SMS, machine: Machine = H200
 ) -> float:
-    """The microseconds of a product, by the model in the module's docstring.
+    """The microseconds of a product, by the formula of `pipelib.kernels.matmul.choosing`.
 
     Args:
       config, problem: the product, and how it is divided.
       sms: multiprocessors of the GPU.
       machine: the rates; ValueError if it has none for the dtype.
     """
-    is_chain = config.form == "chained"
-    tiles = math.prod(config.tiles(problem.m, problem.n))
-    blocks = sms // config.cluster_size * config.cluster_size
-    waves, steps = math.ceil(tiles / blocks), math.ceil(problem.k / config.tile_k)
-    if is_chain:
-        steps = math.ceil(steps / config.slots) * config.slots
-    stored = config.tile_m * config.tile_n * problem.out.dtype.itemsize
-    end = stored / machine.smem_bytes_per_cycle + machine.fence_cycles
-    rest = machine.load_latency_cycles(0.0) + stored / machine.store_bytes_per_cycle
-    step = _step_cycles(config, problem, min(tiles, blocks), machine)
-    cycles = waves * (steps * step + end) + rest * (1 if is_chain else waves)
-    return 1e6 * cycles / machine.clock_hz
+    sizes = jnp.dtype(problem.dtype).itemsize, problem.out.dtype.itemsize
+    work = choosing.Work(problem.m, problem.n, problem.k, *sizes)
+    return choosing.estimate_us(config, work, sms, rates(machine, problem.dtype))
 
 
-def _step_cycles(config: MatmulConfig, problem: Problem, blocks: int, machine: Machine) -> float:
-    """The cycles of one step in steady state, if this many blocks do the same."""
-    dtype = problem.dtype
-    rate = machine.wgmma_rate("float8_e4m3fn" if dtype.startswith("float8") else dtype)
-    row_bytes = config.tile_k * jnp.dtype(dtype).itemsize
-    # A wgmma has 64 rows; it reads its part of a and all of b from SMEM.
-    read = config.tile_m / 64 * (64 + config.tile_n) * row_bytes
-    bytes_a, bytes_b = config.tile_m * row_bytes, config.tile_n * row_bytes
-    loads = bytes_a / config.cluster_n + bytes_b / config.cluster_m
-    # Blocks that load the same data at about the same time get it from HBM once.
-    tiles_m, tiles_n = config.tiles(problem.m, problem.n)
-    if config.order == "m":
-        along_m = min(config.width * config.cluster_m, tiles_m, blocks)
-        along_n = math.ceil(blocks / along_m)
-    else:
-        along_n = min(config.width * config.cluster_n, tiles_n, blocks)
-        along_m = math.ceil(blocks / along_n)
-    fresh = min(1.0, (along_m * bytes_a + along_n * bytes_b) / (blocks * loads))
-    step = max(
-        2 * config.tile_m * config.tile_n * config.tile_k / rate,
-        read / machine.smem_bytes_per_cycle,
-        loads / machine.gmem_bytes_per_cycle(blocks, fresh),
+@functools.cache
+def rates(machine: Machine, dtype: str) -> choosing.Rates:
+    """The rates of a machine as the formula takes them.
+
+    Args:
+      machine: at the clock without load.
+      dtype: of the factors, by name; ValueError if the machine has no rate for it.
+    """
+    flops = machine.wgmma_rate("float8_e4m3fn" if dtype.startswith("float8") else dtype)
+    return choosing.Rates(
+        clock_hz=machine.loaded(_USE).clock_hz,
+        flops_per_cycle=flops * jnp.dtype(dtype).itemsize,
+        smem_bytes_per_cycle=machine.smem_bytes_per_cycle,
+        sm_bytes_per_cycle=machine.sm_bytes_per_cycle,
+        l2_bytes_per_second=machine.l2_shared_bytes_per_second,
+        hbm_bytes_per_second=machine.hbm_bytes_per_second,
+        store_bytes_per_cycle=machine.store_bytes_per_cycle,
+        load_cycles=2 * machine.load_issue_cycles
+        + machine.hbm_latency_cycles
+        + machine.wake_cycles
+        + machine.wait_cycles,
+        restart_cycles=machine.wait_cycles
+        + machine.wgmma_latency_cycles
+        + machine.wgmma_restart_cycles,
+        block_start_cycles=machine.block_start_cycles,
     )
-    if config.compute_threads == 1 and config.delay_release == 0:
-        step += machine.wgmma_latency_cycles
-    # Within `turns` steps the load of a slot must land, and be multiplied.
-    latency, turns = machine.load_latency_cycles(1 - fresh), config.slots - config.delay_release
-    return max(step, (latency + step) / turns)

@@ -426,18 +426,21 @@ shapes = st.tuples(sizes, sizes, sizes)
 
 
 @settings(max_examples=80)
-@given(st.lists(shapes, min_size=1, unique=True), shapes)
-def test_the_nearest_entry_is_the_nearest(recorded, shape):
-    entries = [entry_of(*x, config=MatmulConfig(width=i + 1)) for i, x in enumerate(recorded)]
-    doublings = lambda x: sum((a.bit_length() - b.bit_length()) ** 2 for a, b in zip(x, shape))
-    squares = list(map(doublings, recorded))
+@given(st.lists(shapes, min_size=1, unique=True), shapes, st.sampled_from([64, 128, 256]))
+def test_the_nearest_entry_of_as_many_tiles_and_steps(recorded, shape, unit):
+    """With tiles of unit x 64 and steps of 64, of sizes that are powers of two from 64 on."""
+    configs = [MatmulConfig(unit, 64, compute_threads=1, width=i + 1) for i in range(len(recorded))]
+    entries = [entry_of(*x, config=config) for x, config in zip(recorded, configs)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuned, "_tables", lambda gpu: (tuple(entries),))
         found = tuned.nearest_config(*shape, "bfloat16", gpu="NVIDIA H200")
-    if min(squares) > tuned.FARTHEST**2:
-        assert found is None
-    else:
-        assert found == entries[squares.index(min(squares))].config
+    grid = lambda m, n, k: (math.ceil(m / unit), n, k)
+    apart = {
+        abs(math.log2(x[0] / shape[0])): config
+        for x, config in reversed([*zip(recorded, configs)])
+        if grid(*x) == grid(*shape)
+    }
+    assert found == (apart[min(apart)] if apart else None)
 
 
 def test_only_the_same_size_of_factors_and_transpositions_count(tables):
@@ -448,9 +451,10 @@ def test_only_the_same_size_of_factors_and_transpositions_count(tables):
     ])  # fmt: skip
     nearest = functools.partial(tuned.nearest_config, gpu="NVIDIA H200")
     assert nearest(4096, 4096, 4096, jnp.float16) == plain
-    assert nearest(1024, 4096, 4096, jnp.bfloat16) == plain
-    assert nearest(64, 64, 128, "bfloat16", transpose_b=True) == turned
-    assert nearest(64, 64, 128, "bfloat16") is None, "six doublings off"
+    assert nearest(4095, 4089, 4033, jnp.bfloat16) == plain, "as many tiles and steps"
+    assert nearest(4096, 4096, 4032, jnp.bfloat16) is None, "a step less"
+    assert nearest(3968, 4096, 4096, jnp.bfloat16) is None, "a row of tiles less"
+    assert nearest(1, 64, 64, "bfloat16", transpose_b=True) == turned
     assert nearest(4096, 4096, 4096, "bfloat16", transpose_a=True) is None
     assert nearest(4096, 4096, 4096, "float8_e4m3fn") is None
 
@@ -458,7 +462,7 @@ def test_only_the_same_size_of_factors_and_transpositions_count(tables):
 def test_a_configuration_that_does_not_fit_the_result_is_passed_over(tables):
     large, small = MatmulConfig(slots=4, epilogue_n=128), MatmulConfig(slots=3)
     near, far = (entry_of(*shape, config=config) for shape, config in
-                 (((4096,) * 3, large), ((4096, 4096, 8192), small)))  # fmt: skip
+                 (((4096,) * 3, large), ((4096, 4096, 4090), small)))  # fmt: skip
     tables(nvidia_h200=[near, far])
     with pytest.raises(ValueError, match="shared memory"):
         large.check("bfloat16", "float32")

@@ -11,6 +11,7 @@ The model. Each module has one part of it:
 `forms`        the kernels: what the blocks and threads of each form do
 `result`       the end of a tile: the epilogue, and the stores
 `tuned`        the configurations that searches found
+`choosing`     the configuration of the least estimated time, where no search was
 =============  =============================================================================
 
 The fallback. Pallas copies pieces of 8 rows x 128 bytes, because `wgmma` reads SMEM in this layout.
@@ -28,7 +29,8 @@ mode: `jax.jvp`, `jax.jacfwd` and `jax.hessian` end with JAX's TypeError, which 
 autodiff and custom_vjp.
 """
 
-from pipelib.kernels.matmul.call import default_config, matmul
+from pipelib.kernels.matmul.call import matmul
+from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 
 __all__ = ["MatmulConfig", "default_config", "matmul"]

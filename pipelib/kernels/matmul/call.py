@@ -7,7 +7,6 @@ The package's docstring says when the kernel is not used, and what gradients cos
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from pipelib import specs
-from pipelib.kernels.hopper import SWIZZLE, explained, num_sms, require_hopper
+from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.matmul import arguments, forms
+from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
@@ -52,8 +51,9 @@ def matmul(
         float8_e5m2 in any pair, and then K must be the last axis of both (`transpose_b` only).
         Of shapes that the kernel cannot address, `jax.lax.dot_general` makes the product: see
         "The fallback" in the module.
-      config: by default that of the most similar product that was tuned on this GPU or another
-        Hopper (`pipelib.kernels.matmul.tuned`; `tune` finds more), or else `default_config`.
+      config: by default the one that won the search for a product of as many tiles and steps, on
+        this GPU or another Hopper (`pipelib.kernels.matmul.tuned`; `tune` finds more), or else the
+        one of the least estimated time (`default_config`).
       epilogue: a function of float32 arrays of one shape, the product and each operand. It must be
         elementwise: it is called with parts of the result, in registers (with the whole where the
         kernel is not used). One that looks at other elements (`softmax`, `cumsum`,
@@ -103,32 +103,6 @@ def matmul(
     return out
 
 
-def default_config(
-    m: int,
-    n: int,
-    dtype: DTypeLike,
-    out_dtype: DTypeLike,
-    operands: Sequence[DTypeLike] = (),
-) -> MatmulConfig:
-    """The largest tiles of which there is one for each SM, with all the slots that fit.
-
-    A rule of thumb: nothing in it was measured.
-
-    Args:
-      m, n: the sizes of the output.
-      dtype, out_dtype: the dtypes of the factors and of the result.
-      operands: the dtypes of the epilogue's matrices.
-    """
-    tiles = ((128, 256, 2), (128, 128, 2), (64, 128, 1))
-    counts = [math.ceil(m / tile_m) * math.ceil(n / tile_n) for tile_m, tile_n, _ in tiles]
-    enough = (tile for tile, count in zip(tiles, counts) if count >= num_sms())
-    tile_m, tile_n, threads = next(enough, tiles[-1])
-    tile_k = SWIZZLE // jnp.dtype(dtype).itemsize
-    configs = [MatmulConfig(tile_m, tile_n, tile_k, slots, threads) for slots in range(2, 7)]
-    sizes = [config.smem_bytes(dtype, out_dtype, operands) for config in configs]
-    return [config for config, size in zip(configs, sizes) if size <= specs.SMEM_BYTES][-1]
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 @functools.partial(jax.jit, static_argnums=3)
 def _product(
@@ -157,12 +131,12 @@ def _pick(
     matrices: list[Dtype],
     product: Product[MatmulConfig | None],
 ) -> MatmulConfig:
-    """The tuned configuration of the nearest recorded product, or else the rule of thumb."""
+    """The tuned configuration of a product that is divided alike, or else the formula's."""
     near = nearest_config(
         m, n, k, dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
         out_dtype=product.out_dtype, operands=matrices,
     )  # fmt: skip
-    return near or default_config(m, n, dtype, product.out_dtype, matrices)
+    return near or default_config(m, n, k, dtype, product.out_dtype, matrices)
 
 
 def _fallback(

@@ -324,7 +324,7 @@ def test_check_finds_nothing(config, transposed):
     program = pipelib.trace(lambda a, b: matmul(a, b, config=config, **options), a, b)
     assert list(pipelib.check(program, strict=True)) == []
     config = config or nearest_config(m, n, k, HALF, out_dtype=HALF, **options)
-    config = config or default_config(m, n, HALF, HALF)
+    config = config or default_config(m, n, k, HALF, HALF)
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
 
 
@@ -377,7 +377,7 @@ def test_check_finds_a_slot_released_early(monkeypatch):
 @pytest.mark.parametrize("dtype", [HALF, E4M3])
 @pytest.mark.parametrize("shape", [(1, 8), (16, 4096), (1024, 1024), (4096, 4096), (8192, 28672)])
 def test_default_configuration_fits(shape, dtype, out_dtype):
-    config = default_config(*shape, dtype, out_dtype)
+    config = default_config(*shape, 512, dtype, out_dtype)
     config.check(dtype, out_dtype)
     assert config.slots >= 2
 
@@ -398,11 +398,12 @@ def test_blocks_go_through_the_tiles_in_as_few_rounds(shape, cluster, sms):
     assert blocks == size or math.ceil(tiles / (blocks - size)) > rounds
 
 
-def test_default_configuration_has_a_tile_for_each_multiprocessor():
-    assert default_config(4096, 4096, HALF, HALF).tile_n == 256
-    assert default_config(2048, 2048, HALF, HALF).tile_n == 128
-    config = default_config(1024, 1024, HALF, HALF)
-    assert (config.tile_m, config.tile_n, config.compute_threads) == (64, 128, 1)
+def test_default_configuration_is_as_large_as_leaves_no_multiprocessor_idle():
+    shape = lambda *sizes: default_config(*sizes, HALF, HALF)
+    large, few, small = shape(4096, 4096, 4096), shape(64, 8192, 8192), shape(1024, 1024, 1024)
+    assert (large.tile_m, large.tile_n, large.form) == (128, 256, "chained")
+    assert (few.tile_m, few.tile_n, few.form) == (64, 128, "specialized")
+    assert (small.tile_m, small.tile_n, small.form) == (64, 128, "specialized")
 
 
 # Lowered for a GPU that is not there: layouts, registers and copies, short of PTX.

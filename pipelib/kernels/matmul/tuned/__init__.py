@@ -1,11 +1,12 @@
-"""`nearest_config`: the configuration that a search found for the most similar product.
+"""`nearest_config`: the configuration that a search found for a product of as many tiles.
 
 The rule. An entry of a table counts if it has factors of the same size in bytes and the same
-transpositions, and if its configuration fits with the dtypes of the result and of the epilogue. The
-table of the GPU at hand comes first, then those of other Hopper GPUs. In a table the nearest entry
-wins, by the distance of (log2 M, log2 N, log2 K); of equally near ones, the first. An entry that is
-farther away than `FARTHEST` doublings does not count: tiles of a large product would leave most SMs
-without work in a small one.
+transpositions; if its configuration fits with the dtypes of the result and of the epilogue; and if
+this configuration divides both products into as many tiles and steps. Then the GPU does the same,
+except for a part of the last tiles, so the measured time holds. The table of the GPU at hand comes
+first, then those of other Hopper GPUs. In a table the nearest entry wins, by the distance of
+(log2 M, log2 N, log2 K); of equally near ones, the first. For other products, `choosing` has a
+formula.
 
 A table is `<gpu>.json` beside this module. `pipelib.tuning.record.table` makes it from the record
 of the searches. An entry has a product, the configuration that won, its median time, how many
@@ -28,8 +29,6 @@ from pipelib.kernels.matmul.config import MatmulConfig
 
 #: Where the tables are.
 FOLDER = pathlib.Path(__file__).parent
-#: The most doublings between a product and an entry that counts for it.
-FARTHEST = 3.0
 
 
 class Entry(NamedTuple):
@@ -75,6 +74,11 @@ class Entry(NamedTuple):
         """Doublings between this product and another."""
         return math.dist(map(math.log2, self[:3]), map(math.log2, (m, n, k)))
 
+    def divides_alike(self, m: int, n: int, k: int) -> bool:
+        """Whether the configuration divides another product into as many tiles and steps."""
+        steps, others = (math.ceil(size / self.config.tile_k) for size in (self.k, k))
+        return steps == others and self.config.tiles(self.m, self.n) == self.config.tiles(m, n)
+
 
 def nearest_config(
     m: int,
@@ -88,7 +92,7 @@ def nearest_config(
     operands: Sequence[DTypeLike] = (),
     gpu: str | None = None,
 ) -> MatmulConfig | None:
-    """The configuration of the nearest recorded product by the rule above; None if none is near.
+    """The configuration of the nearest recorded product by the rule above; None if none counts.
 
     Args:
       m, n, k: the product [m, k] x [k, n].
@@ -102,11 +106,11 @@ def nearest_config(
     stored = out_dtype or (jnp.bfloat16 if size == 1 else dtype)
     for entries in _tables(gpu or default_device().device_kind):
         near = [
-            (distance, index, entry.config)
+            (entry.distance(m, n, k), index, entry.config)
             for index, entry in enumerate(entries)
             if jnp.dtype(entry.dtype).itemsize == size
             and (entry.transpose_a, entry.transpose_b) == (transpose_a, transpose_b)
-            and (distance := entry.distance(m, n, k)) <= FARTHEST
+            and entry.divides_alike(m, n, k)
             and _fits(entry.config, dtype, stored, operands)
         ]
         if near:

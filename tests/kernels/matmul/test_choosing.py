@@ -1,0 +1,144 @@
+"""The configuration that a formula chooses: whether it is sound, and how near to the fastest."""
+
+import collections
+import dataclasses
+import math
+import random
+import statistics
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pipelib
+from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels.matmul import choosing, default_config, tuned
+from pipelib.tuning.candidates import estimate_us, rates
+from pipelib.tuning.products import Problem
+from pipelib_book.measured import ladder
+from tests.kernels.matmul.test_matmul import factors
+
+SHAPES = 10_000
+HALF = "float16"
+
+
+def random_shapes(seed=0):
+    """M of any size, and N and K that copies can address."""
+    rng = random.Random(seed)
+    size = lambda least, most: max(1, round(2 ** rng.uniform(math.log2(least), math.log2(most))))
+    for _ in range(SHAPES):
+        yield size(1, 32768), 64 * size(1, 512), 128 * size(1, 256)
+
+
+@pytest.mark.one_jax
+def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(monkeypatch):
+    counts = collections.Counter()
+    estimate = choosing.estimate_us
+
+    def counting(*args):
+        counts["estimates"] += 1
+        return estimate(*args)
+
+    monkeypatch.setattr(choosing, "estimate_us", counting)
+    chosen = set()
+    for index, shape in enumerate(random_shapes()):
+        counts.clear()
+        dtypes = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float8_e5m2", "bfloat16")]
+        chosen.add((default_config(*shape, *dtypes[index % 3]), *dtypes[index % 3]))
+        assert 1 <= counts["estimates"] <= choosing.MOST_CANDIDATES == 22
+    for config, *dtypes in chosen:
+        config.check(*dtypes)
+    tiles = {(config.tile_m, config.tile_n, config.compute_threads) for config, *_ in chosen}
+    assert tiles == {*choosing.TILES}, "a tile that is never chosen needs no estimate"
+
+
+def test_an_epilogue_leaves_fewer_slots():
+    shape, dtypes = (4096, 4096, 4096), ("bfloat16", "bfloat16")
+    plain, fused = default_config(*shape, *dtypes), default_config(*shape, *dtypes, ["float32"])
+    fused.check(*dtypes, ["float32"])
+    assert (plain.tile_n, plain.slots) == (256, 4) != (fused.tile_n, fused.slots)
+    with pytest.raises(ValueError, match=r"shared memory, but a block has 232,448 B"):
+        default_config(*shape, *dtypes, ["float32"] * 20)
+
+
+def test_the_rates_are_the_machine_s():
+    for dtype in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"):
+        assert rates(pipelib.H200, dtype) == pytest.approx(choosing.H200, rel=1e-3)
+
+
+def test_the_estimate_knows_rounds_and_rows_that_are_not_loaded():
+    config, work = MatmulConfig(), choosing.Work(128 * 132, 256, 4096, 2, 2)
+    us = lambda **sizes: choosing.estimate_us(config, work._replace(**sizes))
+    assert us(m=128 * 133) > 1.8 * us()
+    assert us(m=1) < us(m=128) < us()
+    assert choosing.estimate_us(config, work, sms=66) > 1.8 * us()
+    few = choosing.Work(64, 64, 64, 2, 2)  # one step
+    assert 0 < choosing.estimate_us(config, few) < us()
+
+
+@pytest.mark.one_jax
+@pytest.mark.parametrize("form", ["specialized", "chained"])
+@pytest.mark.parametrize("tile", choosing.TILES)
+def test_check_finds_nothing_in_a_candidate(tile, form):
+    fitting = choosing._fitting(jnp.dtype(HALF), jnp.dtype(HALF), ())
+    (single, *_, chained), *_ = (x for x in fitting if tile == (x[0].tile_m, x[0].tile_n, tile[2]))
+    config = {"specialized": single, "chained": chained}[form]
+    assert (config.form, config.compute_threads) == (form, tile[2])
+    program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *factors(640, 768, 640))
+    assert list(pipelib.check(program, strict=True)) == []
+
+
+# Against what was measured.
+
+
+def searched():
+    """Each product of the record, with the median of each configuration in microseconds."""
+    for search in ladder.searches():
+        times = {}
+        for fields, us, _ in (*search.rows, *search.finals):
+            if us is not None:
+                times[MatmulConfig(**fields)] = us
+        yield Problem(**search.problem), times
+
+
+def slowdown(config, times):
+    """A configuration's time over the fastest's; None if it was not measured.
+
+    One that differs only in the form or the order of its tiles stands in for it.
+    """
+    free = "form", "order", "width", "delay_release"
+    fixed = lambda c: [v for k, v in dataclasses.asdict(c).items() if k not in free]
+    alike = [c for c in times if fixed(c) == fixed(config)]
+    apart = lambda c: sum(getattr(c, name) != getattr(config, name) for name in free)
+    return times[min(alike, key=apart)] / min(times.values()) if alike else None
+
+
+def nearest_other(problem):
+    """The configuration of the nearest row of the table that is of another product."""
+    entries = [
+        entry
+        for entry in tuned.read(tuned.FOLDER / "nvidia-h200.json")
+        if (entry.dtype, entry.transpose_a, entry.transpose_b) == problem[3:6]
+        and entry[:3] != problem[:3]
+    ]
+    return min(entries, key=lambda entry: entry.distance(*problem[:3])).config
+
+
+@pytest.mark.one_jax
+def test_the_choice_is_near_the_fastest_and_nearer_than_the_nearest_row():
+    """The numbers of the module's docstring."""
+    ours, theirs, correlations = [], [], []
+    for problem, times in searched():
+        sizes = problem[:3]
+        ours.append(slowdown(default_config(*sizes, problem.dtype, problem.out.dtype), times))
+        theirs.append(slowdown(nearest_other(problem), times))
+        estimates = [estimate_us(config, problem) for config in times]
+        ranks = [np.argsort(np.argsort(x)) for x in ([*times.values()], estimates)]
+        correlations.append(np.corrcoef(*ranks)[0, 1])
+    assert len(ours) == 28
+    assert max(ours) <= 1.03 and statistics.mean(ours) <= 1.0045
+    both = [(one, other) for one, other in zip(ours, theirs) if other is not None]
+    said = [round(x, 3) for x in (statistics.mean(x for _, x in both), max(x for _, x in both))]
+    assert (len(both), said) == (21, [1.017, 1.161])
+    assert round(statistics.mean(one for one, _ in both), 3) == 1.006
+    assert statistics.mean(correlations) == pytest.approx(0.71, abs=0.01)

@@ -47,7 +47,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import specs
+from pipelib import specs, tiles
 from pipelib.refs import Body, Bool, Int, Ref, Tree, TreeDef, flatten, structure
 
 #: Grid indices of a step: an int32 scalar for each axis.
@@ -82,7 +82,7 @@ class Steps(NamedTuple):
           ValueError: a size is not an integer, or is known and less than 1.
         """
         axes: tuple[Any, ...] = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
-        if len(axes) > 1 and callable(axes[-1]):
+        if len(axes) > 1 and callable(axes[-1]) and not isinstance(axes[-1], type):
             size = cast(Callable[..., Int], axes[-1])
             return cls._ragged(cls.of(axes[:-1], slots), size, slots)
         given = cast(tuple[Int, ...], axes)
@@ -194,26 +194,42 @@ def _int32(number: Int) -> jax.Array:
 
 
 class Buffer(NamedTuple):
-    """An operand with its GMEM ref and its slots in SMEM (None if it is pinned to GMEM)."""
+    """An operand with its GMEM ref and its slots in SMEM.
+
+    `smem` is None if the operand is pinned to GMEM. `copied` is the same memory as copies see it.
+    """
 
     operand: specs.Operand
     gmem: Ref
     smem: Ref | None
+    copied: Ref | None
+
+    @classmethod
+    def of(cls, operand: specs.Operand, gmem: Ref, smem: Ref | None) -> "Buffer":
+        """The buffer of what was allocated."""
+        if smem is None:
+            return cls(operand, gmem, None, None)
+        return cls(operand, gmem, *tiles.both(smem, isinstance(operand.spec, specs.ByRows)))
 
     def at(self, slot: jax.Array) -> Ref:
         """The ref that the body gets: a slot, or the GMEM ref if pinned."""
         return self.gmem if self.smem is None else self.smem.at[slot]
 
+    def _copied(self, slot: jax.Array) -> Ref:
+        """The slot that a copy writes or reads."""
+        assert self.copied is not None, "what is pinned is not copied"
+        return self.copied.at[slot]
+
     def load(self, slot: jax.Array, indices: Indices, barrier: Ref) -> None:
         """Starts the copy of a step's block into a slot; it arrives at the barrier."""
         axes, mode = self.operand.collective_axes, self.operand.spec.oob_fill_mode
         plgpu.copy_gmem_to_smem(
-            self._block(indices), self.at(slot), barrier, collective_axes=axes, oob_mode=mode
+            self._block(indices), self._copied(slot), barrier, collective_axes=axes, oob_mode=mode
         )
 
     def store(self, slot: jax.Array, indices: Indices) -> None:
         """Starts the copy of a slot to a step's block; the caller closes the group of copies."""
-        plgpu.copy_smem_to_gmem(self.at(slot), self._block(indices), commit_group=False)
+        plgpu.copy_smem_to_gmem(self._copied(slot), self._block(indices), commit_group=False)
 
     def _block(self, indices: Indices) -> Ref:
         """The block of a step, in GMEM."""
@@ -401,6 +417,7 @@ class Plan(NamedTuple):
         produced = [
             plgpu.Barrier(num_arrivals=len(group), num_barriers=slots) for group in self.groups
         ]
+        smem = list(map(specs.Operand.shared, operands, smem))
         return dict(smem=smem, produced=produced)
 
     def bind(
@@ -414,7 +431,7 @@ class Plan(NamedTuple):
 
         `consumed` is None where one thread both loads and computes.
         """
-        buffers = tuple(map(Buffer, self.inputs + self.outputs, gmem, smem))
+        buffers = tuple(map(Buffer.of, self.inputs + self.outputs, gmem, smem))
         inputs, outputs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
         if consumed is None:
             consumed = [None] * len(self.groups)

@@ -26,6 +26,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib import tiles
 from pipelib.refs import Index, Int, Ref, Tree, TreeDef, flatten_with_path
 
 #: Bytes of shared memory that a block may use on compute capability 9.0. Source: CUDA C++
@@ -37,6 +38,11 @@ REGISTERS = 65536 // 128
 MAX_SLOTS = 32
 _ARRAYS: tuple[type[Any], ...] = jax.Array, np.ndarray
 _SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, plgpu.GMEM)
+
+
+@dataclasses.dataclass
+class ByRows(plgpu.BlockSpec):
+    """A block in tiles, one piece wide, that copies move by rows: see `tiles`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +84,13 @@ class Operand:
                 )
             shape = tuple(size for size in map(_block_size, block) if size is not None)
         return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=self.spec.transforms)
+
+    def shared(self, memory: pl.MemoryRef | None) -> pl.MemoryRef | None:
+        """What is allocated for an `allocation`: two refs of it, if copies move it by rows."""
+        if memory is None or not isinstance(self.spec, ByRows):
+            return memory
+        dtype = cast(jax.typing.DTypeLike, memory.dtype)
+        return tiles.by_rows(cast(tuple[int, ...], memory.shape), dtype)
 
     def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Int, ...]:
         """The block that a step visits, by the index map; the first block if there is no map."""

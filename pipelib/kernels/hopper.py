@@ -1,4 +1,4 @@
-"""Hopper GPUs: whether the device at hand is one, how many SMs it has, how `wgmma` reads SMEM.
+"""Hopper GPUs: whether the device at hand is one, and how many SMs it has.
 
 The model. `wgmma` exists on Hopper only (compute capability 9.x); Blackwell has other instructions
 in its place. TMA, and the barriers that count its bytes, exist on Hopper and newer GPUs. A device
@@ -9,10 +9,6 @@ returned, so there the error stays Pallas's.
 
 Kernels can also be traced for a GPU that this machine does not have (`assumed`). Nothing runs then,
 but the jaxprs are those that the GPU would get.
-
-The memory that `wgmma` reads is *tiled*: pieces of 8 rows x 128 bytes, swizzled so that the rows
-of a piece lie in different banks. A copy writes it so (`tiled`), and can therefore address only
-arrays whose rows are a multiple of 128 bytes and whose number of rows is a multiple of 8.
 """
 
 # Parts of the signatures of JAX's functions have no types.
@@ -23,14 +19,9 @@ from collections.abc import Generator
 from typing import NamedTuple, Protocol, cast
 
 import jax
-import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax.typing import DTypeLike
 
 #: SMs of an H100 or H200 (SXM). Kernels are planned for them where there is no GPU.
 H100_SMS = 132
-#: Bytes of a row of a piece of a swizzled copy, and rows of the piece.
-SWIZZLE, PIECE_ROWS = 128, 8
 #: Pallas's error for a kernel that JAX compiles for a CPU (JAX 0.11.2 and 0.12.0.1).
 _ONLY_INTERPRETED = "Only interpret mode is supported on CPU backend."
 
@@ -141,13 +132,3 @@ def explained(kernel: str, plain: str) -> Generator[None]:
             f"{kernel}: there is no Hopper GPU here (JAX's backend is cpu), so nothing can run the"
             f" kernel: call it under plgpu.force_gpu_interpret_mode(), or call {plain}."
         ) from None
-
-
-def tiled(dtype: DTypeLike) -> tuple[plgpu.Transform, ...]:
-    """The transforms of SMEM that `wgmma` reads: see the module."""
-    piece = PIECE_ROWS, SWIZZLE // jnp.dtype(dtype).itemsize
-    # These classes leave out a method of their protocol, which JAX does not call for them.
-    return (
-        plgpu.TilingTransform(piece),  # pyright: ignore[reportAbstractUsage]
-        plgpu.SwizzleTransform(SWIZZLE),  # pyright: ignore[reportAbstractUsage]
-    )

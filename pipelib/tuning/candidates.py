@@ -20,10 +20,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pipelib.kernels.hopper import H100_SMS, SWIZZLE
+from pipelib.kernels.hopper import H100_SMS
 from pipelib.kernels.matmul import choosing
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.schedule.machine import H200, Machine
+from pipelib.tiles import SWIZZLE
 from pipelib.tuning.products import Problem
 
 #: Tiles to try: their rows, their columns, and the compute threads.

@@ -20,10 +20,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pipelib import specs
-from pipelib.kernels.hopper import PIECE_ROWS, SWIZZLE
-from pipelib.kernels.matmul.arguments import check_dtypes, is_addressable, stored_dtype
+from pipelib.kernels.matmul.arguments import check_dtypes, stored_dtype
 from pipelib.kernels.matmul.config import MatmulConfig
-from pipelib.kernels.matmul.product import Product
+from pipelib.tiles import PIECE_ROWS, SWIZZLE, has_pieces
 from pipelib.tuning.candidates import candidates, neighbours, starts
 from pipelib.tuning.on_gpu import OnGpu, ours, search_workers
 from pipelib.tuning.products import Problem
@@ -120,13 +119,13 @@ def _problem(
     # `matmul` would raise these errors in each worker; they are raised here, before there is one.
     check_dtypes(a, b, transpose_a, transpose_b)
     stored = stored_dtype(a, out_dtype)
-    product = Product(transpose_a, transpose_b, None, None, stored)
-    if not is_addressable(a, b, (), product):
+    arrays = [(a.shape, a.dtype), (b.shape, b.dtype), ((m, n), stored)]
+    if not all(has_pieces(*array) for array in arrays):
         raise ValueError(
             f"tune: a {a.shape}, b {b.shape} and the output {(m, n)} must all have rows of a"
             f" multiple of {SWIZZLE} bytes, and at most {PIECE_ROWS} rows or a multiple of them;"
-            " since they do not, matmul makes this product without its kernel, and no configuration"
-            " applies."
+            " since they do not, most configurations cannot copy them, and a search would compare"
+            " few: call matmul without config."
         )
     return problem if out_dtype is None else problem._replace(out_dtype=stored.name)
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from pipelib import specs
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS, AttentionConfig
-from pipelib.kernels.hopper import PIECE_ROWS
 from pipelib.refs import Shaped
+from pipelib.tiles import PIECE_ROWS
 
 #: The argument `window` of `attention`.
 Window = int | tuple[int | None, int | None] | None

@@ -78,8 +78,8 @@ from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
 from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays, Scratch
 from pipelib.kernels.attention.order import AXES, Order
-from pipelib.kernels.hopper import tiled
 from pipelib.refs import Allocation, Dtype, Ref
+from pipelib.tiles import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 

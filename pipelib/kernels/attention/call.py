@@ -26,9 +26,10 @@ from pipelib.kernels.attention.arguments import (
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.padding import Padding
-from pipelib.kernels.hopper import PIECE_ROWS, default_device, explained, require_hopper
+from pipelib.kernels.hopper import default_device, explained, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
+from pipelib.tiles import PIECE_ROWS
 
 #: The result and the log-sum-exp.
 Residuals = tuple[jax.Array, jax.Array]

@@ -16,9 +16,10 @@ from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.kernels.attention.decode_config import DecodeConfig, default_config, splits_for
 from pipelib.kernels.attention.decode_kernel import combined, launch_decode
 from pipelib.kernels.attention.decode_threads import Work
-from pipelib.kernels.hopper import PIECE_ROWS, explained, num_sms, require_hopper
+from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
+from pipelib.tiles import PIECE_ROWS
 
 #: The result and the log-sum-exp.
 Residuals = tuple[jax.Array, jax.Array]

@@ -40,8 +40,8 @@ from pipelib.kernels.attention.decode_threads import (
     Work,
     memory_thread,
 )
-from pipelib.kernels.hopper import tiled
 from pipelib.refs import Allocation, Dtype, Ref
+from pipelib.tiles import tiled
 
 
 def launch_decode(

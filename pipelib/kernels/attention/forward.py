@@ -37,9 +37,10 @@ from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.order import AXES, Order, Visits
 from pipelib.kernels.attention.queries import Scratch
 from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
-from pipelib.kernels.hopper import num_sms, tiled
+from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Allocation, Body, Dtype, Int, Ref
 from pipelib.ring import Allocations
+from pipelib.tiles import tiled
 from pipelib.warp_specialized import (
     AllSteps,
     WarpSpecializedPipeline,

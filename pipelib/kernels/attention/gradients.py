@@ -37,9 +37,9 @@ from pipelib.kernels.attention.config import (
     AttentionConfig,
     GradientConfig,
 )
-from pipelib.kernels.hopper import tiled
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Indices
+from pipelib.tiles import tiled
 from pipelib.warp_specialized import AllSteps
 
 #: The kernels work with powers of 2, so logarithms and scales are multiplied by it.

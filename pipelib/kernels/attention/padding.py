@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from pipelib.kernels.attention.config import HEAD_DIMS
-from pipelib.kernels.hopper import PIECE_ROWS
 from pipelib.refs import Shaped
+from pipelib.tiles import PIECE_ROWS
 
 
 class Padding(NamedTuple):

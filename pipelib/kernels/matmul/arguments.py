@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pipelib import specs
-from pipelib.kernels.hopper import PIECE_ROWS, SWIZZLE
+from pipelib import specs, tiles
+from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.epilogues import check_epilogue
 from pipelib.kernels.matmul.product import Epilogue, Product
@@ -151,21 +151,27 @@ def check_finish(epilogue: Epilogue | None, operands: Sequence[jax.Array]) -> No
 
 
 def is_addressable(
-    a: Shaped,
-    b: Shaped,
-    operands: Sequence[Shaped],
-    product: Product[MatmulConfig] | Product[MatmulConfig | None],
+    a: Shaped, b: Shaped, operands: Sequence[Shaped], product: Product[MatmulConfig]
 ) -> bool:
-    """Whether the kernel's copies can address the factors, the output and matrices of its shape."""
-    m, n, _ = product.sizes(a, b)
-    outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))
-    arrays = [((*x.shape,), x.dtype) for x in (a, b)] + [((m, n), dtype) for dtype in outputs]
-    for (rows, columns), dtype in arrays:
-        if columns * jnp.dtype(dtype).itemsize % SWIZZLE:
-            return False
-        if rows > PIECE_ROWS and rows % PIECE_ROWS:
-            return False
-    return True
+    """Whether the kernel's copies can address the factors, the output and matrices of its shape.
+
+    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide.
+    """
+    config, (m, n, _) = product.config, product.sizes(a, b)
+    widths = [
+        (a, config.tile_m if product.transpose_a else config.tile_k),
+        (b, config.tile_k if product.transpose_b else config.tile_n),
+    ]
+    arrays = [(tuple(x.shape), x.dtype, width) for x, width in widths]
+    if config.splits == 1:  # else the kernel's output is the parts
+        outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))
+        arrays += [((m, n), dtype, config.epilogue_n) for dtype in outputs]
+    is_gpu = default_device().platform == "gpu"
+    return all(
+        tiles.has_pieces(shape, dtype)
+        or (is_gpu and tiles.has_rows(shape, dtype) and width == tiles.piece_columns(dtype))
+        for shape, dtype, width in arrays
+    )
 
 
 def _names(dtypes: Sequence[Dtype]) -> str:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from pipelib import tiles
 from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.matmul import arguments, forms
 from pipelib.kernels.matmul.choosing import default_config
@@ -22,8 +23,10 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib.kernels.sharding import varying_alike
-from pipelib.refs import Dtype
 
+#: Up to so many rows, tiles of one piece's columns are chosen where only they can be copied: what
+#: a product of few rows costs is the load of b.
+NARROW_ROWS = 64
 #: The factors and the epilogue's operands.
 _Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
 
@@ -96,7 +99,10 @@ def matmul(
     matrices = [arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands)]
     arguments.check_finish(epilogue, matrices)
     if config is not None:
-        config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
+        if config.splits == 1:
+            config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
+        else:
+            config.check(a.dtype, jnp.float32)
     a, b, *matrices = varying_alike(a, b, *matrices)
     with explained("matmul", "jnp.matmul"):
         out: jax.Array = _product(a, b, tuple(matrices), product)
@@ -112,31 +118,39 @@ def _product(
     product: Product[MatmulConfig | None],
 ) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
-    if not arguments.is_addressable(a, b, operands, product):
+    config = product.config or _pick(a, b, operands, product)
+    chosen = product.configured(config)
+    if not arguments.is_addressable(a, b, operands, chosen):
         return _fallback(a, b, operands, product)
     require_hopper("matmul")
-    config = product.config
-    if config is None:
-        m, n, k = product.sizes(a, b)
-        config = _pick(m, n, k, a.dtype, arguments.matrix_dtypes(operands, (m, n)), product)
-    out = forms.launch_product(a, b, operands, product.configured(config), num_sms())
+    out = forms.launch_product(a, b, operands, chosen, num_sms())
+    if config.splits > 1:
+        m, n, _ = product.sizes(a, b)
+        out = _finish(out.sum(0)[:m, :n], operands, product).astype(product.out_dtype)
     return varying_alike(out, a)[0]
 
 
 def _pick(
-    m: int,
-    n: int,
-    k: int,
-    dtype: Dtype,
-    matrices: list[Dtype],
+    a: jax.Array,
+    b: jax.Array,
+    operands: tuple[jax.Array, ...],
     product: Product[MatmulConfig | None],
 ) -> MatmulConfig:
-    """The tuned configuration of a product that is divided alike, or else the formula's."""
+    """The tuned configuration of a product that is divided alike, or else the formula's.
+
+    Of a few rows, it is one whose copies can address b, if there is one.
+    """
+    m, n, k = product.sizes(a, b)
+    matrices = arguments.matrix_dtypes(operands, (m, n))
     near = nearest_config(
-        m, n, k, dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
+        m, n, k, a.dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
         out_dtype=product.out_dtype, operands=matrices,
     )  # fmt: skip
-    return near or default_config(m, n, k, dtype, product.out_dtype, matrices)
+    is_narrow = not (product.transpose_b or tiles.has_pieces(b.shape, b.dtype))
+    if near and not is_narrow:
+        return near
+    most = tiles.piece_columns(b.dtype) if is_narrow and m <= NARROW_ROWS else None
+    return default_config(m, n, k, a.dtype, product.out_dtype, matrices, most_columns=most)
 
 
 def _fallback(
@@ -145,9 +159,10 @@ def _fallback(
     operands: tuple[jax.Array, ...],
     product: Product[MatmulConfig | None],
 ) -> jax.Array:
-    """The product without the kernel."""
+    """The product without the kernel; cuBLAS's, where no epilogue needs it in float32."""
     contracted = (0 if product.transpose_a else 1,), (1 if product.transpose_b else 0,)
-    acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=jnp.float32)
+    dtype = product.out_dtype if product.epilogue is None else jnp.float32
+    acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=dtype)
     return _finish(acc, operands, product).astype(product.out_dtype)
 
 

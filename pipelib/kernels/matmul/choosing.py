@@ -16,8 +16,11 @@ staging of each tile and, once in a launch, the first load and the last store. B
 tile each pay these, and a block's start, in every round.
 
 The candidates are the tiles of `TILES`, in groups of 8 tile rows. With one tile for each SM there
-is nothing to chain: the form is "specialized", with all slots that fit. Otherwise it is "chained",
-with the most slots, and with the most that divide the steps of K, since a chain rounds them up.
+is nothing to chain: the form is "specialized", with all slots that fit. If there are two SMs for
+each tile, K is split, too, into as many parts as there are SMs for, and into half as many. (The
+parts are added up by another kernel, which reads them from the L2.) Otherwise the form is
+"chained", with the most slots, and with the most that divide the steps of K, since a chain rounds
+them up.
 
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
 each. The choice takes at most 1.03 times the fastest that was measured, and 1.004 times on average.
@@ -35,14 +38,15 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from pipelib.kernels.hopper import H100_SMS, SWIZZLE, num_sms
+from pipelib.kernels.hopper import H100_SMS, num_sms
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.refs import Dtype
+from pipelib.tiles import SWIZZLE
 
 #: The tiles of the candidates: rows, columns, and compute threads. Of equals, the first wins.
 TILES = (
@@ -51,8 +55,10 @@ TILES = (
 )  # fmt: skip
 #: The most slots of a candidate, and the fewest that it has because they divide the steps.
 _MOST_SLOTS, _FEWEST_DIVIDING = 8, 3
-#: The most candidates of a product: of each tile at most two.
-MOST_CANDIDATES = 2 * len(TILES)
+#: The most candidates of a product: of each tile at most three.
+MOST_CANDIDATES = 3 * len(TILES)
+#: Into how many parts K is split at most, and how many steps each of them has at least.
+_MOST_SPLITS, _FEWEST_STEPS = 16, 4
 #: The part of a step's second longest time that comes on top of the longest. Fitted to the record
 #: above: the choices are the same from 0.1 to 0.2.
 UNHIDDEN = 0.15
@@ -77,6 +83,7 @@ class Rates(NamedTuple):
         their bytes' time: issue, HBM's latency, the wake-up and the wait.
       restart_cycles: what each step costs a thread that alone multiplies, and waits each time.
       block_start_cycles: from a block's end until the next one runs in its place.
+      sum_seconds: of the kernel that adds up the parts of a split product, however small.
     """
 
     clock_hz: float = 1.6775e9
@@ -89,10 +96,14 @@ class Rates(NamedTuple):
     load_cycles: float = 1198.8
     restart_cycles: float = 180.7
     block_start_cycles: float = 617.7
+    sum_seconds: float = 2.5e-6
 
 
 #: The rates that `default_config` takes, for all GPUs.
 H200 = Rates()
+
+
+_Form = Literal["specialized", "chained"]
 
 
 class Work(NamedTuple):
@@ -119,6 +130,7 @@ def default_config(
     operands: Sequence[DTypeLike] = (),
     *,
     sms: int | None = None,
+    most_columns: int | None = None,
 ) -> MatmulConfig:
     """The configuration of the least estimate; of equals, the first.
 
@@ -127,19 +139,33 @@ def default_config(
       dtype, out_dtype: the dtypes of the factors and of the result.
       operands: the dtypes of the epilogue's matrices.
       sms: SMs of the GPU; by default, of the device that JAX uses by default.
+      most_columns: of a tile; by default 256.
 
     Raises:
       ValueError: no candidate fits an SM, because of the operands; with the sum.
     """
     dtypes = jnp.dtype(dtype), jnp.dtype(out_dtype), tuple(jnp.dtype(x) for x in operands)
     work, here = Work(m, n, k, dtypes[0].itemsize, dtypes[1].itemsize), sms or num_sms()
-    found = _candidates(work, _fitting(*dtypes), here)
+    fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= (most_columns or x.alone.tile_n)]
+    found = _candidates(work, fitting, here)
     return min(found, key=lambda config: estimate_us(config, work, here))
 
 
-def _candidates(
-    work: Work, fitting: Sequence[Sequence[MatmulConfig]], sms: int
-) -> Iterator[MatmulConfig]:
+class _Fitting(NamedTuple):
+    """What fits an SM, with tiles of one size, each with the most slots but for `chained`.
+
+    Attributes:
+      alone: the form "specialized".
+      split: the same with K split, whose parts are staged in float32; None if it does not fit.
+      chained: the form "chained", from 2 slots on.
+    """
+
+    alone: MatmulConfig
+    split: MatmulConfig | None
+    chained: tuple[MatmulConfig, ...]
+
+
+def _candidates(work: Work, fitting: Sequence[_Fitting], sms: int) -> Iterator[MatmulConfig]:
     """The candidates for a product.
 
     Args:
@@ -147,39 +173,47 @@ def _candidates(
       fitting: what `_fitting` gives.
       sms: SMs of the GPU.
     """
-    for single, *chained in fitting:
-        if math.prod(single.tiles(work.m, work.n)) <= sms:
-            yield single
+    for alone, split, chained in fitting:
+        steps = math.ceil(work.k / alone.tile_k)
+        if (tiles := math.prod(alone.tiles(work.m, work.n))) <= sms:
+            yield alone
+            most = min(sms // tiles, steps // _FEWEST_STEPS, _MOST_SPLITS)
+            if split:
+                for splits in sorted({most, most // 2} - {0, 1}):
+                    yield dataclasses.replace(split, splits=splits)
             continue
         yield chained[-1]
-        steps = math.ceil(work.k / single.tile_k)
         dividing = [x for x in chained if x.slots >= _FEWEST_DIVIDING and steps % x.slots == 0]
         if dividing and dividing[-1] != chained[-1]:
             yield dividing[-1]
 
 
 @functools.cache
-def _fitting(
-    dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...]
-) -> tuple[tuple[MatmulConfig, ...], ...]:
-    """What fits an SM, for each tile: "specialized" with the most slots, and all that is "chained".
+def _fitting(dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...]) -> tuple[_Fitting, ...]:
+    """What fits an SM, for each tile.
 
     Raises:
       ValueError: nothing does; with the sum of the smallest.
     """
-    found: list[tuple[MatmulConfig, ...]] = []
+    found: list[_Fitting] = []
     tile_k = SWIZZLE // dtype.itemsize
-    for tile_m, tile_n, threads in TILES:
-        chained: list[MatmulConfig] = []
+
+    def of(form: _Form, tile: tuple[int, int, int], *staged: Any) -> Iterator[MatmulConfig]:
+        tile_m, tile_n, threads = tile
         for slots in range(2, _MOST_SLOTS + 1):
-            config = MatmulConfig(tile_m, tile_n, tile_k, slots, threads, order="m")
+            config = MatmulConfig(tile_m, tile_n, tile_k, slots, threads, form=form, order="m")
             try:
-                config.check(dtype, out_dtype, operands)
+                config.check(dtype, *staged)
             except ValueError:
-                break
-            chained.append(config)
-        if chained:
-            found.append((dataclasses.replace(chained[-1], form="specialized"), *chained))
+                return
+            yield config
+
+    for tile in TILES:
+        alone = [*of("specialized", tile, out_dtype, operands)]
+        split = [*of("specialized", tile, jnp.float32)]
+        if alone:
+            chained = (*of("chained", tile, out_dtype, operands),)
+            found.append(_Fitting(alone[-1], split[-1] if split else None, chained))
     if not found:
         tile_m, tile_n, threads = TILES[-1]
         MatmulConfig(tile_m, tile_n, tile_k, 2, threads).check(dtype, out_dtype, operands)
@@ -196,22 +230,28 @@ def estimate_us(
       sms: SMs of the GPU.
       rates: of the GPU.
     """
-    tiles, most = math.prod(config.tiles(work.m, work.n)), sms // config.cluster_size
+    tiles = math.prod(config.tiles(work.m, work.n)) * config.splits
+    most = sms // config.cluster_size
     at_once = min(config.resident_blocks(work.m, work.n, sms), max(most, 1) * config.cluster_size)
     rounds = math.ceil(tiles / at_once)
-    steps, is_chain = math.ceil(work.k / config.tile_k), config.form == "chained"
+    steps = math.ceil(math.ceil(work.k / config.tile_k) / config.splits)
+    is_chain, item = config.form == "chained", 4 if config.splits > 1 else work.out_itemsize
     slots = min(config.slots, steps)
     if is_chain:
         steps = math.ceil(steps / slots) * slots
     moved = (work.m + work.n) * work.k * work.itemsize + work.m * work.n * work.out_itemsize
     hbm = moved / rates.hbm_bytes_per_second / (rounds * steps)
     step = _step_seconds(config, work, math.ceil(tiles / rounds), hbm, rates)
-    stored = config.tile_m * config.tile_n * work.out_itemsize
+    stored = config.tile_m * config.tile_n * item
     once = rates.load_cycles + stored / rates.store_bytes_per_cycle
     cycles = rounds * stored / rates.smem_bytes_per_cycle + once
     if not is_chain:
         cycles += (rounds - 1) * (once + rates.block_start_cycles)
-    return 1e6 * (rounds * steps * step + cycles / rates.clock_hz)
+    seconds = rounds * steps * step + cycles / rates.clock_hz
+    if config.splits > 1:
+        parts = work.m * work.n * item * config.splits
+        seconds += rates.sum_seconds + parts / rates.l2_bytes_per_second
+    return 1e6 * seconds
 
 
 def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rates: Rates) -> float:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pipelib import specs
-from pipelib.kernels.hopper import SWIZZLE
+from pipelib.tiles import SWIZZLE
 
 #: Rows that are staged and stored at once: those of a `wgmma`.
 STAGED_ROWS = 64
@@ -50,6 +50,8 @@ class MatmulConfig:
         interpreter can hang on clusters of larger tiles on a machine of few cores; and where both
         are above 1 its result is wrong at times: its blocks share no loads, which on a GPU keep
         them in step.
+      splits: into how many parts K is divided. Each has blocks of its own, which make parts of the
+        tiles, float32; plain JAX adds these up. For products with fewer tiles than SMs.
       blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
         None: as few as go through them in as many rounds as one for each SM would.
 
@@ -78,6 +80,7 @@ class MatmulConfig:
     epilogue_n: int = 64
     cluster_m: int = 1
     cluster_n: int = 1
+    splits: int = 1
     blocks: int | None = None
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ class MatmulConfig:
     def _problems(self) -> dict[str, object]:
         """What can be wrong with the fields, and for each whether it is so."""
         unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
-        counts = self.slots, self.width, 1 if self.blocks is None else self.blocks
+        counts = self.slots, self.width, self.splits, 1 if self.blocks is None else self.blocks
         is_alone = self.form in ("ring", "specialized")
         return {
             f"{self.form=} is none of {', '.join(FORMS)}": self.form not in FORMS,
@@ -106,8 +109,8 @@ class MatmulConfig:
                 self.epilogue_n < 1 or self.epilogue_n % 64 or self.tile_n % self.epilogue_n,
             f"{self.delay_release=} is not 0 to {self.slots=} - 1, so no slot would be loaded":
                 not 0 <= self.delay_release < self.slots,
-            f"{self.slots=}, {self.width=} and {self.blocks=} are not all at least 1":
-                min(counts) < 1,
+            f"{self.slots=}, {self.width=}, {self.splits=} and {self.blocks=} are not all at least"
+            " 1": min(counts) < 1,
             f"{self.slots=} is over {specs.MAX_SLOTS}, the most barriers of one array":
                 self.slots > specs.MAX_SLOTS,
             f"{self.order=} is not 'm' or 'n'": self.order not in ("m", "n"),
@@ -165,7 +168,7 @@ class MatmulConfig:
 
     def resident_blocks(self, m: int, n: int, num_sms: int) -> int:
         """How many blocks the kernel has, for an output of m x n."""
-        count = math.prod(self.tiles(m, n))
+        count = math.prod(self.tiles(m, n)) * self.splits
         if self.form in ("ring", "specialized"):
             return count
         if self.blocks is not None:

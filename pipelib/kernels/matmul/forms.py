@@ -22,6 +22,10 @@ In a cluster, blocks of one column of tiles share the loads of b, and blocks of 
 loads of a. Each loads a part and sends it to all of them (multicast). A slot is loaded again when
 the compute threads of all these blocks have released it.
 
+K can be divided into parts (`splits`), so that a product of few tiles has a block for each SM. Then
+a block makes a part of a tile, and stores it in float32; the sums, and the epilogue, are plain
+JAX's.
+
 Edges need no other code. TMA fills loads beyond the end of an operand with zeros, which add
 nothing, and drops stores beyond the end of the output. Tiles beyond the output, which a cluster may
 have, do both. A chain goes on in the slot where the last tile stopped, so each tile takes a
@@ -41,12 +45,13 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
-from pipelib.kernels.hopper import tiled
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.product import Product
-from pipelib.kernels.matmul.result import TileResult, this_thread
+from pipelib.kernels.matmul.result import Place, TileResult, this_thread
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Accumulator, Allocation, Bool, Int, Ref
+from pipelib.specs import ByRows
+from pipelib.tiles import by_rows, has_pieces, tiled, whole_pieces
 from pipelib.warp_specialized import (
     AllSteps,
     WarpSpecializedPipeline,
@@ -70,18 +75,23 @@ def launch_product(
       num_sms: the number of SMs of the GPU.
 
     Returns:
-      [M, N] in `product.out_dtype`.
+      [M, N] in `product.out_dtype`. If K is split, the parts, float32 [splits, rows, columns]; rows
+      and columns beyond M and N are zeros.
     """
     (m, n, _), config = product.sizes(a, b), product.config
-    tiles = config.tiles(m, n)
+    tiles, shape = config.tiles(m, n), (m, n)
+    if config.splits > 1:
+        product, operands = product._replace(epilogue=None, out_dtype=jnp.dtype(jnp.float32)), ()
+        shape = whole_pieces(shape, product.out_dtype)
+    parts = (config.splits,) if config.splits > 1 else ()
     kinds = tuple(_kind(operand, (m, n)) for operand in operands)
     padded = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
     clusters = config.resident_blocks(m, n, num_sms) // config.cluster_size
     cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
     block = functools.partial(_block, product, kinds, tiles)
     return plgpu.kernel(
-        block, out_type=jax.ShapeDtypeStruct((m, n), product.out_dtype),
-        scratch_types=_scratch(product, kinds, padded), grid=(clusters,),
+        block, out_type=jax.ShapeDtypeStruct((*parts, *shape), product.out_dtype),
+        scratch_types=_scratch(product, kinds, padded, shape), grid=(clusters,),
         grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
         compiler_params=plgpu.CompilerParams(approx_math=product.approx_math),
         num_threads=config.threads if config.threads > 1 else None,
@@ -115,15 +125,24 @@ def _padded(
 
 
 def _scratch(
-    product: Product[MatmulConfig], kinds: tuple[str, ...], operands: list[jax.Array]
+    product: Product[MatmulConfig],
+    kinds: tuple[str, ...],
+    operands: list[jax.Array],
+    shape: tuple[int, int],
 ) -> list[Allocation]:
-    """Staging slots of the output and of each matrix among the operands, and their barriers."""
+    """Staging slots of the output and of each matrix among the operands, and their barriers.
+
+    Args:
+      product, kinds, operands: as `_block` has them.
+      shape: that of the output.
+    """
     config, dtypes = product.config, [product.out_dtype]
     dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
-    shape = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
+    slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
     scratch: list[Allocation] = [
-        plgpu.SMEM(shape, dtype, transforms=tiled(dtype)) for dtype in dtypes
-    ]
+        plgpu.SMEM(slots, dtype, transforms=tiled(dtype))
+        if has_pieces(shape, dtype) else by_rows(slots, dtype) for dtype in dtypes
+    ]  # fmt: skip
     if loads := len(dtypes) - 1:
         slots = config.compute_threads * config.staging_slots
         scratch.append(plgpu.Barrier(num_arrivals=loads, num_barriers=slots))
@@ -144,24 +163,26 @@ def _block(
     place = functools.partial(place_of_block, config, tiles)
     if config.form == "ring":
         form = one_thread if config.threads == 1 else two_threads
-        form(a, b, product, result.of(*place(lax.axis_index("block"))))
+        form(a, b, product, result.of(place(lax.axis_index("block"))))
     else:
-        count = math.prod(tiles) // config.cluster_size
+        count = math.prod(tiles) * config.splits // config.cluster_size
         _WITH_MEMORY_THREAD[config.form](Specialized(a, b, product, result, place, count))
     is_compute_thread = this_thread(config) < config.compute_threads
     pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
 
-def place_of_block(
-    config: MatmulConfig, tiles: tuple[int, int], index: jax.Array
-) -> tuple[Int, Int]:
-    """The tile of this block, if its cluster is the `index`th in the order."""
+def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: jax.Array) -> Place:
+    """The place of this block, if its cluster is the `index`th in the order."""
     sizes = config.cluster_m, config.cluster_n
     clusters = tiles[0] // config.cluster_m, tiles[1] // config.cluster_n
+    split: Int = 0
+    if config.splits > 1:
+        count = jnp.int32(math.prod(clusters))
+        split, index = lax.div(index, count), lax.rem(index, count)
     place = plgpu.planar_snake(index, clusters, "mn".index(config.order), config.width)
     mine = [lax.axis_index(f"cluster_{x}") if x in _cluster(config) else 0 for x in "mn"]
     m, n = (p * size + offset for p, size, offset in zip(place, sizes, mine))
-    return m, n
+    return Place(m, n, split)
 
 
 # Steps.
@@ -184,28 +205,32 @@ class KSteps:
     in_specs: list[plgpu.BlockSpec]
 
     @classmethod
-    def of(cls, a: Ref, b: Ref, product: Product[MatmulConfig], place: tuple[Int, Int]) -> "KSteps":
-        """The steps of a tile; in a chain, a multiple of the slots."""
-        config, needed = product.config, math.ceil(product.sizes(a, b)[2] / product.config.tile_k)
+    def of(cls, a: Ref, b: Ref, product: Product[MatmulConfig], place: Place) -> "KSteps":
+        """The steps of a tile, or of a part of it; in a chain, a multiple of the slots."""
+        config, k = product.config, product.sizes(a, b)[2]
+        needed = math.ceil(math.ceil(k / config.tile_k) / config.splits)
         slots = min(config.slots, needed)
         count = math.ceil(needed / slots) * slots if config.form == "chained" else needed
+        first = place.split * count if config.splits > 1 else None
         delay, axes = min(config.delay_release, slots - 1), _cluster(config)
 
         def spec(
             ref: Ref, size: int, tile: Int, is_k_first: bool, shared_along: str
         ) -> plgpu.BlockSpec:
-            block, index = (size, config.tile_k), lambda k: (tile, k)
+            at = lambda k: k if first is None else k + first
+            block, index = (size, config.tile_k), lambda k: (tile, at(k))
             if is_k_first:
-                block, index = block[::-1], lambda k: (k, tile)
+                block, index = block[::-1], lambda k: (at(k), tile)
             collective = (f"cluster_{shared_along}",) if shared_along in axes else ()
-            return plgpu.BlockSpec(
+            kind = plgpu.BlockSpec if has_pieces(ref.shape, ref.dtype) else ByRows
+            return kind(
                 block, index, transforms=tiled(ref.dtype), delay_release=delay,
                 collective_axes=collective,
             )  # fmt: skip
 
         in_specs = [
-            spec(a, config.tile_m, place[0], product.transpose_a, "n"),
-            spec(b, config.tile_n, place[1], not product.transpose_b, "m"),
+            spec(a, config.tile_m, place.m, product.transpose_a, "n"),
+            spec(b, config.tile_n, place.n, not product.transpose_b, "m"),
         ]
         return cls(slots, delay, count, in_specs)
 
@@ -346,7 +371,7 @@ class Specialized:
     b: Ref
     product: Product[MatmulConfig]
     result: TileResult
-    place: Callable[[jax.Array], tuple[Int, Int]]
+    place: Callable[[jax.Array], Place]
     count: int
 
     def specialized(self) -> None:
@@ -375,21 +400,19 @@ class Specialized:
             pl.when(is_memory_thread)(lambda: self._last_releases(**allocations))
 
         zero = jnp.int32(0)
-        allocations = self._pipeline((zero, zero), zero).get_allocations(self.a, self.b)
+        allocations = self._pipeline(Place(zero, zero), zero).get_allocations(self.a, self.b)
         pl.run_scoped(scope, allocations, collective_axes="thread")
 
     def _last_releases(self, consumed: list[Ref], **_: object) -> None:
         """Waits until the compute threads have released all slots of the chain's last steps."""
         # A STOP would do it, but the only tile of a block would have to be a START too.
-        steps = KSteps.of(self.a, self.b, self.product, (0, 0))
+        steps = KSteps.of(self.a, self.b, self.product, Place(0, 0))
         for slot in range(steps.slots - steps.delay):
             plgpu.barrier_wait(consumed[0].at[slot])
 
-    def _pipeline(
-        self, place: tuple[Int, Int], state: jax.Array | None = None
-    ) -> WarpSpecializedPipeline:
+    def _pipeline(self, place: Place, state: jax.Array | None = None) -> WarpSpecializedPipeline:
         """The pipeline that makes and stores one tile; `state` is its place in a chain."""
-        steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(*place)
+        steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(place)
 
         def compute_thread(pipeline: AllSteps) -> None:
             result.prefetch()

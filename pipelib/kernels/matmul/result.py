@@ -23,6 +23,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib import tiles
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.product import Product
 from pipelib.refs import Index, Int, Ref
@@ -33,6 +34,14 @@ def this_thread(config: MatmulConfig) -> jax.Array:
     return lax.axis_index("thread") if config.threads > 1 else jnp.int32(0)
 
 
+class Place(NamedTuple):
+    """The place of a tile along m and n, in tiles, and which part of K it has."""
+
+    m: Int
+    n: Int
+    split: Int = 0
+
+
 class TileResult(NamedTuple):
     """The end of a tile.
 
@@ -41,9 +50,9 @@ class TileResult(NamedTuple):
       kinds: for each operand of the epilogue, the axes of the output that it has: "mn" for a
         matrix, "m" for a column, "n" for a row, "" for a number.
       operands: the operands, in GMEM.
-      out: the output, in GMEM.
+      out: the output, in GMEM; if K is split, all of its parts.
       scratch: the staging slots of the output and of each matrix, and the matrices' barriers.
-      place: the tile's place along m and n, in tiles.
+      place: the tile's place.
     """
 
     product: Product[MatmulConfig]
@@ -51,11 +60,11 @@ class TileResult(NamedTuple):
     operands: tuple[Ref, ...]
     out: Ref
     scratch: tuple[Ref, ...]
-    place: tuple[Int, Int] = (0, 0)
+    place: Place = Place(0, 0)
 
-    def of(self, m: Int, n: Int) -> "TileResult":
+    def of(self, place: Place) -> "TileResult":
         """The same for another tile."""
-        return self._replace(place=(m, n))
+        return self._replace(place=place)
 
     def _first(self, part: int) -> tuple[int, int]:
         """The first row and column of a part, within this thread's rows of the tile."""
@@ -65,8 +74,8 @@ class TileResult(NamedTuple):
     def _here(self, part: int) -> tuple[Index, Index]:
         """The rows and columns of a part, in the output."""
         config, (first_row, first_column) = self.product.config, self._first(part)
-        mine = self.place[0] * config.tile_m + this_thread(config) * config.rows
-        row, column = first_row + mine, first_column + self.place[1] * config.tile_n
+        mine = self.place.m * config.tile_m + this_thread(config) * config.rows
+        row, column = first_row + mine, first_column + self.place.n * config.tile_n
         return pl.ds(row, STAGED_ROWS), pl.ds(column, config.epilogue_n)
 
     def _slot(self, part: int) -> tuple[jax.Array, int]:
@@ -78,10 +87,20 @@ class TileResult(NamedTuple):
         thread, slot = self._slot(part)
         return self.scratch[-1].at[thread * self.product.config.staging_slots + slot]
 
-    def _matrices(self) -> list[tuple[Ref, Ref]]:
+    def _staging(self) -> list[tiles.Both]:
+        """The staging slots of the output, then those of each matrix."""
+        rows, columns = self.out.shape[-2:]
+        matrices = [x for x, kind in zip(self.operands, self.kinds) if kind == "mn"]
+        dtypes = self.product.out_dtype, *(matrix.dtype for matrix in matrices)
+        return [
+            tiles.both(slots, not tiles.has_pieces((rows, columns), dtype))
+            for slots, dtype in zip(self.scratch, dtypes)
+        ]
+
+    def _matrices(self) -> list[tuple[Ref, tiles.Both]]:
         """The operands that are matrices, each with its staging slots."""
         found = [x for x, kind in zip(self.operands, self.kinds) if kind == "mn"]
-        return list(zip(found, self.scratch[1:]))
+        return list(zip(found, self._staging()[1:]))
 
     def prefetch(self) -> None:
         """Starts the loads of the matrices for the first parts."""
@@ -91,24 +110,25 @@ class TileResult(NamedTuple):
     def _load(self, part: int) -> None:
         """Starts the loads of the matrices for a part."""
         for operand, staging in self._matrices():
-            here, slot = operand.at[self._here(part)], staging.at[self._slot(part)]
+            here, slot = operand.at[self._here(part)], staging.rows.at[self._slot(part)]
             plgpu.copy_gmem_to_smem(here, slot, self._barrier(part))
 
     def store(self, acc: jax.Array) -> None:
         """Starts the stores of this thread's rows of a tile, part by part."""
-        config, staging = self.product.config, self.scratch[0]
+        config, staging = self.product.config, self._staging()[0]
+        out = self.out.at[self.place.split] if config.splits > 1 else self.out
         for part in range(config.parts):
             row, column = self._first(part)
             values = acc[row : row + STAGED_ROWS, column : column + config.epilogue_n]
             if self.product.epilogue is not None:
                 values = self.product.epilogue(values, *self._parts(part))
             plgpu.wait_smem_to_gmem(config.staging_slots - 1, wait_read_only=True)
-            slot = staging.at[self._slot(part)]
-            slot[...] = values.astype(self.product.out_dtype)
+            slot = self._slot(part)
+            staging.tiles.at[slot][...] = values.astype(self.product.out_dtype)
             plgpu.commit_smem()
             if part + config.staging_slots < config.parts:
                 self._load(part + config.staging_slots)
-            plgpu.copy_smem_to_gmem(slot, self.out.at[self._here(part)])
+            plgpu.copy_smem_to_gmem(staging.rows.at[slot], out.at[self._here(part)])
 
     def _parts(self, part: int) -> list[jax.Array]:
         """The operands of a part, in float32, each of the part's shape."""
@@ -119,7 +139,7 @@ class TileResult(NamedTuple):
         values = []
         for operand, kind in zip(self.operands, self.kinds):
             if kind == "mn":
-                value = matrices.pop(0).at[self._slot(part)][...].astype(jnp.float32)
+                value = matrices.pop(0).tiles.at[self._slot(part)][...].astype(jnp.float32)
             elif kind == "":
                 value = jnp.full(shape, operand[0].astype(jnp.float32))
             else:

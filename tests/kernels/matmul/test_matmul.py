@@ -456,7 +456,7 @@ def test_lowers(shape, dtype, options):
             {"slots": 2, "delay_release": 2},
             "delay_release=2 is not 0 to slots=2 - 1, so no slot would be loaded.",
         ),
-        ({"blocks": 0}, "slots=4, width=8 and blocks=0 are not all at least 1."),
+        ({"blocks": 0}, "slots=4, width=8, splits=1 and blocks=0 are not all at least 1."),
         ({"slots": 33}, "slots=33 is over 32, the most barriers of one array."),
         ({"order": "k"}, "order='k' is not 'm' or 'n'."),
         ({"form": "loop"}, "form='loop' is none of ring, specialized, persistent, chained."),

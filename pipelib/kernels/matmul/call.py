@@ -23,6 +23,7 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib.kernels.sharding import varying_alike
+from pipelib.refs import Shaped
 
 #: Up to so many rows, tiles of one piece's columns are chosen where only they can be copied: what
 #: a product of few rows costs is the load of b.
@@ -118,7 +119,7 @@ def _product(
     product: Product[MatmulConfig | None],
 ) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
-    config = product.config or _pick(a, b, operands, product)
+    config = product.config or pick(a, b, operands, product)
     chosen = product.configured(config)
     if not arguments.is_addressable(a, b, operands, chosen):
         return _fallback(a, b, operands, product)
@@ -130,15 +131,13 @@ def _product(
     return varying_alike(out, a)[0]
 
 
-def _pick(
-    a: jax.Array,
-    b: jax.Array,
-    operands: tuple[jax.Array, ...],
-    product: Product[MatmulConfig | None],
+def pick(
+    a: Shaped, b: Shaped, operands: Sequence[Shaped], product: Product[MatmulConfig | None]
 ) -> MatmulConfig:
-    """The tuned configuration of a product that is divided alike, or else the formula's.
+    """The configuration of a product that asks for none; its copies may not address the arrays.
 
-    Of a few rows, it is one whose copies can address b, if there is one.
+    It is the tuned one of a product that is divided alike, or else the formula's. With few rows, it
+    is one whose copies can address b, if there is one.
     """
     m, n, k = product.sizes(a, b)
     matrices = arguments.matrix_dtypes(operands, (m, n))

@@ -23,6 +23,7 @@ from pipelib.kernels.attention import (
 )
 from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
+from pipelib.kernels.ragged import ragged_dot
 
 if TYPE_CHECKING:
     from pipelib.tuning import tune
@@ -35,6 +36,7 @@ __all__ = [
     "attention",
     "decode_attention",
     "matmul",
+    "ragged_dot",
     "rms_norm",
     "softmax",
     "tune",

@@ -39,12 +39,13 @@ def check_types(a: object, b: object, config: object, epilogue: object, operands
         raise specs.wrong_type("matmul: operands", operands, because)
 
 
-def stored_dtype(a: Shaped, asked: DTypeLike | None) -> Dtype:
+def stored_dtype(a: Shaped, asked: DTypeLike | None, function: str = "matmul") -> Dtype:
     """The dtype of the result.
 
     Args:
       a: the first factor, whose dtype is the default, or bfloat16 for float8.
       asked: the argument `out_dtype`; None for the default.
+      function: the name of the function that has it, for the error.
 
     Raises:
       TypeError: `asked` is not a dtype, or none that can be stored.
@@ -55,10 +56,10 @@ def stored_dtype(a: Shaped, asked: DTypeLike | None) -> Dtype:
         dtype = jnp.dtype(asked)
     except TypeError:
         because = f"{_names(_OUTPUTS)} can be stored"
-        raise specs.wrong_type("matmul: out_dtype", asked, because) from None
+        raise specs.wrong_type(f"{function}: out_dtype", asked, because) from None
     if dtype not in _OUTPUTS:
         raise TypeError(
-            f"matmul: out_dtype={dtype} is none of {_names(_OUTPUTS)}, which it stores."
+            f"{function}: out_dtype={dtype} is none of {_names(_OUTPUTS)}, which it stores."
         )
     return dtype
 

@@ -11,6 +11,6 @@ each expert. The sizes of the groups are known only on the GPU. Each module has 
 ==========  ==================================================================================
 """
 
-# from pipelib.kernels.ragged.call import ragged_dot
+from pipelib.kernels.ragged.call import ragged_dot
 
-__all__ = []
+__all__ = ["ragged_dot"]

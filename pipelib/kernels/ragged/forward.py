@@ -54,6 +54,11 @@ class Grouped(NamedTuple):
     out_dtype: Any
     by_rows: bool
 
+    @property
+    def stages_pieces(self) -> bool:
+        """Whether a staged part is one piece wide; one of float32 is not, and has plain rows."""
+        return self.by_rows and self.config.epilogue_n == tiles.piece_columns(self.out_dtype)
+
     def sizes(self, lhs: Any, rhs: Any) -> tuple[int, int, int]:
         """M, N and K."""
         m, k = lhs.shape
@@ -87,7 +92,7 @@ def launch(
     slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
     out = jax.ShapeDtypeStruct((m, n), grouped.out_dtype)
     staging = (
-        tiles.by_rows(slots, grouped.out_dtype) if grouped.by_rows
+        tiles.by_rows(slots, grouped.out_dtype) if grouped.stages_pieces
         else plgpu.SMEM(slots, grouped.out_dtype)
     )  # fmt: skip
     visits = Visits.of(sizes, m, config.tile_m)
@@ -101,10 +106,10 @@ def named_block(grouped: Grouped) -> Any:
     """What each thread of a block does, under the name that a profiler shows."""
 
     def ragged_dot(
-        lhs: Ref, rhs: Ref, count: Ref, group: Ref, row: Ref, stop: Ref, out: Ref, staging: Ref
+        lhs: Ref, rhs: Ref, number: Ref, group: Ref, row: Ref, stop: Ref, out: Ref, staging: Ref
     ) -> None:
-        visits = count, group, row, stop
-        both = tiles.both(staging, grouped.by_rows)
+        visits = number, group, row, stop
+        both = tiles.both(staging, grouped.stages_pieces)
         Block(grouped, lhs, rhs, visits, out, both).run()
 
     return ragged_dot
@@ -135,7 +140,8 @@ class Block(NamedTuple):
 
         def tile_at(index: jax.Array) -> Tile:
             visit, column = plgpu.planar_snake(index, (number, columns), 0, config.width)
-            return Tile(*(field[visit] for field in self.visits[1:]), column)
+            group, row, stop = (field[visit] for field in self.visits[1:])
+            return Tile(group, row, stop, column)
 
         def scope(allocations: dict[str, Any]) -> None:
             @plgpu.nd_loop((number * columns,), collective_axes="block")
@@ -165,7 +171,7 @@ class Block(NamedTuple):
 
     def _last_releases(self, consumed: list[Ref], **_: object) -> None:
         """Waits until the compute threads have released all slots of the chain's last steps."""
-        slots, delay, _ = self._steps()
+        slots, delay = self._steps()[:2]
         for slot in range(slots - delay):
             plgpu.barrier_wait(consumed[0].at[slot])
 

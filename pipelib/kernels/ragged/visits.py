@@ -19,12 +19,12 @@ class Visits(NamedTuple):
     """All visits, in the order of their rows.
 
     Attributes:
-      count: int32 [1], how many there are.
+      number: int32 [1], how many there are.
       group: int32 [most], the group of each; the number of groups for rows of none.
       row, stop: int32 [most], its first row, and the row behind its group's last.
     """
 
-    count: jax.Array
+    number: jax.Array
     group: jax.Array
     row: jax.Array
     stop: jax.Array

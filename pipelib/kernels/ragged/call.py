@@ -1,0 +1,213 @@
+"""`ragged_dot` as it is called: what it refuses, its configuration, and its gradients.
+
+Where copies cannot address an array, `jax.lax.ragged_dot` makes the products: see `ragged_dot`.
+"""
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import functools
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from pipelib import specs, tiles
+from pipelib.kernels.hopper import default_device, explained, num_sms, require_hopper
+from pipelib.kernels.matmul.arguments import stored_dtype
+from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib.kernels.ragged.forward import Grouped, launch
+from pipelib.kernels.ragged.weights import Weights, launch_weights
+from pipelib.kernels.sharding import varying_alike
+from pipelib.refs import Dtype, Shaped
+
+_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+#: lhs and rhs, and the sizes of the groups.
+_Arrays = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def ragged_dot(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    group_sizes: jax.Array,
+    *,
+    config: MatmulConfig | None = None,
+    out_dtype: DTypeLike | None = None,
+    transpose_rhs: bool = False,
+) -> jax.Array:
+    """The products of groups of rows, each with a matrix of its own, on a Hopper GPU.
+
+    Row r of group g gives `lhs[r] @ rhs[g]`, accumulated in float32. The groups' rows follow each
+    other from row 0; rows behind the last group give zeros. As `jax.lax.ragged_dot`, for mixtures
+    of experts. Works under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
+
+    Args:
+      lhs: [M, K], float16 or bfloat16.
+      rhs: [groups, K, N] of the same dtype; [groups, N, K] if `transpose_rhs`.
+      group_sizes: integers [groups]. Rows past M are left out, and a negative size counts as 0.
+      config: "chained", without clusters and `splits`; by default by the sizes.
+      out_dtype: float16, bfloat16 or float32; by default that of `lhs`.
+
+    Returns:
+      [M, N] in `out_dtype`.
+
+    Rows of `lhs` and of the result must begin at multiples of 16 bytes, and K and N of `rhs` must
+    be multiples of 8 and 64 (with `transpose_rhs`, K one of 8). Else `jax.lax.ragged_dot` makes the
+    products. So it does for the gradient of `rhs` if M, K and N are not multiples of 8, 64 and 64.
+    What is infinite in a row of the result's gradient makes the gradients of groups beside its own
+    undefined, too.
+
+    Raises:
+      TypeError: dtypes, and types of arguments, that are not as above.
+      ValueError: shapes; a GPU that is not Hopper, or a CPU where nothing interprets kernels (under
+        `jax.jit` in Pallas's words); a configuration that does not fit, with the sum.
+
+    Example:
+      >>> lhs = jnp.ones((24, 64), jnp.bfloat16)
+      >>> rhs = jnp.stack([jnp.ones((64, 64)), jnp.full((64, 64), 2.0)]).astype(jnp.bfloat16)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     out = ragged_dot(lhs, rhs, jnp.array([3, 5]))
+      >>> out[:, 0].tolist()[:9]
+      [64.0, 64.0, 64.0, 128.0, 128.0, 128.0, 128.0, 128.0, 0.0]
+    """
+    transpose_rhs = bool(transpose_rhs)
+    _check(lhs, rhs, group_sizes, config, transpose_rhs)
+    stored = stored_dtype(lhs, out_dtype, "ragged_dot")
+    if config is not None:
+        config.check(lhs.dtype, stored)
+    asked = Asked(config, transpose_rhs, stored)
+    lhs, rhs, sizes = varying_alike(lhs, rhs, group_sizes.astype(jnp.int32))
+    with explained("ragged_dot", "jax.lax.ragged_dot"):
+        out: jax.Array = _ragged(lhs, rhs, sizes, asked)
+    return out
+
+
+class Asked(NamedTuple):
+    """What `ragged_dot` is told beside its arrays; hashable."""
+
+    config: MatmulConfig | None
+    transpose_rhs: bool
+    out_dtype: Dtype
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.jit, static_argnums=3)
+def _ragged(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked) -> jax.Array:
+    """The products by the kernel, or without it; all arguments are checked."""
+    out: jax.Array
+    if not is_addressable(lhs, rhs, asked):
+        other = rhs.swapaxes(1, 2) if asked.transpose_rhs else rhs
+        out = lax.ragged_dot(lhs, other, sizes, preferred_element_type=jnp.float32)
+        return out.astype(asked.out_dtype)
+    require_hopper("ragged_dot")
+    config = asked.config or default_config(lhs.shape[0], rhs.shape[0])
+    is_gpu = default_device().platform == "gpu"
+    grouped = Grouped(config, asked.transpose_rhs, asked.out_dtype, is_gpu)
+    out = launch(lhs, rhs, sizes, grouped, num_sms())
+    return varying_alike(out, lhs)[0]
+
+
+def default_config(rows: int, groups: int) -> MatmulConfig:
+    """Tiles of 128 rows; of 64, if a group has no more on average."""
+    if rows <= 64 * groups:
+        return MatmulConfig(64, 256, 64, slots=4, compute_threads=1)
+    return MatmulConfig(128, 256, 64, slots=4)
+
+
+def is_addressable(lhs: Shaped, rhs: Shaped, asked: Asked) -> bool:
+    """Whether the kernel's copies can address all arrays."""
+    matrix = tuple(rhs.shape[1:])
+    n = matrix[0 if asked.transpose_rhs else 1]
+    can = tiles.has_rows if asked.transpose_rhs else tiles.has_pieces
+    rows = tiles.has_rows((1, lhs.shape[1]), lhs.dtype)
+    return rows and can(matrix, rhs.dtype) and tiles.has_rows((1, n), asked.out_dtype)
+
+
+def _forward(
+    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked
+) -> tuple[jax.Array, _Arrays]:
+    """The products, and what `_backward` needs."""
+    out: jax.Array = _ragged(lhs, rhs, sizes, asked)
+    return out, (lhs, rhs, sizes)
+
+
+def _backward(asked: Asked, arrays: _Arrays, g: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+    """The gradients: of lhs by the same kernel, of rhs group by group."""
+    lhs, rhs, sizes = arrays
+    g = g.astype(lhs.dtype)
+    back = Asked(None, not asked.transpose_rhs, lhs.dtype)
+    d_lhs: jax.Array = _ragged(g, rhs, sizes, back)
+    left, right = (g, lhs) if asked.transpose_rhs else (lhs, g)
+    return d_lhs, _weights(left, right, sizes), None
+
+
+_ragged.defvjp(_forward, _backward)
+
+
+@jax.jit
+def _weights(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
+    """lhs^T @ g of each group, in lhs's dtype."""
+    matrix = lhs.shape[1], g.shape[1]
+    arrays = lhs.shape, g.shape, matrix
+    out: jax.Array
+    if not all(tiles.has_pieces(cast("tuple[int, int]", x), lhs.dtype) for x in arrays):
+        numbers = lax.RaggedDotDimensionNumbers(
+            dot_dimension_numbers=(((0,), (0,)), ((), ())),
+            lhs_ragged_dimensions=[0], rhs_group_dimensions=[],
+        )  # fmt: skip
+        out = lax.ragged_dot_general(lhs, g, sizes, numbers, preferred_element_type=jnp.float32)
+        return out.astype(lhs.dtype)
+    in_place = default_device().platform == "gpu"
+    config = MatmulConfig(128, 256, 64, slots=4)
+    out = launch_weights(lhs, g, sizes, Weights(config, lhs.dtype, in_place), num_sms())
+    return varying_alike(out, lhs)[0]
+
+
+# What is refused.
+
+
+def _check(lhs: object, rhs: object, sizes: object, config: object, transpose_rhs: bool) -> None:
+    """Refuses arguments that are not as `ragged_dot` says.
+
+    Raises:
+      TypeError, ValueError: as it says.
+    """
+    for name, array in (("lhs", lhs), ("rhs", rhs), ("group_sizes", sizes)):
+        specs.check_array(f"ragged_dot: {name}", array)
+    left, right, groups = cast("tuple[Shaped, Shaped, Shaped]", (lhs, rhs, sizes))
+    dtypes = jnp.dtype(left.dtype), jnp.dtype(right.dtype)
+    if dtypes[0] not in _INPUTS or dtypes[0] != dtypes[1]:
+        raise TypeError(
+            f"ragged_dot: lhs is {dtypes[0]} and rhs {dtypes[1]}, but both must be float16, or both"
+            " bfloat16, which wgmma multiplies: cast them."
+        )
+    if not jnp.issubdtype(groups.dtype, jnp.integer):
+        raise TypeError(f"ragged_dot: group_sizes are {groups.dtype}, but must be integers.")
+    if left.ndim != 2 or right.ndim != 3 or groups.shape != right.shape[:1]:
+        raise ValueError(
+            f"ragged_dot: lhs has shape {left.shape}, rhs {right.shape} and group_sizes"
+            f" {groups.shape}, but they must be [M, K], [groups, K, N] and [groups]."
+        )
+    k = right.shape[2 if transpose_rhs else 1]
+    if left.shape[1] != k:
+        raise ValueError(
+            f"ragged_dot: lhs {left.shape} has K = {left.shape[1]}, and rhs {right.shape} with"
+            f" {transpose_rhs=} has K = {k}; they must be equal."
+        )
+    if 0 in (*left.shape, *right.shape):
+        raise ValueError(
+            f"ragged_dot: lhs {left.shape} or rhs {right.shape} is empty; all sizes must be 1 or"
+            " more."
+        )
+    if config is None:
+        return
+    if not isinstance(config, MatmulConfig):
+        because = "a MatmulConfig says how it is divided"
+        raise specs.wrong_type("ragged_dot: config", config, because)
+    if config.form != "chained" or config.cluster_size > 1 or config.splits > 1 or config.blocks:
+        raise ValueError(
+            f"ragged_dot: {config} has a form, clusters, splits or blocks of its own, but the"
+            ' kernel is "chained", with one block for each SM: leave them as they are by default.'
+        )

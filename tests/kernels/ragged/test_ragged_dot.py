@@ -1,0 +1,260 @@
+"""`ragged_dot` and its gradients against float64: interpreted, checked, compiled; on a GPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import pipelib
+from pipelib.kernels import MatmulConfig, ragged_dot
+from pipelib.kernels.hopper import Gpu, assumed
+from pipelib.kernels.ragged.visits import Visits, most_visits
+from tests.emitters.contract import interpreted
+from tests.kernels.matmul.test_matmul import check_close
+
+HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
+SMALL = MatmulConfig(64, 64, 64, slots=2, compute_threads=1)
+TWO = MatmulConfig(128, 128, 64, slots=3, compute_threads=2, width=2)
+#: Rows, and sizes of groups: an empty one, one that is cut in the middle of a tile; rows of none.
+GROUPS = {
+    "cut": (160, [5, 0, 130, 3]),
+    "whole": (128, [64, 64]),
+    "one": (72, [72]),
+    "none": (40, [0, 0]),
+    "too many": (96, [90, 40, 20]),
+}
+
+
+def operands(rows, sizes, k=128, n=128, dtype=BRAIN, transpose=False):
+    draw = np.random.default_rng(rows + n).standard_normal
+    lhs, rhs = draw((rows, k)), draw((len(sizes), *((n, k) if transpose else (k, n))))
+    return jnp.asarray(lhs, dtype), jnp.asarray(rhs, dtype), jnp.array(sizes, jnp.int32)
+
+
+def groups_of(rows, sizes):
+    """The rows of each group."""
+    stops = np.minimum(np.cumsum(sizes), rows)
+    return [slice(start, stop) for start, stop in zip([0, *stops], stops)]
+
+
+def expected(lhs, rhs, sizes, transpose=False):
+    lhs, rhs = (np.asarray(x).astype(np.float64) for x in (lhs, rhs))
+    out = np.zeros((len(lhs), rhs.shape[1 if transpose else 2]))
+    for matrix, rows in zip(rhs, groups_of(len(lhs), np.asarray(sizes))):
+        out[rows] = lhs[rows] @ (matrix.T if transpose else matrix)
+    return out
+
+
+def close(out, wanted, dtype=BRAIN):
+    if not np.any(wanted):
+        assert not np.any(np.asarray(out))
+    else:
+        check_close(out, wanted, dtype)
+
+
+@pytest.fixture
+def on_an_h200():
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        yield
+
+
+# Visits.
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6),
+    rows=st.integers(1, 200),
+    tile=st.sampled_from([16, 64]),
+)
+def test_visits_have_all_rows_once_and_of_one_group(sizes, rows, tile):
+    found = Visits.of(jnp.array(sizes, jnp.int32), rows, tile)
+    count = int(found.number[0])
+    assert 1 <= count <= len(found.group) == most_visits(rows, len(sizes), tile)
+    seen = []
+    for group, row, stop in list(zip(*map(np.asarray, found[1:])))[:count]:
+        own = range(row, min(row + tile, stop))
+        assert own
+        seen += [(r, group) for r in own]
+    wanted = np.full(rows, len(sizes))
+    for group, own in enumerate(groups_of(rows, sizes)):
+        wanted[own] = group
+    assert seen == list(enumerate(wanted))
+
+
+# Interpreted, with race detection.
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("config", [SMALL, TWO, None], ids=["small", "two", "default"])
+def test_products(name, config):
+    rows, sizes = GROUPS[name]
+    arrays = operands(rows, sizes)
+    with interpreted():
+        out = ragged_dot(*arrays, config=config)
+    close(out, expected(*arrays))
+
+
+@pytest.mark.one_jax
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [(HALF, FLOAT), (BRAIN, HALF)])
+def test_dtypes_and_edges(transpose, dtype, out_dtype):
+    """K and N that are no tiles."""
+    arrays = operands(83, [40, 20, 23], 136, 192, dtype, transpose)
+    with interpreted():
+        out = ragged_dot(*arrays, config=TWO, out_dtype=out_dtype, transpose_rhs=transpose)
+    close(out, expected(*arrays, transpose), out_dtype)
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "sizes", "k"),
+    [(160, [5, 0, 130, 3], 128), (40, [0, 0], 64), (83, [40, 43], 72)],  # the last in plain JAX
+)
+def test_gradients(rows, sizes, k, transpose):
+    lhs, rhs, sizes = operands(rows, sizes, k, 128, transpose=transpose)
+    g = jnp.asarray(np.random.default_rng(1).standard_normal((rows, 128)), BRAIN)
+    call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, transpose_rhs=transpose)
+    with interpreted():
+        d_lhs, d_rhs = jax.vjp(call, lhs, rhs)[1](g)
+    close(d_lhs, expected(g, rhs, sizes, not transpose))
+    for out, own in zip(d_rhs, groups_of(rows, np.asarray(sizes))):
+        left, right = (np.asarray(x[own]).astype(np.float64) for x in (lhs, g))
+        close(out, right.T @ left if transpose else left.T @ right)
+
+
+def test_vmap_scan_and_jit():
+    lhs, rhs, sizes = operands(72, [20, 30])
+    many = jnp.stack([sizes, sizes[::-1]])
+    with interpreted():
+        found = jax.jit(jax.vmap(ragged_dot, (None, None, 0)))(lhs, rhs, many)
+        _, again = jax.lax.scan(lambda _, s: (None, ragged_dot(lhs, rhs, s)), None, many)
+    for out, same, sizes in zip(found, again, many):
+        close(out, expected(lhs, rhs, sizes))
+        np.testing.assert_array_equal(out, same)
+
+
+def test_shard_map():
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    lhs, rhs, sizes = operands(72, [20, 30])
+    call = jax.shard_map(ragged_dot, mesh=mesh, in_specs=(P("x"), P(), P()), out_specs=P("x"))
+    total = lambda lhs, rhs: call(lhs, rhs, sizes).astype(FLOAT).sum()
+    with interpreted():
+        close(jax.jit(call)(lhs, rhs, sizes), expected(lhs, rhs, sizes))
+        d_lhs, _ = jax.jit(jax.grad(total, (0, 1)))(lhs, rhs)
+    close(d_lhs, expected(jnp.ones((72, 128), BRAIN), rhs, sizes, transpose=True))
+
+
+# Traced and checked, compiled.
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("config", [SMALL, TWO], ids=["small", "two"])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.usefixtures("on_an_h200")
+def test_check_finds_nothing(name, config, transpose):
+    rows, sizes = GROUPS[name]
+    lhs, rhs, sizes = operands(rows, sizes, 136, 200 if transpose else 192, transpose=transpose)
+    call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=config, transpose_rhs=transpose)
+    assert list(pipelib.check(pipelib.trace(call, lhs, rhs), strict=True)) == []
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.usefixtures("on_an_h200")
+def test_check_finds_nothing_in_the_gradients_of_matrices(name):
+    from pipelib.kernels.ragged.weights import Weights, launch_weights
+
+    rows, sizes = GROUPS[name]
+    lhs, _, sizes = operands(rows, sizes, 192, 192)
+    call = lambda lhs, g: launch_weights(lhs, g, sizes, Weights(TWO, lhs.dtype, True), 3)
+    assert list(pipelib.check(pipelib.trace(call, lhs, lhs), strict=True)) == []
+
+
+@pytest.mark.usefixtures("on_an_h200")
+def test_check_finds_a_staging_slot_that_is_written_too_early(monkeypatch):
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    wait = plgpu.wait_smem_to_gmem
+    monkeypatch.setattr(plgpu, "wait_smem_to_gmem", lambda n, **how: wait(n + 2 * bool(how), **how))
+    monkeypatch.setattr("pipelib.kernels.ragged.call.num_sms", lambda: 1)  # many tiles for a block
+    lhs, rhs, sizes = operands(160, [5, 0, 130, 3])
+    config = MatmulConfig(64, 128, 64, slots=2, compute_threads=1, width=3)  # not traced yet
+    call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=config)
+    assert "race" in {finding.kind for finding in pipelib.check(pipelib.trace(call, lhs, rhs))}
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.usefixtures("on_an_h200")
+def test_it_compiles(transpose):
+    lhs, rhs, sizes = operands(300, [100, 200], 136, 192, transpose=transpose)
+    call = functools.partial(ragged_dot, transpose_rhs=transpose)
+    found = pipelib.compiled(call, lhs, rhs, sizes)
+    assert found.kernel == "ragged_dot" and found.ok and found.spill_stores == 0
+
+
+# What is refused.
+
+
+def test_sizes_that_no_copy_can_address_are_plain_jax_s():
+    for k, n, transpose in ((132, 128, False), (128, 72, False), (128, 68, True)):
+        arrays = operands(40, [10, 20], k, n, transpose=transpose)
+        with pytest.raises(ValueError, match="calls 0 Mosaic GPU kernels"):
+            pipelib.trace(functools.partial(ragged_dot, transpose_rhs=transpose), *arrays)
+        close(ragged_dot(*arrays, transpose_rhs=transpose), expected(*arrays, transpose))
+
+
+LHS, RHS, SIZES = jnp.ones((8, 64), BRAIN), jnp.ones((2, 64, 64), BRAIN), jnp.array([3, 5])
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "kind", "text"),
+    [
+        ((LHS, RHS, [3, 5]), {}, TypeError, "ragged_dot: group_sizes"),
+        ((LHS, RHS, SIZES / 2), {}, TypeError, "ragged_dot: group_sizes are float32, but must be"),
+        ((LHS.astype(HALF), RHS, SIZES), {}, TypeError, "lhs is float16 and rhs bfloat16"),
+        ((LHS, RHS, SIZES[:1]), {}, ValueError, r"group_sizes \(1,\), but they must be"),
+        ((LHS, RHS[0], SIZES), {}, ValueError, r"rhs \(64, 64\) and group_sizes"),
+        ((LHS, RHS[:, :32], SIZES), {}, ValueError, "K = 64, and rhs .* has K = 32; they must be"),
+        ((LHS[:0], RHS, SIZES), {}, ValueError, "is empty; all sizes must be 1 or more"),
+        ((LHS, RHS, SIZES), {"config": 3}, TypeError, "ragged_dot: config"),
+        ((LHS, RHS, SIZES), {"out_dtype": "int8"}, TypeError, "ragged_dot: out_dtype=int8"),
+        (
+            (LHS, RHS, SIZES), {"config": MatmulConfig(form="persistent")}, ValueError,
+            "leave them as they are by default",
+        ),
+    ],
+)  # fmt: skip
+def test_errors(args, options, kind, text):
+    with pytest.raises(kind, match=text):
+        ragged_dot(*args, **options)
+
+
+# On a GPU.
+
+UNEQUAL = [1, 0, 700, 3, 128, 129, 2000, 127, 1008]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transpose", [False, True])
+def test_on_gpu(transpose):
+    arrays = operands(4100, UNEQUAL, 520, 1088, transpose=transpose)
+    close(ragged_dot(*arrays, transpose_rhs=transpose), expected(*arrays, transpose))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("transpose", [False, True])
+def test_gradients_on_gpu(transpose):
+    lhs, rhs, sizes = operands(4104, UNEQUAL, 576, 1088, transpose=transpose)
+    g = jnp.asarray(np.random.default_rng(1).standard_normal((4104, 1088)), BRAIN)
+    call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, transpose_rhs=transpose)
+    d_lhs, d_rhs = jax.vjp(call, lhs, rhs)[1](g)
+    close(d_lhs, expected(g, rhs, sizes, not transpose))
+    for out, own in zip(d_rhs, groups_of(4104, UNEQUAL)):
+        left, right = (np.asarray(x[own]).astype(np.float64) for x in (lhs, g))
+        close(out, right.T @ left if transpose else left.T @ right)

@@ -36,7 +36,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +44,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
+from pipelib.kernels.chain import run_chain
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.product import Product
 from pipelib.kernels.matmul.result import Place, TileResult, this_thread
@@ -387,28 +387,15 @@ class Specialized:
 
     def chained(self) -> None:
         """The block's tiles, as one chain."""
-
-        def scope(allocations: dict[str, Any]) -> None:
-            @plgpu.nd_loop((self.count,), collective_axes="block")
-            def _(info: plgpu.NDLoopInfo) -> None:
-                state = plgpu.PipelinePipeline
-                state = jnp.where(info.local_index == 0, state.START, state.STEADY)
-                pipeline = self._pipeline(self.place(info.index[0]), state)
-                pipeline(self.a, self.b, allocations=allocations)
-
-            is_memory_thread = lax.axis_index("thread") == self.product.config.compute_threads
-            pl.when(is_memory_thread)(lambda: self._last_releases(**allocations))
-
         zero = jnp.int32(0)
-        allocations = self._pipeline(Place(zero, zero), zero).get_allocations(self.a, self.b)
-        pl.run_scoped(scope, allocations, collective_axes="thread")
-
-    def _last_releases(self, consumed: list[Ref], **_: object) -> None:
-        """Waits until the compute threads have released all slots of the chain's last steps."""
-        # A STOP would do it, but the only tile of a block would have to be a START too.
         steps = KSteps.of(self.a, self.b, self.product, Place(0, 0))
-        for slot in range(steps.slots - steps.delay):
-            plgpu.barrier_wait(consumed[0].at[slot])
+        run_chain(
+            self.count,
+            lambda index, state: self._pipeline(self.place(index), state),
+            self._pipeline(Place(zero, zero), zero),
+            (self.a, self.b),
+            steps.slots - steps.delay,
+        )
 
     def _pipeline(self, place: Place, state: jax.Array | None = None) -> WarpSpecializedPipeline:
         """The pipeline that makes and stores one tile; `state` is its place in a chain."""

@@ -27,6 +27,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring, tiles
+from pipelib.kernels.chain import run_chain
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.result import this_thread
 from pipelib.kernels.ragged.visits import Visits
@@ -143,22 +144,16 @@ class Block(NamedTuple):
             group, row, stop = (field[visit] for field in self.visits[1:])
             return Tile(group, row, stop, column)
 
-        def scope(allocations: dict[str, Any]) -> None:
-            @plgpu.nd_loop((number * columns,), collective_axes="block")
-            def _(info: plgpu.NDLoopInfo) -> None:
-                places = plgpu.PipelinePipeline
-                state = jnp.where(info.local_index == 0, places.START, places.STEADY)
-                self._pipeline(tile_at(info.index[0]), state)(
-                    self.lhs, self.rhs, allocations=allocations
-                )
-
-            has_any = lax.axis_index("block") < number * columns
-            is_memory_thread = lax.axis_index("thread") == config.compute_threads
-            pl.when(has_any & is_memory_thread)(lambda: self._last_releases(**allocations))
-
         zero = jnp.int32(0)
-        first = self._pipeline(Tile(zero, zero, zero, zero), zero)
-        pl.run_scoped(scope, first.get_allocations(self.lhs, self.rhs), collective_axes="thread")
+        slots, delay = self._steps()[:2]
+        run_chain(
+            number * columns,
+            lambda index, state: self._pipeline(tile_at(index), state),
+            self._pipeline(Tile(zero, zero, zero, zero), zero),
+            (self.lhs, self.rhs),
+            slots - delay,
+            has_any=lax.axis_index("block") < number * columns,
+        )
         is_compute_thread = this_thread(config) < config.compute_threads
         pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
@@ -168,12 +163,6 @@ class Block(NamedTuple):
         needed = math.ceil(self.lhs.shape[1] / config.tile_k)
         slots = min(config.slots, needed)
         return slots, min(config.delay_release, slots - 1), math.ceil(needed / slots) * slots
-
-    def _last_releases(self, consumed: list[Ref], **_: object) -> None:
-        """Waits until the compute threads have released all slots of the chain's last steps."""
-        slots, delay = self._steps()[:2]
-        for slot in range(slots - delay):
-            plgpu.barrier_wait(consumed[0].at[slot])
 
     def _specs(self, tile: Tile, delay: int) -> list[plgpu.BlockSpec]:
         """What a step loads."""

@@ -1,0 +1,60 @@
+"""`run_chain`: the tiles of a block, one after the other, as one chain of pipelines.
+
+The model. Each tile has a pipeline of its own, and all of them share slots and barriers. The memory
+thread goes on to the next tile while the compute threads store. The tiles of a kernel are numbered;
+its blocks take them in turns.
+"""
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.refs import Bool, Int, Ref
+from pipelib.warp_specialized import WarpSpecializedPipeline
+
+
+def run_chain(
+    count: Int,
+    pipeline: Callable[[jax.Array, jax.Array], WarpSpecializedPipeline],
+    first: WarpSpecializedPipeline,
+    refs: tuple[Ref, ...],
+    unreleased: int,
+    has_any: Bool = True,
+) -> None:
+    """Makes the tiles of this block; all its threads call it, and its grid's axis is "block".
+
+    Args:
+      count: how many tiles all blocks have together.
+      pipeline: takes the number of a tile, and the place of its pipeline in the chain.
+      first: a pipeline with the same allocations as all of them.
+      refs: the operands of each.
+      unreleased: how many slots the memory thread has not heard of when the last steps are loaded.
+      has_any: whether this block has a tile.
+    """
+
+    def scope(allocations: dict[str, Any]) -> None:
+        @plgpu.nd_loop((count,), collective_axes="block")
+        def _(info: plgpu.NDLoopInfo) -> None:
+            state = plgpu.PipelinePipeline
+            state = jnp.where(info.local_index == 0, state.START, state.STEADY)
+            pipeline(info.index[0], state)(*refs, allocations=allocations)
+
+        is_memory_thread = lax.axis_index("thread") == first.threads.memory_thread
+        is_waiting = is_memory_thread if has_any is True else is_memory_thread & has_any
+
+        # A STOP would do it, but the only tile of a block would have to be a START too.
+        @pl.when(is_waiting)
+        def wait_for_the_last_releases() -> None:
+            for consumed in allocations["consumed"]:
+                for slot in range(unreleased):
+                    plgpu.barrier_wait(consumed.at[slot])
+
+    pl.run_scoped(scope, first.get_allocations(*refs), collective_axes="thread")

@@ -48,8 +48,12 @@ from pipelib.warp_specialized import (
 
 #: Numbers that share a scale along K, and along N.
 SCALED = 128
-#: How the product is divided: as wide as one scale of b.
-CONFIG = MatmulConfig(128, SCALED, SCALED, slots=5, delay_release=0)
+#: How a product is divided, by the bytes of an element of the result: as wide as one scale of b, with
+#: all slots that fit.
+CONFIGS = {
+    itemsize: MatmulConfig(128, SCALED, SCALED, slots=slots, delay_release=0)
+    for itemsize, slots in ((2, 5), (4, 4))
+}
 
 
 def scaled_matmul(
@@ -102,7 +106,7 @@ def _scaled(
 ) -> jax.Array:
     """The product; all arguments are checked."""
     require_hopper("scaled_matmul")
-    (m, _), n, config = a.shape, b.shape[0], CONFIG
+    (m, _), n, config = a.shape, b.shape[0], CONFIGS[out_dtype.itemsize]
     by_rows = default_device().platform == "gpu"
     missing = -m % config.tile_m
     of_rows = jnp.pad(a_scales.T, ((0, 0), (0, missing)))
@@ -112,7 +116,7 @@ def _scaled(
 
     def scaled_matmul(a: Ref, b: Ref, of_rows: Ref, of_b: Ref, out: Ref, staging: Ref) -> None:
         both = tiles.both(staging, is_piece)
-        _Block(a, b, of_rows, of_b, out, both, by_rows).run()
+        _Block(config, a, b, of_rows, of_b, out, both, by_rows).run()
 
     made = plgpu.kernel(
         scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype), scratch_types=[staging],
@@ -134,11 +138,13 @@ class _Block(NamedTuple):
     """A block of the kernel; the arrays are in GMEM, but for the staging slots.
 
     Attributes:
+      config: how the product is divided.
       a, b, of_rows, of_b, out: as above; `of_rows` are the scales of a, [K / 128, rows].
       staging: the staging slots, in tiles and by rows.
       by_rows: whether copies can see rows; JAX's interpreter needs no such thing.
     """
 
+    config: MatmulConfig
     a: Ref
     b: Ref
     of_rows: Ref
@@ -149,10 +155,10 @@ class _Block(NamedTuple):
 
     def run(self) -> None:
         """Makes the block's tiles, as one chain."""
-        shape = CONFIG.tiles(*cast("tuple[int, int]", self.out.shape))
+        shape = self.config.tiles(*cast("tuple[int, int]", self.out.shape))
 
         def pipeline(index: jax.Array, state: jax.Array) -> WarpSpecializedPipeline:
-            m, n = plgpu.planar_snake(index, shape, 0, CONFIG.width)
+            m, n = plgpu.planar_snake(index, shape, 0, self.config.width)
             return self._pipeline(m, n, state)
 
         zero = jnp.int32(0)
@@ -160,22 +166,22 @@ class _Block(NamedTuple):
             math.prod(shape), pipeline, self._pipeline(zero, zero, zero),
             (self.a, self.b, self.of_rows), self._steps()[0],
         )  # fmt: skip
-        is_compute_thread = this_thread(CONFIG) < CONFIG.compute_threads
+        is_compute_thread = this_thread(self.config) < self.config.compute_threads
         pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
     def _steps(self) -> tuple[int, int]:
         """Slots, and steps, a multiple of them."""
         needed = math.ceil(self.a.shape[1] / SCALED)
-        slots = min(CONFIG.slots, needed)
+        slots = min(self.config.slots, needed)
         return slots, math.ceil(needed / slots) * slots
 
     def _pipeline(self, m: Int, n: Int, state: jax.Array) -> WarpSpecializedPipeline:
         """The pipeline that makes and stores a tile; `state` is its place in the chain."""
-        (slots, count), shape = self._steps(), (CONFIG.rows, CONFIG.tile_n)
+        (slots, count), shape = self._steps(), (self.config.rows, self.config.tile_n)
         known = self.of_b.shape[1] - 1
 
         def step(indices: ring.Indices, a: Ref, b: Ref, of_rows: Ref, sums: jax.Array) -> jax.Array:
-            mine = pl.ds(this_thread(CONFIG) * CONFIG.rows, CONFIG.rows)
+            mine = pl.ds(this_thread(self.config) * self.config.rows, self.config.rows)
 
             def multiply(acc: Accumulator) -> tuple[jax.Array, jax.Array]:
                 plgpu.wgmma(acc, a.at[mine], b.transpose((1, 0)))
@@ -193,8 +199,8 @@ class _Block(NamedTuple):
 
         return emit_pipeline_warp_specialized(
             step, grid=(count,), in_specs=self._specs(m, n), max_concurrent_steps=slots,
-            memory_registers=CONFIG.memory_registers, wg_axis="thread",
-            num_compute_wgs=CONFIG.compute_threads, compute_context=compute_thread,
+            memory_registers=self.config.memory_registers, wg_axis="thread",
+            num_compute_wgs=self.config.compute_threads, compute_context=compute_thread,
             pipeline_state=state,
         )  # fmt: skip
 
@@ -203,23 +209,23 @@ class _Block(NamedTuple):
         kind = ByRows if self.by_rows else plgpu.BlockSpec
         options: Any = dict(transforms=tiles.tiled(self.a.dtype))
         return [
-            kind((CONFIG.tile_m, SCALED), lambda k: (m, k), **options),
-            kind((CONFIG.tile_n, SCALED), lambda k: (n, k), **options),
-            plgpu.BlockSpec((1, CONFIG.tile_m), lambda k: (k, m)),
+            kind((self.config.tile_m, SCALED), lambda k: (m, k), **options),
+            kind((self.config.tile_n, SCALED), lambda k: (n, k), **options),
+            plgpu.BlockSpec((1, self.config.tile_m), lambda k: (k, m)),
         ]
 
     def _store(self, m: Int, n: Int, sums: jax.Array) -> None:
         """Starts the stores of this thread's rows of a tile, part by part."""
-        for part in range(CONFIG.parts):
-            row, column = divmod(part * CONFIG.epilogue_n, CONFIG.tile_n)
+        for part in range(self.config.parts):
+            row, column = divmod(part * self.config.epilogue_n, self.config.tile_n)
             row *= STAGED_ROWS
-            values = sums[row : row + STAGED_ROWS, column : column + CONFIG.epilogue_n]
-            plgpu.wait_smem_to_gmem(CONFIG.staging_slots - 1, wait_read_only=True)
-            slot = this_thread(CONFIG), part % CONFIG.staging_slots
+            values = sums[row : row + STAGED_ROWS, column : column + self.config.epilogue_n]
+            plgpu.wait_smem_to_gmem(self.config.staging_slots - 1, wait_read_only=True)
+            slot = this_thread(self.config), part % self.config.staging_slots
             self.staging.tiles.at[slot][...] = values.astype(self.out.dtype)
             plgpu.commit_smem()
-            first = m * CONFIG.tile_m + this_thread(CONFIG) * CONFIG.rows + row
-            columns = pl.ds(n * CONFIG.tile_n + column, CONFIG.epilogue_n)
+            first = m * self.config.tile_m + this_thread(self.config) * self.config.rows + row
+            columns = pl.ds(n * self.config.tile_n + column, self.config.epilogue_n)
             there = self.out.at[pl.ds(first, STAGED_ROWS), columns]
             plgpu.copy_smem_to_gmem(self.staging.rows.at[slot], there)
 

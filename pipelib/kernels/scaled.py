@@ -48,12 +48,23 @@ from pipelib.warp_specialized import (
 
 #: Numbers that share a scale along K, and along N.
 SCALED = 128
-#: How a product is divided, by the bytes of an element of the result: as wide as one scale of b, with
-#: all slots that fit.
-CONFIGS = {
-    itemsize: MatmulConfig(128, SCALED, SCALED, slots=slots, delay_release=0)
-    for itemsize, slots in ((2, 5), (4, 4))
-}
+#: The axis of a cluster: its blocks share the loads of b.
+PAIR = "cluster_m"
+
+
+def config_of(rows: int, out_dtype: Dtype) -> MatmulConfig:
+    """How a product is divided: as wide as one scale of b, with all slots that fit.
+
+    Tiles of 128 x 128 of one byte ask more of L2 than it gives, if each block loads for itself. So
+    two blocks below each other share the loads of b, if there are so many.
+
+    Args:
+      rows: of a.
+      out_dtype: the dtype of the result.
+    """
+    slots = 5 if out_dtype.itemsize == 2 else 4
+    pair = 2 if rows > SCALED else 1
+    return MatmulConfig(SCALED, SCALED, SCALED, slots=slots, delay_release=0, cluster_m=pair)
 
 
 def scaled_matmul(
@@ -106,9 +117,11 @@ def _scaled(
 ) -> jax.Array:
     """The product; all arguments are checked."""
     require_hopper("scaled_matmul")
-    (m, _), n, config = a.shape, b.shape[0], CONFIGS[out_dtype.itemsize]
+    (m, _), n, config = a.shape, b.shape[0], config_of(a.shape[0], out_dtype)
     by_rows = default_device().platform == "gpu"
-    missing = -m % config.tile_m
+    missing = config.tiles(m, n)[0] * config.tile_m - m
+    clusters = config.resident_blocks(m, n, num_sms()) // config.cluster_size
+    cluster: Any = dict(cluster=(2,), cluster_names=(PAIR,)) if config.cluster_m > 1 else {}
     of_rows = jnp.pad(a_scales.T, ((0, 0), (0, missing)))
     slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
     is_piece = by_rows and config.epilogue_n == tiles.piece_columns(out_dtype)
@@ -120,7 +133,7 @@ def _scaled(
 
     made = plgpu.kernel(
         scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype), scratch_types=[staging],
-        grid=(config.resident_blocks(m, n, num_sms()),), grid_names=("block",),
+        grid=(clusters,), grid_names=("block",), **cluster,
         num_threads=config.threads, thread_name="thread",
     )(a, b, of_rows, b_scales)  # fmt: skip
     return varying_alike(made, a)[0]
@@ -155,10 +168,14 @@ class _Block(NamedTuple):
 
     def run(self) -> None:
         """Makes the block's tiles, as one chain."""
-        shape = self.config.tiles(*cast("tuple[int, int]", self.out.shape))
+        config, (rows, columns) = self.config, self.out.shape
+        m_tiles, n_tiles = config.tiles(rows, columns)
+        shape = m_tiles // config.cluster_m, n_tiles
 
         def pipeline(index: jax.Array, state: jax.Array) -> WarpSpecializedPipeline:
-            m, n = plgpu.planar_snake(index, shape, 0, self.config.width)
+            m, n = plgpu.planar_snake(index, shape, 0, config.width)
+            if config.cluster_m > 1:
+                m = 2 * m + lax.axis_index(PAIR)
             return self._pipeline(m, n, state)
 
         zero = jnp.int32(0)
@@ -206,12 +223,14 @@ class _Block(NamedTuple):
 
     def _specs(self, m: Int, n: Int) -> list[plgpu.BlockSpec]:
         """What a step loads."""
+        config = self.config
         kind = ByRows if self.by_rows else plgpu.BlockSpec
         options: Any = dict(transforms=tiles.tiled(self.a.dtype))
+        shared: Any = dict(collective_axes=(PAIR,)) if config.cluster_m > 1 else {}
         return [
-            kind((self.config.tile_m, SCALED), lambda k: (m, k), **options),
-            kind((self.config.tile_n, SCALED), lambda k: (n, k), **options),
-            plgpu.BlockSpec((1, self.config.tile_m), lambda k: (k, m)),
+            kind((config.tile_m, SCALED), lambda k: (m, k), **options),
+            kind((config.tile_n, SCALED), lambda k: (n, k), **options, **shared),
+            plgpu.BlockSpec((1, config.tile_m), lambda k: (k, m)),
         ]
 
     def _store(self, m: Int, n: Int, sums: jax.Array) -> None:

@@ -1,7 +1,8 @@
 """Kernels made with this package's emitters, to be called as any JAX function.
 
-The model. All public names are here. `matmul/` and `attention/` are packages, `memory_bound` has
-`rms_norm` and `softmax`, and `hopper` and `sharding` what the kernels have in common.
+The model. All public names are here. `matmul/`, `ragged/` and `attention/` are packages, `scaled`
+has `scaled_matmul`, `memory_bound` has `rms_norm` and `softmax`, and `chain`, `hopper` and
+`sharding` what the kernels have in common.
 
 `pipelib.kernels.matmul` and `pipelib.kernels.attention` are the functions. Their packages have the
 same names, and cannot hide them: this module loads the packages first and binds the functions then,
@@ -24,6 +25,7 @@ from pipelib.kernels.attention import (
 from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
 from pipelib.kernels.ragged import ragged_dot
+from pipelib.kernels.scaled import scaled_matmul
 
 if TYPE_CHECKING:
     from pipelib.tuning import tune
@@ -38,6 +40,7 @@ __all__ = [
     "matmul",
     "ragged_dot",
     "rms_norm",
+    "scaled_matmul",
     "softmax",
     "tune",
 ]

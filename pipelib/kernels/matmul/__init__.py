@@ -14,12 +14,20 @@ The model. Each module has one part of it:
 `choosing`     the configuration of the least estimated time, where no search was
 =============  =============================================================================
 
-The fallback. Pallas copies pieces of 8 rows x 128 bytes, because `wgmma` reads SMEM in this layout.
-So each of `a`, `b`, the output and the matrices of the epilogue must, as stored, have rows of a
-multiple of 128 bytes (64 elements of 16 bits), and a multiple of 8 rows, or at most 8. For other
-shapes (17 rows, say, or 1000 columns) `jax.lax.dot_general` makes the product, accumulated in
-float32; no operand is copied, and the configuration is not used. (JAX does not refuse rows of less
-than 128 bytes, but 16 x 40 x 24 gave a wrong result on an H200.)
+Any size. Pallas copies pieces of 8 rows x 128 bytes, because `wgmma` reads SMEM in this layout. So
+arrays that divide into pieces can be copied as they are: with rows of a multiple of 128 bytes (64
+elements of 16 bits), and a multiple of 8 rows, or at most 8. For others, on a GPU, a copy sees rows
+and not pieces (`pipelib.tiles`), which asks only that rows begin at multiples of 16 bytes. That is
+so for blocks that are one piece wide: a step of a [M, K] and of b stored as [N, K], the parts of
+the result that are stored, and tiles of 64 columns of b [K, N].
+
+The fallback. Of what is left (an odd number of columns; 1000 columns of b, in a product of many
+rows), `jax.lax.dot_general` makes the product: no operand is copied, and the configuration is not
+used. Without an epilogue it is cuBLAS's, rounded there; with one, it is finished in float32. JAX's
+interpreter makes all products so whose arrays are no pieces.
+
+Few tiles. With `splits`, K is divided: each part has blocks of its own, which store float32, and
+plain JAX adds them up and finishes them.
 
 Gradients. With an epilogue f(a @ b, ...), the backward pass makes a @ b once more, in float32,
 instead of keeping it, and differentiates f in plain JAX. A cotangent is rounded to the dtype of the

@@ -98,7 +98,8 @@ def scaled_matmul(
     Example:
       >>> a, b = jnp.ones((64, 256), jnp.float8_e4m3fn), jnp.ones((128, 256), jnp.float8_e4m3fn)
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     c = scaled_matmul(a, b, jnp.full((64, 2), 0.5), jnp.array([[1.0, 3.0]]))
+      ...     c = pipelib.kernels.scaled_matmul(
+      ...         a, b, jnp.full((64, 2), 0.5), jnp.array([[1.0, 3.0]]))
       >>> c.dtype.name, float(c[0, 0])
       ('bfloat16', 256.0)
     """

@@ -68,7 +68,7 @@ def ragged_dot(
       >>> lhs = jnp.ones((24, 64), jnp.bfloat16)
       >>> rhs = jnp.stack([jnp.ones((64, 64)), jnp.full((64, 64), 2.0)]).astype(jnp.bfloat16)
       >>> with plgpu.force_gpu_interpret_mode():
-      ...     out = ragged_dot(lhs, rhs, jnp.array([3, 5]))
+      ...     out = pipelib.kernels.ragged_dot(lhs, rhs, jnp.array([3, 5]))
       >>> out[:, 0].tolist()[:9]
       [64.0, 64.0, 64.0, 128.0, 128.0, 128.0, 128.0, 128.0, 0.0]
     """

@@ -12,44 +12,27 @@ cuDNN is called through `jax.nn.dot_product_attention`, and has no pages there. 
 causal mask to the end, so each of its queries sees all keys; so few keys more cost nothing. Plain
 JAX gathers the pages of a sequence first.
 
-Samples are the kernels' own times by CUPTI, added up for a launch: of ours, those that XLA makes
-around the kernel too. Contenders take turns, in bursts. Errors are relative, by norms, of some
-heads of the first and the last sequence, against float64. A batch of one has K and V of 128 MiB, so
-all of these problems are larger than the L2.
-
-Each group in `results/<gpu>/decode.json` has its own provenance, its command and every raw sample,
-and is written when it is done, in place of an earlier one.
+Samples and records are those of `turns`. Errors are relative, by norms, of some heads of the first
+and the last sequence, against float64. A batch of one has K and V of 128 MiB, so all of these
+problems are larger than the L2.
 """
 
-import argparse
 import functools
 import itertools
-import os
-import pathlib
-import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import noting
-from benchmarks.matmul import RESULTS, read, rounded, write
+from benchmarks.turns import SEED, Bench, Contender
 from pipelib.bench import timing
-from pipelib.bench.provenance import provenance
 from pipelib.kernels import DecodeConfig, decode_attention
-from pipelib.kernels.matmul import tuned
 
 OURS, CUDNN, XLA, COPY = "decode_attention", "cuDNN (XLA)", "XLA", "copy"
-PART, SEED = "decode", 0
-#: Kernels one by one, not as graphs, so that each is timed.
-XLA_FLAGS = "--xla_gpu_enable_command_buffer="
-ROUNDS, LAUNCHES = 10, 5
 #: Of a relative error; a result that is wrong has a larger one.
 TOLERANCE = 2e-2
-
-Contender = Callable[..., jax.Array]
 
 
 class Problem(NamedTuple):
@@ -181,8 +164,12 @@ def exact(problem: Problem, args: tuple[jax.Array, ...], sequence: int, head: in
     return p / p.sum(1, keepdims=True) @ v
 
 
-def error(problem: Problem, args: tuple[jax.Array, ...], contender: Contender) -> float:
+def error(
+    problem: Problem, args: tuple[jax.Array, ...], name: str, contender: Contender
+) -> float | None:
     """The relative error of the last query, which by all contenders sees all keys."""
+    if name == COPY:
+        return None
     out = jax.jit(contender)(*args)
     places = [(0, 0), (problem.batch - 1, problem.heads - 1)]
     found = np.stack([np.asarray(out[i, -1, head]).astype(np.float64) for i, head in places])
@@ -193,78 +180,22 @@ def error(problem: Problem, args: tuple[jax.Array, ...], contender: Contender) -
 # Measuring.
 
 
-def measure(problem: Problem, rounds: int, launches: int) -> dict[str, dict[str, Any]]:
-    """What the record has of each contender: times and error, or the reason why there are none."""
-    args, found, running = operands(problem), {}, {}
-    for name, contender in contenders(problem).items():
-        try:
-            own: dict[str, Any] = {}
-            if name != COPY:
-                own["relative_error"] = error(problem, args, contender)
-        except Exception as refused:  # of whatever kind others' kernels refuse by
-            found[name] = dict(reason=str(refused).partition("\n")[0])
-            continue
-        found[name] = own
-        if own.get("relative_error", 0.0) <= TOLERANCE:
-            running[name] = contender
-        else:
-            own["reason"] = f"wrong by more than {TOLERANCE}"
-    for name, samples in timing.measure(running, args, rounds=rounds, burst=launches).items():
-        found[name]["burst_microseconds"] = rounded(samples.microseconds)
-    return found
+def row(
+    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
+) -> Iterator[str]:
+    """TB/s, and the speed beside the copy's and cuDNN's."""
+    yield f"{problem.bytes / own.median_us / 1e6:6.2f} TB/s"
+    for other in (COPY, CUDNN):
+        if other in times:
+            yield f"{times[other].median_us / own.median_us:6.3f} of {other}"
 
 
-def table(group: dict[str, Any]) -> str:
-    """A group for a reader: us, TB/s, against the copy and against cuDNN, error."""
-    problem, found = Problem(**group["problem"]), group["contenders"]
-    times = {
-        name: timing.Samples(tuple(each["burst_microseconds"]))
-        for name, each in found.items() if "burst_microseconds" in each
-    }  # fmt: skip
-    lines = [str(problem)]
-    for name in sorted(found, key=lambda name: times[name].median_us if name in times else 1e9):
-        columns = [f"  {name:34}"]
-        if name in times:
-            us = times[name].median_us
-            columns.append(f"{us:9.1f} us {problem.bytes / us / 1e6:6.2f} TB/s")
-            for other in (COPY, CUDNN):
-                if other in times:
-                    columns.append(f"{times[other].median_us / us:6.3f} of {other}")
-        if "relative_error" in found[name]:
-            columns.append(f"error {found[name]['relative_error']:.1e}")
-        lines.append(" ".join([*columns, found[name].get("reason", "")[:100]]).rstrip())
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Measures, or prints a record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("command", choices=["measure", "table"])
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="bursts of each contender")
-    parser.add_argument("--launches", type=int, default=LAUNCHES, help="launches of a burst")
-    parser.add_argument("--only", default=":", help="the problems from:to")
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    options = parser.parse_args()
-    if options.command == "table":
-        for path in sorted(options.results.glob("*/decode.json")):
-            print(path.parent.name, *map(table, read(path)), sep="\n")
-        return
-    os.environ["XLA_FLAGS"] = XLA_FLAGS  # JAX reads it when it first looks for a GPU
-    facts = provenance()
-    if facts["gpu"] is None:
-        raise SystemExit("benchmarks.decode: JAX has no GPU here: there is nothing to time.")
-    command = " ".join(["python", "-m", "benchmarks.decode", *sys.argv[1:]])
-    run = dict(command=command, seed=SEED, distribution="standard normal", provenance=facts)
-    path = options.results / tuned.file_name(facts["gpu"]) / "decode.json"
-    first, _, end = options.only.partition(":")
-    for problem in PROBLEMS[int(first or 0) : int(end) if end else None]:
-        found = measure(problem, options.rounds, options.launches)
-        group = dict(part=PART, problem=problem._asdict(), run=run, xla_flags=XLA_FLAGS)
-        group["contenders"] = found
-        write(path, group)
-        print(table(group), flush=True)
-    noting.note(path)
+def benchmark() -> Bench:
+    """What is measured."""
+    return Bench(
+        "decode", Problem, PROBLEMS, contenders, operands, error, row, TOLERANCE, "standard normal"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    benchmark().main(__doc__ or "")

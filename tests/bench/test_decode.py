@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import compiled, decode, matmul, noting
+from benchmarks import compiled, decode, matmul, noting, turns
 from benchmarks.decode import COPY, CUDNN, OURS, PROBLEMS, XLA, Problem, contenders, operands
 from pipelib.bench import timing
 from pipelib.kernels.hopper import Gpu, assumed
@@ -28,7 +28,7 @@ def test_contenders_give_what_is_asked(problem):
     assert [(x.shape, x.dtype) for x in args] == [(x.shape, x.dtype) for x in problem.args]
     with interpreted(detect_races=False):
         for contender in (decode.ours, decode.xla):
-            assert decode.error(problem, args, contender) < 1e-2
+            assert decode.error(problem, args, OURS, contender) < 1e-2
     heads = range(problem.heads)
     every = [[decode.exact(problem, args, i, head) for head in heads] for i in range(problem.batch)]
     np.testing.assert_allclose(decode.xla(*args), np.moveaxis(np.array(every), 1, 2), 0, 1e-2)
@@ -37,7 +37,7 @@ def test_contenders_give_what_is_asked(problem):
 def test_a_wrong_table_is_an_error():
     *arrays, table = operands(PAGED)
     wrong = lambda *args: decode.xla(*args[:4], args[4][:, ::-1].at[0, 0].set(table[1, 0]))
-    assert decode.error(PAGED, (*arrays, table), wrong) > decode.TOLERANCE
+    assert decode.error(PAGED, (*arrays, table), OURS, wrong) > decode.TOLERANCE
 
 
 def test_the_copy_moves_as_many_bytes_as_are_read():
@@ -72,7 +72,7 @@ def measured(monkeypatch, tmp_path):
     monkeypatch.setattr(decode, "PROBLEMS", (SMALL, PAGED, PROBLEMS[0]))
     monkeypatch.setenv("XLA_FLAGS", "")
     facts = dict(gpu="NVIDIA H200", jax=jax.__version__)
-    monkeypatch.setattr(decode, "provenance", lambda: facts)
+    monkeypatch.setattr(turns, "provenance", lambda: facts)
     us = {COPY: 2.0, XLA: 40.0, OURS: 4.0}
     times = lambda functions, args, rounds, burst: {
         name: timing.Samples((us.get(name, 8.0),) * (rounds * burst)) for name in functions
@@ -83,7 +83,7 @@ def measured(monkeypatch, tmp_path):
     options = ["measure", "--rounds", "2", "--launches", "3", "--only", ":2"]
     monkeypatch.setattr("sys.argv", ["decode.py", *options, "--results", str(tmp_path)])
     with interpreted(detect_races=False):
-        decode.main()
+        decode.benchmark().main(decode.__doc__)
     (path,) = noted
     compiled.note(path)
     return path
@@ -102,7 +102,7 @@ def test_a_dry_run_writes_a_record(measured, capsys, monkeypatch):
     assert compiled.stale(measured) == []
     root = measured.parents[1]
     monkeypatch.setattr("sys.argv", ["decode.py", "table", "--results", str(root)])
-    decode.main()
+    decode.benchmark().main(decode.__doc__)
     lines = capsys.readouterr().out.splitlines()
     assert "nvidia-h200" in lines
     for line in (line for line in lines if line.startswith(f"  {OURS} ")):
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_not_timed(monkeypatch):
     )
     wrong = lambda q, *_: q + jnp.ones((), q.dtype)
     monkeypatch.setattr(decode, "contenders", lambda _: {OURS: wrong, COPY: decode.copy})
-    found = decode.measure(SMALL, 1, 2)
+    found = decode.benchmark().measure(SMALL, 1, 2)
     assert "wrong by more than" in found[OURS]["reason"]
     assert "burst_microseconds" not in found[OURS] and found[COPY]["burst_microseconds"]
 
@@ -126,4 +126,4 @@ def test_no_gpu(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setattr("sys.argv", ["decode.py", "measure"])
     with pytest.raises(SystemExit, match="there is nothing to time"):
-        decode.main()
+        decode.benchmark().main(decode.__doc__)

@@ -140,14 +140,14 @@ def _backward(asked: Asked, arrays: _Arrays, g: jax.Array) -> tuple[jax.Array, j
     back = Asked(None, not asked.transpose_rhs, lhs.dtype)
     d_lhs: jax.Array = _ragged(g, rhs, sizes, back)
     left, right = (g, lhs) if asked.transpose_rhs else (lhs, g)
-    return d_lhs, _weights(left, right, sizes), None
+    return d_lhs, weights_of(left, right, sizes), None
 
 
 _ragged.defvjp(_forward, _backward)
 
 
 @jax.jit
-def _weights(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
+def weights_of(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
     """lhs^T @ g of each group, in lhs's dtype."""
     matrix = lhs.shape[1], g.shape[1]
     arrays = lhs.shape, g.shape, matrix

@@ -55,10 +55,16 @@ class Problem(NamedTuple):
     @property
     def sizes(self) -> np.ndarray:
         """How many rows each group has."""
-        found = DISTRIBUTIONS[self.distribution](
-            np.random.default_rng(SEED), *self[:1], self.groups
-        )
-        return np.asarray(found, np.int32)
+        divide = DISTRIBUTIONS[self.distribution]
+        return np.asarray(divide(np.random.default_rng(SEED), self.rows, self.groups), np.int32)
+
+    @property
+    def args(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """The types of the rows, of what they are multiplied with, and of the sizes."""
+        shape = (self.rows, self.n) if self.weights else (self.groups, self.k, self.n)
+        like = jax.ShapeDtypeStruct
+        sizes = like((self.groups,), jnp.int32)
+        return like((self.rows, self.k), self.dtype), like(shape, self.dtype), sizes
 
     def __str__(self) -> str:
         kind = "weights" if self.weights else "rows"
@@ -107,10 +113,16 @@ PROBLEMS = tuple(
 
 def contenders(problem: Problem) -> dict[str, Contender]:
     """All of a problem; ours also with other tiles for the first distribution."""
-    found = _of_weights(problem) if problem.weights else _of_rows(problem)
+    found = _of_layer(problem._replace(distribution="even"))
     if problem.distribution == "even":
         return found
     return {name: each for name, each in found.items() if not name.startswith(f"{OURS}, ")}
+
+
+@functools.cache
+def _of_layer(problem: Problem) -> dict[str, Contender]:
+    """All of a layer: the same functions for each distribution, so that JAX compiles them once."""
+    return _of_weights(problem) if problem.weights else _of_rows(problem)
 
 
 _TILES = (
@@ -165,10 +177,14 @@ def _theirs(
 
 def operands(problem: Problem) -> Arrays:
     """Normal random numbers, and the sizes."""
-    shape = (problem.rows, problem.n) if problem.weights else (problem.groups, *problem[1:3])
     keys = jax.random.split(jax.random.key(SEED))
-    lhs = jax.random.normal(keys[0], (problem.rows, problem.k), problem.dtype)
-    return lhs, jax.random.normal(keys[1], shape, problem.dtype), jnp.asarray(problem.sizes)
+    lhs, rhs = (_draw(like, key) for like, key in zip(problem.args, keys))
+    return lhs, rhs, jnp.asarray(problem.sizes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _draw(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    return jax.random.normal(key, like.shape, like.dtype)
 
 
 def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> float:

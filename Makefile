@@ -111,7 +111,7 @@ test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr 'A-Z ' 'a-z-')
 RESULTS = benchmarks/results/$(GPU)
 MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
-PARTS := tune upstream ladder shapes untuned emitters fp8
+PARTS := tune upstream ladder shapes untuned emitters fp8 scaled
 ATTENTION_PARTS := tune forward ladder ideas backward
 # The options of benchmarks.matmul are not all its: only what means the same.
 ATTENTION_ARGS ?= $(filter --resume,$(ARGS))

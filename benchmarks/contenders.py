@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import emitters, peers, untuned, upstream
+from pipelib.kernels import scaled_matmul
 from pipelib.tuning import rows
 from pipelib.tuning.on_gpu import ours
 from pipelib.tuning.products import Contender, Problem, dot
@@ -26,6 +27,8 @@ CUBLAS, UPSTREAM, TUNED = ladder.CUBLAS, ladder.UPSTREAM, ladder.TUNED
 DEEPGEMM = ladder.DEEPGEMM
 #: XLA times some of cuBLAS's kernels and picks one, not always the same, so it picks twice; with
 #: no times it takes cuBLAS's own choice. The fastest of the three is what others are held against.
+#: Ours, with a scale for each block.
+BLOCKS = "scaled_matmul"
 AGAIN, UNTIMED = f"{CUBLAS}, picked again", f"{CUBLAS}, own choice"
 BASELINES = CUBLAS, AGAIN, UNTIMED
 _SQUARES = (8192, 8192, 8192), (4096, 8192, 4096), (4096, 4096, 4096)
@@ -39,6 +42,11 @@ SHAPES = tuple(Problem(*shape) for shape in (
     (8192, 28672, 8192), (16384, 8192, 8192), (64, 8192, 8192), (256, 8192, 28672),
 ))  # fmt: skip
 FP8 = tuple(Problem(n, n, n, "float8_e4m3fn", False, True) for n in (8192, 4096))
+#: With scales: squares, layers of DeepSeek-V3 with many rows, and with few.
+SCALED = (*FP8, *(Problem(*shape, "float8_e4m3fn", False, True) for shape in (
+    (4096, 7168, 2048), (4096, 4096, 7168), (4096, 24576, 1536), (8192, 7168, 16384),
+    (128, 7168, 2048), (64, 24576, 1536),
+)))  # fmt: skip
 #: Besides, in the table: small products, and the transpositions of gradients.
 _SMALL = tuple(Problem(n, n, n) for n in (512, 1024, 2048))
 _TURNED = tuple(
@@ -112,6 +120,20 @@ def _fp8(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Conten
     }
 
 
+def _scaled(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours with a scale for each block, and without; XLA's without; DeepGEMM, if it is there."""
+    found: dict[str, Any] = {BLOCKS: with_scales} | _fp8(problem, groups)
+    return found | ({DEEPGEMM: peers.DeepGemm()} if peers.has(DEEPGEMM) else {})
+
+
+def with_scales(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The product by `scaled_matmul`, all of whose scales are 1."""
+    (m, k), n = a.shape, b.shape[0]
+    steps = math.ceil(k / 128)
+    ones = jnp.ones((m, steps), jnp.float32), jnp.ones((math.ceil(n / 128), steps), jnp.float32)
+    return scaled_matmul(a, b, *jax.lax.optimization_barrier(ones))
+
+
 def _widened(a: jax.Array, b: jax.Array, problem: Problem) -> jax.Array:
     """The form in which XLA finds cuBLAS's product of float8."""
     return dot(a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), problem)
@@ -148,4 +170,5 @@ PLANS = {
         (Problem(4096, 4096, 4096),), _emitters, rounds=20, launches=10, sustained=()
     ),
     "fp8": Plan(FP8, _fp8, sustained=(CUBLAS, TUNED)),
+    "scaled": Plan(SCALED, _scaled, sustained=()),
 }  # fmt: skip

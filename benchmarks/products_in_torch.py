@@ -1,7 +1,8 @@
 """A product by DeepGEMM, measured as `pipelib.tuning.products` measures those of JAX.
 
 The model. JAX makes the factors and compares the results; both see the same memory (DLPack).
-DeepGEMM takes a as [m, k] and b as [n, k]: what is stored otherwise is turned once, untimed.
+DeepGEMM takes a as [m, k] and b as [n, k]: what is stored otherwise is turned once, untimed. Of
+float8 it takes scales, too, of a for each 128 numbers and of b for each 128 x 128; all are 1.
 """
 
 import functools
@@ -16,6 +17,9 @@ from pipelib.bench.cupti import Kernel
 from pipelib.tuning import products
 from pipelib.tuning.products import Problem, Sets
 
+#: Numbers that share a scale, along each axis.
+_SCALED = 128
+
 
 class Measured(products.Measured):
     """DeepGEMM's product of each set of factors, with the arguments of `products.Measured`."""
@@ -23,7 +27,10 @@ class Measured(products.Measured):
     def _compile(self, contender: peers.DeepGemm) -> Callable[[Sets], list[jax.Array]]:
         import torch
 
-        self._torch, self._product = torch, peers.load().deepgemm_bf16
+        is_wide = jnp.dtype(self.problem.dtype).itemsize > 1
+        built = peers.load()
+        self._torch = torch
+        self._product = built.deepgemm_bf16 if is_wide else built.deepgemm_fp8
 
         def run(factors: Sets) -> list[jax.Array]:
             self._wait(self._launch())
@@ -35,14 +42,35 @@ class Measured(products.Measured):
     def _tensors(self) -> list[tuple[Any, Any, Any]]:
         """a, b and the result of each set."""
         found, problem = [], self.problem
+        stored = getattr(self._torch, problem.out.dtype.name)
         for a, b in self._factors:
-            a, b = self._torch.from_dlpack(a), self._torch.from_dlpack(b)
+            a, b = self._tensor(a), self._tensor(b)
             a = a.T.contiguous() if problem.transpose_a else a
             b = b if problem.transpose_b else b.T.contiguous()
-            out = self._torch.full((problem.m, problem.n), float("nan"), dtype=a.dtype).cuda()
+            out = self._torch.full((problem.m, problem.n), float("nan"), dtype=stored).cuda()
+            if a.itemsize == 1:
+                a, b = self._with_scales(a, 1), self._with_scales(b, _SCALED)
             found.append((a, b, out))
         self._torch.cuda.synchronize()
         return found
+
+    def _tensor(self, array: jax.Array) -> Any:
+        """An array as PyTorch has it; float8 by its bytes."""
+        if array.dtype.itemsize > 1:
+            return self._torch.from_dlpack(array)
+        as_bytes = self._torch.from_dlpack(jax.lax.bitcast_convert_type(array, jnp.uint8))
+        return as_bytes.view(getattr(self._torch, array.dtype.name))
+
+    def _with_scales(self, factor: Any, rows: int) -> tuple[Any, Any]:
+        """A factor with scales of 1 for blocks of so many rows, as DeepGEMM reads them."""
+        shape = -(-factor.shape[0] // rows), -(-factor.shape[1] // _SCALED)
+        scales = self._torch.ones(shape, dtype=self._torch.float32).cuda()
+        if rows == 1:
+            peers.load().deepgemm()  # so that its modules are found
+            from deep_gemm.utils.layout import get_mn_major_tma_aligned_tensor
+
+            scales = get_mn_major_tma_aligned_tensor(scales)
+        return factor, scales
 
     def _launch(self) -> Any:
         for a, b, out in self._tensors:

@@ -124,6 +124,7 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 		$(GPU_PYTHON) -m benchmarks.matmul $(PARTS) $(ARGS); \
 		$(GPU_PYTHON) -m benchmarks.attention $(ATTENTION_PARTS) $(ATTENTION_ARGS); \
 		$(GPU_PYTHON) -m benchmarks.decode measure --rounds 10; \
+		$(GPU_PYTHON) -m benchmarks.grouped measure --rounds 5; \
 		$(GPU_PYTHON) -m benchmarks.search matmul attention chapter; \
 		$(GPU_PYTHON) -m benchmarks.memory_bound measure $(RESULTS)/memory_bound.json; \
 		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \

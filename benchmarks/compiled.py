@@ -36,6 +36,7 @@ from benchmarks import (
     contenders,
     decode,
     faults,
+    grouped,
     hazards,
     idle,
     kernels,
@@ -63,7 +64,9 @@ from pipelib_book.measured.attention import OTHERS
 RESULTS = PACKAGE.parent / "benchmarks" / "results"
 KEY = "compiled"
 #: Whose kernels are not ours, by the beginnings of their names.
-_OTHERS = frozenset({*OTHERS, *contenders.BASELINES, contenders.UPSTREAM, contenders.DEEPGEMM})
+_OTHERS = frozenset(
+    {*OTHERS, *contenders.BASELINES, contenders.UPSTREAM, contenders.DEEPGEMM, grouped.UPSTREAM}
+)
 #: In whose place a record of the interpreter, which plans kernels as a GPU does, was made.
 _ANY = Gpu("NVIDIA H200", "9.0")
 
@@ -128,6 +131,12 @@ def _decode(record: dict[str, Any]) -> Iterator[Measurement]:
     for group in record["groups"]:
         problem = _problem(decode.Problem, group)
         yield from _contenders(group, problem, decode.contenders(problem), problem.args)
+
+
+def _grouped(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        problem = _problem(grouped.Problem, group)
+        yield from _contenders(group, problem, grouped.contenders(problem), problem.args)
 
 
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
@@ -206,6 +215,7 @@ _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
     "profile": _profile, "search": _search, "accounts": _accounts, "decode": _decode,
+    "grouped": _grouped,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -318,7 +328,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention" | "search" | "accounts" | "decode":
+        case "matmul" | "attention" | "search" | "accounts" | "decode" | "grouped":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

@@ -28,8 +28,9 @@ from benchmarks.turns import SEED, Arrays, Bench, Contender
 from pipelib.bench import timing
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
+from pipelib_book.measured import grouped as recorded
 
-OURS, XLA, UPSTREAM = "ragged_dot", "XLA", "ragged_dot_mgpu"
+OURS, XLA, UPSTREAM = recorded.OURS, recorded.XLA, recorded.UPSTREAM
 #: Of a relative error; a result that is wrong has a larger one.
 TOLERANCE, SAMPLED = 2e-2, 64
 #: Layers: rows, K, N and experts. Of Mixtral (8 experts), DeepSeek-V3's on one of 8 GPUs, Qwen3's.

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import decode, idle, probed, probes
+from benchmarks import decode, grouped, idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from benchmarks.attentions import Problem
 from pipelib.kernels.matmul.tuned import Entry
@@ -36,6 +36,9 @@ from pipelib_book.measured import (
 )
 from pipelib_book.measured import (
     decode as decoding,
+)
+from pipelib_book.measured import (
+    grouped as of_groups,
 )
 from tools import notebooks
 from tools.execution import ROOT
@@ -60,6 +63,7 @@ QUOTES = {
 }
 #: What a record is for that no chapter quotes.
 USED = {
+    "grouped.json": "the kernels' page, for what `ragged_dot` is worth",
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
     "schedule.json": "the tests, for what a check and a simulation may cost",
@@ -150,6 +154,8 @@ def _words(problem: dict[str, Any]) -> str:
         return problem["kernel"]
     if "keys" in problem:
         return str(decode.Problem(**problem))
+    if "groups" in problem:
+        return str(grouped.Problem(**problem))
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
     turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
@@ -189,6 +195,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield f"Cycles of a step, {Problem(**group['problem'])}", accounts.table(group)
     elif name == "decode.json":
         yield "32,768 keys, 32 heads of 8, heads of 128, bfloat16", decoding.table()
+    elif name == "grouped.json":
+        yield from of_groups.tables()
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

@@ -31,6 +31,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
@@ -69,7 +70,8 @@ def launch_forward(
       options: what queries see, the scale, and the configuration.
 
     Returns:
-      [batch, q_seq, heads, head_dim] in q's dtype, and float32 [batch, heads, q_seq].
+      [batch, q_seq, heads, head_dim] in q's dtype, or bfloat16 if q is float8; and float32 [batch,
+      heads, q_seq].
     """
     config, sizes = options.config, Sizes.of(q, k, options.keys)
     rows = pl.cdiv(sizes.queries, config.block_q) * config.block_q
@@ -77,10 +79,14 @@ def launch_forward(
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
     lse_type = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
     order = order_of(options, sizes, k.dtype.itemsize, bool(segments))
+    is_narrow = q.dtype.itemsize == 1
+    out_type = jax.ShapeDtypeStruct(q.shape, jnp.bfloat16 if is_narrow else q.dtype)
+    if is_narrow:
+        v = narrow.turned(v, config.block_kv, config.probabilities == "registers")
     body = named("attention", functools.partial(_block, options, sizes, order, bool(segments)))
     out, lse = plgpu.kernel(
         body,
-        out_type=[jax.ShapeDtypeStruct(q.shape, q.dtype), lse_type],
+        out_type=[out_type, lse_type],
         scratch_types=dict(scratch=_scratch(config, sizes, order, q.dtype)),
         grid=order.grid,
         grid_names=AXES,
@@ -141,6 +147,9 @@ def _scratch(
         scratch.update(next_q=shared(sizes.head_dim))
     if config.through_smem:
         scratch.update(p=shared(config.block_kv))
+    if dtype.itemsize == 1:
+        shape = threads, rows, sizes.head_dim
+        scratch.update(out=plgpu.SMEM(shape, jnp.bfloat16, transforms=tiled(jnp.bfloat16)))
     if config.takes_turns:
         scratch.update(turns=plgpu.Barrier(num_barriers=threads))
     return scratch
@@ -211,12 +220,19 @@ def _pipeline(
     def steps(visit: Int) -> Int:
         return band_of(visits.place(visit)[2]).steps
 
+    def turned(*indices: jax.Array) -> tuple[Int, ...]:
+        batch, step, head, _ = block(*indices)
+        return batch, head, 0, step
+
     shape = None, config.block_kv, None, sizes.head_dim
-    spec = plgpu.BlockSpec(shape, block, transforms=tiled(dtype))
+    spec = of_v = plgpu.BlockSpec(shape, block, transforms=tiled(dtype))
+    if dtype.itemsize == 1:
+        shape = None, None, sizes.head_dim, config.block_kv
+        of_v = plgpu.BlockSpec(shape, turned, transforms=tiled(dtype))
     return emit_pipeline_warp_specialized(
         step,
         grid=visits.grid(steps if visits.vary else band_of(0).steps),
-        in_specs=[spec, spec],
+        in_specs=[spec, of_v],
         max_concurrent_steps=slots,
         memory_registers=config.memory_registers,
         wg_axis="thread",

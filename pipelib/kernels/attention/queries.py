@@ -38,6 +38,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Visits
@@ -80,7 +81,7 @@ class Progress(NamedTuple):
 class Scratch(TypedDict):
     """SMEM and barriers of a block of the forward kernel. The first axis is the compute threads.
 
-    Some configurations lack `next_q`, `p` or `turns`.
+    Some configurations lack `next_q`, `p`, `out` or `turns`.
 
     Attributes:
       q: the queries, through which the result is stored too: [threads, rows, head_dim].
@@ -88,6 +89,8 @@ class Scratch(TypedDict):
       loaded: a barrier for each thread, at which its queries arrive.
       next_q: the queries of the next visit, of a persistent kernel.
       p: probabilities, if `wgmma` reads them from SMEM: [threads, rows, block_kv].
+      out: the result of float8, which is stored through memory of its own: [threads, rows,
+        head_dim].
       turns: a schedule barrier for each thread, if they take turns.
     """
 
@@ -96,6 +99,7 @@ class Scratch(TypedDict):
     loaded: Ref
     next_q: Ref
     p: Ref
+    out: Ref
     turns: Ref
 
 
@@ -128,6 +132,11 @@ class QueryThread:
     def config(self) -> AttentionConfig:
         """The configuration of the kernel."""
         return self.options.config
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it multiplies float8: see `narrow`."""
+        return self.arrays[0].dtype.itemsize == 1
 
     @property
     def scale(self) -> float:
@@ -183,7 +192,7 @@ class QueryThread:
         row = block * self.config.block_q + self.index * self.config.rows
         return batch, pl.ds(row, self.config.rows), head
 
-    def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p"]) -> Ref:
+    def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p", "out"]) -> Ref:
         """Its part of a field of the scratch memory."""
         return self.scratch[name].at[self.index]
 
@@ -219,7 +228,8 @@ class QueryThread:
     def store(self, state: State, visit: Int) -> None:
         """Starts to store the result of a visit."""
         (_, out, lse), here = self.arrays, self.rows(visit)
-        staging = self.mine("next_q" if self.visits.are_many else "q")  # no product reads it
+        free = "next_q" if self.visits.are_many else "q"  # no product reads it
+        staging = self.mine("out" if self.is_narrow else free)
         batch, rows, head = here
 
         def stage(result: jax.Array) -> None:
@@ -236,6 +246,8 @@ class QueryThread:
         inverse = 1.0 / jnp.where(is_none, 1.0, state.total)
         stage(scaled(state.result, inverse))
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
+        if self.is_narrow:
+            sums -= narrow.SHIFT * math.log(2.0)
         numbers = self.mine("lse")
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
 
@@ -261,6 +273,10 @@ class QueryThread:
     def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
         plgpu.wgmma(acc, self.mine("q"), k.transpose((1, 0)))
+
+    def multiply_values(self, acc: Accumulator, p: jax.Array | Ref, v: Ref) -> None:
+        """Queues P V; V of float8 comes transposed."""
+        plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
 
     def scores(self, k: Ref, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
         """Q K^T of a step. The turn passes when it is queued; then comes `meanwhile`."""
@@ -311,6 +327,7 @@ class QueryThread:
 
     def exponentials(self, scores: jax.Array, maximum: jax.Array) -> jax.Array:
         """Those of scores [rows, block_kv], less a maximum of each row: float32."""
+        maximum = maximum - narrow.SHIFT if self.is_narrow else maximum
         return jnp.exp2(scores * self.scale - spread(maximum, scores.shape, 0))
 
     def added(self, total: jax.Array, shrink: jax.Array, p: jax.Array) -> jax.Array:
@@ -318,13 +335,13 @@ class QueryThread:
         return total * shrink + p.sum(axis=1)
 
     def rounded(self, p: jax.Array) -> jax.Array:
-        """Probabilities in 16 bits, as `wgmma` takes them."""
+        """Probabilities in the dtype of q, as `wgmma` takes them."""
         return p.astype(self.scratch["q"].dtype)
 
     def operand(self, p: jax.Array) -> jax.Array | Ref:
         """The probabilities, where `wgmma` reads them: in registers, or in SMEM."""
         if not self.config.through_smem:
-            return p
+            return narrow.as_operand(p) if self.is_narrow else p
         staging = self.mine("p")
         staging[...] = p
         plgpu.commit_smem()

@@ -73,7 +73,7 @@ class Plain(QueryThread):
         plgpu.barrier_wait(v_in)
 
         def multiply(acc: Accumulator) -> tuple[()]:
-            plgpu.wgmma(acc, p, v)
+            self.multiply_values(acc, p, v)
             return ()
 
         result, _ = self.accumulate(state.result, (), multiply)
@@ -188,7 +188,7 @@ class Ahead(QueryThread):
         p = self.begin(now)
 
         def multiply(result: Accumulator) -> tuple[()]:
-            plgpu.wgmma(result, p, now.v)
+            self.multiply_values(result, p, now.v)
             self.pass_turn()
             return ()
 
@@ -244,7 +244,7 @@ class Pingpong(Ahead):
 
         def multiply_both(result: Accumulator) -> tuple[jax.Array]:
             def multiply(scores: Accumulator) -> jax.Array:
-                plgpu.wgmma(result, p, now.v)
+                self.multiply_values(result, p, now.v)
                 self.multiply_keys(scores, now.k)
                 self.pass_turn()
                 self.wait_for_inputs(now.number)
@@ -336,7 +336,7 @@ class Overlap(Ahead):
 
         def multiply(scores: Accumulator) -> jax.Array:
             self.multiply_keys(scores, now.k)
-            plgpu.wgmma(result, p, now.v)
+            self.multiply_values(result, p, now.v)
             self.pass_turn()
             return plgpu.wgmma_accumulator_load(scores, wait_n=1)
 

@@ -23,16 +23,25 @@ Window = int | tuple[int | None, int | None] | None
 SegmentIds = jax.Array | tuple[jax.Array, jax.Array] | None
 
 _DTYPES = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+#: The dtype of 8 bits that the forward kernel takes, and the largest size of its heads.
+FLOAT8, MOST_OF_FLOAT8 = jnp.dtype(jnp.float8_e4m3fn), 256
 
 
-def check_arrays(q: Shaped, k: Shaped, v: Shaped) -> None:
+def check_arrays(q: Shaped, k: Shaped, v: Shaped, *, float8: bool = False) -> None:
     """Refuses arrays that are not as `attention` says.
+
+    Args:
+      q, k, v: the arrays.
+      float8: whether they may be float8_e4m3fn, too.
 
     Raises:
       TypeError: one is not an array, or of a dtype that the kernel does not take.
       ValueError: shapes that do not go together.
     """
-    check_each(q, k, v)
+    if float8 and jnp.dtype(getattr(q, "dtype", None) or jnp.int8) == FLOAT8:
+        _check_float8(q, k, v)
+    else:
+        check_each(q, k, v)
     if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
         raise ValueError(
             f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch, q and k one"
@@ -59,6 +68,28 @@ def check_each(q: Shaped, k: Shaped, v: Shaped, function: str = "attention") -> 
                 f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
                 " head_dim], each 1 or more."
             )
+
+
+def _check_float8(q: Shaped, k: Shaped, v: Shaped) -> None:
+    """`check_each` where q is float8, of which nothing but the kernel makes attention."""
+    for name, array in zip("kv", (k, v)):
+        specs.check_array(f"attention: {name}", array)
+        if array.dtype != FLOAT8:
+            raise TypeError(
+                f"attention: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one dtype:"
+                " cast one."
+            )
+    for name, array in zip("qkv", (q, k, v)):
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"attention: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
+                " head_dim], each 1 or more."
+            )
+    if (largest := max(q.shape[3], v.shape[3])) > MOST_OF_FLOAT8:
+        raise ValueError(
+            f"attention: heads of {largest} in float8 are larger than {MOST_OF_FLOAT8}, the most"
+            " that the kernel has: cast to bfloat16."
+        )
 
 
 def check_groups(q: Shaped, k: Shaped, function: str = "attention") -> None:

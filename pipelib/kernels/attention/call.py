@@ -7,14 +7,15 @@ The package's docstring says when plain JAX computes instead of the kernel.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
-from typing import Literal, cast, overload
+from typing import Literal, NoReturn, cast, overload
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pipelib.kernels.attention import backward, forward, reference
+from pipelib.kernels.attention import backward, forward, narrow, reference
 from pipelib.kernels.attention.arguments import (
+    FLOAT8,
     SegmentIds,
     Window,
     check_arrays,
@@ -84,7 +85,9 @@ def attention(
     gives zeros, and a log-sum-exp of -inf.
 
     Args:
-      q: [batch, q_seq, heads, head_dim], float16 or bfloat16.
+      q: [batch, q_seq, heads, head_dim], float16 or bfloat16; or float8_e4m3fn, with heads of up
+        to 256 and no gradient. What q and k were divided by can be a part of `scale`, and what v
+        was divided by multiplies the result.
       k, v: [batch, kv_seq, kv_heads, head_dim] of the same dtype; v's head_dim may be another.
         `kv_heads` divides `heads`: each head of k and v serves equally many consecutive heads of q.
         See "Sizes" in the package's docstring for what each size costs.
@@ -101,8 +104,9 @@ def attention(
       return_residuals: whether to return the log-sum-exp of the (scaled) scores too.
 
     Returns:
-      [batch, q_seq, heads, v's head_dim] in q's dtype. With `return_residuals`, a pair of this and
-      the natural log-sum-exp, [batch, heads, q_seq], float32.
+      [batch, q_seq, heads, v's head_dim] in q's dtype, bfloat16 for float8. With
+      `return_residuals`, a pair of this and the natural log-sum-exp, [batch, heads, q_seq],
+      float32.
 
     Raises:
       TypeError: for dtypes, and types of arguments, that are not as above.
@@ -117,7 +121,7 @@ def attention(
       >>> out.shape, float(out[0, 0, 0, 0]), round(float(lse[0, 0, 0]), 3)
       ((1, 64, 1, 64), 1.0, 12.159)
     """
-    check_arrays(q, k, v)
+    check_arrays(q, k, v, float8=True)
     options = options_of(q, causal, window, scale, config, deterministic)
     segments = segments_of(q, k, segment_ids)
     return_residuals = flag("return_residuals", return_residuals)
@@ -126,10 +130,12 @@ def attention(
     if padding is not None:
         if config is not None:
             config.check(padding.head_dim)
+            narrow.check(config, q.dtype)
         q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
         options = options._replace(keys=padding.keys)
     with explained("attention", _PLAIN):
-        found = _differentiable(q, k, v, tuple(ids), options)
+        make = _float8 if q.dtype == FLOAT8 else _differentiable
+        found = make(q, k, v, tuple(ids), options)
     if padding is not None:
         found = padding.cut(*found)
     return found if return_residuals else found[0]
@@ -236,6 +242,41 @@ def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfi
         return AttentionConfig(block_kv=128, compute_threads=3, slots=4, fused=fused)
     block_kv = {128: 128, 256: 64}[head_dim]
     return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
+
+
+def _float8(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig | None],
+) -> Residuals:
+    """The result and the log-sum-exp of float8, which have no gradient."""
+    return cast(Residuals, _attention_of_float8(q, k, v, segments, options))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+@functools.partial(jax.jit, static_argnums=4)
+def _attention_of_float8(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig | None],
+) -> Residuals:
+    require_hopper("attention")
+    config = options.config or narrow.default_config()
+    out, lse = forward.launch_forward(q, k, v, segments, options.configured(config))
+    out, lse, _ = varying_alike(out, lse, q)
+    return out, lse
+
+
+def _refuse_gradients(options: Options[AttentionConfig | None], *arrays: object) -> NoReturn:
+    del options, arrays
+    raise NotImplementedError("attention has no gradient in float8: cast to bfloat16.")
+
+
+_attention_of_float8.defjvp(_refuse_gradients)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))

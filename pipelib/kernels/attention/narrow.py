@@ -27,10 +27,38 @@ import numpy as np
 from jax.experimental.mosaic.gpu import fragmented_array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib.kernels.attention.config import AttentionConfig
+from pipelib.kernels.hopper import default_device
+from pipelib.refs import Dtype
+from pipelib.tiles import SWIZZLE
+
 #: The power of 2 that probabilities are multiplied by.
 SHIFT = 8.0
 #: Columns in which an accumulator and an operand of 8 bits differ.
 GROUP = 16
+
+
+#: Keys of a step are a multiple of this: V's rows are one piece, of 128 bytes.
+KEYS = SWIZZLE
+
+
+def default_config() -> AttentionConfig:
+    """The configuration for float8; on a CPU that which JAX's interpreter runs fastest."""
+    if default_device().platform != "gpu":
+        return AttentionConfig(
+            block_kv=KEYS, compute_threads=1, schedule="plain", probabilities="interpreted"
+        )
+    return AttentionConfig(block_kv=KEYS, schedule="both", probabilities="registers")
+
+
+def check(config: AttentionConfig, dtype: Dtype) -> None:
+    """Raises ValueError for a configuration that float8 cannot have."""
+    if dtype.itemsize == 1 and (config.block_kv % KEYS or config.schedule == "optimistic"):
+        raise ValueError(
+            f"attention: {config.schedule=} with {config.block_kv=} in float8, but a step must have"
+            f" a multiple of {KEYS} keys, whose numbers fill V's rows of {SWIZZLE} bytes, and a"
+            ' maximum: "optimistic" lets exponentials grow past the largest float8.'
+        )
 
 
 def turned(v: jax.Array, multiple: int, in_registers: bool) -> jax.Array:
@@ -54,7 +82,6 @@ def as_operand(p: jax.Array) -> jax.Array:
     """Probabilities of 8 bits in an accumulator's layout as an operand, in `turned`'s order."""
     kind = plgpu.ShapeDtypeStruct(p.shape, p.dtype, layout=plgpu.Layout.WGMMA_8BIT)
 
-    @plgpu.inline_mgpu(arg_types=(plgpu.Layout.WGMMA,), return_type=kind)
     def four_of_each_lane(_: Any, p: Any) -> Any:
         from jaxlib.mlir.dialects import vector
 
@@ -64,9 +91,11 @@ def as_operand(p: jax.Array) -> jax.Array:
         flat = registers.reshape(pairs.shape[0], -1, 2)
         for place in np.ndindex(*flat.shape):
             rows, group, half = place
-            flat[place] = vector.shuffle(*pairs[rows, group, :, half], [0, 1, 2, 3])
+            first, second = pairs[rows, group, :, half]
+            flat[place] = vector.shuffle(first, second, [0, 1, 2, 3])
         return fragmented_array.FragmentedArray(
             _registers=registers, _layout=layout, _is_signed=None
         )
 
-    return four_of_each_lane(p)
+    make: Any = plgpu.inline_mgpu(arg_types=(plgpu.Layout.WGMMA,), return_type=kind)
+    return make(four_of_each_lane)(p)

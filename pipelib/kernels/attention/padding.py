@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.refs import Shaped
-from pipelib.tiles import PIECE_ROWS
+from pipelib.tiles import PIECE_ROWS, piece_columns
 
 
 class Padding(NamedTuple):
@@ -39,7 +39,7 @@ class Padding(NamedTuple):
     @classmethod
     def of(cls, q: Shaped, k: Shaped, v: Shaped) -> Self | None:
         """That of a problem; None if its heads are larger than those of the kernels."""
-        largest = max(q.shape[-1], v.shape[-1])
+        largest = max(q.shape[-1], v.shape[-1], piece_columns(q.dtype))
         fitting = [head_dim for head_dim in HEAD_DIMS if head_dim >= largest]
         return cls(q.shape[1], k.shape[1], v.shape[-1], fitting[0]) if fitting else None
 

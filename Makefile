@@ -112,7 +112,7 @@ GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr '
 RESULTS = benchmarks/results/$(GPU)
 MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
 PARTS := tune upstream ladder shapes untuned emitters fp8 scaled
-ATTENTION_PARTS := tune forward ladder ideas backward
+ATTENTION_PARTS := tune forward ladder ideas backward narrow
 # The options of benchmarks.matmul are not all its: only what means the same.
 ATTENTION_ARGS ?= $(filter --resume,$(ARGS))
 

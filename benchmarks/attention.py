@@ -5,6 +5,7 @@
     python -m benchmarks.attention ladder     every rung of `attention_ladder`
     python -m benchmarks.attention ideas      orders within a step (`benchmarks/attention_ideas.py`)
     python -m benchmarks.attention backward   gradients
+    python -m benchmarks.attention narrow     float8, forward
     python -m benchmarks.attention table      prints the record
 
 The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
@@ -51,6 +52,7 @@ from benchmarks.attentions import (
     prepare,
     prepare_to_search,
     upstream,
+    widened,
 )
 from benchmarks.contenders import Plan
 from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
@@ -91,6 +93,11 @@ TRIED = tuple(Problem(16384, 128, causal) for causal in (False, True))
 BACKWARD = tuple(
     Problem(8192, head_dim, causal, dtype, True)
     for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)
+)  # fmt: skip
+#: Of 8 bits, forward.
+NARROW = tuple(
+    Problem(seq, head_dim, causal, "float8_e4m3fn")
+    for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128)) for causal in (False, True)
 )  # fmt: skip
 TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
              for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip
@@ -229,11 +236,22 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     return found | baselines(problem)
 
 
+def _narrow(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
+    found: dict[str, Any] = {OURS: ours(problem, None)}
+    for schedule in ("pingpong", "overlap"):
+        config = AttentionConfig(block_kv=128, schedule=schedule, probabilities="registers")
+        found[f"{OURS}, {schedule}"] = ours(problem, config)
+    wide = {f"{OURS}, bfloat16": ours(problem, None), CUDNN: baselines(problem)[CUDNN]}
+    return found | {name: functools.partial(widened, contender=made) for name, made in wide.items()}
+
+
 PARTS = {
     name: Plan(problems, contenders, ROUNDS, LAUNCHES, sustained=())
     for name, problems, contenders in (
         ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
         ("ideas", TRIED, _ideas), ("backward", BACKWARD, _backward),
+        ("narrow", NARROW, _narrow),
     )
 }  # fmt: skip
 

@@ -88,6 +88,11 @@ def not_persistent(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) ->
     return attention(q, k, v, causal=causal, scale=1.0, config=config)
 
 
+def widened(q: jax.Array, k: jax.Array, v: jax.Array, *, contender: Contender) -> jax.Array:
+    """A contender of arrays in bfloat16; the casts are timed, too, and cost little."""
+    return contender(*(x.astype(jnp.bfloat16) for x in (q, k, v)))
+
+
 def cudnn(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax.Array:
     """cuDNN's, through JAX."""
     return jax.nn.dot_product_attention(

@@ -128,9 +128,10 @@ def attention(
     q, k, v, *ids = varying_alike(q, k, v, *segments)
     padding = Padding.of(q, k, v)
     if padding is not None:
-        if config is not None:
+        if config is not None and q.dtype == FLOAT8:
+            narrow.check(config, padding.head_dim)
+        elif config is not None:
             config.check(padding.head_dim)
-            narrow.check(config, q.dtype)
         q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
         options = options._replace(keys=padding.keys)
     with explained("attention", _PLAIN):

@@ -323,6 +323,7 @@ class AttentionConfig:
         head_dim: int,
         more: Sequence[tuple[str, int, int]] = (),
         name: str = "AttentionConfig",
+        itemsize: int = _ITEM,
     ) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim.
 
@@ -330,15 +331,16 @@ class AttentionConfig:
           head_dim: the size of a head.
           more: what else lies in SMEM: a name, a count, and the bytes of each.
           name: the class of the configuration that the caller gave; the error begins with it.
+          itemsize: bytes of an element of q, k and v; of one byte there are no gradients.
         """
         scores = self.rows * self.block_kv // 128
         registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
         # Otherwise the probabilities replace the scores, or are in SMEM.
         is_ahead = self.schedule != "plain" and not self.through_smem
-        registers += [("probabilities", scores // 2)] * is_ahead
+        registers += [("probabilities", scores * itemsize // 4)] * is_ahead
         _check_registers(name, registers, self.compute_threads, self.memory_registers)
-        _check_smem(name, [*self._smem_terms(head_dim), *more])
-        for made, kernel in self.gradients(head_dim).items():
+        _check_smem(name, [*self._smem_terms(head_dim, itemsize=itemsize), *more])
+        for made, kernel in self.gradients(head_dim).items() if itemsize == _ITEM else ():
             kernel.check(made, head_dim, not self.in_place)
 
     def gradients(self, head_dim: int) -> dict[Gradients, GradientConfig]:
@@ -350,16 +352,20 @@ class AttentionConfig:
         defaults = _GRADIENTS.get((head_dim, self.in_place), {})
         return {made: given[made] or default for made, default in defaults.items()}
 
-    def _smem_terms(self, head_dim: int, persistent: bool = False) -> list[tuple[str, int, int]]:
+    def _smem_terms(
+        self, head_dim: int, persistent: bool = False, itemsize: int = _ITEM
+    ) -> list[tuple[str, int, int]]:
         """What lies in SMEM: the name, the count, and the bytes of each."""
         threads = self.compute_threads
         terms = [
-            ("queries", threads * (1 + persistent), self.rows * head_dim * _ITEM),
-            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * _ITEM),
+            ("queries", threads * (1 + persistent), self.rows * head_dim * itemsize),
+            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * itemsize),
             ("log-sum-exp", 1, _aligned(threads * self.rows * 4)),
         ]
         if self.through_smem:
-            terms.append(("probabilities", threads, self.rows * self.block_kv * _ITEM))
+            terms.append(("probabilities", threads, self.rows * self.block_kv * itemsize))
+        if itemsize < _ITEM:
+            terms.append(("result", threads, self.rows * head_dim * _ITEM))
         turns = threads if self.takes_turns else 0
         return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
 

@@ -29,7 +29,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.hopper import default_device
-from pipelib.refs import Dtype
 from pipelib.tiles import SWIZZLE
 
 #: The power of 2 that probabilities are multiplied by.
@@ -51,14 +50,15 @@ def default_config() -> AttentionConfig:
     return AttentionConfig(block_kv=KEYS, schedule="both", probabilities="registers")
 
 
-def check(config: AttentionConfig, dtype: Dtype) -> None:
-    """Raises ValueError for a configuration that float8 cannot have."""
-    if dtype.itemsize == 1 and (config.block_kv % KEYS or config.schedule == "optimistic"):
+def check(config: AttentionConfig, head_dim: int) -> None:
+    """Raises ValueError for a configuration that float8 cannot have with heads of this size."""
+    if config.block_kv % KEYS or config.schedule == "optimistic":
         raise ValueError(
             f"attention: {config.schedule=} with {config.block_kv=} in float8, but a step must have"
             f" a multiple of {KEYS} keys, whose numbers fill V's rows of {SWIZZLE} bytes, and a"
             ' maximum: "optimistic" lets exponentials grow past the largest float8.'
         )
+    config.check(head_dim, itemsize=1)
 
 
 def turned(v: jax.Array, multiple: int, in_registers: bool) -> jax.Array:

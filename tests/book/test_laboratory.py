@@ -688,8 +688,8 @@ def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
     sphinx_laboratory.write(tmp_path / "site")
     assert (tmp_path / "site" / "laboratory.js").exists()
     assert not (tmp_path / "site" / "sizes.json").exists()
-    assert "built without Pyodide" in sphinx_laboratory.inside(is_here=False)
-    assert "built without Pyodide" not in sphinx_laboratory.inside(is_here=True)
+    assert "closed in this copy" in sphinx_laboratory.inside(is_here=False)
+    assert "closed in this copy" not in sphinx_laboratory.inside(is_here=True)
     small = sphinx_laboratory.element("there", is_here=False, name=FRONT.name)
     assert small.endswith("data-small></div>")  # whose player stays as it is
 

@@ -4,6 +4,7 @@ Pyodide is brought from its registry when the book is built. Where that cannot b
 says so, which is tested too, and the tests in the browser are skipped.
 """
 
+import base64
 import json
 import re
 
@@ -190,6 +191,22 @@ def test_the_slots_are_the_reader_s(reader):
     assert reader.take("squares").slots.count() == 0  # not shown
     reader.act(lambda: reader.page.get_by_label("Challenge").select_option("stuck"))
     assert slots.input_value() == "2" and slots.is_disabled()
+
+
+def test_a_link_cannot_pose_a_challenge_about_another_program(served, tab):
+    """Neither about other slots, in which it may be easier, nor about another kernel."""
+    slots = {"subject": "ring", "challenge": "waits-that-can-go", "slots": 4}
+    other = {"subject": "ring", "challenge": "from-tile-to-tile", "slots": 4}
+    reader = Reader(tab(f"{served}#laboratory={packed(slots)}"))
+    assert reader.sees(program("ring")) and reader.slots.input_value() == "2"
+    assert reader.slots.is_disabled() and reader.page.locator(".board").is_visible()
+    reader = Reader(tab(f"{served}#laboratory={packed(other)}"))
+    assert reader.sees(program("ring", slots=4)) and not reader.page.locator(".board").is_visible()
+
+
+def packed(state):
+    """A state as an address holds it."""
+    return base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
 
 
 def test_what_stays_cannot_be_taken_away(reader):

@@ -1,7 +1,8 @@
 """Kernels of the laboratory for attention, forward and backward, without the softmax's sums.
 
 The model. A step has two products or more, and the lanes make one product's operand of another's
-result. Each operand that is loaded has one slot.
+result. Each operand that is loaded has one slot. Rings are left out: they would put an index of a
+slot into most lines and operations, and these are the page's longest kernels already.
 """
 
 import jax

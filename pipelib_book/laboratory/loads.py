@@ -12,7 +12,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib_book.laboratory.parts import (
     SIZE,
-    SLOTS,
     STEPS,
     drain,
     launch,
@@ -39,7 +38,7 @@ def one_buffer(x: jax.Array) -> jax.Array:
     return launch(kernel, (SIZE, SIZE), x, scratch_types=[tile_slots(1), plgpu.Barrier()])
 
 
-def ring(x: jax.Array, readers: int = 1, slots: int = SLOTS) -> jax.Array:
+def ring(x: jax.Array, slots: int, readers: int = 1) -> jax.Array:
     """A memory thread that loads, and compute threads that read each tile."""
 
     def read(o_gmem, tiles, full, free, reader):
@@ -85,19 +84,19 @@ def ring(x: jax.Array, readers: int = 1, slots: int = SLOTS) -> jax.Array:
     )  # fmt: skip
 
 
-def two_readers(x: jax.Array, slots: int = SLOTS) -> jax.Array:
+def two_readers(x: jax.Array, slots: int) -> jax.Array:
     """The ring with two compute threads."""
-    return ring(x, 2, slots)
+    return ring(x, slots, readers=2)
 
 
-def pair(x: jax.Array) -> jax.Array:
+def pair(x: jax.Array, slots: int) -> jax.Array:
     """Two blocks that load for each other, and add up the same tiles."""
     steps = 4
 
     def kernel(x_gmem, o_gmem, tiles, full, free):
         def compute():
             def step(k, total):
-                slot = lax.rem(k, SLOTS)
+                slot = lax.rem(k, slots)
                 plgpu.barrier_wait(full.at[slot])
                 total += tiles[slot]
                 plgpu.commit_smem()
@@ -108,14 +107,14 @@ def pair(x: jax.Array) -> jax.Array:
 
         def load():
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
-                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                slot = lax.rem(k, slots)
+                pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                 plgpu.copy_gmem_to_smem(
                     x_gmem.at[span(k)], tiles.at[slot], full.at[slot], collective_axes="pair"
                 )
 
             lax.fori_loop(0, steps, step, None)
-            drain(free, steps)
+            drain(free, steps, slots)
 
         two_threads(compute, load)
 
@@ -123,8 +122,8 @@ def pair(x: jax.Array) -> jax.Array:
         kernel, (2 * SIZE, SIZE), x, num_threads=2, thread_name="thread",
         grid=(1,), grid_names=("i",), cluster=(2,), cluster_names=("pair",),
         scratch_types=[
-            tile_slots(),
-            plgpu.Barrier(num_barriers=SLOTS),
-            plgpu.ClusterBarrier(collective_axes=("pair",), num_barriers=SLOTS),
+            tile_slots(slots),
+            plgpu.Barrier(num_barriers=slots),
+            plgpu.ClusterBarrier(collective_axes=("pair",), num_barriers=slots),
         ],
     )  # fmt: skip

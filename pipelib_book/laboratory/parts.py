@@ -16,8 +16,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 #: How many steps most kernels have, and the side of a tile.
 STEPS, SIZE = 6, 64
-#: How many slots a ring has where nothing else is said.
-SLOTS = 2
 #: How a thread's registers have a tile that no product makes, and how memory has an operand's.
 LAYOUT = plgpu.Layout.WG_STRIDED((SIZE, SIZE), vec_size=2)
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
@@ -35,13 +33,13 @@ def two_threads(compute: Callable[[], None], load: Callable[[], None]) -> None:
     pl.when(thread == 1)(load)
 
 
-def drain(free: Any, steps: int) -> None:
-    """The memory thread's waits for the last releases."""
+def drain(free: Any, steps: int, slots: int) -> None:
+    """The memory thread's waits for each slot's last release; no fewer steps than slots."""
 
     def wait(k, _):
-        plgpu.barrier_wait(free.at[lax.rem(k, SLOTS)])
+        plgpu.barrier_wait(free.at[lax.rem(k, slots)])
 
-    lax.fori_loop(steps - SLOTS, steps, wait, None)
+    lax.fori_loop(steps - slots, steps, wait, None)
 
 
 def span(step: Any) -> pl.Slice:
@@ -64,7 +62,7 @@ def one_tile() -> Any:
     return plgpu.SMEM((SIZE, SIZE), jnp.float32)
 
 
-def tile_slots(slots: int = SLOTS) -> Any:
+def tile_slots(slots: int) -> Any:
     """Slots of tiles."""
     return plgpu.SMEM((slots, SIZE, SIZE), jnp.float32)
 

@@ -12,7 +12,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib_book.laboratory.parts import (
     SIZE,
-    SLOTS,
     STEPS,
     accumulator,
     drain,
@@ -25,14 +24,14 @@ from pipelib_book.laboratory.parts import (
 )
 
 
-def two_tiles(a: jax.Array, b: jax.Array) -> jax.Array:
+def two_tiles(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
     """Two tiles of the output, one after the other, through the same slots."""
     steps, rows = a.shape[1] // SIZE, a.shape[0] // SIZE
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, out, full, free):
         def multiply(sums):
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
+                slot = lax.rem(k, slots)
                 plgpu.barrier_wait(full.at[slot])
                 plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
                 plgpu.wgmma_wait(0)
@@ -55,14 +54,14 @@ def two_tiles(a: jax.Array, b: jax.Array) -> jax.Array:
         def load():
             def tile(i, _):
                 def step(k, _):
-                    slot = lax.rem(k, SLOTS)
-                    pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                    slot = lax.rem(k, slots)
+                    pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                     a_tile = a_gmem.at[span(i), span(k)]
                     plgpu.copy_gmem_to_smem(a_tile, a_smem.at[slot], full.at[slot])
                     plgpu.copy_gmem_to_smem(b_gmem.at[span(k)], b_smem.at[slot], full.at[slot])
 
                 lax.fori_loop(0, steps, step, None)
-                drain(free, steps)
+                drain(free, steps, slots)
 
             lax.fori_loop(0, rows, tile, None)
 
@@ -70,18 +69,18 @@ def two_tiles(a: jax.Array, b: jax.Array) -> jax.Array:
 
     return launch(
         kernel, (rows * SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
-        scratch_types=product_scratch(SLOTS),
+        scratch_types=product_scratch(slots),
     )  # fmt: skip
 
 
-def stored_apart(a: jax.Array, b: jax.Array) -> jax.Array:
+def stored_apart(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
     """A thread that loads, one that multiplies, and one that stores."""
     steps, rows = a.shape[1] // SIZE, a.shape[0] // SIZE
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, out, full, free, finished, drained):
-        def multiply(sums):
+        def multiply(i, sums):
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
+                slot = lax.rem(i * steps + k, slots)
                 plgpu.barrier_wait(full.at[slot])
                 plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
                 plgpu.wgmma_wait(0)
@@ -96,7 +95,7 @@ def stored_apart(a: jax.Array, b: jax.Array) -> jax.Array:
             def tile(i, _):
                 def with_room(sums):
                     pl.when(i > 0)(lambda: plgpu.barrier_wait(drained))
-                    multiply(sums)
+                    multiply(i, sums)
 
                 pl.run_scoped(with_room, accumulator())
 
@@ -114,14 +113,14 @@ def stored_apart(a: jax.Array, b: jax.Array) -> jax.Array:
 
         def load():
             def step(s, _):
-                k, slot = lax.rem(s, steps), lax.rem(s, SLOTS)
-                pl.when(s >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                k, slot = lax.rem(s, steps), lax.rem(s, slots)
+                pl.when(s >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                 a_tile = a_gmem.at[span(lax.div(s, steps)), span(k)]
                 plgpu.copy_gmem_to_smem(a_tile, a_smem.at[slot], full.at[slot])
                 plgpu.copy_gmem_to_smem(b_gmem.at[span(k)], b_smem.at[slot], full.at[slot])
 
             lax.fori_loop(0, rows * steps, step, None)
-            drain(free, rows * steps)
+            drain(free, rows * steps, slots)
 
         thread = lax.axis_index("thread")
         for number, role in enumerate((compute, load, store)):
@@ -129,11 +128,11 @@ def stored_apart(a: jax.Array, b: jax.Array) -> jax.Array:
 
     return launch(
         kernel, (rows * SIZE, SIZE), a, b, num_threads=3, thread_name="thread",
-        scratch_types=[*product_scratch(SLOTS), plgpu.Barrier(), plgpu.Barrier()],
+        scratch_types=[*product_scratch(slots), plgpu.Barrier(), plgpu.Barrier()],
     )  # fmt: skip
 
 
-def second_wave(x: jax.Array) -> jax.Array:
+def second_wave(x: jax.Array, slots: int) -> jax.Array:
     """Two rows of three tiles. The second row's first loads ask nobody: its fault."""
     rows = 2
     steps = STEPS // rows
@@ -142,7 +141,7 @@ def second_wave(x: jax.Array) -> jax.Array:
         def compute():
             def row(i, _):
                 def step(k, total):
-                    slot = lax.rem(k, SLOTS)
+                    slot = lax.rem(k, slots)
                     plgpu.barrier_wait(full.at[slot])
                     total += tiles[slot]
                     plgpu.commit_smem()
@@ -156,15 +155,15 @@ def second_wave(x: jax.Array) -> jax.Array:
         def load():
             def row(i, _):
                 def step(k, _):
-                    slot = lax.rem(k, SLOTS)
-                    pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                    slot = lax.rem(k, slots)
+                    pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                     tile = x_gmem.at[span(i * steps + k)]
                     plgpu.copy_gmem_to_smem(tile, tiles.at[slot], full.at[slot])
 
                 lax.fori_loop(0, steps, step, None)
 
             lax.fori_loop(0, rows, row, None)
-            for slot in range(SLOTS):
+            for slot in range(slots):
                 plgpu.barrier_wait(free.at[slot])
 
         two_threads(compute, load)
@@ -172,6 +171,6 @@ def second_wave(x: jax.Array) -> jax.Array:
     return launch(
         kernel, (rows * SIZE, SIZE), x, num_threads=2, thread_name="thread",
         scratch_types=[
-            tile_slots(), plgpu.Barrier(num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
+            tile_slots(slots), plgpu.Barrier(num_barriers=slots), plgpu.Barrier(num_barriers=slots),
         ],
     )  # fmt: skip

@@ -13,7 +13,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib_book.laboratory.parts import (
     SIZE,
-    SLOTS,
     STEPS,
     accumulator,
     drain,
@@ -25,7 +24,7 @@ from pipelib_book.laboratory.parts import (
 )
 
 
-def product(a: jax.Array, b: jax.Array, slots: int = 3) -> jax.Array:
+def product(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
     """Two slots or more, and a product in flight while the next tiles are loaded."""
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, full):
@@ -54,14 +53,14 @@ def product(a: jax.Array, b: jax.Array, slots: int = 3) -> jax.Array:
     return launch(kernel, (SIZE, SIZE), a, b, scratch_types=[tiles, tiles, barrier])
 
 
-def squares(a: jax.Array, b: jax.Array) -> jax.Array:
+def squares(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
     """A product, and the sums of squares of its rows as a carry in registers."""
     steps = a.shape[1] // SIZE
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, out, full, free):
         def multiply(sums):
             def step(k, total):
-                slot = lax.rem(k, SLOTS)
+                slot = lax.rem(k, slots)
                 plgpu.barrier_wait(full.at[slot])
                 plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
                 plgpu.wgmma_wait(0)
@@ -82,25 +81,28 @@ def squares(a: jax.Array, b: jax.Array) -> jax.Array:
 
         def load():
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
-                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                slot = lax.rem(k, slots)
+                pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                 plgpu.copy_gmem_to_smem(a_gmem.at[:, span(k)], a_smem.at[slot], full.at[slot])
                 plgpu.copy_gmem_to_smem(b_gmem.at[span(k)], b_smem.at[slot], full.at[slot])
 
             lax.fori_loop(0, steps, step, None)
-            drain(free, steps)
+            drain(free, steps, slots)
 
         two_threads(compute, load)
 
     return launch(
         kernel, (SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
-        scratch_types=product_scratch(SLOTS),
+        scratch_types=product_scratch(slots),
     )  # fmt: skip
 
 
-def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
-    """A product with a wait too many in each step, and a tile that is added, loaded last."""
-    slots, steps = 3, a.shape[1] // SIZE
+def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array, slots: int) -> jax.Array:
+    """A product with a wait too many in each step, and a tile that is added, loaded last.
+
+    A step releases the slot of the step before, so there are two slots or more.
+    """
+    steps = a.shape[1] // SIZE
 
     def kernel(a_gmem, b_gmem, c_gmem, o_gmem, a_smem, b_smem, c_smem, full, free, here):
         def multiply(sums):
@@ -144,14 +146,14 @@ def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array) -> jax.Array:
     )  # fmt: skip
 
 
-def gated(a: jax.Array, b: jax.Array, gate: jax.Array) -> jax.Array:
+def gated(a: jax.Array, b: jax.Array, gate: jax.Array, slots: int) -> jax.Array:
     """A product times a gate, which comes in halves, as the result leaves."""
     steps, half = a.shape[1] // SIZE, SIZE // 2
 
     def kernel(a_gmem, b_gmem, gate_gmem, o_gmem, a_smem, b_smem, tile, full, free, here):
         def multiply(sums):
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
+                slot = lax.rem(k, slots)
                 plgpu.barrier_wait(full.at[slot])
                 plgpu.wgmma(sums, a_smem.at[slot], b_smem.at[slot])
                 plgpu.wgmma_wait(0)
@@ -176,17 +178,17 @@ def gated(a: jax.Array, b: jax.Array, gate: jax.Array) -> jax.Array:
 
         def load():
             def step(k, _):
-                slot = lax.rem(k, SLOTS)
-                pl.when(k >= SLOTS)(lambda: plgpu.barrier_wait(free.at[slot]))
+                slot = lax.rem(k, slots)
+                pl.when(k >= slots)(lambda: plgpu.barrier_wait(free.at[slot]))
                 plgpu.copy_gmem_to_smem(a_gmem.at[:, span(k)], a_smem.at[slot], full.at[slot])
                 plgpu.copy_gmem_to_smem(b_gmem.at[span(k)], b_smem.at[slot], full.at[slot])
 
             lax.fori_loop(0, steps, step, None)
-            drain(free, steps)
+            drain(free, steps, slots)
 
         two_threads(compute, load)
 
     return launch(
         kernel, (SIZE, SIZE), a, b, gate, num_threads=2, thread_name="thread",
-        scratch_types=[*product_scratch(SLOTS), plgpu.Barrier(num_arrivals=2)],
+        scratch_types=[*product_scratch(slots), plgpu.Barrier(num_arrivals=2)],
     )  # fmt: skip

@@ -5,6 +5,7 @@ they should be. Later ones are right but slower than need be, or more careful: c
 what is left to gain. The last two have faults of other people's code, to be mended.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import pipelib
 from pipelib.schedule import Program
 from pipelib_book.laboratory.attention import gradients, queries, turns
 from pipelib_book.laboratory.loads import one_buffer, pair, ring, two_readers
-from pipelib_book.laboratory.parts import SIZE, SLOTS, STEPS
+from pipelib_book.laboratory.parts import SIZE, STEPS
 from pipelib_book.laboratory.persistent import second_wave, stored_apart, two_tiles
 from pipelib_book.laboratory.products import gated, product, product_and_sum, squares
 from pipelib_book.laboratory.stores import link, stores, through
@@ -56,33 +57,29 @@ def _first() -> list[Subject]:
             "One thread loads a tile, waits for it and adds it up, six times, through one slot.",
             lambda: pipelib.trace(one_buffer, tiles),
         ),
-        Subject(
+        _in_slots(
             "ring", "A ring of two slots",
             "A memory thread loads tiles into two slots, a compute thread adds them up. Two"
             " barriers for each slot say when it is full and when it is free.",
-            lambda slots=SLOTS: pipelib.trace(lambda x: ring(x, slots=slots), tiles),
-            slots=(2, 1, 3, 4),
+            ring, tiles, offered=(2, 1, 3, 4),
         ),
-        Subject(
+        _in_slots(
             "two-readers", "Two compute threads",
             "The same ring, with two threads that both read each tile: a slot is free when both"
             " have said so.",
-            lambda slots=SLOTS: pipelib.trace(lambda x: two_readers(x, slots), tiles),
-            slots=(2, 1, 3, 4),
+            two_readers, tiles, offered=(2, 1, 3, 4),
         ),
-        Subject(
+        _in_slots(
             "product", "A product in flight",
             "One thread multiplies tile by tile on the tensor core. While a product runs, the next"
             " tile is loaded, into a slot whose product is over.",
-            lambda slots=3: pipelib.trace(lambda a, b: product(a, b, slots), a, b),
-            slots=(3, 2, 4),
+            product, a, b, offered=(3, 2, 4),
         ),
-        Subject(
+        _in_slots(
             "stores", "Tiles on their way out",
             "One thread writes tiles into two slots, and TMA stores them. A slot is written again"
             " once its store has read it.",
-            lambda slots=SLOTS: pipelib.trace(lambda x: stores(x, slots), tiles),
-            slots=(2, 1, 3),
+            stores, tiles, offered=(2, 1, 3),
         ),
     ]  # fmt: skip
 
@@ -91,36 +88,36 @@ def _with_room() -> list[Subject]:
     """Kernels that can be faster, or wait less."""
     tiles = _array(STEPS, dtype=jnp.float32)
     return [
-        Subject(
+        _in_slots(
             "squares", "A carry beside a product",
             "A compute thread multiplies each tile on the tensor core, and adds up the squares of"
             " the tile's rows in registers. At the end it divides by them, and stores the result.",
-            lambda: pipelib.trace(squares, *_operands(4)),
+            squares, *_operands(4), offered=(2, 1, 3),
         ),
-        Subject(
+        _in_slots(
             "two-tiles", "Two tiles in one block",
             "A block makes one tile of the output after the other. Slots and barriers outlive the"
             " first, but the memory thread waits for its last releases before it loads for the"
             " second.",
-            lambda: pipelib.trace(two_tiles, *_operands(4, rows=2)),
+            two_tiles, *_operands(4, rows=2), offered=(2, 1, 3, 4),
         ),
-        Subject(
+        _in_slots(
             "pair", "A cluster of two blocks",
             "Two blocks load each tile together, half of it each, into the memory of both. A slot"
             " is free when both blocks have said so.",
-            lambda: pipelib.trace(pair, tiles),
+            pair, tiles, offered=(2, 1, 3, 4),
         ),
-        Subject(
+        _in_slots(
             "through", "In and out",
             "A memory thread loads tiles, a compute thread doubles them, and TMA stores them. The"
             " compute thread waits for each store at once.",
-            lambda: pipelib.trace(through, tiles),
+            through, tiles, offered=(2, 1, 3),
         ),
-        Subject(
+        _in_slots(
             "sum", "A product and what is added to it",
             "A memory thread loads, a compute thread multiplies. At the end it adds a tile that is"
             " loaded last.",
-            lambda: pipelib.trace(product_and_sum, *_operands(5), tiles),
+            product_and_sum, *_operands(5), tiles, offered=(3, 2, 4),
         ),
     ]  # fmt: skip
 
@@ -156,24 +153,24 @@ def _of_the_end() -> list[Subject]:
     """Kernels about how a tile, or a launch, ends."""
     tile, tiles = _array(dtype=jnp.float32), _array(STEPS, dtype=jnp.float32)
     return [
-        Subject(
+        _in_slots(
             "gated", "A product and its gate",
             "A product is multiplied by a gate, element by element. The gate comes early, in"
             " halves, and the result leaves in halves, from the same memory.",
-            lambda: pipelib.trace(gated, *_operands(4), tile),
+            gated, *_operands(4), tile, offered=(2, 1, 3, 4),
         ),
-        Subject(
+        _in_slots(
             "link", "One launch after another",
             "A kernel of a chain: it waits for the kernel before it (`grid_wait`), lets the next"
             " one start (`grid_signal`), and doubles tiles.",
-            lambda: pipelib.trace(link, tiles),
+            link, tiles, offered=(2, 1, 3),
         ),
-        Subject(
+        _in_slots(
             "stored-apart", "A thread that stores",
             "One thread loads, one multiplies, one stores, as on Blackwell. But this is a kernel"
             " for Hopper, since others cannot be traced yet. `finished` and `drained` are barriers"
             " between the last two.",
-            lambda: pipelib.trace(stored_apart, *_operands(2, rows=3)),
+            stored_apart, *_operands(2, rows=3), offered=(2, 1, 3),
         ),
     ]  # fmt: skip
 
@@ -181,11 +178,11 @@ def _of_the_end() -> list[Subject]:
 def _of_others() -> list[Subject]:
     """Small kernels with faults of public ones."""
     return [
-        Subject(
+        _in_slots(
             "second-wave", "With a fault: the second wave",
             "After a pass of the tilelang compiler. A persistent block adds up two rows of tiles,"
-            " one after the other, in a ring of two slots.",
-            lambda: pipelib.trace(second_wave, _array(STEPS, dtype=jnp.float32)), is_right=False,
+            " one after the other, in a ring.",
+            second_wave, _array(STEPS, dtype=jnp.float32), offered=(2, 1, 3), is_right=False,
         ),
         Subject(
             "last-slot", "With a fault: a tile's last slot",
@@ -194,6 +191,18 @@ def _of_others() -> list[Subject]:
             lambda: WILD["next-tile"].program(fixed=False), is_right=False,
         ),
     ]  # fmt: skip
+
+
+def _in_slots(
+    name: str, title: str, summary: str, kernel: Callable[..., jax.Array],
+    *args: jax.ShapeDtypeStruct, offered: tuple[int, ...], is_right: bool = True,
+) -> Subject:  # fmt: skip
+    """A kernel that takes a number of slots; it begins with the first that is offered."""
+
+    def trace(slots: int = offered[0]) -> Program:
+        return pipelib.trace(functools.partial(kernel, slots=slots), *args)
+
+    return Subject(name, title, summary, trace, offered, is_right)
 
 
 def _operands(steps: int, rows: int = 1) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

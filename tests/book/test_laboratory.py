@@ -4,6 +4,7 @@ Pyodide is brought from its registry when the book is built. Where that cannot b
 says so, which is tested too, and the tests in the browser are skipped.
 """
 
+import base64
 import json
 import re
 
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
 PAGE = "book/laboratory.html"
 START = 120_000  # milliseconds, on a machine that has other work
 SUBJECTS = {subject.name: subject for subject in subjects()}
+IN_SLOTS = [subject for subject in SUBJECTS.values() if subject.slots]
 FRONT = door.subject()
 READING, LOADING = 0, 1  # threads of the ring
 OPEN = re.compile("^Open (in )?the ")
@@ -187,9 +189,47 @@ def test_the_slots_are_the_reader_s(reader):
     reader.choose(READING, where(program("ring"), READING, "wait")[0]).press("Delete")
     reader.act(lambda: slots.select_option("3"))
     assert reader.sees(program("ring", slots=3))
-    assert reader.take("squares").slots.count() == 0  # not shown
-    reader.act(lambda: reader.page.get_by_label("Challenge").select_option("stuck"))
-    assert slots.input_value() == "2" and slots.is_disabled()
+    assert reader.take("one-buffer").slots.count() == 0  # not shown
+
+
+def test_each_number_of_slots_that_a_kernel_has_is_offered(reader):
+    """The first is chosen, and the others bring programs of their own."""
+    for subject in IN_SLOTS:
+        slots = reader.take(subject.name).slots
+        assert slots.input_value() == str(subject.slots[0])
+        assert slots.locator("option").all_inner_texts() == [*map(str, sorted(subject.slots))]
+        assert reader.sees(program(subject.name))
+        for number in subject.slots[1:]:
+            reader.act(lambda: slots.select_option(str(number)))
+            assert reader.sees(program(subject.name, slots=number))
+
+
+def test_a_challenge_is_about_the_slots_that_its_kernel_begins_with(reader):
+    """The reader's choice ends with it, and comes back after it."""
+    first = {challenge.subject: challenge.name for challenge in reversed(CHALLENGES)}
+    for subject in IN_SLOTS:
+        slots = reader.take(subject.name).slots
+        reader.act(lambda: slots.select_option(str(subject.slots[-1])))
+        reader.act(lambda: reader.page.get_by_label("Challenge").select_option(first[subject.name]))
+        assert slots.input_value() == str(subject.slots[0]) and slots.is_disabled()
+        assert reader.sees(program(subject.name))
+        assert reader.take(subject.name).slots.is_enabled()
+
+
+def test_a_link_cannot_pose_a_challenge_about_another_program(served, tab):
+    """Neither about other slots, in which it may be easier, nor about another kernel."""
+    slots = {"subject": "ring", "challenge": "waits-that-can-go", "slots": 4}
+    other = {"subject": "ring", "challenge": "from-tile-to-tile", "slots": 4}
+    reader = Reader(tab(f"{served}#laboratory={packed(slots)}"))
+    assert reader.sees(program("ring")) and reader.slots.input_value() == "2"
+    assert reader.slots.is_disabled() and reader.page.locator(".board").is_visible()
+    reader = Reader(tab(f"{served}#laboratory={packed(other)}"))
+    assert reader.sees(program("ring", slots=4)) and not reader.page.locator(".board").is_visible()
+
+
+def packed(state):
+    """A state as an address holds it."""
+    return base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
 
 
 def test_what_stays_cannot_be_taken_away(reader):
@@ -452,9 +492,25 @@ def test_the_page_s_answers_are_the_package_s(served, tab):
 def test_the_kernels_have_few_operations_and_no_fault_but_those_of_others():
     for subject in subjects():
         for traced in map(subject.trace, subject.slots) if subject.slots else [subject.trace()]:
-            assert check(traced, strict=True).ok == subject.is_right
+            assert check(traced).ok == check(traced, strict=True).ok == subject.is_right
             assert sum(map(len, traced.threads)) < 100
             assert "error" not in json.loads(Bench(traced.to_json()).answer('{"edits": []}'))
+
+
+def test_each_kernel_with_a_ring_offers_slots_and_begins_with_the_first_number():
+    without = {subject.name for subject in subjects() if not subject.slots}
+    assert without == {"one-buffer", "turns", "queries", "gradients", "last-slot"}
+    for subject in IN_SLOTS:
+        assert subject.trace(subject.slots[0]) == subject.trace()
+        for number in subject.slots:
+            slots = next(b for b in subject.trace(number).buffers if b.space == "smem")
+            assert slots.shape[0] == number, (subject.name, slots)
+
+
+def test_a_fault_is_the_same_with_each_number_of_slots():
+    for subject in IN_SLOTS:
+        kinds = [{finding.kind for finding in check(subject.trace(n))} for n in subject.slots]
+        assert kinds == kinds[:1] * len(kinds), subject.name
 
 
 ALL = slice(None)  # of a line: at every step

@@ -185,9 +185,12 @@ function workbench(ask, subjects, challenges, place, close) {
 
   async function take(name, state = {}) {
     const found = subjects.find((each) => each.name === name);
-    const file = found.slots?.[state.slots] ?? found.file;
+    // A challenge is about its own kernel, with the slots that this begins with: a link may say something else.
+    const posed = challenges.find((each) => each.name === state.challenge && each.subject === name);
+    const number = posed ? undefined : state.slots;
+    const file = found.slots?.[number] ?? found.file;
     const text = found.text ?? (await (await fetch(new URL(file, import.meta.url))).text());
-    await put(text, found, state);
+    await put(text, found, { ...state, slots: number }, posed);
   }
 
   async function read(given) {
@@ -195,7 +198,7 @@ function workbench(ask, subjects, challenges, place, close) {
     file.value = "";
   }
 
-  async function put(text, next, state) {
+  async function put(text, next, state, posed = null) {
     const refused = await ask({ open: text });
     if (refused) return complain(`${next.title}: ${refused}`);
     subject = next;
@@ -203,7 +206,7 @@ function workbench(ask, subjects, challenges, place, close) {
     summary.replaceChildren(...prose(next.summary));
     link.disabled = !next.name;
     link.title = next.name ? "" : "Only the page's own kernels have links.";
-    challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
+    challenge = posed;
     task.value = challenge?.name ?? "";
     offer(next, state.slots);
     strict.disabled = challenge !== null;

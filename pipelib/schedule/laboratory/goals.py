@@ -76,12 +76,13 @@ class Goal:
         after, kinds = report.program, {str(finding.kind) for finding in report}
         said = [f"The check finds no {kind}." for kind in self.found if kind not in kinds]
         others = sorted(kinds - {*self.found}) if self.only else []
-        said += [f"The check finds {kind}, which there should not be." for kind in others]
+        if others:
+            said.append(f"The check finds {' and '.join(others)}, which there should not be.")
         if _work(before) != _work(after):
             said.append("The work is not the same: what moves data or computes must stay.")
         if self.fewer and (fewer := _ops(before) - _ops(after)) < self.fewer:
             less = count(max(fewer, 0), "op")
-            said.append(f"It has {less} fewer, but should have {self.fewer} fewer or more.")
+            said.append(f"It has {less} fewer, but should have at least {self.fewer} fewer.")
         if self.faster > 1.0 and not said:
             gain = simulate(before, H200).cycles / simulate(after, H200).cycles
             if gain < self.faster:

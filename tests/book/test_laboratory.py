@@ -136,6 +136,35 @@ def test_what_is_taken_away_at_every_step_is_missed_and_comes_back(reader):
     assert reader.click("Redo").sees(faulty)
 
 
+def test_a_file_that_is_dropped_on_an_operation_is_opened_and_moves_nothing(reader):
+    ring, other = program("ring"), program("stores")
+    reader.take("ring").every_step(False).choose(READING, where(ring, READING, "arrive")[0])
+    files = reader.page.evaluate_handle(
+        """text => {
+          const files = new DataTransfer();
+          files.items.add(new File([text], "k.json"));
+          return files;
+        }""",
+        other.to_json(),
+    )
+    place = reader.page.locator(f"#op-{READING}-{where(ring, READING, 'read')[0]}")
+    reader.act(lambda: place.dispatch_event("drop", dict(dataTransfer=files)))
+    assert reader.sees(other)
+
+
+def test_a_button_that_was_clicked_hears_the_keys(reader):
+    """But those of a column alone are not the toolbar's."""
+    ring = program("ring")
+    arrival = where(ring, READING, "arrive")[0]
+    reader.take("ring").every_step(False).choose(READING, arrival).click("Earlier")
+    reader.press("Alt+ArrowUp")
+    assert reader.sees(edited(ring, [Move(READING, (arrival,), -2)]))
+    reader.page.keyboard.press("End")
+    assert reader.page.evaluate("document.activeElement.textContent") == "Earlier"
+    reader.press("Delete")
+    assert reader.sees(edited(ring, [Remove(READING, (arrival,))]))
+
+
 def test_undo_chooses_what_was_chosen(reader):
     ring = program("ring")
     wait = where(ring, READING, "wait")[1]

@@ -352,7 +352,7 @@ function workbench(ask, subjects, challenges, place, close) {
     if (!chosen || op().fixed || works()) return;
     const indices = meant(), done = { remove: "Removed", repeat: "Twice", move: rest[0] < 0 ? "Earlier" : "Later" }[name];
     const words = `${done}: ${op().text}${indices.length > 1 ? `, at ${indices.length} places` : ""}.`;
-    if (await add([name, chosen.thread, indices, ...rest], words, op().source || op().line)) undone = [];
+    if (await add([name, chosen.thread, indices, ...rest], words, line())) undone = [];
     buttons();
   }
 
@@ -381,6 +381,7 @@ function workbench(ask, subjects, challenges, place, close) {
   // What is chosen means nothing while an answer is on its way.
   const works = () => node.classList.contains("working");
   const op = () => shown.threads[chosen.thread].ops[chosen.index];
+  const line = () => op().source || op().line || "";
 
   // ---- What is shown ----
 
@@ -434,21 +435,23 @@ function workbench(ask, subjects, challenges, place, close) {
 
   // Where an operation can be dropped: before the one at this index, or after it on the lower half. Before a step is after the last.
   function target(thread, index, hasHalves) {
+    const isTaken = ({ dataTransfer }) => chosen?.thread === thread && dataTransfer.types.includes("text/plain");  // not a file
     const isAfter = ({ currentTarget: { offsetHeight }, offsetY }) => hasHalves && offsetY > offsetHeight / 2;
     const clear = () => columns.querySelectorAll(".over, .under").forEach((each) => each.classList.remove("over", "under"));
     return {
       ondragover: (event) => {
-        if (chosen?.thread !== thread || !event.dataTransfer.types.includes("text/plain")) return;
+        if (!isTaken(event)) return;
         event.preventDefault();
         clear();
         event.currentTarget.classList.add(isAfter(event) ? "under" : "over");
       },
       ondragleave: clear,
       ondrop: (event) => {
-        event.preventDefault();
         clear();
+        if (!isTaken(event)) return;
+        event.preventDefault();
         const before = index + (isAfter(event) ? 1 : 0), by = before - chosen.index - (before > chosen.index ? 1 : 0);
-        if (chosen.thread === thread && by) edit("move", by);
+        if (by) edit("move", by);
       },
     };
   }
@@ -460,8 +463,7 @@ function workbench(ask, subjects, challenges, place, close) {
     if (chosen && !shown.threads[chosen.thread]?.ops[chosen.index]) chosen = null;
     Object.values(act).forEach((each) => (each.disabled = !chosen || op().fixed));
     places.textContent = chosen && !op().fixed && every.checked && meant().length > 1 ? `(${meant().length} places)` : "";
-    what.textContent = source.textContent = "";
-    if (!chosen) return void (what.textContent = "Choose an operation: click it, or go through a column with the arrow keys.");
+    if (!chosen) return said("Choose an operation: click it, or go through a column with the arrow keys.");
     const list = lists[chosen.thread], at = option(chosen);
     at.setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", at.id);
@@ -469,8 +471,7 @@ function workbench(ask, subjects, challenges, place, close) {
     at.scrollIntoView({ block: "nearest" });
     const covered = front.getBoundingClientRect().bottom - at.getBoundingClientRect().top;
     if (covered > 0) scrollBy(0, -covered - 8);
-    what.textContent = [op().text, op().step].filter(Boolean).join(", ") + (op().fixed ? ": it stays where it is" : "");
-    if (op().line) source.replaceChildren(element("code", { text: op().source || op().line }));
+    said([op().text, op().step].filter(Boolean).join(", ") + (op().fixed ? ": it stays where it is" : ""), line());
   }
 
   const option = ({ thread, index }) => columns.querySelectorAll(".ops")[thread].querySelector(`[data-index="${index}"]`);
@@ -544,21 +545,22 @@ function workbench(ask, subjects, challenges, place, close) {
   // ---- Keys and files ----
 
   function keys(event) {
-    const list = event.target.closest(".ops") ?? (tools.contains(event.target) && (event.altKey || event.key === "Delete"));
+    const isInColumn = event.target.closest(".ops") !== null;
     if ((event.ctrlKey || event.metaKey) && !event.target.matches("input")) {
       const key = event.key.toLowerCase(), does = key === "y" || (key === "z" && event.shiftKey) ? forth : key === "z" ? back : null;
       if (does) { event.preventDefault(); does(); }
       return;
     }
-    if (!list || !chosen) return;
+    if (!chosen || !(isInColumn || tools.contains(event.target))) return;
     const ops = shown.threads[chosen.thread].ops, step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.altKey && step) edit("move", step);
+    else if (event.key === "Delete") edit("remove");
+    else if (!isInColumn) return;
     else if (side) columns.querySelectorAll(".ops")[chosen.thread + side]?.focus();
     else if (step) { chosen.index = Math.min(ops.length - 1, Math.max(0, chosen.index + step)); choose(); }
     else if (event.key === "Home") { chosen.index = 0; choose(); }
     else if (event.key === "End") { chosen.index = ops.length - 1; choose(); }
-    else if (event.key === "Delete") edit("remove");
     else if (event.key === "d") edit("repeat");
     else return;
     event.preventDefault();

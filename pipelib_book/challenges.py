@@ -45,7 +45,7 @@ CHALLENGES = (
     ),
     Challenge(
         "no-room", 3, "A second copy too soon",
-        "Start a copy into the slot though nothing tells the copy engine that the tile has been"
+        "Start a copy into the slot though nothing tells TMA, which copies, that the tile has been"
         " read: the strict check should find missing-commit, and nothing else.",
         "one-buffer", Goal(found=("missing-commit",), strict=True),
         "What stands between the read of one step and the copy of the next?",
@@ -112,12 +112,13 @@ CHALLENGES = (
     ),
     Challenge(
         "waits-that-can-go", 7, "Waits that can go",
-        "Two waits of the memory thread, which loads, keep nothing from going wrong. Take both"
-        " away. The strict check must find nothing.",
+        "Two waits of the memory thread, which loads, keep nothing from going wrong here. (The"
+        " chapter's rule asks for them.) Take both away. The strict check must find nothing.",
         "ring", Goal(fewer=2, edits=2, by=("remove",), of=("wait",)),
         "Which of its waits have no copy after them?",
-        "After the last copy nothing is overwritten. (JAX's interpreter wants these waits, since it"
-        " asks that every phase be waited for.)",
+        "After the last copy nothing is overwritten. The rule is still a good one: a kernel that"
+        " goes on to another tile would miss these waits, and JAX's interpreter asks that every"
+        " phase be waited for.",
     ),
     Challenge(
         "released-early", 8, "As early as right",
@@ -128,12 +129,15 @@ CHALLENGES = (
         "The next copy starts while the thread still computes.",
     ),
     Challenge(
-        "released-early-by-both", 8, "Both must let go",
-        "Two compute threads read each tile. Let both release it as early as is right, and be 1.015"
-        " times as fast, simulated. The strict check must find nothing.",
+        "released-early-by-both", 8, "Who lets go last",
+        "Two compute threads read each tile. One of them always releases it after the other. Find"
+        " out which, let it release the tile as early as is right, and be 1.015 times as fast,"
+        " simulated. The strict check must find nothing.",
         "two-readers", Goal(faster=1.015, by=("move",)),
-        "One thread that releases early gains nothing: the slot is free when both have.",
-        "A phase of `free` is complete with the later of the two arrivals.",
+        "Whose arrival completes the phase of `free` that the memory thread waits for? The timeline"
+        " shows it. Try one thread, then the other.",
+        "A phase of `free` is complete with the later of the two arrivals. An earlier arrival of"
+        " the thread that comes first anyway gains nothing.",
     ),
     Challenge(
         "leaves-too-soon", 9, "Out of the registers",
@@ -211,7 +215,8 @@ CHALLENGES = (
         "stores", Goal(found=("lost-store",), edits=1, by=("move",)),
         "`wait_store 0` waits for all groups that were closed before it. (Not at every step.)",
         "When a block ends, another block gets its shared memory. Only the last wait keeps this"
-        " memory until the last store has read it.",
+        " memory until the last store has read it, and it waits for groups that are closed before"
+        " it, no others.",
     ),
     Challenge(
         "held-up", 13, "Who is held up",

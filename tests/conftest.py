@@ -36,7 +36,10 @@ def pytest_configure(config):
         os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
     if not is_gpu_run(config):
         os.environ["JAX_PLATFORMS"] = "cpu"
-    elif config.getoption("gpu_record") and not on_hopper():
+        return
+    # Several processes share the GPU (`make test-gpu`).
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    if config.getoption("gpu_record") and not on_hopper():
         pytest.exit(
             "--gpu-record needs a Hopper GPU, and JAX finds none here: run"
             " `make test-gpu` on an H100 or H200.",

@@ -2,18 +2,20 @@
 # usage: tools/record_env.sh PYTHON SITE WHEELS
 #
 # Makes sure that PYTHON, with the folder SITE on its path, can execute
-# notebooks. A GPU machine has JAX but perhaps no Jupyter and no network: then
-# the wheels that `make wheels` has put into WHEELS are unpacked into SITE.
+# notebooks, and tests in several processes. A GPU machine has JAX but perhaps
+# no Jupyter, no pytest-xdist and no network: then the wheels that
+# `make wheels` has put into WHEELS are unpacked into SITE.
 
 python=$1
 site=$2
 wheels=$3
 
-PYTHONPATH="$PWD/$site" "$python" -c 'import jupytext, nbclient, ipykernel' \
+PYTHONPATH="$PWD/$site" "$python" -c 'import jupytext, nbclient, ipykernel, xdist' \
     2>/dev/null && exit 0
 
 if ! ls "$wheels"/*.whl >/dev/null 2>&1; then
-    echo "$python has no Jupyter to execute the chapters with: run 'make" \
+    echo "$python lacks Jupyter or pytest-xdist, to execute the chapters and" \
+        "the tests with: run 'make" \
         "wheels' where there is a network, and bring the folder $wheels." >&2
     exit 1
 fi

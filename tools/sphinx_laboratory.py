@@ -29,8 +29,9 @@ from tools.execution import ROOT
 FOLDER = "_static/laboratory"
 PYODIDE = ROOT / ".pyodide"
 ABSENT = (
-    "This copy of the book was built without Pyodide, which runs Python in a page, so its"
-    " laboratory is closed. Run <code>make book</code> again, where its registry can be reached."
+    "<strong>The laboratory is closed in this copy of the book</strong>, which was built without"
+    " Pyodide, the Python that runs in a page. What follows says what an open one does. (Whoever"
+    " builds the book: run <code>make book</code> again where Pyodide's registry can be reached.)"
 )
 #: What stands there until the script has run, which it does not in a page opened as a file.
 UNSERVED = (

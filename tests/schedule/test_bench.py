@@ -126,6 +126,13 @@ def test_a_goal_is_judged(bench):
     assert ask(bench, ["expect", 1, 2], goal=goal)["unmet"] == []
 
 
+def test_a_goal_is_judged_on_the_machine_as_it_is(bench):
+    goal, slow = {"faster": 1.5}, ["machine", "wake_cycles", 9000]
+    unmet = ask(bench, goal=goal)["unmet"]
+    assert unmet == ["It is 1.00 times as fast, but should be 1.5 times as fast."]
+    assert ask(bench, slow, goal=goal)["unmet"] == unmet
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [

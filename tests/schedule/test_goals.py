@@ -29,7 +29,7 @@ def test_what_should_not_be_found_is_not(program):
     waits = where(program, COMPUTE, "wait")
     several = unmet(Goal(found=("race",)), program, Remove(COMPUTE, waits))
     others = "barrier-misuse", "uninitialized-read"
-    assert several == [f"The check finds {kind}, which there should not be." for kind in others]
+    assert several == [f"The check finds {' and '.join(others)}, which there should not be."]
     assert unmet(Goal(found=("race",), only=False), program, Remove(COMPUTE, waits)) == []
     assert unmet(Goal(), program, Expect(1, 2)) == [
         "The check finds deadlock, which there should not be."
@@ -65,7 +65,7 @@ def test_ops_are_counted(program):
     last = where(program, COMPUTE, "fence")[-1:]
     assert unmet(Goal(fewer=1), program, Remove(COMPUTE, last)) == []
     assert unmet(Goal(fewer=2), program, Remove(COMPUTE, last)) == [
-        "It has 1 op fewer, but should have 2 fewer or more."
+        "It has 1 op fewer, but should have at least 2 fewer."
     ]
 
 

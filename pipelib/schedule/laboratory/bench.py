@@ -124,7 +124,7 @@ class Bench:
             "figure": _figure(setting),
             # What the last edit made of its thread, as `editing.order`.
             "order": made if asked["edits"] and asked["edits"][-1][0] != MACHINE else None,
-            "unmet": goal.unmet(self.program, report, edits, machine) if goal else None,
+            "unmet": goal.unmet(self.program, report, edits) if goal else None,
         }
 
 

@@ -120,10 +120,10 @@ async function worker(tell) {
 
 // With `close` it is a small one: of one kernel, and with a way back.
 function workbench(ask, subjects, challenges, place, close) {
-  // The reader's state: what is on the bench, the challenge, and the history. `orders` has what each edit made of its thread.
-  let subject = null, challenge = null, edits = [], orders = [], undone = [];
-  // What is shown: the last answer, and the chosen operation, a thread and an index.
-  let shown = null, chosen = null;
+  // The reader's state: what is on the bench, the challenge, and the history. `picked` has what was chosen before each edit.
+  let subject = null, challenge = null, edits = [], picked = [], undone = [];
+  // What is shown: the last answer, the cycles before all edits, and the chosen operation, a thread and an index.
+  let shown = null, original = 0, chosen = null;
 
   const choice = element("select", { "aria-label": "Kernel", class: "wide", onchange: () => take(choice.value) },
     ...subjects.map(({ name, title }) => element("option", { value: name, text: title })));
@@ -138,7 +138,7 @@ function workbench(ask, subjects, challenges, place, close) {
   const leave = element("button", { type: "button", text: "Close", onclick: close });
   const undo = element("button", { type: "button", text: "Undo", title: "Undo (Ctrl+Z)", onclick: back });
   const redo = element("button", { type: "button", text: "Redo", title: "Redo (Ctrl+Y)", onclick: forth });
-  const reset = element("button", { type: "button", text: "Start again", onclick: () => begin([]) });
+  const reset = element("button", { type: "button", text: "Start again", title: "Redo brings the edits back", onclick: again });
   const link = element("button", { type: "button", text: "Link", onclick: copyLink });
   const summary = element("p", { class: "summary" });
   const sign = element("span", { class: "sign", "aria-hidden": "true" }), outcome = element("span");
@@ -157,7 +157,7 @@ function workbench(ask, subjects, challenges, place, close) {
   const machineFold = element("details", {}, element("summary", { text: "The machine" }), parameters);
   const counts = element("h2", { text: "How many arrivals a phase takes" });
   const findings = element("div"), figure = element("div"), details = element("p", { class: "details" });
-  const severe = element("label", {}, strict, " strict check");
+  const severe = element("label", { class: "severe" }, strict, " strict check");
   const front = element("div", { class: "front" }, judged, verdict, trouble, element("div", { class: "chosen", "aria-live": "polite" }, what, source), tools);
   const bar = (...parts) => element("div", { class: "lab-bar" }, ...parts);
   // Of a small one the timeline stands where the player's was.
@@ -185,9 +185,12 @@ function workbench(ask, subjects, challenges, place, close) {
 
   async function take(name, state = {}) {
     const found = subjects.find((each) => each.name === name);
-    const file = found.slots?.[state.slots] ?? found.file;
+    // A challenge is about its own kernel, with the slots that this begins with: a link may say something else.
+    const posed = challenges.find((each) => each.name === state.challenge && each.subject === name);
+    const number = posed ? undefined : state.slots;
+    const file = found.slots?.[number] ?? found.file;
     const text = found.text ?? (await (await fetch(new URL(file, import.meta.url))).text());
-    await put(text, found, state);
+    await put(text, found, { ...state, slots: number }, posed);
   }
 
   async function read(given) {
@@ -195,7 +198,7 @@ function workbench(ask, subjects, challenges, place, close) {
     file.value = "";
   }
 
-  async function put(text, next, state) {
+  async function put(text, next, state, posed = null) {
     const refused = await ask({ open: text });
     if (refused) return complain(`${next.title}: ${refused}`);
     subject = next;
@@ -203,13 +206,17 @@ function workbench(ask, subjects, challenges, place, close) {
     summary.replaceChildren(...prose(next.summary));
     link.disabled = !next.name;
     link.title = next.name ? "" : "Only the page's own kernels have links.";
-    challenge = challenges.find(({ name }) => name === state.challenge) ?? null;
+    challenge = posed;
     task.value = challenge?.name ?? "";
     offer(next, state.slots);
     strict.disabled = challenge !== null;
+    severe.title = challenge ? "A challenge says which check judges it." : "";
+    every.checked = true;
     strict.checked = challenge ? challenge.goal.strict : (state.strict ?? false);
     chosen = null;
-    await begin(state.edits ?? []);
+    await begin([]);
+    original = shown.cycles;
+    await (state.edits?.length ? begin(state.edits) : show());
   }
 
   // The numbers of slots that the kernel was traced with. Each is a program of its own, so edits begin anew.
@@ -252,14 +259,15 @@ function workbench(ask, subjects, challenges, place, close) {
     board.hidden = judged.hidden = !challenge;
     if (!challenge) return;
     const { name, chapter, page, title, task: words, singles } = challenge;
-    const counted = singles ? `${singles} single edit${singles > 1 ? "s solve" : " solves"} it.` : "No single edit solves it, with moves by one place.";
+    const counted = singles ? `One edit is enough; there ${singles > 1 ? `are ${singles}` : "is one"} that will do.` : "It takes more than one edit, or a move by more than one place.";
     asked.replaceChildren(element("strong", {}, element("a", { href: page, text: `Chapter ${chapter}` }), `: ${title}. `), ...prose(`${words} `), counted);
     if (hint.dataset.of !== name) {
       hint.replaceChildren(element("summary", { text: "Hint" }), ...prose(challenge.hint));
       hint.open = false;
       hint.dataset.of = name;
     }
-    const is = shown.unmet.length === 0;
+    const is = isSolved();
+    judged.hidden = !edits.length;
     judged.classList.toggle("solved", is);
     judged.replaceChildren(...prose(is ? `Solved, with ${edits.length} edit${edits.length > 1 ? "s" : ""}. ${challenge.why}` : `Not yet. ${shown.unmet.join(" ")}`));
     following.disabled = !next();
@@ -268,10 +276,12 @@ function workbench(ask, subjects, challenges, place, close) {
     listTasks();
   }
 
+  const isSolved = () => challenge !== null && shown.unmet.length === 0;
+
   // ---- Edits ----
 
   // Asks for a state, and shows it if it has an answer; `moved` says where the chosen operation is then.
-  async function change(next, moved = (answer, index) => index, words = "") {
+  async function change(next, moved = (answer, index) => index, words = "", line = "") {
     const inColumns = columns.contains(document.activeElement);
     node.classList.add("working");
     const asks = { edits: next, strict: strict.checked, ...(challenge && { goal: challenge.goal }) };
@@ -288,28 +298,37 @@ function workbench(ask, subjects, challenges, place, close) {
     if (chosen) chosen = { ...chosen, index: Math.max(0, Math.min(shown.threads[chosen.thread].ops.length - 1, moved(answer, chosen.index))) };
     show();
     if (inColumns) focusChosen();
-    if (words) said(words);
+    if (words) said(words, line);
+    keep();
     answered();
     return answer;
   }
 
   // A history to begin with.
   async function begin(first) {
-    orders = first.map(() => null);
+    picked = first.map(() => null);
     undone = [];
     await change(first);
     buttons();
   }
 
+  async function again() {
+    const all = edits.toReversed();
+    await begin([]);
+    undone = all;
+    buttons();
+  }
+
   // One edit more. The chosen operation stays chosen; if it is gone, the one that followed it is.
-  async function add(edit, words = "") {
+  async function add(edit, words = "", line = "") {
+    const before = chosen && { ...chosen };
     const follow = ({ order }, index) => {
       if (!order || edit[1] !== chosen.thread) return index;
       const at = order.indexOf(index);
       return at >= 0 ? at : order.findIndex((old) => old > index);
     };
-    const answer = await change([...edits, edit], follow, words);
-    if (answer) orders.push(answer.order);
+    const answer = await change([...edits, edit], follow, words, line);
+    if (answer) picked.push(before);
     buttons();
     return answer !== null;
   }
@@ -333,16 +352,16 @@ function workbench(ask, subjects, challenges, place, close) {
     if (!chosen || op().fixed || works()) return;
     const indices = meant(), done = { remove: "Removed", repeat: "Twice", move: rest[0] < 0 ? "Earlier" : "Later" }[name];
     const words = `${done}: ${op().text}${indices.length > 1 ? `, at ${indices.length} places` : ""}.`;
-    if (await add([name, chosen.thread, indices, ...rest], words)) undone = [];
+    if (await add([name, chosen.thread, indices, ...rest], words, line())) undone = [];
     buttons();
   }
 
   async function back() {
     if (!edits.length || works()) return;
-    const last = edits.at(-1), order = orders.at(-1);
-    const before = (_, index) => (order && last[1] === chosen.thread ? order[index] : index);
-    if (!(await change(edits.slice(0, -1), before))) return;
-    orders.pop();
+    const last = edits.at(-1), before = picked.at(-1);
+    chosen = before ?? chosen;
+    if (!(await change(edits.slice(0, -1)))) return;
+    picked.pop();
     undone.push(last);
     buttons();
   }
@@ -362,20 +381,26 @@ function workbench(ask, subjects, challenges, place, close) {
   // What is chosen means nothing while an answer is on its way.
   const works = () => node.classList.contains("working");
   const op = () => shown.threads[chosen.thread].ops[chosen.index];
+  const line = () => op().source || op().line || "";
 
   // ---- What is shown ----
 
   function show() {
     verdict.className = "lab-verdict " + (shown.ok ? "ok" : "bad");
-    outcome.textContent = `${shown.outcome}. ${Math.round(shown.cycles).toLocaleString("en")} cycles.`;
+    const kinds = shown.findings.map(({ kind }) => kind), asked = isSolved() && kinds.length ? ", as asked" : "";
+    const took = `${kinds.includes("deadlock") ? "stuck after " : ""}${cycles(shown.cycles)} cycles`;
+    outcome.textContent = `${shown.outcome}${asked}. ${took}${edits.length ? `, ${cycles(original)} before your edits` : ""}.`;
     const blamed = new Set(shown.findings.flatMap(({ ops }) => ops.map(String)));
     columns.replaceChildren(...shown.threads.map((thread, number) => column(thread, number, blamed)));
     barriers.replaceChildren(...shown.barriers.map(arrivals));
     counts.hidden = !shown.barriers.length;
     parameters.replaceChildren(...Object.entries(shown.machine).map(parameter));
-    const played = shown.findings.findIndex(({ plays }) => plays), told = shown.findings.map(finding);
-    if (played > 1) told.unshift(...told.splice(played, 1));  // one that can be played is in sight
-    const rest = told.splice(2);
+    // In sight: what a challenge does not ask for, then one that can be played.
+    const odd = ({ kind }) => challenge !== null && !(challenge.goal.found ?? []).includes(kind);
+    const order = [...shown.findings.keys()].sort((a, b) => odd(shown.findings[b]) - odd(shown.findings[a]));
+    const played = order.findIndex((at) => shown.findings[at].plays);
+    if (played > 1) order.splice(1, 0, ...order.splice(played, 1));
+    const told = order.map((at) => finding(shown.findings[at], at)), rest = told.splice(2);
     const more = rest.length ? [element("details", {}, element("summary", { text: `${rest.length} more` }), ...rest)] : [];
     findings.replaceChildren(...told, ...more, ...shown.notes.map((note) => element("p", {}, ...prose(`Note: ${note}`))));
     judge();
@@ -389,7 +414,7 @@ function workbench(ask, subjects, challenges, place, close) {
     const list = element("ol", { class: "ops", role: "listbox", "aria-label": thread.name, tabindex: 0 });
     let step = "";
     thread.ops.forEach((each, index) => {
-      if (each.step !== step && each.step) list.append(element("li", { class: "step", role: "presentation", text: each.step }));
+      if (each.step !== step && each.step) list.append(element("li", { class: "step", role: "presentation", text: each.step, ...target(number, index, false) }));
       step = each.step;
       const classes = [each.kind, each.fixed ? "fixed" : "", blamed.has(String([number, index])) ? "blamed" : ""].filter(Boolean);
       list.append(element("li", {
@@ -399,9 +424,7 @@ function workbench(ask, subjects, challenges, place, close) {
         onpointerdown: () => (chosen = { thread: number, index }),
         onclick: () => { chosen = { thread: number, index }; choose(); list.focus(); },
         ondragstart: (event) => { choose(); event.dataTransfer.setData("text/plain", op().text); event.dataTransfer.effectAllowed = "move"; },
-        ondragover: (event) => { if (chosen?.thread === number && event.dataTransfer.types.includes("text/plain")) { event.preventDefault(); event.currentTarget.classList.add("over"); } },
-        ondragleave: (event) => event.currentTarget.classList.remove("over"),
-        ondrop: (event) => { event.preventDefault(); drop(number, index); },
+        ...target(number, index, true),
       }));
     });
     list.addEventListener("focus", () => {
@@ -410,11 +433,27 @@ function workbench(ask, subjects, challenges, place, close) {
     return element("section", {}, element("h2", { text: thread.name }), list);
   }
 
-  // Before the operation that it is dropped on.
-  function drop(thread, index) {
-    columns.querySelectorAll(".over").forEach((each) => each.classList.remove("over"));
-    if (chosen?.thread !== thread || chosen.index === index) return;
-    edit("move", index - chosen.index - (index > chosen.index ? 1 : 0));
+  // Where an operation can be dropped: before the one at this index, or after it on the lower half. Before a step is after the last.
+  function target(thread, index, hasHalves) {
+    const isTaken = ({ dataTransfer }) => chosen?.thread === thread && dataTransfer.types.includes("text/plain");  // not a file
+    const isAfter = ({ currentTarget: { offsetHeight }, offsetY }) => hasHalves && offsetY > offsetHeight / 2;
+    const clear = () => columns.querySelectorAll(".over, .under").forEach((each) => each.classList.remove("over", "under"));
+    return {
+      ondragover: (event) => {
+        if (!isTaken(event)) return;
+        event.preventDefault();
+        clear();
+        event.currentTarget.classList.add(isAfter(event) ? "under" : "over");
+      },
+      ondragleave: clear,
+      ondrop: (event) => {
+        clear();
+        if (!isTaken(event)) return;
+        event.preventDefault();
+        const before = index + (isAfter(event) ? 1 : 0), by = before - chosen.index - (before > chosen.index ? 1 : 0);
+        if (by) edit("move", by);
+      },
+    };
   }
 
   function choose() {
@@ -424,24 +463,29 @@ function workbench(ask, subjects, challenges, place, close) {
     if (chosen && !shown.threads[chosen.thread]?.ops[chosen.index]) chosen = null;
     Object.values(act).forEach((each) => (each.disabled = !chosen || op().fixed));
     places.textContent = chosen && !op().fixed && every.checked && meant().length > 1 ? `(${meant().length} places)` : "";
-    what.textContent = source.textContent = "";
-    if (!chosen) return void (what.textContent = "Choose an operation: click it, or go through a column with the arrow keys.");
+    if (!chosen) return said("Choose an operation: click it, or go through a column with the arrow keys.");
     const list = lists[chosen.thread], at = option(chosen);
     at.setAttribute("aria-selected", "true");
     list.setAttribute("aria-activedescendant", at.id);
     if (every.checked) meant().forEach((index) => option({ ...chosen, index }).classList.add("mate"));
     at.scrollIntoView({ block: "nearest" });
-    what.textContent = [op().text, op().step].filter(Boolean).join(", ") + (op().fixed ? ": it stays where it is" : "");
-    if (op().line) source.replaceChildren(element("code", { text: op().source || op().line }));
+    const covered = front.getBoundingClientRect().bottom - at.getBoundingClientRect().top;
+    if (covered > 0) scrollBy(0, -covered - 8);
+    said([op().text, op().step].filter(Boolean).join(", ") + (op().fixed ? ": it stays where it is" : ""), line());
   }
 
   const option = ({ thread, index }) => columns.querySelectorAll(".ops")[thread].querySelector(`[data-index="${index}"]`);
   const focusChosen = () => chosen && columns.querySelectorAll(".ops")[chosen.thread].focus({ preventScroll: true });
-  const said = (text) => (what.textContent = text);
+  const cycles = (number) => Math.round(number).toLocaleString("en");
+
+  function said(text, line = "") {
+    what.textContent = text;
+    source.replaceChildren(...(line ? [element("code", { text: line })] : []));
+  }
 
   function arrivals({ id, name, count, arrivals }) {
     const input = element("input", { type: "number", min: 1, step: 1, value: arrivals, onchange: async () => {
-      if (await add(["expect", id, Number(input.value)])) undone = [];
+      if (await add(["expect", id, Number(input.value)], `A phase of ${name} takes ${input.value} arrival${input.value === "1" ? "" : "s"}.`)) undone = [];
       else input.value = arrivals;
       buttons();
     } });
@@ -467,6 +511,7 @@ function workbench(ask, subjects, challenges, place, close) {
       if (answer.error) return complain(answer.error);
       draw(film, answer.figure);
       play.setAttribute("aria-expanded", "true");
+      film.scrollIntoView({ block: "nearest" });
       const player = film.querySelector(".pipelib-player"), go = () => player.dataset.ready && player.querySelector('[data-do="play"]').click();
       new MutationObserver(go).observe(player, { attributeFilter: ["data-ready"] });
     };
@@ -482,9 +527,17 @@ function workbench(ask, subjects, challenges, place, close) {
     for (const script of where.querySelectorAll("script")) script.replaceWith(element("script", { text: script.textContent }));
   }
 
+  // The address holds the state, so that whoever leaves the page finds it again. There is none to begin with.
+  function keep(isAsked = false) {
+    if (!subject.name) return;
+    const isBare = !isAsked && !edits.length && !challenge;
+    if (isBare && !location.hash.startsWith("#laboratory=")) return;
+    const state = { subject: subject.name, challenge: challenge?.name, slots: Number(slots.value) || undefined, edits, strict: strict.checked };
+    try { history.replaceState(null, "", isBare ? location.pathname + location.search : toAddress(state)); } catch { /* too often for this browser: the next edit is kept */ }
+  }
+
   async function copyLink() {
-    const address = toAddress({ subject: subject.name, challenge: challenge?.name, slots: Number(slots.value) || undefined, edits, strict: strict.checked });
-    history.replaceState(null, "", address);
+    keep(true);
     said("The address bar has the link.");
     await navigator.clipboard?.writeText(location.href).then(() => said("The link is copied."), () => {});
   }
@@ -492,21 +545,22 @@ function workbench(ask, subjects, challenges, place, close) {
   // ---- Keys and files ----
 
   function keys(event) {
-    const list = event.target.closest(".ops");
+    const isInColumn = event.target.closest(".ops") !== null;
     if ((event.ctrlKey || event.metaKey) && !event.target.matches("input")) {
       const key = event.key.toLowerCase(), does = key === "y" || (key === "z" && event.shiftKey) ? forth : key === "z" ? back : null;
       if (does) { event.preventDefault(); does(); }
       return;
     }
-    if (!list || !chosen) return;
+    if (!chosen || !(isInColumn || tools.contains(event.target))) return;
     const ops = shown.threads[chosen.thread].ops, step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.altKey && step) edit("move", step);
+    else if (event.key === "Delete") edit("remove");
+    else if (!isInColumn) return;
     else if (side) columns.querySelectorAll(".ops")[chosen.thread + side]?.focus();
     else if (step) { chosen.index = Math.min(ops.length - 1, Math.max(0, chosen.index + step)); choose(); }
     else if (event.key === "Home") { chosen.index = 0; choose(); }
     else if (event.key === "End") { chosen.index = ops.length - 1; choose(); }
-    else if (event.key === "Delete") edit("remove");
     else if (event.key === "d") edit("repeat");
     else return;
     event.preventDefault();

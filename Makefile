@@ -106,7 +106,8 @@ dist: env ## Build both wheels into dist/: pipelib, and the book's kit.
 GPU_JOBS ?= 8
 test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 	@tools/record_env.sh $(GPU_PYTHON) $(RECORD_SITE) $(WHEELS)
-	@PYTHONPATH=$(CURDIR):$(CURDIR)/$(RECORD_SITE) $(GPU_PYTHON) -m pytest -m gpu -n $(GPU_JOBS) tests \
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/$(RECORD_SITE) $(GPU_PYTHON) -m pytest -p no:benchmark -m gpu \
+		-n $(GPU_JOBS) tests \
 		--ignore tests/book --gpu-record tests/gpu_record.json $(ARGS)
 
 # The folder of this GPU's records (nvidia-h200), and its model's file in the package.

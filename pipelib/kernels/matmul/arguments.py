@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from pipelib import specs, tiles
 from pipelib.kernels.hopper import default_device
-from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.epilogues import check_epilogue
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.refs import Dtype, Shaped
@@ -159,6 +159,10 @@ def is_addressable(
     They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide.
     """
     config, (m, n, _) = product.config, product.sizes(a, b)
+    staged = config.epilogue_n
+    if config.swapped:
+        product, a, b = product.transposed(a, b)
+        staged = STAGED_ROWS
     widths = [
         (a, config.tile_m if product.transpose_a else config.tile_k),
         (b, config.tile_k if product.transpose_b else config.tile_n),
@@ -166,7 +170,7 @@ def is_addressable(
     arrays = [(tuple(x.shape), x.dtype, width) for x, width in widths]
     if config.splits == 1:  # else the kernel's output is the parts
         outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))
-        arrays += [((m, n), dtype, config.epilogue_n) for dtype in outputs]
+        arrays += [((m, n), dtype, staged) for dtype in outputs]
     is_gpu = default_device().platform == "gpu"
     return all(
         tiles.has_pieces(shape, dtype)

@@ -33,7 +33,8 @@ class MatmulConfig:
 
     Attributes:
       tile_m: rows of a block's tile, a multiple of 64 for each compute thread.
-      tile_n: its columns, a multiple of 64 up to 256, the most that one `wgmma` takes.
+      tile_n: its columns, a multiple of 64 (of 8 if `swapped`) up to 256, the most that one `wgmma`
+        takes.
       tile_k: the part of K that one step multiplies, a multiple of 64 (of 128 for float8).
       slots: the most steps that are in SMEM at once; fewer if K has fewer steps.
       compute_threads: Pallas threads that multiply, 1 to 3 (1 or 2 in a "ring").
@@ -43,8 +44,8 @@ class MatmulConfig:
         "chained": and loads the next tile's steps while it stores this one's result.
       order: the axis of the output ("m" or "n") along which tiles are grouped.
       width: how many tiles (of a cluster) a group has along it.
-      epilogue_n: columns that are staged and stored at once, of 64 rows; a multiple of 64 that
-        divides tile_n.
+      epilogue_n: columns that are staged and stored at once, of 64 rows; a multiple of 64 (of 8 if
+        `swapped`) that divides tile_n.
       cluster_m, cluster_n: blocks of a cluster along each axis, 1, 2 or 4, at most 8 together.
         Those in a column share the loads of b, those in a row the loads of a (multicast). JAX's
         interpreter can hang on clusters of larger tiles on a machine of few cores; and where both
@@ -52,6 +53,9 @@ class MatmulConfig:
         them in step.
       splits: into how many parts K is divided. Each has blocks of its own, which make parts of the
         tiles, float32; plain JAX adds these up. For products with fewer tiles than SMs.
+      swapped: whether the kernel makes the transposed product, b^T a^T, so that a tile has `tile_m`
+        of the result's columns and `tile_n` of its rows, and stores it transposed. A `wgmma` has 64
+        rows, but may have any multiple of 8 columns: so a product of few rows wastes less.
       blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
         None: as few as go through them in as many rounds as one for each SM would.
 
@@ -81,6 +85,7 @@ class MatmulConfig:
     cluster_m: int = 1
     cluster_n: int = 1
     splits: int = 1
+    swapped: bool = False
     blocks: int | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +99,7 @@ class MatmulConfig:
     def _problems(self) -> dict[str, object]:
         """What can be wrong with the fields, and for each whether it is so."""
         unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
+        unit_n = 8 if self.swapped else 64
         counts = self.slots, self.width, self.splits, 1 if self.blocks is None else self.blocks
         is_alone = self.form in ("ring", "specialized")
         return {
@@ -102,11 +108,11 @@ class MatmulConfig:
                 not 1 <= self.compute_threads <= most,
             f"{self.tile_m=} is not a multiple of 64 x {self.compute_threads} rows = {unit}, which"
             " the compute threads divide": self.tile_m < 1 or self.tile_m % unit,
-            f"{self.tile_n=} is not a multiple of 64 up to 256, the most columns of a wgmma":
-                self.tile_n not in (64, 128, 192, 256),
+            f"{self.tile_n=} is not a multiple of {unit_n} up to 256, the most columns of a wgmma":
+                not unit_n <= self.tile_n <= 256 or self.tile_n % unit_n,
             f"{self.tile_k=} is not a multiple of 64": self.tile_k < 1 or self.tile_k % 64,
-            f"{self.epilogue_n=} is not a multiple of 64 that divides {self.tile_n=}":
-                self.epilogue_n < 1 or self.epilogue_n % 64 or self.tile_n % self.epilogue_n,
+            f"{self.epilogue_n=} is not a multiple of {unit_n} that divides {self.tile_n=}":
+                self.epilogue_n < 1 or self.epilogue_n % unit_n or self.tile_n % self.epilogue_n,
             f"{self.delay_release=} is not 0 to {self.slots=} - 1, so no slot would be loaded":
                 not 0 <= self.delay_release < self.slots,
             f"{self.slots=}, {self.width=}, {self.splits=} and {self.blocks=} are not all at least"
@@ -161,7 +167,8 @@ class MatmulConfig:
         return 1 if self.parts % 2 else 2
 
     def tiles(self, m: int, n: int) -> tuple[int, int]:
-        """Tiles along m and n, rounded up to whole clusters."""
+        """Tiles along `tile_m` and `tile_n` of an output of m x n, rounded up to whole clusters."""
+        m, n = (n, m) if self.swapped else (m, n)
         clusters_m = math.ceil(m / (self.tile_m * self.cluster_m))
         clusters_n = math.ceil(n / (self.tile_n * self.cluster_n))
         return clusters_m * self.cluster_m, clusters_n * self.cluster_n

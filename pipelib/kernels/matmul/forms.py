@@ -80,11 +80,13 @@ def launch_product(
     """
     (m, n, _), config = product.sizes(a, b), product.config
     tiles, shape = config.tiles(m, n), (m, n)
+    if config.swapped:
+        product, a, b = product.transposed(a, b)
     if config.splits > 1:
         product, operands = product._replace(epilogue=None, out_dtype=jnp.dtype(jnp.float32)), ()
         shape = whole_pieces(shape, product.out_dtype)
     parts = (config.splits,) if config.splits > 1 else ()
-    kinds = tuple(_kind(operand, (m, n)) for operand in operands)
+    kinds = tuple(_kind(operand, (m, n), config) for operand in operands)
     padded = [_padded(x, kind, config, tiles) for x, kind in zip(operands, kinds)]
     clusters = config.resident_blocks(m, n, num_sms) // config.cluster_size
     cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
@@ -105,9 +107,11 @@ def _cluster(config: MatmulConfig) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if size > 1}
 
 
-def _kind(operand: jax.Array, shape: tuple[int, int]) -> str:
-    """Which axes of the output an operand has: "mn", "m", "n" or ""."""
-    return "".join(axis for axis, size, full in zip("mn", operand.shape, shape) if size == full)
+def _kind(operand: jax.Array, shape: tuple[int, int], config: MatmulConfig) -> str:
+    """Which axes of the kernel's product an operand has: "mn", "m", "n" or ""."""
+    axes = "nm" if config.swapped else "mn"
+    found = {axis for axis, size, full in zip(axes, operand.shape, shape) if size == full}
+    return "".join(axis for axis in "mn" if axis in found)
 
 
 def _padded(
@@ -138,7 +142,8 @@ def _scratch(
     """
     config, dtypes = product.config, [product.out_dtype]
     dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
-    slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
+    part = (STAGED_ROWS, config.epilogue_n)[:: -1 if config.swapped else 1]
+    slots = config.compute_threads, config.staging_slots, *part
     scratch: list[Allocation] = [
         plgpu.SMEM(slots, dtype, transforms=tiled(dtype))
         if has_pieces(shape, dtype) else by_rows(slots, dtype) for dtype in dtypes

@@ -37,6 +37,11 @@ class Product[C: MatmulConfig | None](NamedTuple):
         (m, k) = a.shape[::-1] if self.transpose_a else a.shape
         return m, b.shape[0 if self.transpose_b else 1], k
 
+    def transposed[A: (jax.Array, Shaped)](self, a: A, b: A) -> "tuple[Product[C], A, A]":
+        """The product b^T a^T, and its factors, as they are stored."""
+        flags = dict(transpose_a=not self.transpose_b, transpose_b=not self.transpose_a)
+        return self._replace(**flags), b, a
+
     def configured(self, config: MatmulConfig) -> "Product[MatmulConfig]":
         """The same product with this configuration."""
         return Product(

@@ -73,6 +73,11 @@ class TileResult(NamedTuple):
 
     def _here(self, part: int) -> tuple[Index, Index]:
         """The rows and columns of a part, in the output."""
+        rows, columns = self._in_product(part)
+        return (columns, rows) if self.product.config.swapped else (rows, columns)
+
+    def _in_product(self, part: int) -> tuple[Index, Index]:
+        """The rows and columns of a part, in the product that the kernel makes."""
         config, (first_row, first_column) = self.product.config, self._first(part)
         mine = self.place.m * config.tile_m + this_thread(config) * config.rows
         row, column = first_row + mine, first_column + self.place.n * config.tile_n
@@ -124,22 +129,37 @@ class TileResult(NamedTuple):
                 values = self.product.epilogue(values, *self._parts(part))
             plgpu.wait_smem_to_gmem(config.staging_slots - 1, wait_read_only=True)
             slot = self._slot(part)
-            staging.tiles.at[slot][...] = values.astype(self.product.out_dtype)
+            self._write(staging.tiles.at[slot], values.astype(self.product.out_dtype))
             plgpu.commit_smem()
             if part + config.staging_slots < config.parts:
                 self._load(part + config.staging_slots)
             plgpu.copy_smem_to_gmem(staging.rows.at[slot], out.at[self._here(part)])
 
+    def _write(self, slot: Ref, values: jax.Array) -> None:
+        """Writes a part into its staging slot, which has the output's rows."""
+        if self.product.config.swapped:
+            slot = slot.transpose((1, 0))
+            values = plgpu.layout_cast(values, plgpu.Layout.WGMMA_TRANSPOSED)
+        slot[...] = values
+
+    def _read(self, slot: Ref) -> jax.Array:
+        """A part of a matrix from its staging slot, in float32, as the accumulator lies."""
+        if not self.product.config.swapped:
+            return slot[...].astype(jnp.float32)
+        layout = plgpu.Layout.WGMMA_TRANSPOSED
+        values = plgpu.load(slot.transpose((1, 0)), layout=layout)
+        return plgpu.layout_cast(values, plgpu.Layout.WGMMA).astype(jnp.float32)
+
     def _parts(self, part: int) -> list[jax.Array]:
         """The operands of a part, in float32, each of the part's shape."""
         config, layout = self.product.config, plgpu.Layout.WGMMA
-        shape, (rows, columns) = (STAGED_ROWS, config.epilogue_n), self._here(part)
+        shape, (rows, columns) = (STAGED_ROWS, config.epilogue_n), self._in_product(part)
         if matrices := [staging for _, staging in self._matrices()]:
             plgpu.barrier_wait(self._barrier(part))
         values = []
         for operand, kind in zip(self.operands, self.kinds):
             if kind == "mn":
-                value = matrices.pop(0).tiles.at[self._slot(part)][...].astype(jnp.float32)
+                value = self._read(matrices.pop(0).tiles.at[self._slot(part)])
             elif kind == "":
                 value = jnp.full(shape, operand[0].astype(jnp.float32))
             else:

@@ -19,7 +19,7 @@ from pipelib.kernels.hopper import default_device, explained, num_sms, require_h
 from pipelib.kernels.matmul.arguments import stored_dtype
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.ragged.forward import Grouped, launch
-from pipelib.kernels.ragged.weights import Weights, launch_weights
+from pipelib.kernels.ragged.weights import launch_weights
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Dtype, Shaped
 
@@ -159,9 +159,8 @@ def weights_of(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
         )  # fmt: skip
         out = lax.ragged_dot_general(lhs, g, sizes, numbers, preferred_element_type=jnp.float32)
         return out.astype(lhs.dtype)
-    in_place = default_device().platform == "gpu"
     config = MatmulConfig(128, 256, 64, slots=4)
-    out = launch_weights(lhs, g, sizes, Weights(config, lhs.dtype, in_place), num_sms())
+    out = launch_weights(lhs, g, sizes, config, num_sms())
     return varying_alike(out, lhs)[0]
 
 

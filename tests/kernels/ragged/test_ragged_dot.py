@@ -14,12 +14,14 @@ import pipelib
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.ragged.visits import Visits, most_visits
+from pipelib.kernels.ragged.weights import launch_weights
 from tests.emitters.contract import interpreted
 from tests.kernels.matmul.test_matmul import check_close
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 SMALL = MatmulConfig(64, 64, 64, slots=2, compute_threads=1)
 TWO = MatmulConfig(128, 128, 64, slots=3, compute_threads=2, width=2)
+AT_ONCE = MatmulConfig(128, 192, 64, slots=3, compute_threads=2, delay_release=0)
 #: Rows, and sizes of groups: an empty one, one that is cut in the middle of a tile; rows of none.
 GROUPS = {
     "cut": (160, [5, 0, 130, 3]),
@@ -128,6 +130,19 @@ def test_gradients(rows, sizes, k, transpose):
         close(out, right.T @ left if transpose else left.T @ right)
 
 
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize("config", [SMALL, TWO, AT_ONCE], ids=["small", "two", "at once"])
+def test_gradients_of_matrices_by_blocks_of_many_tiles(name, config):
+    rows, sizes = GROUPS[name]
+    lhs, _, sizes = operands(rows, sizes, 192)
+    g = lhs[:, ::-1] * 0.5
+    with interpreted():
+        out = launch_weights(lhs, g, sizes, config, 2)
+    for found, own in zip(out, groups_of(rows, np.asarray(sizes))):
+        left, right = (np.asarray(x[own]).astype(np.float64) for x in (lhs, g))
+        close(found, left.T @ right)
+
+
 def test_vmap_scan_and_jit():
     lhs, rhs, sizes = operands(72, [20, 30])
     many = jnp.stack([sizes, sizes[::-1]])
@@ -167,11 +182,9 @@ def test_check_finds_nothing(name, config, transpose):
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.usefixtures("on_an_h200")
 def test_check_finds_nothing_in_the_gradients_of_matrices(name):
-    from pipelib.kernels.ragged.weights import Weights, launch_weights
-
     rows, sizes = GROUPS[name]
     lhs, _, sizes = operands(rows, sizes, 192, 192)
-    call = lambda lhs, g: launch_weights(lhs, g, sizes, Weights(TWO, lhs.dtype, True), 3)
+    call = lambda lhs, g: launch_weights(lhs, g, sizes, TWO, 3)
     assert list(pipelib.check(pipelib.trace(call, lhs, lhs), strict=True)) == []
 
 
@@ -196,6 +209,19 @@ def test_it_compiles(transpose):
     call = functools.partial(ragged_dot, transpose_rhs=transpose)
     found = pipelib.compiled(call, lhs, rhs, sizes)
     assert found.kernel == "ragged_dot" and found.ok and found.spill_stores == 0
+
+
+@pytest.mark.compiler
+@pytest.mark.usefixtures("on_an_h200")
+def test_a_step_of_the_gradients_of_matrices_asks_for_nothing_in_gmem():
+    """Neither its loads nor its products: what a tile is, is found once for each tile."""
+    lhs, _, sizes = operands(512, [100, 412], 256)
+    call = lambda lhs, g, sizes: launch_weights(lhs, g, sizes, MatmulConfig(), 132)
+    found = pipelib.compiled(call, lhs, lhs, sizes)
+    assert found.kernel == "ragged_dot_weights" and found.ok and found.spill_stores == 0
+    loads, products = (loop.instructions for loop in found.loops)
+    assert loads["UTMALDG"] == 2 and products["HGMMA"] == 4
+    assert loads["LDG"] == products["LDG"] == 0
 
 
 # What is refused.

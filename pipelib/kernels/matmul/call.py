@@ -27,7 +27,7 @@ from pipelib.refs import Shaped
 
 #: Up to so many rows, tiles of one piece's columns are chosen where only they can be copied: what
 #: a product of few rows costs is the load of b.
-NARROW_ROWS = 64
+NARROW_ROWS = 128
 #: The factors and the epilogue's operands.
 _Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
 
@@ -149,7 +149,10 @@ def pick(
     if near and not is_narrow:
         return near
     most = tiles.piece_columns(b.dtype) if is_narrow and m <= NARROW_ROWS else None
-    return default_config(m, n, k, a.dtype, product.out_dtype, matrices, most_columns=most)
+    return default_config(
+        m, n, k, a.dtype, product.out_dtype, matrices, most_columns=most,
+        transpose_a=product.transpose_a,
+    )  # fmt: skip
 
 
 def _fallback(

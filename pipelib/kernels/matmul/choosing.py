@@ -1,8 +1,8 @@
 """`default_config`: the likeliest of a few configurations, by a closed formula for their time.
 
 The model. A block makes its tiles one after the other, and all blocks go through as many *rounds*
-of tiles. A step of a tile takes the longest of three times, and a part (`UNHIDDEN`) of the second
-longest, which does not overlap all of it:
+of tiles. A step of a tile takes the longest of three times, and a part (`UNHIDDEN`) of the others,
+which do not overlap all of it:
 
 ===========  ====================================================================================
 its product  at the tensor core's rate, or as `wgmma` reads its operands from SMEM
@@ -22,12 +22,18 @@ parts are added up by another kernel, which reads them from the L2.) Otherwise t
 "chained", with the most slots, and with the most that divide the steps of K, since a chain rounds
 them up.
 
+The transposed product has tiles of any multiple of 8 of the result's rows. So for each tile of
+`SWAPPED` along the columns, the rows are divided into as few tiles as can be, into as many as need
+no more rounds than these, and into as many as need one round more. Few rows, up to 128, are one
+tile: what such a product costs is the loads of b, which two tiles would make twice.
+
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
-each. The choice takes at most 1.03 times the fastest that was measured, and 1.004 times on average.
-The nearest other row of the table has a configuration that was measured for 21 of the products: it
-takes 1.16 times at most and 1.017 on average, where the choice takes 1.006. Within a product,
-estimates and times have a rank correlation of 0.71 on average: most configurations are within some
-percent of each other.
+each, but none that is transposed or has K in parts; of 26 products the choice was measured. It takes
+at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest other row
+of the table has a configuration that was measured for 20 of them: it takes 1.16 times at most and
+1.018 on average, where the choice takes 1.006. Within a product, estimates and times have a rank
+correlation of 0.71 on average: most configurations are within some percent of each other. How it
+does on 60 products that nobody tuned, beside cuBLAS and DeepGEMM: `matmul.json`, part "untuned".
 
 Not covered: clusters, whose multicast saves less than it promises (in the record, the fastest with
 clusters is at most 2.3% ahead of the fastest without); the order of tiles; the operands of an
@@ -53,23 +59,31 @@ TILES = (
     (128, 256, 2), (256, 128, 2), (256, 192, 2), (128, 192, 2), (128, 128, 1), (256, 64, 2),
     (64, 256, 1), (64, 192, 1), (64, 128, 1), (128, 64, 2), (64, 64, 1),
 )  # fmt: skip
+#: The tiles of transposed products along the result's columns, and compute threads.
+SWAPPED = ((64, 1), (128, 1), (128, 2), (256, 2))
 #: The most slots of a candidate, and the fewest that it has because they divide the steps.
-_MOST_SLOTS, _FEWEST_DIVIDING = 8, 3
-#: The most candidates of a product: of each tile at most three.
-MOST_CANDIDATES = 3 * len(TILES)
+_MOST_SLOTS, _MOST_SWAPPED, _FEWEST_DIVIDING = 8, 16, 3
+#: The most candidates of a product: of each tile at most three, of each of `SWAPPED` three times.
+MOST_CANDIDATES = 3 * len(TILES) + 9 * len(SWAPPED)
+#: The most rows of the result in a transposed tile of 64 columns: the most of a `wgmma`; and the
+#: most registers of a lane for an accumulator.
+_MOST_ROWS, _MOST_REGISTERS = 256, 192
+#: Rows of the result that one transposed tile has.
+_FEW_ROWS = 128
 #: Into how many parts K is split at most, and how many steps each of them has at least.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 4
-#: The part of a step's second longest time that comes on top of the longest. Fitted to the record
-#: above: the choices are the same from 0.1 to 0.2.
-UNHIDDEN = 0.15
-#: Rows of a `wgmma`.
-_ROWS = 64
+#: The part of a step's other times that comes on top of the longest. Fitted to the record above,
+#: and to products with few rows: the choices are nearly the same from 0.17 to 0.22.
+UNHIDDEN = 0.2
+#: Rows of a `wgmma`; the unit of its columns, and the most that are staged at once.
+_ROWS, _SWAPPED_UNIT, _MOST_STAGED = 64, 8, 128
 
 
 class Rates(NamedTuple):
     """The rates of the formula, of an H200 by default.
 
-    Source: `pipelib.H200`, which kernels do not import; a test compares the two.
+    Source: `pipelib.H200`, which kernels do not import; a test compares the two. But for zeros and
+    sums, which were fitted to 450 bursts of 17 products with few rows on an H200.
 
     Attributes:
       clock_hz: cycles a second, at the load of three quarters of the tensor cores' rate.
@@ -83,7 +97,9 @@ class Rates(NamedTuple):
         their bytes' time: issue, HBM's latency, the wake-up and the wait.
       restart_cycles: what each step costs a thread that alone multiplies, and waits each time.
       block_start_cycles: from a block's end until the next one runs in its place.
+      fill_cycles: for each row of a load that lies beyond the array's end, and becomes zeros.
       sum_seconds: of the kernel that adds up the parts of a split product, however small.
+      sum_bytes_per_second: the parts that it reads.
     """
 
     clock_hz: float = 1.6775e9
@@ -96,7 +112,9 @@ class Rates(NamedTuple):
     load_cycles: float = 1198.8
     restart_cycles: float = 180.7
     block_start_cycles: float = 617.7
-    sum_seconds: float = 2.5e-6
+    fill_cycles: float = 6.7
+    sum_seconds: float = 1.9e-6
+    sum_bytes_per_second: float = 5.6e12
 
 
 #: The rates that `default_config` takes, for all GPUs.
@@ -131,6 +149,7 @@ def default_config(
     *,
     sms: int | None = None,
     most_columns: int | None = None,
+    transpose_a: bool = False,
 ) -> MatmulConfig:
     """The configuration of the least estimate; of equals, the first.
 
@@ -139,15 +158,24 @@ def default_config(
       dtype, out_dtype: the dtypes of the factors and of the result.
       operands: the dtypes of the epilogue's matrices.
       sms: SMs of the GPU; by default, of the device that JAX uses by default.
-      most_columns: of a tile; by default 256.
+      most_columns: of a tile, along the result's columns; by default 256.
+      transpose_a: whether a is stored as [k, m]; then no candidate is transposed.
 
     Raises:
       ValueError: no candidate fits an SM, because of the operands; with the sum.
     """
     dtypes = jnp.dtype(dtype), jnp.dtype(out_dtype), tuple(jnp.dtype(x) for x in operands)
     work, here = Work(m, n, k, dtypes[0].itemsize, dtypes[1].itemsize), sms or num_sms()
-    fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= (most_columns or x.alone.tile_n)]
-    found = _candidates(work, fitting, here)
+    most = most_columns or 256
+    fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= most]
+    found = [*_candidates(work, fitting, here)]
+    if not transpose_a:
+        swapped = (
+            shape for tile_m, threads in SWAPPED if tile_m <= most
+            for shape in _swapped(work, tile_m, threads, here)
+        )  # fmt: skip
+        fitting = [x for shape in swapped if (x := _fits(shape, *dtypes, is_swapped=True))]
+        found += _candidates(work, fitting, here)
     return min(found, key=lambda config: estimate_us(config, work, here))
 
 
@@ -188,36 +216,71 @@ def _candidates(work: Work, fitting: Sequence[_Fitting], sms: int) -> Iterator[M
             yield dividing[-1]
 
 
+def _swapped(work: Work, tile_m: int, threads: int, sms: int) -> Iterator[tuple[int, int, int]]:
+    """The tiles of the transposed product, and compute threads, with `tile_m` columns each.
+
+    Args:
+      work: the product.
+      tile_m, threads: one of `SWAPPED`.
+      sms: SMs of the GPU.
+    """
+    most = min(_MOST_ROWS, _MOST_REGISTERS * 128 * threads // tile_m)
+    columns, fewest = math.ceil(work.n / tile_m), math.ceil(work.m / most)
+    rounds = math.ceil(columns * fewest / sms)
+    counts = {fewest}
+    if work.m > _FEW_ROWS:
+        counts |= {(rounds + more) * sms // columns for more in (0, 1)}
+    rows = {math.ceil(work.m / count / _SWAPPED_UNIT) for count in counts if count >= fewest}
+    for tile_n in sorted(rows):
+        yield tile_m, tile_n * _SWAPPED_UNIT, threads
+
+
 @functools.cache
 def _fitting(dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...]) -> tuple[_Fitting, ...]:
-    """What fits an SM, for each tile.
+    """What fits an SM, for each of `TILES`.
 
     Raises:
       ValueError: nothing does; with the sum of the smallest.
     """
-    found: list[_Fitting] = []
-    tile_k = SWIZZLE // dtype.itemsize
+    found = [_fits(tile, dtype, out_dtype, operands) for tile in TILES]
+    if not any(found):
+        tile_m, tile_n, threads = TILES[-1]
+        tile_k = SWIZZLE // dtype.itemsize
+        MatmulConfig(tile_m, tile_n, tile_k, 2, threads).check(dtype, out_dtype, operands)
+    return tuple(x for x in found if x)
 
-    def of(form: _Form, tile: tuple[int, int, int], *staged: Any) -> Iterator[MatmulConfig]:
-        tile_m, tile_n, threads = tile
-        for slots in range(2, _MOST_SLOTS + 1):
-            config = MatmulConfig(tile_m, tile_n, tile_k, slots, threads, form=form, order="m")
+
+@functools.cache
+def _fits(
+    tile: tuple[int, int, int], dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...],
+    is_swapped: bool = False,
+) -> _Fitting | None:  # fmt: skip
+    """What fits an SM with a tile of rows, columns, and compute threads; None if nothing does."""
+    tile_m, tile_n, threads = tile
+    most, options = _MOST_SLOTS, {}
+    if is_swapped:
+        parts = range(_SWAPPED_UNIT, min(tile_n, _MOST_STAGED) + 1, _SWAPPED_UNIT)
+        most = _MOST_SWAPPED
+        options = dict(epilogue_n=max(part for part in parts if tile_n % part == 0), swapped=True)
+        options |= dict(delay_release=0) if tile_m == _ROWS else {}
+
+    def of(form: _Form, *staged: Any) -> Iterator[MatmulConfig]:
+        for slots in range(2, most + 1):
+            config = MatmulConfig(
+                tile_m, tile_n, SWIZZLE // dtype.itemsize, slots, threads, form=form, order="m",
+                **options,
+            )  # fmt: skip
             try:
                 config.check(dtype, *staged)
             except ValueError:
                 return
             yield config
 
-    for tile in TILES:
-        alone = [*of("specialized", tile, out_dtype, operands)]
-        split = [*of("specialized", tile, jnp.float32)]
-        if alone:
-            chained = (*of("chained", tile, out_dtype, operands),)
-            found.append(_Fitting(alone[-1], split[-1] if split else None, chained))
-    if not found:
-        tile_m, tile_n, threads = TILES[-1]
-        MatmulConfig(tile_m, tile_n, tile_k, 2, threads).check(dtype, out_dtype, operands)
-    return tuple(found)
+    alone, split = [*of("specialized", out_dtype, operands)], [*of("specialized", jnp.float32)]
+    if not alone:
+        return None
+    chained = (*of("chained", out_dtype, operands),)
+    return _Fitting(alone[-1], split[-1] if split else None, chained)
 
 
 def estimate_us(
@@ -250,7 +313,7 @@ def estimate_us(
     seconds = rounds * steps * step + cycles / rates.clock_hz
     if config.splits > 1:
         parts = work.m * work.n * item * config.splits
-        seconds += rates.sum_seconds + parts / rates.l2_bytes_per_second
+        seconds += rates.sum_seconds + parts / rates.sum_bytes_per_second
     return 1e6 * seconds
 
 
@@ -267,13 +330,16 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     flops = 2 * config.tile_m * config.tile_n * config.tile_k
     # A wgmma reads its 64 rows of a and all of b. Rows past the end of an array are not loaded.
     read = config.tile_m / _ROWS * (_ROWS + config.tile_n) * row
-    loads = (min(config.tile_m, work.m) + min(config.tile_n, work.n)) * row
+    sizes = (work.n, work.m) if config.swapped else (work.m, work.n)
+    rows = sum(size / count for size, count in zip(sizes, config.tiles(work.m, work.n)))
+    loads = rows * row
+    zeros = (config.tile_m + config.tile_n - rows) * config.tile_k * work.itemsize / SWIZZLE
     product = max(flops * work.itemsize / rates.flops_per_cycle, read / rates.smem_bytes_per_cycle)
     if config.compute_threads == 1 and config.delay_release == 0:
         product += rates.restart_cycles
-    into_sm = loads / rates.sm_bytes_per_cycle
+    into_sm = loads / rates.sm_bytes_per_cycle + zeros * rates.fill_cycles
     under_way = max(1, min(config.slots, math.ceil(work.k / config.tile_k)) - config.delay_release)
     turn = (rates.load_cycles + into_sm + product) / under_way / rates.clock_hz
     load = max(loads * blocks / rates.l2_bytes_per_second, into_sm / rates.clock_hz)
-    _, second, longest = sorted((product / rates.clock_hz, load, hbm))
-    return max(turn, longest + UNHIDDEN * second)
+    times = product / rates.clock_hz, load, hbm
+    return max(turn, (1 - UNHIDDEN) * max(times) + UNHIDDEN * sum(times))

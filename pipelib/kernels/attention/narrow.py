@@ -47,7 +47,7 @@ def default_config() -> AttentionConfig:
         return AttentionConfig(
             block_kv=KEYS, compute_threads=1, schedule="plain", probabilities="interpreted"
         )
-    return AttentionConfig(block_kv=KEYS, schedule="both", probabilities="registers")
+    return AttentionConfig(block_kv=KEYS, schedule="pingpong", probabilities="registers")
 
 
 def check(config: AttentionConfig, head_dim: int) -> None:

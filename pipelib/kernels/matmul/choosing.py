@@ -68,8 +68,9 @@ MOST_CANDIDATES = 3 * len(TILES) + 9 * len(SWAPPED)
 #: The most rows of the result in a transposed tile of 64 columns: the most of a `wgmma`; and the
 #: most registers of a lane for an accumulator.
 _MOST_ROWS, _MOST_REGISTERS = 256, 192
-#: Rows of the result that one transposed tile has.
-_FEW_ROWS = 128
+#: Rows of the result that one transposed tile has, and the most of a transposed product: with more
+#: rows, none was measured.
+_FEW_ROWS, _MOST_SWAPPED_ROWS = 128, 1024
 #: Into how many parts K is split at most, and how many steps each of them has at least.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 4
 #: The part of a step's other times that comes on top of the longest. Fitted to the record above,
@@ -169,7 +170,7 @@ def default_config(
     most = most_columns or 256
     fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= most]
     found = [*_candidates(work, fitting, here)]
-    if not transpose_a:
+    if not transpose_a and m <= _MOST_SWAPPED_ROWS:
         swapped = (
             shape for tile_m, threads in SWAPPED if tile_m <= most
             for shape in _swapped(work, tile_m, threads, here)

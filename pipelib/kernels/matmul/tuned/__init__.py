@@ -2,8 +2,9 @@
 
 The rule. An entry of a table counts if it has factors of the same size in bytes and the same
 transpositions; if its configuration fits with the dtypes of the result and of the epilogue; and if
-this configuration divides both products into as many tiles and steps. Then the GPU does the same,
-except for a part of the last tiles, so the measured time holds. The table of the GPU at hand comes
+this configuration divides both products into as many tiles and steps, and the entry has not many
+more rows, which could be one tile of fewer. Then the GPU does the same, except for a part of the
+last tiles, so the measured time holds. The table of the GPU at hand comes
 first, then those of other Hopper GPUs. In a table the nearest entry wins, by the distance of
 (log2 M, log2 N, log2 K); of equally near ones, the first. For other products, `choosing` has a
 formula.
@@ -75,9 +76,13 @@ class Entry(NamedTuple):
         return math.dist(map(math.log2, self[:3]), map(math.log2, (m, n, k)))
 
     def divides_alike(self, m: int, n: int, k: int) -> bool:
-        """Whether the configuration divides another product into as many tiles and steps."""
+        """Whether the configuration divides another product, of no fewer rows, equally.
+
+        That is into as many tiles and steps. Of fewer rows, three quarters are enough.
+        """
         steps, others = (math.ceil(size / self.config.tile_k) for size in (self.k, k))
-        return steps == others and self.config.tiles(self.m, self.n) == self.config.tiles(m, n)
+        tiles = self.config.tiles(self.m, self.n), self.config.tiles(m, n)
+        return 4 * m >= 3 * self.m and steps == others and tiles[0] == tiles[1]
 
 
 def nearest_config(

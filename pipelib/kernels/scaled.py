@@ -118,17 +118,22 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
     """How a product is divided.
 
     Tiles of 128 x 128 of one byte ask more of L2 than it gives, if each block loads for itself. So
-    two blocks below each other share the loads of b, if there are so many. Where tiles are too few
-    for the SMs, the loads of b take the time: then tiles are narrow, so that more SMs load.
+    two blocks below each other share the loads of b, if there are so many. A product of up to 64
+    rows takes the time of its loads, so one compute thread is enough. Where there would be a tile
+    for half of the SMs only, tiles are narrow, so that all of them load.
 
     Args:
       m, n: rows and columns of the result.
       sms: of the GPU.
     """
+    rows = STAGED_ROWS if m <= STAGED_ROWS else SCALED
+    is_narrow = 2 * math.ceil(m / rows) * math.ceil(n / SCALED) <= sms
+    columns = SCALED // 2 if is_narrow else SCALED
     if m <= STAGED_ROWS:
-        return ScaledConfig(STAGED_ROWS, 64, slots=6, compute_threads=1, stagger=False)
-    if 2 * math.ceil(m / SCALED) * math.ceil(n / SCALED) <= sms:
-        return ScaledConfig(SCALED, 64, slots=4)
+        slots = 6 if is_narrow else 4
+        return ScaledConfig(rows, columns, slots=slots, compute_threads=1, stagger=False)
+    if is_narrow:
+        return ScaledConfig(rows, columns, slots=4)
     return ScaledConfig(cluster_m=2 if m > SCALED else 1)
 
 

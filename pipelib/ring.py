@@ -68,11 +68,13 @@ class Steps(NamedTuple):
         size of its own row: so it is computed once for each row.
       slots: the slots of each ring.
       num_steps: the product of the sizes; of a ragged grid, the sum of the last ones.
+      before: how many steps a chain has made before these; they go on in the slots after those.
     """
 
     grid: tuple[Size, ...]
     slots: int
     num_steps: Int
+    before: Int = 0
 
     @classmethod
     def of(cls, grid: Sequence[Size], slots: int) -> "Steps":
@@ -123,6 +125,8 @@ class Steps(NamedTuple):
 
     def slot(self, step: jax.Array, delay: int = 0) -> jax.Array:
         """The slot of the step `step - delay`, a number that may be negative."""
+        if not isinstance(self.before, int):
+            step += lax.rem(self.before, np.int32(self.slots))
         return lax.rem(step + (-delay) % self.slots, np.int32(self.slots))
 
     @property

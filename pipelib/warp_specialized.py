@@ -23,7 +23,8 @@ compute thread needs no such barrier.
 
 A chain of pipelines (START, STEADY ..., STOP) is one long pipeline to its barriers. Only the first
 one fills slots that nobody has released, and only the last one waits for the last releases. Each
-has a multiple of S steps, so that the next one begins in slot 0.
+has a multiple of S steps, so that the next one begins in slot 0; or it says how many steps the
+chain has made before it, and begins in the slot after theirs.
 
 Not covered: with `delay_release`, the last d slots are still unreleased when the last pipeline
 ends. Wait for what reads them (`wgmma_wait(0)`) before that memory is used again.
@@ -62,6 +63,7 @@ def emit_pipeline_warp_specialized(
     wg_axis: str,
     num_compute_wgs: int,
     pipeline_state: jax.Array | plgpu.PipelinePipeline | None = None,
+    steps_before: jax.Array | None = None,
     manual_produced_barriers: bool = False,
     manual_consumed_barriers: bool = False,
     compute_context: Callable[[AllSteps], None] | None = None,
@@ -87,6 +89,8 @@ def emit_pipeline_warp_specialized(
       num_compute_wgs: the number of compute threads, 1 to 7; they share the rest of the registers.
       pipeline_state: the place in a chain of pipelines, which share allocations and differ only in
         body and specs; may be traced. None: no chain.
+      steps_before: how many steps the chain has made before this pipeline, an int32 scalar; then
+        these need not be a multiple of the slots. None: they are.
       manual_produced_barriers: at each step the body waits for the barrier of each input, once.
       manual_consumed_barriers: at each step the body arrives once at the barrier of each input, and
         so releases the slot that was read `delay_release` steps before, if there was one. After
@@ -128,6 +132,8 @@ def emit_pipeline_warp_specialized(
     _check_types(body, wg_axis, pipeline_state, compute_context)
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)
+    if steps_before is not None:
+        plan = plan._replace(steps=plan.steps._replace(before=steps_before))
     return WarpSpecializedPipeline(
         body=body,
         plan=plan,
@@ -175,13 +181,13 @@ class _Chain(NamedTuple):
         """
         if state is None:
             return cls()
-        _, slots, num_steps = steps
+        slots, num_steps = steps.slots, steps.num_steps
         if not isinstance(num_steps, int):
             raise NotImplementedError(
                 "A pipeline of pipelines is not supported with dynamic grids: the slot that one"
                 " pipeline ends with, and so the first slot of the next, is not known."
             )
-        if num_steps % slots:
+        if num_steps % slots and isinstance(steps.before, int):
             raise NotImplementedError(
                 "A pipeline of pipelines is only allowed when the number of steps is divisible by"
                 f" max_concurrent_steps, but {num_steps} = {num_steps // slots} x {slots} +"
@@ -265,7 +271,8 @@ class WarpSpecializedPipeline:
     ) -> None:
         """Gives each thread its role."""
         inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
-        stores, thread = ring.Stores(outputs, self.plan.steps), lax.axis_index(self.threads.axis)
+        steps = self.plan.steps._replace(before=0)  # each pipeline drains its stores
+        stores, thread = ring.Stores(outputs, steps), lax.axis_index(self.threads.axis)
         if written is not None:
             leader = thread == self.threads.first_compute_thread
             meet = functools.partial(_meet, written)
@@ -309,8 +316,8 @@ class WarpSpecializedPipeline:
         plan, steps = self.plan, self.plan.steps
 
         def one_step(step: jax.Array, state: _State) -> _State:
-            indices, out_slots, carry = state
-            slot = steps.slot(step)
+            indices, out_slots, carry, slots = state
+            slot = slots[0] if slots else steps.slot(step)  # counting on is short, a rest is not
             for channel in [] if self.manual_produced else channels:
                 channel.wait_until_loaded(slot)
             stores.wait_for_free_slots()
@@ -321,10 +328,12 @@ class WarpSpecializedPipeline:
             for channel in [] if self.manual_consumed else channels:
                 self._release(channel, step)
             out_slots = stores.store(step, indices, out_slots)
-            return _State(steps.following(indices), out_slots, carry)
+            slots = tuple(lax.select(x == steps.slots - 1, jnp.int32(0), x + 1) for x in slots)
+            return _State(steps.following(indices), out_slots, carry, slots)
 
         def all_steps(*init_carry: Tree) -> Tree:
-            state = _State(steps.indices(), stores.first_slots(), init_carry)
+            slots = () if isinstance(steps.before, int) else (steps.slot(jnp.int32(0)),)
+            state = _State(steps.indices(), stores.first_slots(), init_carry, slots)
             state = steps.loop(0, steps.num_steps, one_step, state)
             return state.carry[0] if state.carry else None
 
@@ -360,11 +369,13 @@ class _State(NamedTuple):
       indices: its grid indices.
       out_slots: the slot of each output.
       carry: a tuple of the body's carry, or of nothing.
+      slots: a tuple of its slot if its number does not tell it, or of nothing.
     """
 
     indices: ring.Indices
     out_slots: ring.Indices
     carry: tuple[Tree, ...]
+    slots: ring.Indices = ()
 
 
 def _meet(written: Ref) -> None:

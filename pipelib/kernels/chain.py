@@ -11,7 +11,6 @@ its blocks take them in turns.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
@@ -23,21 +22,25 @@ from pipelib.warp_specialized import WarpSpecializedPipeline
 
 def run_chain(
     count: Int,
-    pipeline: Callable[[jax.Array, jax.Array], WarpSpecializedPipeline],
+    pipeline: Callable[..., WarpSpecializedPipeline],
     first: WarpSpecializedPipeline,
     refs: tuple[Ref, ...],
     unreleased: int,
     has_any: Bool = True,
+    steps: int | None = None,
 ) -> None:
     """Makes the tiles of this block; all its threads call it, and its grid's axis is "block".
 
     Args:
       count: how many tiles all blocks have together.
-      pipeline: takes the number of a tile, and the place of its pipeline in the chain.
+      pipeline: takes the number of a tile, and the place of its pipeline in the chain; if there are
+        `steps`, also how many of them come before it.
       first: a pipeline with the same allocations as all of them.
       refs: the operands of each.
       unreleased: how many slots the memory thread has not heard of when the last steps are loaded.
       has_any: whether this block has a tile.
+      steps: how many steps a tile has, at least as many as slots, all of which are unreleased at
+        the end. None: some multiple of the slots.
     """
 
     def scope(allocations: dict[str, Any]) -> None:
@@ -45,7 +48,8 @@ def run_chain(
         def _(info: plgpu.NDLoopInfo) -> None:
             state = plgpu.PipelinePipeline
             state = jnp.where(info.local_index == 0, state.START, state.STEADY)
-            pipeline(info.index[0], state)(*refs, allocations=allocations)
+            before = () if steps is None else (jnp.int32(info.local_index) * steps,)
+            pipeline(info.index[0], state, *before)(*refs, allocations=allocations)
 
         is_memory_thread = lax.axis_index("thread") == first.threads.memory_thread
         is_waiting = is_memory_thread if has_any is True else is_memory_thread & has_any

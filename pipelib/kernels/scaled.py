@@ -5,21 +5,26 @@ DeepSeek-V3 stores them (arXiv 2412.19437, section 3.3). So the products of 128 
 before they are added up, in registers::
 
     for each tile of the block, in a snake order:
-      for each 128 of K, in a ring of slots that goes on from tile to tile:
-        part = a[m, k] @ b[n, k]^T                     (wgmma, from zeros)
-        sums += part * (a_scales[m, k] * b_scales[n, k])
+      for each 256 of K, in a ring of slots that goes on from tile to tile:
+        start both products of 128: a[m, k] @ b[n, k]^T     (wgmma, from zeros)
+        load their scales                                   (from GMEM, while they run)
+        for each of the two, as soon as it is done:
+          sums += product * (a_scales[m, k] * b_scales[n, k])
       store sums
 
-One compute thread scales while the other multiplies. A tile has 128 columns, so a step has one
-scale of b, and both accumulators have room in the registers.
+So the first product of a step is scaled while the second runs. While the second is scaled, the
+other compute thread multiplies: it begins a tile later, when the first product of this one is done.
+A tile has 128 columns, so a product has one scale of b, and the sums and two products have room in
+the registers.
 
-Copies of `a` see rows (`tiles`), so M may be anything; the scales of a are brought [K / 128, M],
-since a step then loads those of its rows as one piece.
+Copies of `a` see rows (`tiles`), so M may be anything. A compute thread loads the scales by
+itself, so no slot has ordinary reads, whose end would have to be told to the copy engine.
 """
 
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false
 
+import dataclasses
 import functools
 import math
 from typing import Any, NamedTuple, NoReturn, cast
@@ -38,7 +43,7 @@ from pipelib.kernels.matmul.arguments import FLOAT8, stored_dtype
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.result import this_thread
 from pipelib.kernels.sharding import varying_alike
-from pipelib.refs import Accumulator, Dtype, Int, Ref, Shaped
+from pipelib.refs import Accumulator, Bool, Dtype, Int, Ref, Shaped
 from pipelib.specs import ByRows
 from pipelib.warp_specialized import (
     AllSteps,
@@ -48,23 +53,88 @@ from pipelib.warp_specialized import (
 
 #: Numbers that share a scale along K, and along N.
 SCALED = 128
-#: The axis of a cluster: its blocks share the loads of b.
-PAIR = "cluster_m"
+#: The axes of a cluster: its blocks share the loads of b along the first, of a along the second.
+CLUSTER = "cluster_m", "cluster_n"
 
 
-def config_of(rows: int, out_dtype: Dtype) -> MatmulConfig:
-    """How a product is divided: as wide as one scale of b, with all slots that fit.
+@dataclasses.dataclass(frozen=True)
+class ScaledConfig(MatmulConfig):
+    """How `scaled_matmul` divides its work.
+
+    Attributes:
+      tile_k: the part of K of a step: 128 for each of its products, so a multiple of that.
+      delay_release: 0: each product is scaled before the next starts; 1: those of a step start
+        together. (Slots are released at the end of their step.)
+      stagger: whether the second compute thread begins a tile when the first has its first product.
+
+    The others are those of `MatmulConfig`, but that `epilogue_n` says nothing here, `form` is
+    "chained", and there are no `splits`.
+
+    Raises:
+      ValueError, TypeError: for values, and types of them, that are not so.
+    """
+
+    tile_n: int = SCALED
+    tile_k: int = 2 * SCALED
+    slots: int = 3
+    delay_release: int = 1
+    stagger: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tile_k % SCALED or self.form != "chained" or self.splits > 1:
+            raise ValueError(
+                f"ScaledConfig: {self.tile_k=} is not a multiple of {SCALED}, {self.form=} is not"
+                f" 'chained', or {self.splits=} is not 1."
+            )
+
+    @property
+    def depth(self) -> int:
+        """How many times a step has 128 of K."""
+        return self.tile_k // SCALED
+
+    @property
+    def halves(self) -> int:
+        """How many times a compute thread has 64 rows."""
+        return self.rows // STAGED_ROWS
+
+    @property
+    def group(self) -> int:
+        """Columns of a tile that share a scale of b, wherever the tile begins."""
+        return math.gcd(SCALED, self.tile_n)
+
+    def staging(self, out_dtype: Dtype) -> tuple[int, int, int, int]:
+        """The shape of the staging slots: each is one piece wide, whatever the dtype.
+
+        A thread has two if it stores an even number of parts, so that each tile begins with the
+        same one.
+        """
+        columns = tiles.piece_columns(out_dtype)
+        parts = self.halves * (self.tile_n // columns)
+        return self.compute_threads, 1 if parts % 2 else 2, STAGED_ROWS, columns
+
+
+def config_of(m: int, n: int, sms: int) -> ScaledConfig:
+    """How a product is divided.
 
     Tiles of 128 x 128 of one byte ask more of L2 than it gives, if each block loads for itself. So
-    two blocks below each other share the loads of b, if there are so many.
+    two blocks below each other share the loads of b, if there are so many. A product of up to 64
+    rows takes the time of its loads, so one compute thread is enough. Where there would be a tile
+    for half of the SMs only, tiles are narrow, so that all of them load.
 
     Args:
-      rows: of a.
-      out_dtype: the dtype of the result.
+      m, n: rows and columns of the result.
+      sms: of the GPU.
     """
-    slots = 5 if out_dtype.itemsize == 2 else 4
-    pair = 2 if rows > SCALED else 1
-    return MatmulConfig(SCALED, SCALED, SCALED, slots=slots, delay_release=0, cluster_m=pair)
+    rows = STAGED_ROWS if m <= STAGED_ROWS else SCALED
+    is_narrow = 2 * math.ceil(m / rows) * math.ceil(n / SCALED) <= sms
+    columns = SCALED // 2 if is_narrow else SCALED
+    if m <= STAGED_ROWS:
+        slots = 6 if is_narrow else 4
+        return ScaledConfig(rows, columns, slots=slots, compute_threads=1, stagger=False)
+    if is_narrow:
+        return ScaledConfig(rows, columns, slots=4)
+    return ScaledConfig(cluster_m=2 if m > SCALED else 1)
 
 
 def scaled_matmul(
@@ -74,6 +144,7 @@ def scaled_matmul(
     b_scales: jax.Array,
     *,
     out_dtype: DTypeLike | None = None,
+    config: ScaledConfig | None = None,
 ) -> jax.Array:
     """`(a * its scales) @ (b * its scales).T` on a Hopper GPU, accumulated in float32.
 
@@ -85,6 +156,7 @@ def scaled_matmul(
       a_scales: float32 [M, ceil(K / 128)], for each 128 numbers of a row.
       b_scales: float32 [ceil(N / 128), ceil(K / 128)], for each 128 x 128 numbers.
       out_dtype: float16, bfloat16 or float32; by default bfloat16.
+      config: how it is divided; None: as `config_of` says.
 
     Returns:
       [M, N] in `out_dtype`.
@@ -107,33 +179,43 @@ def scaled_matmul(
     stored = stored_dtype(a, out_dtype, "scaled_matmul")
     a, b, a_scales, b_scales = varying_alike(a, b, a_scales, b_scales)
     with explained("scaled_matmul", "jnp.matmul of the scaled factors"):
-        out: jax.Array = _scaled(a, b, a_scales, b_scales, stored)
+        out: jax.Array = _scaled(a, b, a_scales, b_scales, stored, config)
     return out
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
-@functools.partial(jax.jit, static_argnums=4)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
+@functools.partial(jax.jit, static_argnums=(4, 5))
 def _scaled(
-    a: jax.Array, b: jax.Array, a_scales: jax.Array, b_scales: jax.Array, out_dtype: Dtype
+    a: jax.Array,
+    b: jax.Array,
+    a_scales: jax.Array,
+    b_scales: jax.Array,
+    out_dtype: Dtype,
+    config: ScaledConfig | None,
 ) -> jax.Array:
     """The product; all arguments are checked."""
     require_hopper("scaled_matmul")
-    (m, _), n, config = a.shape, b.shape[0], config_of(a.shape[0], out_dtype)
+    m, n = a.shape[0], b.shape[0]
+    config = config or config_of(m, n, num_sms())
     by_rows = default_device().platform == "gpu"
     missing = config.tiles(m, n)[0] * config.tile_m - m
     clusters = config.resident_blocks(m, n, num_sms()) // config.cluster_size
-    cluster: Any = dict(cluster=(2,), cluster_names=(PAIR,)) if config.cluster_m > 1 else {}
-    of_rows = jnp.pad(a_scales.T, ((0, 0), (0, missing)))
-    slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
-    is_piece = by_rows and config.epilogue_n == tiles.piece_columns(out_dtype)
-    staging: Any = tiles.by_rows(slots, out_dtype) if is_piece else plgpu.SMEM(slots, out_dtype)
+    sizes = {name: getattr(config, name) for name in CLUSTER if getattr(config, name) > 1}
+    cluster: Any = dict(cluster=(*sizes.values(),), cluster_names=(*sizes,)) if sizes else {}
+    of_rows = jnp.pad(a_scales, ((0, missing), (0, 0))) if missing else a_scales
+    slots = config.staging(out_dtype)
+    staging: Any = tiles.by_rows(slots, out_dtype) if by_rows else plgpu.SMEM(slots, out_dtype)
+    turn = [plgpu.Barrier()] if config.stagger else []
 
-    def scaled_matmul(a: Ref, b: Ref, of_rows: Ref, of_b: Ref, out: Ref, staging: Ref) -> None:
-        both = tiles.both(staging, is_piece)
-        _Block(config, a, b, of_rows, of_b, out, both, by_rows).run()
+    def scaled_matmul(
+        a: Ref, b: Ref, of_rows: Ref, of_b: Ref, out: Ref, staging: Ref, *turn: Ref
+    ) -> None:
+        both = tiles.both(staging, by_rows)
+        _Block(config, a, b, of_rows, of_b, out, both, turn, by_rows).run()
 
     made = plgpu.kernel(
-        scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype), scratch_types=[staging],
+        scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype),
+        scratch_types=[staging, *turn],
         grid=(clusters,), grid_names=("block",), **cluster,
         num_threads=config.threads, thread_name="thread",
     )(a, b, of_rows, b_scales)  # fmt: skip
@@ -141,11 +223,30 @@ def _scaled(
 
 
 @_scaled.defjvp
-def _refuse_gradients(out_dtype: Dtype, *arrays: object) -> NoReturn:
-    del out_dtype, arrays
+def _refuse_gradients(out_dtype: Dtype, config: ScaledConfig | None, *arrays: object) -> NoReturn:
+    del out_dtype, config, arrays
     raise NotImplementedError(
         "scaled_matmul has no gradient: multiply the cotangent, scaled anew, by the other factor."
     )
+
+
+class _Scales(NamedTuple):
+    """The scales of a product: of its rows of a, [64], and of each group of its columns of b."""
+
+    of_rows: jax.Array
+    of_b: tuple[jax.Array, ...]
+
+
+class _Tile(NamedTuple):
+    """A tile: its place along m and n, and the thread that multiplies, computed once for a tile."""
+
+    m: Int
+    n: Int
+    thread: Int = 0
+
+
+#: The sums of a thread: for each 64 of its rows, for each group of columns, [64, columns].
+_Sums = tuple[tuple[jax.Array, ...], ...]
 
 
 class _Block(NamedTuple):
@@ -153,101 +254,192 @@ class _Block(NamedTuple):
 
     Attributes:
       config: how the product is divided.
-      a, b, of_rows, of_b, out: as above; `of_rows` are the scales of a, [K / 128, rows].
+      a, b, of_rows, of_b, out: as above; `of_rows` are the scales of a, of whole tiles.
       staging: the staging slots, in tiles and by rows.
+      turn: the barrier at which thread 0 tells that its first product of a tile is done.
       by_rows: whether copies can see rows; JAX's interpreter needs no such thing.
     """
 
-    config: MatmulConfig
+    config: ScaledConfig
     a: Ref
     b: Ref
     of_rows: Ref
     of_b: Ref
     out: Ref
     staging: tiles.Both
+    turn: tuple[Ref, ...]
     by_rows: bool
 
     def run(self) -> None:
         """Makes the block's tiles, as one chain."""
         config, (rows, columns) = self.config, self.out.shape
         m_tiles, n_tiles = config.tiles(rows, columns)
-        shape = m_tiles // config.cluster_m, n_tiles
+        shape = m_tiles // config.cluster_m, n_tiles // config.cluster_n
 
-        def pipeline(index: jax.Array, state: jax.Array) -> WarpSpecializedPipeline:
-            m, n = plgpu.planar_snake(index, shape, 0, config.width)
-            if config.cluster_m > 1:
-                m = 2 * m + lax.axis_index(PAIR)
-            return self._pipeline(m, n, state)
+        def pipeline(index: jax.Array, *place: jax.Array) -> WarpSpecializedPipeline:
+            here = plgpu.planar_snake(index, shape, 0, config.width)
+            return self._pipeline(_Tile(*map(self._of_cluster, here, CLUSTER)), *place)
 
-        zero = jnp.int32(0)
-        run_chain(
-            math.prod(shape), pipeline, self._pipeline(zero, zero, zero),
-            (self.a, self.b, self.of_rows), self._steps()[0],
-        )  # fmt: skip
-        is_compute_thread = this_thread(self.config) < self.config.compute_threads
+        zero, (slots, count) = jnp.int32(0), self._steps()
+        refs = (self.a,) * self.config.depth + (self.b,) * self.config.depth
+        first = self._pipeline(_Tile(zero, zero), zero, zero)
+        run_chain(math.prod(shape), pipeline, first, refs, slots, steps=count)
+        is_compute_thread = this_thread(config) < config.compute_threads
         pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
+    def _of_cluster(self, index: Int, axis: str) -> Int:
+        """The index of this block's tile along an axis, from that of the cluster's tiles."""
+        size = getattr(self.config, axis)
+        return index if size == 1 else size * index + lax.axis_index(axis)
+
     def _steps(self) -> tuple[int, int]:
-        """Slots, and steps, a multiple of them."""
-        needed = math.ceil(self.a.shape[1] / SCALED)
-        slots = min(self.config.slots, needed)
-        return slots, math.ceil(needed / slots) * slots
+        """Slots, and steps."""
+        count = math.ceil(self.a.shape[1] / self.config.tile_k)
+        return min(self.config.slots, count), count
 
-    def _pipeline(self, m: Int, n: Int, state: jax.Array) -> WarpSpecializedPipeline:
-        """The pipeline that makes and stores a tile; `state` is its place in the chain."""
-        (slots, count), shape = self._steps(), (self.config.rows, self.config.tile_n)
-        known = self.of_b.shape[1] - 1
-
-        def step(indices: ring.Indices, a: Ref, b: Ref, of_rows: Ref, sums: jax.Array) -> jax.Array:
-            mine = pl.ds(this_thread(self.config) * self.config.rows, self.config.rows)
-
-            def multiply(acc: Accumulator) -> tuple[jax.Array, jax.Array]:
-                plgpu.wgmma(acc, a.at[mine], b.transpose((1, 0)))
-                layout = plgpu.Layout.WGMMA.reduce(1)
-                scales = plgpu.load(of_rows.at[0, mine], layout=layout, optimized=False)
-                scales *= self.of_b[n, jnp.minimum(indices[0], known)]
-                return acc[...], scales
-
-            part, scales = pl.run_scoped(multiply, plgpu.ACC(shape, jnp.float32))
-            return sums + part * lax.broadcast_in_dim(scales, shape, (0,))
+    def _pipeline(
+        self, tile: _Tile, state: jax.Array, steps_before: jax.Array
+    ) -> WarpSpecializedPipeline:
+        """The pipeline that makes and stores a tile; the rest is its place in the chain."""
+        slots, count = self._steps()
 
         def compute_thread(pipeline: AllSteps) -> None:
-            zeros = jnp.zeros(shape, jnp.float32)
-            self._store(m, n, pipeline(plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)))
+            here = tile._replace(thread=this_thread(self.config))
+            self._take_turn(here.thread)
+            _, sums = pipeline((here.thread, self._zeros()))
+            self._store(here, sums)
 
         return emit_pipeline_warp_specialized(
-            step, grid=(count,), in_specs=self._specs(m, n), max_concurrent_steps=slots,
-            memory_registers=self.config.memory_registers, wg_axis="thread",
-            num_compute_wgs=self.config.compute_threads, compute_context=compute_thread,
-            pipeline_state=state,
+            functools.partial(self._step, tile), grid=(count,), in_specs=self._specs(tile),
+            max_concurrent_steps=slots, memory_registers=self.config.memory_registers,
+            wg_axis="thread", num_compute_wgs=self.config.compute_threads,
+            compute_context=compute_thread, pipeline_state=state, steps_before=steps_before,
+            ordinary_reads=False,
         )  # fmt: skip
 
-    def _specs(self, m: Int, n: Int) -> list[plgpu.BlockSpec]:
-        """What a step loads."""
-        config = self.config
-        kind = ByRows if self.by_rows else plgpu.BlockSpec
-        options: Any = dict(transforms=tiles.tiled(self.a.dtype))
-        shared: Any = dict(collective_axes=(PAIR,)) if config.cluster_m > 1 else {}
-        return [
-            kind((config.tile_m, SCALED), lambda k: (m, k), **options),
-            kind((config.tile_n, SCALED), lambda k: (n, k), **options, **shared),
-            plgpu.BlockSpec((1, config.tile_m), lambda k: (k, m)),
-        ]
+    def _zeros(self) -> _Sums:
+        """The sums of a tile before its first step."""
+        zeros = jnp.zeros((STAGED_ROWS, self.config.group), jnp.float32)
+        groups = self.config.tile_n // self.config.group
+        return ((plgpu.layout_cast(zeros, plgpu.Layout.WGMMA),) * groups,) * self.config.halves
 
-    def _store(self, m: Int, n: Int, sums: jax.Array) -> None:
+    def _step(self, tile: _Tile, indices: ring.Indices, *refs: Any) -> tuple[Int, _Sums]:
+        """Multiplies what a step has, and adds it, scaled, to the carry: the thread, and sums."""
+        *factors, (thread, sums) = refs
+        tile = tile._replace(thread=thread)
+        depth, halves = range(self.config.depth), range(self.config.halves)
+        products = [(part, half) for part in depth for half in halves]
+        together = len(products) if self.config.delay_release else 1
+        for first in range(0, len(products), together):
+            some = products[first : first + together]
+            sums = self._multiply(tile, indices[0], factors, some, sums)
+        return thread, sums
+
+    def _multiply(
+        self, tile: _Tile, k: Int, factors: list[Ref], products: list[tuple[int, int]], sums: _Sums
+    ) -> _Sums:
+        """Starts some products of a step, and adds each, scaled, while the next ones run.
+
+        Args:
+          tile, k: the tile and the step.
+          factors: the parts of a, then those of b, in SMEM.
+          products: the part, and the 64 of the thread's rows, of each.
+          sums: what they are added to.
+
+        Returns:
+          The sums.
+        """
+        depth = self.config.depth
+
+        def multiply(*accs: Accumulator) -> _Sums:
+            for acc, (part, half) in zip(accs, products):
+                first = tile.thread * self.config.rows + half * STAGED_ROWS
+                rows = factors[part].at[pl.ds(first, STAGED_ROWS)]
+                plgpu.wgmma(acc, rows, factors[depth + part].transpose((1, 0)))
+            scales = [self._scales(tile, k * depth + part, half) for part, half in products]
+            added = sums
+            for number, (part, half) in enumerate(products, 1):
+                running = len(products) - number
+                product = plgpu.wgmma_accumulator_load(accs[number - 1], wait_n=running)
+                if part == half == 0:
+                    self._pass_turn((k == 0) & (tile.thread == 0))
+                added = self._add(added, half, product, scales[number - 1])
+            return added
+
+        acc = plgpu.ACC((STAGED_ROWS, self.config.tile_n), jnp.float32)
+        return pl.run_scoped(multiply, *[acc] * len(products))
+
+    def _take_turn(self, thread: Int) -> None:
+        """Returns in thread 1 once the first product of thread 0 in this tile is done.
+
+        Else both would wait for the tensor core, and then both scale while it has no work. Thread 0
+        cannot be a tile ahead: a tile has at least as many steps as there are slots.
+        """
+        for turn in self.turn:
+            pl.when(thread == 1)(lambda: plgpu.barrier_wait(turn))
+
+    def _pass_turn(self, is_mine: Bool) -> None:
+        """Lets thread 1 begin."""
+        for turn in self.turn:
+            pl.when(is_mine)(lambda: plgpu.barrier_arrive(turn))
+
+    def _scales(self, tile: _Tile, k: Int, half: int) -> _Scales:
+        """The scales of 64 rows of a thread, and those of b, for the kth 128 numbers."""
+        config, (n_blocks, k_blocks) = self.config, self.of_b.shape
+        k = jnp.minimum(k, k_blocks - 1)
+        first = tile.m * config.tile_m + tile.thread * config.rows + half * STAGED_ROWS
+        rows = self.of_rows.at[pl.ds(first, STAGED_ROWS), k]
+        of_rows = plgpu.load(rows, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+
+        def of_b(column: int) -> jax.Array:
+            block = (tile.n * config.tile_n + column) // SCALED
+            return self.of_b[jnp.minimum(block, n_blocks - 1), k]
+
+        return _Scales(of_rows, tuple(map(of_b, range(0, config.tile_n, self.config.group))))
+
+    def _add(self, sums: _Sums, half: int, product: jax.Array, scales: _Scales) -> _Sums:
+        """The sums with a product of some 64 rows added, scaled."""
+        of_rows, of_b = scales
+        added: list[jax.Array] = []
+        for group, (old, scale) in enumerate(zip(sums[half], of_b)):
+            part = product
+            if len(of_b) > 1:
+                part = product[:, group * self.config.group : (group + 1) * self.config.group]
+            added.append(old + part * lax.broadcast_in_dim(of_rows * scale, part.shape, (0,)))
+        every = list(sums)
+        every[half] = tuple(added)
+        return tuple(every)
+
+    def _specs(self, tile: _Tile) -> list[plgpu.BlockSpec]:
+        """What a step loads: the parts of a, then those of b."""
+        config, depth = self.config, self.config.depth
+        kind = ByRows if self.by_rows else plgpu.BlockSpec
+
+        def spec(rows: int, row: Int, part: int, axis: str) -> plgpu.BlockSpec:
+            options: Any = dict(collective_axes=(axis,)) if getattr(config, axis) > 1 else {}
+            index = lambda k: (row, depth * k + part)
+            return kind((rows, SCALED), index, transforms=tiles.tiled(self.a.dtype), **options)
+
+        of_a = [spec(config.tile_m, tile.m, part, "cluster_n") for part in range(depth)]
+        return of_a + [spec(config.tile_n, tile.n, part, "cluster_m") for part in range(depth)]
+
+    def _store(self, tile: _Tile, sums: _Sums) -> None:
         """Starts the stores of this thread's rows of a tile, part by part."""
-        for part in range(self.config.parts):
-            row, column = divmod(part * self.config.epilogue_n, self.config.tile_n)
-            row *= STAGED_ROWS
-            values = sums[row : row + STAGED_ROWS, column : column + self.config.epilogue_n]
-            plgpu.wait_smem_to_gmem(self.config.staging_slots - 1, wait_read_only=True)
-            slot = this_thread(self.config), part % self.config.staging_slots
-            self.staging.tiles.at[slot][...] = values.astype(self.out.dtype)
-            plgpu.commit_smem()
-            first = m * self.config.tile_m + this_thread(self.config) * self.config.rows + row
-            columns = pl.ds(n * self.config.tile_n + column, self.config.epilogue_n)
-            there = self.out.at[pl.ds(first, STAGED_ROWS), columns]
-            plgpu.copy_smem_to_gmem(self.staging.rows.at[slot], there)
+        config, (_, slots, _, columns) = self.config, self.staging.tiles.shape
+        first = tile.m * config.tile_m + tile.thread * config.rows
+        count = 0
+        for half, groups in enumerate(sums):
+            for column in range(0, config.tile_n, columns):
+                group, offset = divmod(column, self.config.group)
+                values = groups[group][:, offset : offset + columns]
+                plgpu.wait_smem_to_gmem(slots - 1, wait_read_only=True)
+                slot = tile.thread, count % slots
+                self.staging.tiles.at[slot][...] = values.astype(self.out.dtype)
+                plgpu.commit_smem()
+                rows = pl.ds(first + half * STAGED_ROWS, STAGED_ROWS)
+                there = self.out.at[rows, pl.ds(tile.n * config.tile_n + column, columns)]
+                plgpu.copy_smem_to_gmem(self.staging.rows.at[slot], there)
+                count += 1
 
 
 def _check(a: object, b: object, a_scales: object, b_scales: object) -> None:

@@ -806,6 +806,34 @@ def chain(emitter, traced, delay):
     check(np.asarray(emitter.kernel(kernel, like(x))(x)), x + 1)
 
 
+@case(kinds=(SPECIALIZED,), upstream=(), delay=[0, 1])
+def chain_of_any_steps(emitter, delay):
+    """Pipelines of a chain begin in any slot, if they are told how many steps came before."""
+    place, steps, slots = plgpu.PipelinePipeline, 5, 3
+    x = numbers(4 * ROWS, steps * COLS)
+
+    def kernel(x, o):
+        def make(turn, state):
+            return emitter.pipeline(
+                add_one, slots, grid=(steps,), pipeline_state=state,
+                steps_before=jnp.int32(turn) * steps,
+                in_specs=(spec(lambda k: (turn, k), delay_release=delay),),
+                out_specs=(spec(lambda k: (turn, k)),),
+            )  # fmt: skip
+
+        def scope(allocations):
+            @pl.loop(0, 4)
+            def _(turn):
+                state = jnp.where(turn == 0, place.START, place.STEADY)
+                state = jnp.where(turn == 3, place.STOP, state)
+                make(turn, state)(x, o, allocations=allocations)
+
+        allocations = make(0, jnp.int32(0)).get_allocations(x, o)
+        pl.run_scoped(scope, allocations, collective_axes="wg")
+
+    check(np.asarray(emitter.kernel(kernel, like(x))(x)), x + 1)
+
+
 @case(kinds=(SPECIALIZED,), upstream=(SPECIALIZED,))
 def multicast_input(emitter):
     """Two blocks of a cluster load half of an input's block each, for both; another for itself."""

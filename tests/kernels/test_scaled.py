@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import pipelib
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.kernels.scaled import SCALED, scaled_matmul
+from pipelib.kernels.scaled import SCALED, ScaledConfig, scaled_matmul
 from tests.emitters.contract import interpreted
 from tests.kernels.matmul.test_matmul import check_close
 
@@ -54,6 +54,33 @@ def test_product(sizes, dtypes, out_dtype):
     with interpreted():
         out = scaled_matmul(*arrays, out_dtype=out_dtype)
     check_close(out, expected(*arrays), out_dtype)
+
+
+CONFIGS = [
+    ScaledConfig(cluster_m=2),
+    ScaledConfig(64, 64, compute_threads=1, cluster_n=2, stagger=False),
+    ScaledConfig(tile_k=128, slots=6, delay_release=0),
+    ScaledConfig(tile_k=256, delay_release=0, cluster_m=2, stagger=False),
+    ScaledConfig(tile_n=192, tile_k=128, slots=4, delay_release=0),
+    ScaledConfig(192, 128, 128, compute_threads=3, delay_release=0),
+    ScaledConfig(256, 64, 128, slots=4),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_configurations(config):
+    arrays = operands(200, 264, 1168)  # 10 times 128, of which the last is short
+    with interpreted():
+        out = scaled_matmul(*arrays, out_dtype=FLOAT, config=config)
+    check_close(out, expected(*arrays), FLOAT)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.usefixtures("on_an_h200")
+def test_check_of_configurations(config):
+    call = functools.partial(scaled_matmul, config=config)
+    program = pipelib.trace(call, *operands(600, 520, 1168))
+    assert list(pipelib.check(program, strict=True)) == []
 
 
 def test_vmap_jit_scan_and_shard_map():
@@ -105,12 +132,25 @@ def test_check_finds_a_slot_released_too_early(monkeypatch):
 @pytest.mark.compiler
 @pytest.mark.usefixtures("on_an_h200")
 def test_it_compiles():
-    """All that a step adds to its product: 64 multiplications with an addition for each lane."""
-    found = pipelib.compiled(scaled_matmul, *operands(512, 512, 1024))
+    """All that a step adds to its two products: 64 multiplications with an addition for each."""
+    shapes = (
+        ((2048, 2048), E4M3), ((2048, 2048), E4M3), ((2048, 16), FLOAT), ((16, 16), FLOAT)
+    )  # fmt: skip
+    found = pipelib.compiled(scaled_matmul, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     assert found.kernel == "scaled_matmul" and found.ok and not found.serialized
-    assert (found.spill_stores, found.instructions["HGMMA"]) == (0, 4)
+    assert (found.spill_stores, found.instructions["HGMMA"]) == (0, 8)
     (loop,) = (loop for loop in found.loops if loop.instructions["HGMMA"])
-    assert loop.instructions["FFMA"] == 64
+    counts = loop.instructions
+    assert (counts["FFMA"], counts["FMUL"], counts["FADD"], counts["BAR"]) == (128, 4, 0, 0)
+
+
+@pytest.mark.compiler
+@pytest.mark.usefixtures("on_an_h200")
+@pytest.mark.parametrize("sizes", [(1009, 1096, 2064), (1, 512, 1024), (100, 264, 400)], ids=str)
+def test_it_compiles_for_float32(sizes):
+    """Also where the result does not divide into pieces."""
+    call = functools.partial(scaled_matmul, out_dtype=FLOAT)
+    assert pipelib.compiled(call, *operands(*sizes)).ok
 
 
 A, B, A_SCALES, B_SCALES = operands(8, 128, 256)
@@ -139,4 +179,10 @@ def test_errors(args, options, kind, text):
 @pytest.mark.parametrize("sizes", [(1, 512, 1024), (1009, 1096, 2064), (2048, 2048, 4096)], ids=str)
 def test_on_gpu(sizes, out_dtype):
     arrays = operands(*sizes)
-    check_close(scaled_matmul(*arrays, out_dtype=out_dtype), expected(*arrays), out_dtype)
+    out = scaled_matmul(*arrays, out_dtype=out_dtype)
+    if out_dtype == BRAIN:
+        return check_close(out, expected(*arrays), out_dtype)
+    # Tensor cores of Hopper add up products of float8 with about 14 bits (arXiv 2412.19437, section
+    # 3.3.2), so 2^-14 = 6e-5 is lost at each of the few additions of a product of 128.
+    error = np.linalg.norm(out - expected(*arrays)) / np.linalg.norm(expected(*arrays))
+    assert out.dtype == FLOAT and error <= 1e-3

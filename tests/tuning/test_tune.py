@@ -163,7 +163,7 @@ def test_the_estimate_knows_waves_padding_and_the_tensor_cores():
     config = MatmulConfig()
     us = functools.partial(estimate_us, config)
     assert us(Problem(128 * 132, 256, 4096)) == pytest.approx(us(Problem(128, 256, 4096)), rel=2)
-    assert us(Problem(128 * 133, 256, 4096)) > 1.8 * us(Problem(128 * 132, 256, 4096))
+    assert us(Problem(128 * 133, 256, 4096)) > 1.6 * us(Problem(128 * 132, 256, 4096))
     few = Problem(128, 256, 64 * 9)
     assert estimate_us(dataclasses.replace(config, slots=3), few) < us(few), "9 steps are 12"
     # Nothing is faster than the tensor cores: 8192^3 at 990 TFLOP/s, the data sheet's figure.
@@ -439,7 +439,7 @@ def test_the_nearest_entry_of_as_many_tiles_and_steps(recorded, shape, unit):
     apart = {
         abs(math.log2(x[0] / shape[0])): config
         for x, config in reversed([*zip(recorded, configs)])
-        if grid(*x) == grid(*shape)
+        if grid(*x) == grid(*shape) and 4 * shape[0] >= 3 * x[0]
     }
     assert found == (apart[min(apart)] if apart else None)
 
@@ -455,7 +455,8 @@ def test_only_the_same_size_of_factors_and_transpositions_count(tables):
     assert nearest(4095, 4089, 4033, jnp.bfloat16) == plain, "as many tiles and steps"
     assert nearest(4096, 4096, 4032, jnp.bfloat16) is None, "a step less"
     assert nearest(3968, 4096, 4096, jnp.bfloat16) is None, "a row of tiles less"
-    assert nearest(1, 64, 64, "bfloat16", transpose_b=True) == turned
+    assert nearest(48, 64, 64, "bfloat16", transpose_b=True) == turned
+    assert nearest(47, 64, 64, "bfloat16", transpose_b=True) is None, "many rows less"
     assert nearest(4096, 4096, 4096, "bfloat16", transpose_a=True) is None
     assert nearest(4096, 4096, 4096, "float8_e4m3fn") is None
 

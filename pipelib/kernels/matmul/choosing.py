@@ -28,11 +28,11 @@ no more rounds than these, and into as many as need one round more. Few rows, up
 tile: what such a product costs is the loads of b, which two tiles would make twice.
 
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
-each, but none that is transposed or has K in parts; of 26 products the choice was measured. It takes
+each, but none that is transposed or has K in parts; of 25 products the choice was measured. It takes
 at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest other row
 of the table has a configuration that was measured for 20 of them: it takes 1.16 times at most and
 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have a rank
-correlation of 0.71 on average: most configurations are within some percent of each other. How it
+correlation of 0.70 on average: most configurations are within some percent of each other. How it
 does on 60 products that nobody tuned, beside cuBLAS and DeepGEMM: `matmul.json`, part "untuned".
 
 Not covered: clusters, whose multicast saves less than it promises (in the record, the fastest with
@@ -68,9 +68,13 @@ MOST_CANDIDATES = 3 * len(TILES) + 9 * len(SWAPPED)
 #: The most rows of the result in a transposed tile of 64 columns: the most of a `wgmma`; and the
 #: most registers of a lane for an accumulator.
 _MOST_ROWS, _MOST_REGISTERS = 256, 192
-#: Rows of the result that one transposed tile has, and the most of a transposed product: with more
-#: rows, none was measured.
-_FEW_ROWS, _MOST_SWAPPED_ROWS = 128, 1024
+#: Rows of the result that one transposed tile has.
+_FEW_ROWS = 128
+#: With more rows than this, transposed products took 0 to 5% longer, beside others, than by their
+#: estimates: measured with 4 products on an H200.
+_SWAPPED_ROWS, _SWAPPED_SLOWER = 1024, 1.05
+#: Bytes that stay in the L2 from one product to the next, if they are the same, with a margin.
+_L2_BYTES = 36e6
 #: Into how many parts K is split at most, and how many steps each of them has at least.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 4
 #: The part of a step's other times that comes on top of the longest. Fitted to the record above,
@@ -83,8 +87,9 @@ _ROWS, _SWAPPED_UNIT, _MOST_STAGED = 64, 8, 128
 class Rates(NamedTuple):
     """The rates of the formula, of an H200 by default.
 
-    Source: `pipelib.H200`, which kernels do not import; a test compares the two. But for zeros and
-    sums, which were fitted to 450 bursts of 17 products with few rows on an H200.
+    Source: `pipelib.H200`, which kernels do not import; a test compares the two. But for zeros,
+    sums, and what is "the least", which were fitted to 450 bursts of 17 products with few rows on
+    an H200.
 
     Attributes:
       clock_hz: cycles a second, at the load of three quarters of the tensor cores' rate.
@@ -98,6 +103,8 @@ class Rates(NamedTuple):
         their bytes' time: issue, HBM's latency, the wake-up and the wait.
       restart_cycles: what each step costs a thread that alone multiplies, and waits each time.
       block_start_cycles: from a block's end until the next one runs in its place.
+      part_cycles: the least that a part of a tile takes which is staged.
+      step_cycles: the least that a step takes a thread: its barriers, and the issue of products.
       fill_cycles: for each row of a load that lies beyond the array's end, and becomes zeros.
       sum_seconds: of the kernel that adds up the parts of a split product, however small.
       sum_bytes_per_second: the parts that it reads.
@@ -113,8 +120,10 @@ class Rates(NamedTuple):
     load_cycles: float = 1198.8
     restart_cycles: float = 180.7
     block_start_cycles: float = 617.7
+    part_cycles: float = 128.0
+    step_cycles: float = 250.0
     fill_cycles: float = 6.7
-    sum_seconds: float = 1.9e-6
+    sum_seconds: float = 3.0e-6
     sum_bytes_per_second: float = 5.6e12
 
 
@@ -170,14 +179,19 @@ def default_config(
     most = most_columns or 256
     fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= most]
     found = [*_candidates(work, fitting, here)]
-    if not transpose_a and m <= _MOST_SWAPPED_ROWS:
+    if not transpose_a:
         swapped = (
             shape for tile_m, threads in SWAPPED if tile_m <= most
             for shape in _swapped(work, tile_m, threads, here)
         )  # fmt: skip
         fitting = [x for shape in swapped if (x := _fits(shape, *dtypes, is_swapped=True))]
         found += _candidates(work, fitting, here)
-    return min(found, key=lambda config: estimate_us(config, work, here))
+    is_slower = m > _SWAPPED_ROWS
+    return min(
+        found,
+        key=lambda config: estimate_us(config, work, here)
+        * (_SWAPPED_SLOWER if config.swapped and is_slower else 1.0),
+    )
 
 
 class _Fitting(NamedTuple):
@@ -304,11 +318,13 @@ def estimate_us(
     if is_chain:
         steps = math.ceil(steps / slots) * slots
     moved = (work.m + work.n) * work.k * work.itemsize + work.m * work.n * work.out_itemsize
-    hbm = moved / rates.hbm_bytes_per_second / (rounds * steps)
+    memory = rates.hbm_bytes_per_second if moved > _L2_BYTES else rates.l2_bytes_per_second
+    hbm = moved / memory / (rounds * steps)
     step = _step_seconds(config, work, math.ceil(tiles / rounds), hbm, rates)
     stored = config.tile_m * config.tile_n * item
     once = rates.load_cycles + stored / rates.store_bytes_per_cycle
-    cycles = rounds * stored / rates.smem_bytes_per_cycle + once
+    staged = max(stored / rates.smem_bytes_per_cycle, config.parts * rates.part_cycles)
+    cycles = rounds * staged + once
     if not is_chain:
         cycles += (rounds - 1) * (once + rates.block_start_cycles)
     seconds = rounds * steps * step + cycles / rates.clock_hz
@@ -343,4 +359,5 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     turn = (rates.load_cycles + into_sm + product) / under_way / rates.clock_hz
     load = max(loads * blocks / rates.l2_bytes_per_second, into_sm / rates.clock_hz)
     times = product / rates.clock_hz, load, hbm
+    turn = max(turn, rates.step_cycles / rates.clock_hz)
     return max(turn, (1 - UNHIDDEN) * max(times) + UNHIDDEN * sum(times))

@@ -7,6 +7,7 @@ The package's docstring says when the kernel is not used, and what gradients cos
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from pipelib import tiles
+from pipelib import specs, tiles
 from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.matmul import arguments, forms
 from pipelib.kernels.matmul.choosing import default_config
@@ -137,7 +138,9 @@ def pick(
     """The configuration of a product that asks for none; its copies may not address the arrays.
 
     It is the tuned one of a product that is divided alike, or else the formula's. With few rows, it
-    is one whose copies can address b, if there is one.
+    is one whose copies can address b, if there is one. An epilogue's matrices are loads beside the
+    product's, which the formula does not know: with them, it is the largest tile, which loads least
+    of the factors, if there is one for each SM.
     """
     m, n, k = product.sizes(a, b)
     matrices = arguments.matrix_dtypes(operands, (m, n))
@@ -148,6 +151,13 @@ def pick(
     is_narrow = not (product.transpose_b or tiles.has_pieces(b.shape, b.dtype))
     if near and not is_narrow:
         return near
+    if matrices and not is_narrow:
+        tile_k = tiles.piece_columns(a.dtype)
+        largest = [MatmulConfig(tile_k=tile_k, slots=slots) for slots in range(2, 7)]
+        dtypes = a.dtype, product.out_dtype, matrices
+        largest = [x for x in largest if x.smem_bytes(*dtypes) <= specs.SMEM_BYTES]
+        if largest and math.prod(largest[-1].tiles(m, n)) >= num_sms():
+            return largest[-1]
     most = tiles.piece_columns(b.dtype) if is_narrow and m <= NARROW_ROWS else None
     return default_config(
         m, n, k, a.dtype, product.out_dtype, matrices, most_columns=most,

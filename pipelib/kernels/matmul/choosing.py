@@ -28,12 +28,11 @@ no more rounds than these, and into as many as need one round more. Few rows, up
 tile: what such a product costs is the loads of b, which two tiles would make twice.
 
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
-each, but none that is transposed or has K in parts; of 25 products the choice was measured. It takes
-at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest other row
-of the table has a configuration that was measured for 20 of them: it takes 1.16 times at most and
-1.018 on average, where the choice takes 1.006. Within a product, estimates and times have a rank
-correlation of 0.70 on average: most configurations are within some percent of each other. How it
-does on 60 products that nobody tuned, beside cuBLAS and DeepGEMM: `matmul.json`, part "untuned".
+each, but none that is transposed or has K in parts; of 25 products the choice was measured. There
+it takes at most 1.03 times the fastest that was measured, and 1.005 times on average. The nearest
+other row of the table has a configuration that was measured for 20 of them: it takes 1.16 times at
+most and 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have
+a rank correlation of 0.70 on average: most configurations are within some percent of each other.
 
 Not covered: clusters, whose multicast saves less than it promises (in the record, the fastest with
 clusters is at most 2.3% ahead of the fastest without); the order of tiles; the operands of an
@@ -186,12 +185,12 @@ def default_config(
         )  # fmt: skip
         fitting = [x for shape in swapped if (x := _fits(shape, *dtypes, is_swapped=True))]
         found += _candidates(work, fitting, here)
-    is_slower = m > _SWAPPED_ROWS
-    return min(
-        found,
-        key=lambda config: estimate_us(config, work, here)
-        * (_SWAPPED_SLOWER if config.swapped and is_slower else 1.0),
-    )
+
+    def likely_us(config: MatmulConfig) -> float:
+        is_slower = config.swapped and m > _SWAPPED_ROWS
+        return estimate_us(config, work, here) * (_SWAPPED_SLOWER if is_slower else 1.0)
+
+    return min(found, key=likely_us)
 
 
 class _Fitting(NamedTuple):
@@ -272,7 +271,8 @@ def _fits(
 ) -> _Fitting | None:  # fmt: skip
     """What fits an SM with a tile of rows, columns, and compute threads; None if nothing does."""
     tile_m, tile_n, threads = tile
-    most, options = _MOST_SLOTS, {}
+    most = _MOST_SLOTS
+    options: dict[str, Any] = {}
     if is_swapped:
         parts = range(_SWAPPED_UNIT, min(tile_n, _MOST_STAGED) + 1, _SWAPPED_UNIT)
         most = _MOST_SWAPPED

@@ -125,8 +125,8 @@ class TileResult(NamedTuple):
         for part in range(config.parts):
             row, column = self._first(part)
             values = acc[row : row + STAGED_ROWS, column : column + config.epilogue_n]
-            if self.product.epilogue is not None:
-                values = self.product.epilogue(values, *self._parts(part))
+            if (epilogue := self.product.epilogue) is not None:
+                values = epilogue(values, *self._parts(part))
             plgpu.wait_smem_to_gmem(config.staging_slots - 1, wait_read_only=True)
             slot = self._slot(part)
             self._write(staging.tiles.at[slot], values.astype(self.product.out_dtype))

@@ -1,0 +1,101 @@
+"""`matmul` that makes the transposed product: interpreted, checked, compiled; on a GPU."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pipelib
+from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels.hopper import Gpu, assumed
+from tests.emitters.contract import interpreted
+from tests.kernels.matmul.test_matmul import FLOAT, HALF, check_close, factors, reference
+
+#: M, N, K, a configuration, and how the factors are stored.
+CASES = {
+    "few rows": ((24, 128, 320), dict(tile_m=64, tile_n=24, compute_threads=1, epilogue_n=24), {}),
+    "two tiles of rows": ((40, 256, 256), dict(tile_m=128, tile_n=24, epilogue_n=8), {}),
+    "K in parts": (
+        (144, 256, 512),
+        dict(tile_m=128, tile_n=72, slots=2, compute_threads=1, epilogue_n=72, splits=2,
+             form="specialized"), {},
+    ),
+    "a [K, M]": ((128, 192, 256), dict(tile_m=128, tile_n=64, slots=2), dict(transpose_a=True)),
+    "b [N, K]": ((64, 256, 256), dict(tile_m=128, tile_n=64, slots=2), dict(transpose_b=True)),
+}  # fmt: skip
+
+
+def case(name):
+    """The sizes, the configuration, and the options of a case."""
+    sizes, fields, stored = CASES[name]
+    return sizes, MatmulConfig(**dict(slots=3, swapped=True) | fields), stored
+
+
+def finish(acc, matrix, row, column):
+    return acc * column + row + matrix
+
+
+def operands_of(sizes):
+    """A matrix, a row and a column for `finish`."""
+    rng, (m, n, _) = np.random.default_rng(1), sizes
+    draw = lambda *shape: jnp.asarray(rng.standard_normal(shape), jnp.float32)
+    return draw(m, n).astype(HALF), draw(n), draw(m, 1)
+
+
+@pytest.mark.parametrize("with_epilogue", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_interpreted(name, with_epilogue):
+    sizes, config, stored = case(name)
+    arrays = factors(*sizes, **stored)
+    options = dict(stored, config=config)
+    wanted = reference(*arrays, **stored)
+    if with_epilogue:
+        matrix, row, column = operands_of(sizes)
+        options |= dict(epilogue=finish, operands=(matrix, row, column))
+        wanted = wanted * np.asarray(column) + np.asarray(row) + np.asarray(matrix, np.float32)
+    with interpreted():
+        check_close(matmul(*arrays, **options), wanted, HALF)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check_finds_nothing(name):
+    sizes, config, stored = case(name)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        function = lambda a, b, *operands: matmul(
+            a, b, config=config, epilogue=finish, operands=operands, **stored
+        )
+        program = pipelib.trace(function, *factors(*sizes, **stored), *operands_of(sizes))
+    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+
+
+@pytest.mark.compiler
+def test_few_rows_compile_without_spills():
+    arrays = factors(35, 8192, 8192)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        found = pipelib.compiled(matmul, *arrays)
+    assert found.spill_stores == 0 and "HGMMA" in found.instructions
+
+
+def test_columns_of_a_tile_are_a_multiple_of_8():
+    with pytest.raises(ValueError, match="tile_n=12 is not a multiple of 8 up to 256"):
+        MatmulConfig(tile_n=12, epilogue_n=12, swapped=True)
+    with pytest.raises(ValueError, match="tile_n=24 is not a multiple of 64 up to 256"):
+        MatmulConfig(tile_n=24, epilogue_n=24)
+    with pytest.raises(ValueError, match="epilogue_n=16 is not a multiple of 8 that divides"):
+        MatmulConfig(tile_n=24, epilogue_n=16, swapped=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("out_dtype", [HALF, FLOAT])
+@pytest.mark.parametrize("name", CASES)
+def test_on_gpu(name, out_dtype):
+    (m, n, k), config, stored = case(name)
+    arrays = factors(m, n, 4 * k, **stored)
+    out = matmul(*arrays, config=config, out_dtype=out_dtype, **stored)
+    check_close(out, reference(*arrays, **stored), out_dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("m", [1, 5, 24, 35, 72, 279, 534])
+def test_few_rows_on_gpu(m):
+    arrays = factors(m, 4096, 2048)
+    check_close(matmul(*arrays), reference(*arrays), HALF)

@@ -101,8 +101,8 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
     done = subprocess.run(make, capture_output=True, text=True, check=True, cwd=ROOT)
     calls = re.findall(r"-m (benchmarks\.\w+) (\S+)", done.stdout)
     assert {module for module, _ in calls} == {
-        "benchmarks.attention", "benchmarks.decode", "benchmarks.machine", "benchmarks.matmul",
-        "benchmarks.memory_bound", "benchmarks.search",
+        "benchmarks.attention", "benchmarks.decode", "benchmarks.grouped", "benchmarks.machine",
+        "benchmarks.matmul", "benchmarks.memory_bound", "benchmarks.search",
     }  # fmt: skip
     for module, word in calls:
         source = ROOT / (module.replace(".", "/") + ".py")

@@ -134,7 +134,7 @@ class Group[P: Work]:
                 results = pool.at_once([self._held[name] for name in names], method)
                 for name, result in zip(names, results):
                     self._note(name, key, result)
-        most = tolerance(self.problem.out.dtype)
+        most = tolerance(self.problem.out.dtype, self.problem.dtype)
         for name, found in self.found.items():
             if not found.get("largest_error_rms", 0.0) <= most:
                 self._held.pop(name, None)

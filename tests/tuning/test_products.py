@@ -49,6 +49,7 @@ def test_one_lost_step_is_found():
     lost = lambda a, b: dot(a[:, :-64], b[:-64], problem)
     measured = Measured(lost, problem, sets=1)
     assert measured.check() > 3 * tolerance("bfloat16")
+    assert tolerance("bfloat16", "float8_e4m3fn") == 0.1 > tolerance("bfloat16")
     assert measured.float64_error()["relative"] > 0.05
 
 

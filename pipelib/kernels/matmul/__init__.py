@@ -26,6 +26,10 @@ rows), `jax.lax.dot_general` makes the product: no operand is copied, and the co
 used. Without an epilogue it is cuBLAS's, rounded there; with one, it is finished in float32. JAX's
 interpreter makes all products so whose arrays are no pieces.
 
+Few rows. With `swapped`, the kernel makes the transposed product, and each part of it is transposed
+on its way to SMEM. A tile has then as many of the result's rows as there are, in steps of 8, where
+it would have 64 or 128: cuBLAS does so, too.
+
 Few tiles. With `splits`, K is divided: each part has blocks of its own, which store float32, and
 plain JAX adds them up and finishes them.
 

@@ -37,7 +37,7 @@ Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -219,25 +219,29 @@ class Buffer(NamedTuple):
         """The ref that the body gets: a slot, or the GMEM ref if pinned."""
         return self.gmem if self.smem is None else self.smem.at[slot]
 
-    def _copied(self, slot: jax.Array) -> Ref:
-        """The slot that a copy writes or reads."""
+    def _copies(self, slot: jax.Array, indices: Indices) -> Iterator[tuple[Ref, Ref]]:
+        """What the copies of a step's block have in GMEM and in its slot."""
         assert self.copied is not None, "what is pinned is not copied"
-        return self.copied.at[slot]
+        slices, pieces = self.operand.gmem_slices(indices), self.operand.pieces(self.gmem.dtype)
+        if pieces == 1:
+            yield self.gmem.at[slices], self.copied.at[slot]
+            return
+        whole = cast("pl.Slice", slices[-1])
+        width = whole.size // pieces
+        for piece in range(pieces):
+            columns = pl.ds(whole.start + piece * width, width)
+            yield self.gmem.at[*slices[:-1], columns], self.copied.at[slot, piece]
 
     def load(self, slot: jax.Array, indices: Indices, barrier: Ref) -> None:
         """Starts the copy of a step's block into a slot; it arrives at the barrier."""
         axes, mode = self.operand.collective_axes, self.operand.spec.oob_fill_mode
-        plgpu.copy_gmem_to_smem(
-            self._block(indices), self._copied(slot), barrier, collective_axes=axes, oob_mode=mode
-        )
+        for there, here in self._copies(slot, indices):
+            plgpu.copy_gmem_to_smem(there, here, barrier, collective_axes=axes, oob_mode=mode)
 
     def store(self, slot: jax.Array, indices: Indices) -> None:
         """Starts the copy of a slot to a step's block; the caller closes the group of copies."""
-        plgpu.copy_smem_to_gmem(self._copied(slot), self._block(indices), commit_group=False)
-
-    def _block(self, indices: Indices) -> Ref:
-        """The block of a step, in GMEM."""
-        return self.gmem.at[self.operand.gmem_slices(indices)]
+        for there, here in self._copies(slot, indices):
+            plgpu.copy_smem_to_gmem(here, there, commit_group=False)
 
 
 class Channel(NamedTuple):
@@ -418,9 +422,9 @@ class Plan(NamedTuple):
         counts = [slots] * len(self.inputs) + [slots if o.changes else 1 for o in self.outputs]
         smem = list(map(specs.Operand.allocation, operands, gmem, counts))
         specs.check_smem(operands, smem, slots * len(self.groups) + more_barriers)
-        produced = [
-            plgpu.Barrier(num_arrivals=len(group), num_barriers=slots) for group in self.groups
-        ]
+        copies = [operand.pieces(ref.dtype) for operand, ref in zip(self.inputs, gmem)]
+        arrivals = [sum(copies[i] for i in group) for group in self.groups]
+        produced = [plgpu.Barrier(num_arrivals=count, num_barriers=slots) for count in arrivals]
         smem = list(map(specs.Operand.shared, operands, smem))
         return dict(smem=smem, produced=produced)
 

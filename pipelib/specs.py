@@ -42,7 +42,11 @@ _SMEM, _GMEM = (None, pl.MemorySpace.DEFAULT, plgpu.SMEM), (pl.MemorySpace.ANY, 
 
 @dataclasses.dataclass
 class ByRows(plgpu.BlockSpec):
-    """A block in tiles, one piece wide, that copies move by rows: see `tiles`."""
+    """A block in tiles that copies move by rows: see `tiles`.
+
+    A block that is several pieces wide has them one after the other in SMEM, each by a copy of its
+    own. So the body gets a ref [pieces, rows, columns of a piece].
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +94,17 @@ class Operand:
         if memory is None or not isinstance(self.spec, ByRows):
             return memory
         dtype = cast(jax.typing.DTypeLike, memory.dtype)
-        return tiles.by_rows(cast(tuple[int, ...], memory.shape), dtype)
+        shape = cast(tuple[int, ...], memory.shape)
+        if (pieces := self.pieces(dtype)) > 1:
+            shape = (*shape[:-2], pieces, shape[-2], shape[-1] // pieces)
+        return tiles.by_rows(shape, dtype)
+
+    def pieces(self, dtype: jax.typing.DTypeLike) -> int:
+        """How many copies move a block of this dtype: one, or by rows one for each piece's width."""
+        if not isinstance(self.spec, ByRows):
+            return 1
+        columns = _block_size((self.spec.block_shape or ())[-1])
+        return max(1, (columns or 1) // tiles.piece_columns(dtype))
 
     def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Int, ...]:
         """The block that a step visits, by the index map; the first block if there is no map."""

@@ -19,11 +19,12 @@ arrays that divide into pieces can be copied as they are: with rows of a multipl
 elements of 16 bits), and a multiple of 8 rows, or at most 8. For others, on a GPU, a copy sees rows
 and not pieces (`pipelib.tiles`), which asks only that rows begin at multiples of 16 bytes. That is
 so for blocks that are one piece wide: a step of a [M, K] and of b stored as [N, K], the parts of
-the result that are stored, and tiles of 64 columns of b [K, N].
+the result that are stored, and tiles of 64 columns of b [K, N]; in a transposed product, 64 columns
+for each thread.
 
-The fallback. Of what is left (an odd number of columns; 1000 columns of b, in a product of many
-rows), `jax.lax.dot_general` makes the product: no operand is copied, and the configuration is not
-used. Without an epilogue it is cuBLAS's, rounded there; with one, it is finished in float32. JAX's
+The fallback. Of what is left (an odd number of columns; 1000 columns of b, with a configuration
+that gives a thread more than 64), `jax.lax.dot_general` makes the product: no operand is copied,
+and the configuration is not used. Without an epilogue it is cuBLAS's, rounded there; with one, it is finished in float32. JAX's
 interpreter makes all products so whose arrays are no pieces.
 
 Few rows. With `swapped`, the kernel makes the transposed product, and each part of it is transposed

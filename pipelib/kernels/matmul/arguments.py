@@ -156,7 +156,8 @@ def is_addressable(
 ) -> bool:
     """Whether the kernel's copies can address the factors, the output and matrices of its shape.
 
-    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide.
+    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide; of a
+    factor that is stored [K, M], one piece for each thread.
     """
     config, (m, n, _) = product.config, product.sizes(a, b)
     staged = config.epilogue_n
@@ -164,7 +165,7 @@ def is_addressable(
         product, a, b = product.transposed(a, b)
         staged = STAGED_ROWS
     widths = [
-        (a, config.tile_m if product.transpose_a else config.tile_k),
+        (a, config.rows if product.transpose_a else config.tile_k),
         (b, config.tile_k if product.transpose_b else config.tile_n),
     ]
     arrays = [(tuple(x.shape), x.dtype, width) for x, width in widths]

@@ -26,9 +26,6 @@ from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
 
-#: Up to so many rows, tiles of one piece's columns are chosen where only they can be copied: what
-#: a product of few rows costs is the load of b.
-NARROW_ROWS = 128
 #: The factors and the epilogue's operands.
 _Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
 
@@ -137,8 +134,8 @@ def pick(
 ) -> MatmulConfig:
     """The configuration of a product that asks for none; its copies may not address the arrays.
 
-    It is the tuned one of a product that is divided alike, or else the formula's. With few rows, it
-    is one whose copies can address b, if there is one. An epilogue's matrices are loads beside the
+    It is the tuned one of a product that is divided alike, or else the formula's; if b is copied by
+    rows, one that can. An epilogue's matrices are loads beside the
     product's, which the formula does not know: with them, it is the largest tile, which loads least
     of the factors, if there is one for each SM.
     """
@@ -158,9 +155,8 @@ def pick(
         largest = [x for x in largest if x.smem_bytes(*dtypes) <= specs.SMEM_BYTES]
         if largest and math.prod(largest[-1].tiles(m, n)) >= num_sms():
             return largest[-1]
-    most = tiles.piece_columns(b.dtype) if is_narrow and m <= NARROW_ROWS else None
     return default_config(
-        m, n, k, a.dtype, product.out_dtype, matrices, most_columns=most,
+        m, n, k, a.dtype, product.out_dtype, matrices, is_narrow=is_narrow,
         transpose_a=product.transpose_a,
     )  # fmt: skip
 

@@ -157,7 +157,7 @@ def default_config(
     operands: Sequence[DTypeLike] = (),
     *,
     sms: int | None = None,
-    most_columns: int | None = None,
+    is_narrow: bool = False,
     transpose_a: bool = False,
 ) -> MatmulConfig:
     """The configuration of the least estimate; of equals, the first.
@@ -167,7 +167,7 @@ def default_config(
       dtype, out_dtype: the dtypes of the factors and of the result.
       operands: the dtypes of the epilogue's matrices.
       sms: SMs of the GPU; by default, of the device that JAX uses by default.
-      most_columns: of a tile, along the result's columns; by default 256.
+      is_narrow: whether b [k, n] is copied by rows, so that a thread has 64 of its columns.
       transpose_a: whether a is stored as [k, m]; then no candidate is transposed.
 
     Raises:
@@ -175,12 +175,11 @@ def default_config(
     """
     dtypes = jnp.dtype(dtype), jnp.dtype(out_dtype), tuple(jnp.dtype(x) for x in operands)
     work, here = Work(m, n, k, dtypes[0].itemsize, dtypes[1].itemsize), sms or num_sms()
-    most = most_columns or 256
-    fitting = [x for x in _fitting(*dtypes) if x.alone.tile_n <= most]
+    fitting = [x for x in _fitting(*dtypes) if not is_narrow or x.alone.tile_n == _ROWS]
     found = [*_candidates(work, fitting, here)]
     if not transpose_a:
         swapped = (
-            shape for tile_m, threads in SWAPPED if tile_m <= most
+            shape for tile_m, threads in SWAPPED if not is_narrow or tile_m == _ROWS * threads
             for shape in _swapped(work, tile_m, threads, here)
         )  # fmt: skip
         fitting = [x for shape in swapped if (x := _fits(shape, *dtypes, is_swapped=True))]

@@ -245,7 +245,10 @@ class KSteps:
         """Multiplies this thread's rows of a step."""
         rows = product.config.rows
         mine = pl.ds(this_thread(product.config) * rows, rows)
-        a = a.at[:, mine].transpose((1, 0)) if product.transpose_a else a.at[mine]
+        if len(a.shape) == 3:  # a piece for each thread
+            a = a.at[this_thread(product.config)].transpose((1, 0))
+        else:
+            a = a.at[:, mine].transpose((1, 0)) if product.transpose_a else a.at[mine]
         plgpu.wgmma(acc, a, b.transpose((1, 0)) if product.transpose_b else b)
         plgpu.wgmma_wait(self.delay)
         return acc

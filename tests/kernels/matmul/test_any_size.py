@@ -83,10 +83,10 @@ def test_an_interpreter_has_no_two_refs_of_one_memory(sizes, options, kernel):
 
 
 @pytest.mark.usefixtures("on_an_h200")
-def test_a_product_of_few_rows_has_tiles_that_can_copy_b():
-    for m, kernel in ((1, True), (64, True), (4096, False)):
+def test_tiles_are_chosen_that_can_copy_b():
+    for m in (1, 64, 4096):
         a, b = (jax.ShapeDtypeStruct(shape, BRAIN) for shape in ((m, 4096), (4096, 7688)))
-        assert uses_kernel(a, b) == kernel
+        assert uses_kernel(a, b)
 
 
 #: Configurations whose blocks of both factors are one piece wide, but for b of "two".

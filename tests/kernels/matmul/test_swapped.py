@@ -8,7 +8,14 @@ import pipelib
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
-from tests.kernels.matmul.test_matmul import FLOAT, HALF, check_close, factors, reference
+from tests.kernels.matmul.test_matmul import (
+    FLOAT,
+    HALF,
+    check_close,
+    factors,
+    reference,
+    uses_kernel,
+)
 
 #: M, N, K, a configuration, and how the factors are stored.
 CASES = {
@@ -67,6 +74,31 @@ def test_check_finds_nothing(name):
     assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
 
 
+#: Tiles of more than one piece of the columns of b [K, N], of which each thread has one.
+WIDE = {
+    "two threads": MatmulConfig(128, 136, 64, 3, 2, swapped=True, epilogue_n=136),
+    "three": MatmulConfig(192, 104, 64, 3, 3, swapped=True, epilogue_n=104),
+    "K in parts": MatmulConfig(
+        128, 72, 64, 3, 2, swapped=True, epilogue_n=72, splits=3, form="specialized"
+    ),
+    "persistent": MatmulConfig(128, 72, 64, 3, 2, swapped=True, epilogue_n=72, form="persistent"),
+}
+
+
+@pytest.mark.parametrize("config", WIDE.values(), ids=WIDE)
+def test_each_thread_has_a_piece_of_b(config):
+    arrays = factors(272, 264, 520)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *arrays)
+    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+
+
+def test_a_thread_of_two_pieces_cannot_copy_b():
+    config = MatmulConfig(256, 72, 64, 3, 2, swapped=True, epilogue_n=72)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        assert not uses_kernel(*factors(272, 264, 520), config=config)
+
+
 @pytest.mark.compiler
 def test_few_rows_compile_without_spills():
     arrays = factors(35, 8192, 8192)
@@ -92,6 +124,13 @@ def test_on_gpu(name, out_dtype):
     arrays = factors(m, n, 4 * k, **stored)
     out = matmul(*arrays, config=config, out_dtype=out_dtype, **stored)
     check_close(out, reference(*arrays, **stored), out_dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WIDE)
+def test_pieces_of_b_on_gpu(name):
+    arrays = factors(1272, 1288, 2072)
+    check_close(matmul(*arrays, config=WIDE[name]), reference(*arrays), HALF)
 
 
 @pytest.mark.gpu

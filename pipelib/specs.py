@@ -100,7 +100,7 @@ class Operand:
         return tiles.by_rows(shape, dtype)
 
     def pieces(self, dtype: jax.typing.DTypeLike) -> int:
-        """How many copies move a block of this dtype: one, or by rows one for each piece's width."""
+        """How many copies move a block of this dtype: by rows, one for each piece's width."""
         if not isinstance(self.spec, ByRows):
             return 1
         columns = _block_size((self.spec.block_shape or ())[-1])

@@ -24,8 +24,8 @@ for each thread.
 
 The fallback. Of what is left (an odd number of columns; 1000 columns of b, with a configuration
 that gives a thread more than 64), `jax.lax.dot_general` makes the product: no operand is copied,
-and the configuration is not used. Without an epilogue it is cuBLAS's, rounded there; with one, it is finished in float32. JAX's
-interpreter makes all products so whose arrays are no pieces.
+and the configuration is not used. Without an epilogue it is cuBLAS's, rounded there; with one, it
+is finished in float32. JAX's interpreter makes all products so whose arrays are no pieces.
 
 Few rows. With `swapped`, the kernel makes the transposed product, and each part of it is transposed
 on its way to SMEM. A tile has then as many of the result's rows as there are, in steps of 8, where

@@ -1,0 +1,254 @@
+"""Runs all kernels of the library under NVIDIA's compute-sanitizer, on a Hopper GPU.
+
+    python -m benchmarks.sanitized measure        writes results/<gpu>/sanitized.json
+    python -m benchmarks.sanitized run NAMES...   runs cases, as `measure` does under a tool
+
+The model. A *case* is one call of a kernel, of small arrays. For each tool, one process runs all
+cases, one after the other, and says when one begins, so that what the tool says next is of this
+case. Only Pallas's kernels are instrumented. JAX takes each array's memory from the driver alone
+(`XLA_PYTHON_CLIENT_ALLOCATOR=platform`): of one large pool, memcheck would see only the end.
+
+==========  ====================================================================================
+memcheck    loads and stores that are misaligned or out of bounds of the memory they are in
+synccheck   barriers that are used wrongly
+==========  ====================================================================================
+
+Both see what threads do, not what TMA does, whose bounds are in its descriptors. The *control* of
+memcheck is a kernel that reads behind the end of an array, in a process of its own: where it is not
+reported, nothing is to be believed.
+"""
+
+import argparse
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pipelib.bench import provenance
+from pipelib.kernels import (
+    AttentionConfig,
+    MatmulConfig,
+    attention,
+    decode_attention,
+    matmul,
+    ragged_dot,
+    rms_norm,
+    scaled_matmul,
+    softmax,
+)
+from pipelib.kernels.matmul.tuned import file_name
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+TOOLS = "memcheck", "synccheck"
+#: A case and its control; how long all cases may take under a tool.
+CONTROL, LIMIT_S = "control", 900
+_BEGINS = re.compile(r"^case: (.+)$")
+_PROBLEM = re.compile(r"^========= (Invalid|Misaligned|Barrier|Program hit|Out-of-range|Divergent)")
+
+_HALF, _FLOAT8 = jnp.bfloat16, jnp.float8_e4m3fn
+
+
+def numbers(*shape: int, dtype: Any = _HALF) -> jax.Array:
+    """Normal random numbers, drawn on the host, so that no other kernel makes them."""
+    drawn = np.random.default_rng(sum(shape)).standard_normal(shape, np.float32)
+    return jnp.asarray(drawn.astype(dtype))
+
+
+def gradients(function: Callable[..., jax.Array]) -> Callable[..., Any]:
+    """The gradients by all arguments, of the sum of the result."""
+
+    def of(*arrays: jax.Array) -> Any:
+        total = lambda *x: function(*x).astype(jnp.float32).sum()
+        return jax.grad(total, tuple(range(len(arrays))))(*arrays)
+
+    return of
+
+
+def _products() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
+    """The cases of `matmul` and its relatives."""
+    configs = {
+        "ring": MatmulConfig(64, 64, slots=3, compute_threads=1, form="ring"),
+        "ring of two threads": MatmulConfig(128, 64, slots=3, form="ring"),
+        "specialized": MatmulConfig(128, 128, slots=3, form="specialized"),
+        "persistent": MatmulConfig(128, 128, slots=3, form="persistent", blocks=2),
+        "chained": MatmulConfig(128, 128, slots=3, blocks=2),
+        "cluster": MatmulConfig(128, 128, slots=3, cluster_m=2, blocks=2),
+        "K in parts": MatmulConfig(128, 128, slots=3, form="specialized", splits=2),
+        "transposed": MatmulConfig(128, 72, slots=3, swapped=True, epilogue_n=72),
+    }
+    for name, config in configs.items():
+        yield f"matmul, {name}", functools.partial(matmul, config=config), (
+            numbers(256, 512), numbers(512, 256),
+        )  # fmt: skip
+    yield "matmul of rows", matmul, (numbers(77, 520), numbers(520, 264))
+    finish = lambda acc, residual, bias: jnp.maximum(acc + bias, 0.0) + residual
+    fused = lambda a, b, *operands: matmul(a, b, epilogue=finish, operands=operands)
+    arrays = numbers(256, 128), numbers(128, 256), numbers(256, 256), numbers(256)
+    yield "matmul, epilogue", fused, arrays
+    yield "matmul, gradients", gradients(fused), arrays
+    eight = numbers(256, 512, dtype=_FLOAT8), numbers(256, 512, dtype=_FLOAT8)
+    yield "matmul, float8", functools.partial(matmul, transpose_b=True), eight
+    scales = jnp.asarray(np.ones((256, 4), np.float32)), jnp.asarray(np.ones((2, 4), np.float32))
+    yield "scaled_matmul", scaled_matmul, (*eight, *scales)
+    few = eight[0][:40], eight[1], scales[0][:40], scales[1]
+    yield "scaled_matmul, few rows", scaled_matmul, few
+    grouped = numbers(300, 128), numbers(4, 128, 256)
+    sizes = jnp.asarray(np.array([100, 0, 7, 180], np.int32))
+    yield "ragged_dot", ragged_dot, (*grouped, sizes)
+    yield "ragged_dot, gradients", gradients(lambda a, b: ragged_dot(a, b, sizes)), grouped
+
+
+def _attentions() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
+    """The cases of attention."""
+    heads = lambda size, queries=300, dtype=_HALF: (
+        numbers(1, queries, 4, size, dtype=dtype), numbers(1, 392, 2, size, dtype=dtype),
+        numbers(1, 392, 2, size, dtype=dtype),
+    )  # fmt: skip
+    causal = functools.partial(attention, causal=True)
+    for schedule in ("plain", "overlap", "pingpong", "both", "optimistic"):
+        config = AttentionConfig(schedule=schedule)
+        yield f"attention, {schedule}", functools.partial(causal, config=config), heads(128)
+    for size in (64, 80, 256):
+        yield f"attention, heads of {size}", attention, heads(size)
+    yield "attention, float8", attention, heads(128, dtype=_FLOAT8)
+    for deterministic in (False, True):
+        asked = functools.partial(causal, deterministic=deterministic)
+        order = "in order" if deterministic else "in any order"
+        yield f"attention, gradients {order}", gradients(asked), heads(128)
+    lengths = jnp.asarray(np.array([10, 1000], np.int32))
+    cache = numbers(2, 1024, 2, 128), numbers(2, 1024, 2, 128)
+    yield "decode_attention", decode_attention, (numbers(2, 1, 8, 128), *cache, lengths)
+    table = jnp.asarray(np.arange(8, dtype=np.int32).reshape(2, 4))
+    paged = lambda q, k, v, lengths: decode_attention(q, k, v, lengths, page_table=table)
+    pages = numbers(8, 256, 2, 128), numbers(8, 256, 2, 128)
+    yield "decode_attention of pages", paged, (numbers(2, 4, 8, 128), *pages, lengths)
+
+
+def cases() -> dict[str, tuple[Callable[..., Any], tuple[jax.Array, ...]]]:
+    """All cases by name: a function, and its arguments."""
+    found = {name: (function, args) for name, function, args in (*_products(), *_attentions())}
+    found["rms_norm"] = rms_norm, (numbers(300, 1024), numbers(1024))
+    found["rms_norm, gradients"] = gradients(rms_norm), found["rms_norm"][1]
+    found["softmax"] = softmax, (numbers(300, 1024),)
+    return found
+
+
+def read_behind(x: jax.Array) -> jax.Array:
+    """What lies far behind the end of an array: the control."""
+
+    def kernel(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = plgpu.load(x_gmem.at[1 << 28], ()) + jnp.float32(0)
+
+    return plgpu.kernel(kernel, out_type=jax.ShapeDtypeStruct((), jnp.float32))(x)
+
+
+# Under a tool.
+
+
+def run(names: list[str]) -> None:
+    """Runs cases, and says which; "control" is one, too."""
+    known = cases()
+    for name in names or known:
+        control = read_behind, (jnp.zeros(128, jnp.float32),)
+        function, args = control if name == CONTROL else known[name]
+        print(f"case: {name}", flush=True)
+        jax.block_until_ready(jax.jit(function)(*args))
+    print("case: end", flush=True)
+
+
+def sanitizer() -> str:
+    """Where compute-sanitizer is.
+
+    Raises:
+      FileNotFoundError: it is not on the path, nor in CUDA's folder.
+    """
+    cuda = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join([os.environ["PATH"], str(cuda)]))
+    if found is None:
+        raise FileNotFoundError(
+            "compute-sanitizer is neither on PATH nor in CUDA_HOME's bin, so no kernel can be run"
+            " under it: install the CUDA toolkit."
+        )
+    return found
+
+
+def under(tool: str, names: list[str]) -> str:
+    """What a tool says of cases, or of the control."""
+    env = os.environ | dict(XLA_PYTHON_CLIENT_ALLOCATOR="platform", PYTHONUNBUFFERED="1")
+    command = [
+        sanitizer(), "--tool", tool, "--kernel-regex", "kns=mosaic", "--print-limit", "100",
+        sys.executable, "-m", "benchmarks.sanitized", "run", *names,
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        timeout=LIMIT_S,
+    )  # fmt: skip
+    return done.stdout
+
+
+def problems(said: str) -> dict[str, list[str]]:
+    """What a tool said, line by line, of each case; the last "case" is the end.
+
+    Raises:
+      ValueError: the process ended before the last case did; with its last line.
+    """
+    found: dict[str, list[str]] = {}
+    case: list[str] = []
+    for line in said.splitlines():
+        if begins := _BEGINS.match(line):
+            case = found.setdefault(begins[1], [])
+        elif _PROBLEM.match(line):
+            case.append(line.removeprefix("========= ").strip())
+    if "end" not in found:
+        last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+        raise ValueError(f"the process ended in case {[*found][-1:]}: {last}")
+    del found["end"]
+    return found
+
+
+def measure() -> None:
+    """Runs all cases under each tool, and writes the record."""
+    found: dict[str, Any] = {}
+    for tool in TOOLS:
+        start = time.monotonic()
+        found[tool] = problems(under(tool, []))
+        seconds = round(time.monotonic() - start)
+        print(f"{tool}: {sum(map(len, found[tool].values()))} problems in {seconds} s", flush=True)
+    # An invalid read can end the process, so there may be no end of the case.
+    control = [line for line in under("memcheck", [CONTROL]).splitlines() if _PROBLEM.match(line)]
+    facts = provenance.provenance()
+    path = RESULTS / file_name(facts["gpu"]) / "sanitized.json"
+    record = dict(
+        command="python -m benchmarks.sanitized measure", provenance=facts,
+        control=control[:1], tools=found,
+    )  # fmt: skip
+    path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+
+
+def main() -> None:
+    """Does what the module's docstring says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("command", choices=["measure", "run"])
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    if options.command == "run":
+        run(options.names)
+    else:
+        measure()
+
+
+if __name__ == "__main__":
+    main()

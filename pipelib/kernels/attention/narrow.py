@@ -10,7 +10,9 @@ operands have the contracted axis in another order. So each lane's four numbers 
 four columns that it should have, no lane passes anything on, and V's keys have the same order.
 
 Probabilities are at most 1, and most are small: float8_e4m3fn has 2^-9 as its smallest. So they are
-multiplied by 2^`SHIFT`, and so are their sums. The largest is then 256, of at most 448.
+multiplied by 2^`SHIFT`, and so are their sums. The largest is then 256, of at most `LARGEST`. The
+schedule "optimistic" asks that sums are no larger than that. Those of a lane have 16 probabilities,
+which are multiplied by 2^`OPTIMISTIC_SHIFT`: 256 if they are all 1.
 
 Source of V's order within a step: FlashAttention-3 (J. Shah et al., 2024), section 3.3, which
 reorders V in the kernel.
@@ -31,8 +33,8 @@ from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.hopper import default_device
 from pipelib.tiles import SWIZZLE
 
-#: The power of 2 that probabilities are multiplied by.
-SHIFT = 8.0
+#: The power of 2 that probabilities are multiplied by; that of "optimistic"; the largest float8.
+SHIFT, OPTIMISTIC_SHIFT, LARGEST = 8.0, 4.0, 448.0
 #: Columns in which an accumulator and an operand of 8 bits differ.
 GROUP = 16
 
@@ -52,11 +54,10 @@ def default_config() -> AttentionConfig:
 
 def check(config: AttentionConfig, head_dim: int) -> None:
     """Raises ValueError for a configuration that float8 cannot have with heads of this size."""
-    if config.block_kv % KEYS or config.schedule == "optimistic":
+    if config.block_kv % KEYS:
         raise ValueError(
-            f"attention: {config.schedule=} with {config.block_kv=} in float8, but a step must have"
-            f" a multiple of {KEYS} keys, whose numbers fill V's rows of {SWIZZLE} bytes, and a"
-            ' maximum: "optimistic" lets exponentials grow past the largest float8.'
+            f"attention: {config.block_kv=} in float8, but a step must have a multiple of {KEYS}"
+            f" keys, whose numbers fill V's rows of {SWIZZLE} bytes."
         )
     config.check(head_dim, itemsize=1)
 

@@ -39,6 +39,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
+from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Arrays, Mask, as_they_are, spread
 from pipelib.kernels.attention.queries import State
 from pipelib.kernels.attention.schedules import Now, Overlap
@@ -73,6 +74,11 @@ class Optimistic(Overlap):
     def store(self, state: State, visit: Int) -> None:
         """Starts to store the result of a visit; the totals of lanes become those of rows."""
         super().store(state._replace(total=state.total.sum(axis=1)), visit)
+
+    @property
+    def shift(self) -> float:
+        """As `Queries.shift`."""
+        return narrow.OPTIMISTIC_SHIFT
 
     def wait_for_inputs(self, number: jax.Array) -> None:
         """Nothing: a step waits before its turn."""
@@ -137,7 +143,12 @@ class Optimistic(Overlap):
         plgpu.barrier_wait(now.v_in)
 
     def _are_small(self, sums: jax.Array) -> jax.Array:
-        """Whether all sums of this thread are at most `LIMIT`: an int32 that is not 0."""
+        """Whether all sums of this thread are at most `LIMIT`, of float8 at most `narrow.LARGEST`.
+
+        That is an int32 which is not 0.
+        """
+        if self.is_narrow:
+            sums = sums * (LIMIT / narrow.LARGEST)
         if self.config.in_place:
             return _agree(sums, self.index)
         return (jnp.max(sums) <= LIMIT).astype(jnp.int32)  # JAX's interpreter has no device code

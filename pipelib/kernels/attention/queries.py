@@ -247,9 +247,14 @@ class QueryThread:
         stage(scaled(state.result, inverse))
         sums = (state.maximum + jnp.log2(state.total)) * math.log(2.0)
         if self.is_narrow:
-            sums -= narrow.SHIFT * math.log(2.0)
+            sums -= self.shift * math.log(2.0)
         numbers = self.mine("lse")
         numbers[...] = jnp.where(is_none, -jnp.inf, sums)
+
+    @property
+    def shift(self) -> float:
+        """The power of 2 that probabilities of float8 are multiplied by."""
+        return narrow.SHIFT
 
     # The schedule barrier.
 
@@ -327,7 +332,7 @@ class QueryThread:
 
     def exponentials(self, scores: jax.Array, maximum: jax.Array) -> jax.Array:
         """Those of scores [rows, block_kv], less a maximum of each row: float32."""
-        maximum = maximum - narrow.SHIFT if self.is_narrow else maximum
+        maximum = maximum - self.shift if self.is_narrow else maximum
         return jnp.exp2(scores * self.scale - spread(maximum, scores.shape, 0))
 
     def added(self, total: jax.Array, shrink: jax.Array, p: jax.Array) -> jax.Array:

@@ -93,6 +93,7 @@ class MatmulConfig:
             if field.type is int or (field.name == "blocks" and self.blocks is not None):
                 value = specs.integer(f"MatmulConfig: {field.name}", getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
+        object.__setattr__(self, "swapped", bool(self.swapped))
         for problem in (text for text, is_so in self._problems().items() if is_so):
             raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
 

@@ -25,7 +25,7 @@ from pipelib.kernels.attention import (
 from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
 from pipelib.kernels.ragged import ragged_dot
-from pipelib.kernels.scaled import scaled_matmul
+from pipelib.kernels.scaled import ScaledConfig, scaled_matmul
 
 if TYPE_CHECKING:
     from pipelib.tuning import tune
@@ -35,6 +35,7 @@ __all__ = [
     "DecodeConfig",
     "GradientConfig",
     "MatmulConfig",
+    "ScaledConfig",
     "attention",
     "decode_attention",
     "matmul",

@@ -27,6 +27,7 @@ itself, so no slot has ordinary reads, whose end would have to be told to the co
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, cast
 
 import jax
@@ -75,6 +76,11 @@ class ScaledConfig(MatmulConfig):
 
     Raises:
       ValueError, TypeError: for values, and types of them, that are not so.
+
+    Example:
+      >>> config = pipelib.kernels.ScaledConfig(cluster_m=2)
+      >>> config.smem_bytes(jnp.float8_e4m3fn, jnp.bfloat16)
+      229432
     """
 
     tile_n: int = SCALED
@@ -90,6 +96,21 @@ class ScaledConfig(MatmulConfig):
                 f"ScaledConfig: {self.tile_k=} is not a multiple of {SCALED}, {self.form=} is not"
                 f" 'chained', or {self.splits=} is not 1."
             )
+
+    def accumulator_registers(self) -> int:
+        """Registers of each lane for a thread's sums, and for the products that run together."""
+        products = self.depth * self.halves if self.delay_release else 1
+        return (self.halves + products) * STAGED_ROWS * self.tile_n // 128
+
+    def _smem_terms(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
+    ) -> list[tuple[str, int, int]]:
+        """As `MatmulConfig._smem_terms`."""
+        threads, slots, rows, columns = self.staging(jnp.dtype(out_dtype))
+        staged = threads * rows * columns * jnp.dtype(out_dtype).itemsize
+        others = super()._smem_terms(dtype, out_dtype, operands)
+        kept = [term for term in others if term[0] != "staging"]
+        return [*kept, ("staging", slots, staged), ("barriers", int(self.stagger), 8)]
 
     @property
     def depth(self) -> int:
@@ -188,6 +209,11 @@ def scaled_matmul(
     """
     _check(a, b, a_scales, b_scales)
     stored = stored_dtype(a, out_dtype, "scaled_matmul")
+    if config is not None:
+        if not isinstance(config, ScaledConfig):
+            because = "a ScaledConfig says how it is divided"
+            raise specs.wrong_type("scaled_matmul: config", config, because)
+        config.check(a.dtype, stored)
     a, b, a_scales, b_scales = varying_alike(a, b, a_scales, b_scales)
     with explained("scaled_matmul", "jnp.matmul of the scaled factors"):
         out: jax.Array = _scaled(a, b, a_scales, b_scales, stored, config)

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import pipelib
+from pipelib.kernels import MatmulConfig
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.scaled import SCALED, ScaledConfig, scaled_matmul
 from tests.emitters.contract import interpreted
@@ -167,6 +168,14 @@ A, B, A_SCALES, B_SCALES = operands(8, 128, 256)
         ((A, B[:127], A_SCALES, B_SCALES), {}, ValueError, "K = 256 and N = 127 must be multiples"),
         ((A, B, A_SCALES.T, B_SCALES), {}, ValueError, r"it must be \(8, 2\): one for each 128"),
         ((A, B, A_SCALES, B_SCALES), {"out_dtype": E4M3}, TypeError, "scaled_matmul: out_dtype="),
+        (
+            (A, B, A_SCALES, B_SCALES), {"config": MatmulConfig()}, TypeError,
+            "a ScaledConfig says how it is divided",
+        ),
+        (
+            (A, B, A_SCALES, B_SCALES), {"config": ScaledConfig(slots=4)}, ValueError,
+            r"^ScaledConfig: slots of a 4 x .* B of shared memory, but a block has 232,448 B",
+        ),
     ],
 )  # fmt: skip
 def test_errors(args, options, kind, text):

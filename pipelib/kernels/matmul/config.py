@@ -91,10 +91,16 @@ class MatmulConfig:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.type is int or (field.name == "blocks" and self.blocks is not None):
-                value = specs.integer(f"MatmulConfig: {field.name}", getattr(self, field.name))
+                value = specs.integer(f"{self._name}: {field.name}", getattr(self, field.name))
                 object.__setattr__(self, field.name, value)
+        object.__setattr__(self, "swapped", bool(self.swapped))
         for problem in (text for text, is_so in self._problems().items() if is_so):
-            raise ValueError(f"MatmulConfig: {problem.replace('self.', '')}.")
+            raise ValueError(f"{self._name}: {problem.replace('self.', '')}.")
+
+    @property
+    def _name(self) -> str:
+        """What errors call it."""
+        return type(self).__name__
 
     def _problems(self) -> dict[str, object]:
         """What can be wrong with the fields, and for each whether it is so."""
@@ -210,14 +216,14 @@ class MatmulConfig:
         dtype = jnp.dtype(dtype)
         if self.tile_k * dtype.itemsize % SWIZZLE:
             raise ValueError(
-                f"MatmulConfig: tile_k={self.tile_k} of {dtype} is {self.tile_k} x"
+                f"{self._name}: tile_k={self.tile_k} of {dtype} is {self.tile_k} x"
                 f" {dtype.itemsize} = {self.tile_k * dtype.itemsize} B, not a multiple of the"
                 f" {SWIZZLE} B of a swizzled row."
             )
         begin = share = min(255, specs.begin_registers(self.threads))
         if (needed := self.tile_n // 2 + _WGMMA_REGISTERS) > begin:
             raise ValueError(
-                f"MatmulConfig: a wgmma of 64 x {self.tile_n} takes 64 x {self.tile_n} / 128 lanes"
+                f"{self._name}: a wgmma of 64 x {self.tile_n} takes 64 x {self.tile_n} / 128 lanes"
                 f" + {_WGMMA_REGISTERS} = {needed} registers of a lane, but a block of"
                 f" {self.threads} threads begins with {begin} for each, the most that ptxas gives"
                 " an instruction, so it does not compile."
@@ -226,7 +232,7 @@ class MatmulConfig:
             share = specs.compute_registers(self.memory_registers, self.compute_threads)
         if (taken := self.accumulator_registers()) >= share:
             raise ValueError(
-                f"MatmulConfig: an accumulator of {self.rows} x {self.tile_n} takes {self.rows} x"
+                f"{self._name}: an accumulator of {self.rows} x {self.tile_n} takes {self.rows} x"
                 f" {self.tile_n} / 128 lanes = {taken} registers of a lane, but each of"
                 f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
             )
@@ -234,7 +240,7 @@ class MatmulConfig:
             sizes = self._smem_terms(dtype, out_dtype, operands)
             terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in sizes)
             raise ValueError(
-                f"MatmulConfig: {terms} = {total:,} B of shared memory, but a block has"
+                f"{self._name}: {terms} = {total:,} B of shared memory, but a block has"
                 f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
             )
 

@@ -402,8 +402,8 @@ def test_default_configuration_is_as_large_as_leaves_no_multiprocessor_idle():
     shape = lambda *sizes: default_config(*sizes, HALF, HALF)
     large, few, small = shape(4096, 4096, 4096), shape(64, 8192, 8192), shape(1024, 1024, 1024)
     assert (large.tile_m, large.tile_n, large.form) == (128, 256, "chained")
-    assert (few.tile_m, few.tile_n, few.form) == (64, 128, "specialized")
-    assert (small.tile_m, small.tile_n, small.form) == (64, 128, "specialized")
+    assert (few.tile_m, few.tile_n, few.form) == (64, 64, "specialized")
+    assert (small.tile_m, small.tile_n, small.form) == (128, 64, "specialized")
 
 
 # Lowered for a GPU that is not there: layouts, registers and copies, short of PTX.

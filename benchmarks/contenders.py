@@ -65,6 +65,11 @@ _SWEPT_SLOTS = range(1, 7)
 class Work(rows.Work, Protocol):
     """What a group measures: a named tuple, which the record has as a dictionary."""
 
+    @property
+    def dtype(self) -> str:
+        """Of what is multiplied, by name."""
+        ...
+
     def _asdict(self) -> dict[str, Any]: ...
 
 

@@ -69,7 +69,8 @@ class ScaledConfig(MatmulConfig):
       tile_k: the part of K of a step: 128 for each of its products, so a multiple of that.
       delay_release: 0: each product is scaled before the next starts; 1: those of a step start
         together. (Slots are released at the end of their step.)
-      stagger: whether the second compute thread begins a tile when the first has its first product.
+      stagger: whether the second compute thread, if there is one, begins a tile when the first has
+        its first product.
 
     The others are those of `MatmulConfig`, but that `epilogue_n` says nothing here, `form` is
     "chained", and there are no `splits`.
@@ -110,7 +111,12 @@ class ScaledConfig(MatmulConfig):
         staged = threads * rows * columns * jnp.dtype(out_dtype).itemsize
         others = super()._smem_terms(dtype, out_dtype, operands)
         kept = [term for term in others if term[0] != "staging"]
-        return [*kept, ("staging", slots, staged), ("barriers", int(self.stagger), 8)]
+        return [*kept, ("staging", slots, staged), ("barriers", int(self.takes_turns), 8)]
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the second compute thread waits for the first."""
+        return self.stagger and self.compute_threads > 1
 
     @property
     def depth(self) -> int:
@@ -156,7 +162,7 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
     columns = SCALED // 2 if is_narrow else SCALED
     if m <= SCALED:
         slots = 6 if is_narrow else 4
-        return ScaledConfig(rows, columns, slots=slots, compute_threads=1, stagger=False)
+        return ScaledConfig(rows, columns, slots=slots, compute_threads=1)
     if is_narrow:
         return ScaledConfig(rows, columns, slots=4)
     pair = ScaledConfig(cluster_m=2)
@@ -242,7 +248,7 @@ def _scaled(
     of_rows = jnp.pad(a_scales, ((0, missing), (0, 0))) if missing else a_scales
     slots = config.staging(out_dtype)
     staging: Any = tiles.by_rows(slots, out_dtype) if by_rows else plgpu.SMEM(slots, out_dtype)
-    turn = [plgpu.Barrier()] if config.stagger else []
+    turn = [plgpu.Barrier()] if config.takes_turns else []
 
     def scaled_matmul(
         a: Ref, b: Ref, of_rows: Ref, of_b: Ref, out: Ref, staging: Ref, *turn: Ref

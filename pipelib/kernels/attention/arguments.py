@@ -58,33 +58,35 @@ def check_each(q: Shaped, k: Shaped, v: Shaped, function: str = "attention") -> 
             raise TypeError(
                 f"{function}: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
             )
-        if array.dtype != q.dtype:
-            raise TypeError(
-                f"{function}: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one"
-                " dtype: cast one."
-            )
-        if array.ndim != 4 or 0 in array.shape:
-            raise ValueError(
-                f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
-                " head_dim], each 1 or more."
-            )
+        _check_is_alike(q, name, array, function)
+        _check_axes(name, array, function)
+
+
+def _check_is_alike(q: Shaped, name: str, array: Shaped, function: str) -> None:
+    """Refuses an array of another dtype than q's."""
+    if array.dtype != q.dtype:
+        raise TypeError(
+            f"{function}: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one dtype:"
+            " cast one."
+        )
+
+
+def _check_axes(name: str, array: Shaped, function: str) -> None:
+    """Refuses an array that has not four axes, or is empty."""
+    if array.ndim != 4 or 0 in array.shape:
+        raise ValueError(
+            f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
+            " head_dim], each 1 or more."
+        )
 
 
 def _check_float8(q: Shaped, k: Shaped, v: Shaped) -> None:
     """`check_each` where q is float8, of which nothing but the kernel makes attention."""
     for name, array in zip("kv", (k, v)):
         specs.check_array(f"attention: {name}", array)
-        if array.dtype != FLOAT8:
-            raise TypeError(
-                f"attention: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one dtype:"
-                " cast one."
-            )
+        _check_is_alike(q, name, array, "attention")
     for name, array in zip("qkv", (q, k, v)):
-        if array.ndim != 4 or 0 in array.shape:
-            raise ValueError(
-                f"attention: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
-                " head_dim], each 1 or more."
-            )
+        _check_axes(name, array, "attention")
     if (largest := max(q.shape[3], v.shape[3])) > MOST_OF_FLOAT8:
         raise ValueError(
             f"attention: heads of {largest} in float8 are larger than {MOST_OF_FLOAT8}, the most"

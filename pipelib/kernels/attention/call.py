@@ -7,7 +7,7 @@ The package's docstring says when plain JAX computes instead of the kernel.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import functools
-from typing import Literal, NoReturn, cast, overload
+from typing import Any, Literal, NoReturn, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -135,8 +135,8 @@ def attention(
         q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
         options = options._replace(keys=padding.keys)
     with explained("attention", _PLAIN):
-        make = _float8 if q.dtype == FLOAT8 else _differentiable
-        found = make(q, k, v, tuple(ids), options)
+        make: Any = _attention_of_float8 if q.dtype == FLOAT8 else _attention
+        found = cast(Residuals, make(q, k, v, tuple(ids), options))
     if padding is not None:
         found = padding.cut(*found)
     return found if return_residuals else found[0]
@@ -245,17 +245,6 @@ def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfi
     return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
 
 
-def _float8(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: tuple[jax.Array, ...],
-    options: Options[AttentionConfig | None],
-) -> Residuals:
-    """The result and the log-sum-exp of float8, which have no gradient."""
-    return cast(Residuals, _attention_of_float8(q, k, v, segments, options))
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 @functools.partial(jax.jit, static_argnums=4)
 def _attention_of_float8(
@@ -265,6 +254,7 @@ def _attention_of_float8(
     segments: tuple[jax.Array, ...],
     options: Options[AttentionConfig | None],
 ) -> Residuals:
+    """The result and the log-sum-exp of float8, which have no gradient."""
     require_hopper("attention")
     config = options.config or narrow.default_config()
     out, lse = forward.launch_forward(q, k, v, segments, options.configured(config))

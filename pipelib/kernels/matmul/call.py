@@ -24,7 +24,7 @@ from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib.kernels.sharding import varying_alike
-from pipelib.refs import Shaped
+from pipelib.refs import Dtype, Shaped
 
 #: The factors and the epilogue's operands.
 _Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
@@ -149,16 +149,22 @@ def pick(
     if near and not is_narrow:
         return near
     if matrices and not is_narrow:
-        tile_k = tiles.piece_columns(a.dtype)
-        largest = [MatmulConfig(tile_k=tile_k, slots=slots) for slots in range(2, 7)]
-        dtypes = a.dtype, product.out_dtype, matrices
-        largest = [x for x in largest if x.smem_bytes(*dtypes) <= specs.SMEM_BYTES]
-        if largest and math.prod(largest[-1].tiles(m, n)) >= num_sms():
-            return largest[-1]
+        largest = _largest(a.dtype, product.out_dtype, matrices)
+        if largest and math.prod(largest.tiles(m, n)) >= num_sms():
+            return largest
     return default_config(
         m, n, k, a.dtype, product.out_dtype, matrices, is_narrow=is_narrow,
         transpose_a=product.transpose_a,
     )  # fmt: skip
+
+
+def _largest(dtype: Dtype, out_dtype: Dtype, matrices: Sequence[Dtype]) -> MatmulConfig | None:
+    """The largest tile, with the most slots that fit beside an epilogue's matrices, if any do."""
+    configs = (
+        MatmulConfig(tile_k=tiles.piece_columns(dtype), slots=slots) for slots in range(6, 1, -1)
+    )
+    taken = ((config, config.smem_bytes(dtype, out_dtype, matrices)) for config in configs)
+    return next((config for config, size in taken if size <= specs.SMEM_BYTES), None)
 
 
 def _fallback(

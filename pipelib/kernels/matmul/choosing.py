@@ -87,8 +87,8 @@ class Rates(NamedTuple):
     """The rates of the formula, of an H200 by default.
 
     Source: `pipelib.H200`, which kernels do not import; a test compares the two. But for zeros,
-    sums, and what is "the least", which were fitted to 450 bursts of 17 products with few rows on
-    an H200.
+    sums, and what is "the least", which were fitted to the times of 450 configurations of 17
+    products with few rows on an H200; these times are in no record.
 
     Attributes:
       clock_hz: cycles a second, at the load of three quarters of the tensor cores' rate.

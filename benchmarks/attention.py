@@ -6,6 +6,7 @@
     python -m benchmarks.attention ideas      orders within a step (`benchmarks/attention_ideas.py`)
     python -m benchmarks.attention backward   gradients
     python -m benchmarks.attention narrow     float8, forward
+    python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
     python -m benchmarks.attention table      prints the record
 
 The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
@@ -80,6 +81,8 @@ TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTIO
 XLA_FLAGS = "--xla_gpu_enable_command_buffer="
 COMPILE_S, RUN_S = 90.0, 30.0
 ROUNDS, LAUNCHES = 10, 5
+#: The largest error of a right element of float8, in root mean squares: 8 of their deviations.
+_NARROW_ERROR = 0.25
 _HALF, _BRAIN = "float16", "bfloat16"
 
 _SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
@@ -98,6 +101,16 @@ BACKWARD = tuple(
 NARROW = tuple(
     Problem(seq, head_dim, causal, "float8_e4m3fn")
     for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128)) for causal in (False, True)
+)  # fmt: skip
+#: Gradients of what is as long as the forward problems.
+BACKWARD += tuple(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True))
+#: Lengths that are no multiple of 128, each beside the next one that is; sizes of heads that have
+#: no tiles of their own; heads of v of another size; and heads of q that share those of k and v.
+_LENGTHS = Problem(777, 128, batch=8), Problem(896, 128, batch=8), Problem(4097, 128), Problem(4224, 128)
+_HEADS = (*(Problem(8192, size) for size in (80, 96, 112, 192)), Problem(8192, 192, v_head_dim=128))
+_SHARED = Problem(2048, 128, True, heads=32, batch=8, kv_heads=8)
+SIZES = (
+    *(x._replace(causal=causal) for x in (*_LENGTHS, *_HEADS) for causal in (False, True)), _SHARED
 )  # fmt: skip
 TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
              for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip
@@ -157,6 +170,8 @@ _UPSTREAM_FORWARD = {
     64: ((256, 2), (128, 4), (128, 2)), 128: ((128, 2), (64, 4)), 256: ((64, 2),),
 }  # fmt: skip
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
+#: The sizes of a head of which the peers have FlashAttention-3: dense, an even number of 128 keys.
+_FA3_HEADS = (64, 128, 256)
 #: Of ours, by the size of a head: gradients in a fixed order. (The forward pass is not timed.)
 _IN_ORDER = {
     64: AttentionConfig(slots=4, compute_threads=3), 128: AttentionConfig(),
@@ -181,7 +196,7 @@ _BACKWARD_CONFIGS_OF_256 = {
 def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours as it picks, as the record's search found, and not persistent; and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
-    like = lambda group: problem._replace(dtype=group["problem"]["dtype"])._asdict()
+    like = lambda group: problem._replace(dtype=group["problem"]["dtype"]).as_json()
     for group in groups:
         if group["part"] == "tune" and group["problem"] == like(group):
             found[f"{OURS}, tuned"] = ours(problem, AttentionConfig(**group["best"]))
@@ -236,6 +251,15 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     return found | baselines(problem)
 
 
+def _sizes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Ours as it picks, cuDNN's, and FlashAttention-3 where what was built of it can."""
+    found = {OURS: ours(problem, None)} | _strongest(problem)
+    has_tiles = problem.head_dim in _FA3_HEADS and problem.v_head_dim is None
+    if not (has_tiles and (problem.causal or math.ceil(problem.seq / 128) % 2 == 0)):
+        found.pop(FA3, None)
+    return found
+
+
 def _narrow(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
@@ -251,7 +275,7 @@ PARTS = {
     for name, problems, contenders in (
         ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
         ("ideas", TRIED, _ideas), ("backward", BACKWARD, _backward),
-        ("narrow", NARROW, _narrow),
+        ("narrow", NARROW, _narrow), ("sizes", SIZES, _sizes),
     )
 }  # fmt: skip
 
@@ -279,6 +303,12 @@ class Group(matmul.Group[Problem]):
     """The contenders of one problem, held in processes, and what was found about each."""
 
     prepare = staticmethod(prepare)
+
+    @property
+    def most_error(self) -> float:
+        """Probabilities of float8 have 4 bits, which leaves errors of 0.03 root mean squares."""
+        is_narrow = jnp.dtype(self.problem.dtype).itemsize == 1
+        return _NARROW_ERROR if is_narrow else matmul.tolerance(self.problem.out.dtype)
 
 
 def table(group: dict[str, Any]) -> str:
@@ -343,7 +373,7 @@ class Session:
         for problem in self.problems(part):
             group = Group(problem, plan.contenders(problem, read(self.path)), self.pools)
             group.measure(plan, 0.0)
-            done = dict(part=part, problem=problem._asdict(), run=facts, xla_flags=XLA_FLAGS)
+            done = dict(part=part, problem=problem.as_json(), run=facts, xla_flags=XLA_FLAGS)
             done["contenders"] = group.found
             write(self.path, done)
             noting.note(self.path)
@@ -358,7 +388,7 @@ def searched(
         [as_json(row.config), rounded(row.us), row.error, row.reason] for row in rows
     ]
     return dict(
-        part="tune", problem=problem._asdict(), run=facts, best=as_json(best),
+        part="tune", problem=problem.as_json(), run=facts, best=as_json(best),
         columns=["config", "microseconds", "largest error / rms", "reason"],
         rows=rows(found.rows), finals=rows(found.finals),
     )  # fmt: skip
@@ -372,7 +402,7 @@ def as_json(config: AttentionConfig) -> dict[str, Any]:
 
 def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
     """Whether a record has this problem, measured with the kernels as they are."""
-    key = part, problem._asdict()
+    key = part, problem.as_json()
     has_it = any((group["part"], group["problem"]) == key for group in read(path))
     return has_it and noting.is_current(path, f"{part} {problem}")
 

@@ -40,7 +40,12 @@ Contender = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 class Problem(NamedTuple):
-    """Attention of `seq` queries to as many keys; the dtype by name."""
+    """Attention of `seq` queries to as many keys; the dtype by name.
+
+    Attributes:
+      kv_heads: heads of k and v; None: as many as of q.
+      v_head_dim: the size of a head of v and of the result; None: that of q and k.
+    """
 
     seq: int
     head_dim: int
@@ -49,6 +54,12 @@ class Problem(NamedTuple):
     backward: bool = False
     heads: int = 16
     batch: int = 1
+    kv_heads: int | None = None
+    v_head_dim: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that say something."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
 
     @property
     def flops(self) -> int:
@@ -56,14 +67,27 @@ class Problem(NamedTuple):
 
         Half of them if causal, as is usual.
         """
-        products = 5 if self.backward else 2
-        every = 2 * products * self.batch * self.heads * self.seq**2 * self.head_dim
+        of_v = self.v_head_dim or self.head_dim
+        columns = 3 * self.head_dim + 2 * of_v if self.backward else self.head_dim + of_v
+        every = 2 * self.batch * self.heads * self.seq**2 * columns
         return every // 2 if self.causal else every
 
     @property
+    def arrays(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """What q, k, v and the result's cotangent are."""
+        of_v = self.v_head_dim or self.head_dim
+        kv_heads = self.kv_heads or self.heads
+        sizes = (
+            (self.heads, self.head_dim), (kv_heads, self.head_dim), (kv_heads, of_v),
+            (self.heads, of_v),
+        )  # fmt: skip
+        like = lambda size: jax.ShapeDtypeStruct((self.batch, self.seq, *size), self.dtype)
+        return tuple(map(like, sizes))
+
+    @property
     def out(self) -> jax.ShapeDtypeStruct:
-        """What the result is, as q, k, v, its cotangent and the gradients are."""
-        return jax.ShapeDtypeStruct((self.batch, self.seq, self.heads, self.head_dim), self.dtype)
+        """What the result is."""
+        return self.arrays[-1]
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -72,7 +96,9 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         kind = ("dense", "causal")[self.causal] + (" backward" if self.backward else "")
-        return f"{self.batch}x{self.seq}x{self.heads}x{self.head_dim} {self.dtype} {kind}"
+        heads = f"{self.heads}:{self.kv_heads}" if self.kv_heads else f"{self.heads}"
+        sizes = f"{self.head_dim}:{self.v_head_dim}" if self.v_head_dim else f"{self.head_dim}"
+        return f"{self.batch}x{self.seq}x{heads}x{sizes} {self.dtype} {kind}"
 
 
 class Sdpa(NamedTuple):
@@ -184,7 +210,7 @@ class InJax(Measured):
             self._arguments = forward(*arrays), d_out
             jax.block_until_ready(self.launch())
         else:
-            self._run = jax.jit(contender).lower(*(problem.out,) * 3).compile()
+            self._run = jax.jit(contender).lower(*problem.arrays[:3]).compile()
 
     @functools.cached_property
     def _arguments(self) -> Any:
@@ -307,7 +333,7 @@ def operands(problem: Problem) -> list[jax.Array]:
     """q, k, v and the result's cotangent."""
     keys = jax.random.split(jax.random.key(SEED), 4)
     deviations = problem.head_dim**-0.5, 1.0, 1.0, 1.0
-    return [_draw(problem.out, key, deviation) for key, deviation in zip(keys, deviations)]
+    return [_draw(*each) for each in zip(problem.arrays, keys, deviations)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -318,7 +344,11 @@ def _draw(like: jax.ShapeDtypeStruct, key: jax.Array, deviation: float) -> jax.A
 
 def exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
     """Some rows of each result of one head of the first batch, in float64, [rows, head_dim]."""
-    q, k, v, d_out = (np.asarray(x[0, :, head]).astype(np.float64) for x in operands(problem))
+    shared = problem.heads // (problem.kv_heads or problem.heads)
+    heads = head, head // shared, head // shared, head
+    q, k, v, d_out = (
+        np.asarray(x[0, :, i]).astype(np.float64) for x, i in zip(operands(problem), heads)
+    )
 
     def probabilities(queries):
         scores = q[queries] @ k.T

@@ -112,6 +112,11 @@ class Group[P: Work]:
                 names = [baseline.get(name, name) for name in plan.sustained]
                 self._sustain([name for name in names if name in self._held], sustained_s)
 
+    @property
+    def most_error(self) -> float:
+        """The largest error of a right element, in root mean squares."""
+        return tolerance(self.problem.out.dtype, self.problem.dtype)
+
     def _names(self, key: str) -> list[str]:
         """The contenders of a pool."""
         return [name for name in self.found if (name if name in self._pools else OTHERS) == key]
@@ -134,7 +139,7 @@ class Group[P: Work]:
                 results = pool.at_once([self._held[name] for name in names], method)
                 for name, result in zip(names, results):
                     self._note(name, key, result)
-        most = tolerance(self.problem.out.dtype, self.problem.dtype)
+        most = self.most_error
         for name, found in self.found.items():
             if not found.get("largest_error_rms", 0.0) <= most:
                 self._held.pop(name, None)

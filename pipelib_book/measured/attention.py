@@ -50,15 +50,18 @@ class Group(contenders.Group):
 
     @property
     def shape(self) -> str:
-        """The sequence, the size of a head, and whether causal."""
-        kind = ("dense", "causal")[self.problem["causal"]]
-        return f"{self.problem['seq']} x {self.problem['head_dim']}, {kind}"
+        """The sequence, the size of a head (of v, if it differs), and whether causal."""
+        p, kind = self.problem, ("dense", "causal")[self.problem["causal"]]
+        head = f"{p['head_dim']} and {p['v_head_dim']}" if "v_head_dim" in p else p["head_dim"]
+        return f"{p['seq']} x {head}, {kind}"
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        p, products = self.problem, 5 if self.problem["backward"] else 2
-        every = 2 * products * p["batch"] * p["heads"] * p["seq"] ** 2 * p["head_dim"]
+        p = self.problem
+        of_v = p.get("v_head_dim", p["head_dim"])
+        columns = 3 * p["head_dim"] + 2 * of_v if p["backward"] else p["head_dim"] + of_v
+        every = 2 * p["batch"] * p["heads"] * p["seq"] ** 2 * columns
         return every // 2 if p["causal"] else every
 
     @property

@@ -156,18 +156,20 @@ def is_addressable(
 ) -> bool:
     """Whether the kernel's copies can address the factors, the output and matrices of its shape.
 
-    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide; of a
-    factor that is stored [K, M], one piece for each thread.
+    They copy pieces (`tiles`), or else, on a GPU, rows of blocks that are one piece wide, or whose
+    pieces each have another part of K; of a factor that is stored [K, M], one piece for each
+    thread.
     """
     config, (m, n, _) = product.config, product.sizes(a, b)
     staged = config.epilogue_n
     if config.swapped:
         product, a, b = product.transposed(a, b)
         staged = STAGED_ROWS
-    widths = [
-        (a, config.rows if product.transpose_a else config.tile_k),
-        (b, config.tile_k if product.transpose_b else config.tile_n),
-    ]
+    of_k = tiles.piece_columns(a.dtype)  # what `tile_k` is a multiple of
+    widths = (
+        (a, config.rows if product.transpose_a else of_k),
+        (b, of_k if product.transpose_b else config.tile_n),
+    )
     arrays = [(tuple(x.shape), x.dtype, width) for x, width in widths]
     if config.splits == 1:  # else the kernel's output is the parts
         outputs = product.out_dtype, *matrix_dtypes(operands, (m, n))

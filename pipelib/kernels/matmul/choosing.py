@@ -25,7 +25,8 @@ them up.
 The transposed product has tiles of any multiple of 8 of the result's rows. So for each tile of
 `SWAPPED` along the columns, the rows are divided into as few tiles as can be, into as many as need
 no more rounds than these, and into as many as need one round more. Few rows, up to 128, are one
-tile: what such a product costs is the loads of b, which two tiles would make twice.
+tile: what such a product costs is the loads of b, which two tiles would make twice. Its steps may
+have two or four times as much of K, if 4 slots fit: then fewer loads bring the same.
 
 How good it is. `benchmarks/results/nvidia-h200/tune.json` has 28 products, with 24 configurations
 each, but none that is transposed or has K in parts; of 25 products the choice was measured. There
@@ -33,6 +34,9 @@ it takes at most 1.03 times the fastest that was measured, and 1.005 times on av
 other row of the table has a configuration that was measured for 20 of them: it takes 1.16 times at
 most and 1.018 on average, where the choice takes 1.006. Within a product, estimates and times have
 a rank correlation of 0.70 on average: most configurations are within some percent of each other.
+
+Rows of a and b are as of [M, K] and [K, N], and none of either is in the L2 before: that is so for
+weights, and in the records.
 
 Not covered: clusters, whose multicast saves less than it promises (in the record, the fastest with
 clusters is at most 2.3% ahead of the fastest without); the order of tiles; the operands of an
@@ -59,7 +63,11 @@ TILES = (
     (64, 256, 1), (64, 192, 1), (64, 128, 1), (128, 64, 2), (64, 64, 1),
 )  # fmt: skip
 #: The tiles of transposed products along the result's columns, and compute threads.
-SWAPPED = ((64, 1), (128, 1), (128, 2), (256, 2))
+SWAPPED = ((64, 1), (128, 1), (192, 3), (256, 2))
+#: The same where b is copied by rows: a thread has 64 columns.
+_SWAPPED_NARROW = ((64, 1), (128, 2), (192, 3))
+#: More of K in a step, in bytes, the most first; and the fewest slots that it leaves.
+_MUCH_OF_K, _SLOTS_OF_MUCH = (4 * SWIZZLE, 2 * SWIZZLE), 4
 #: The most slots of a candidate, and the fewest that it has because they divide the steps.
 _MOST_SLOTS, _MOST_SWAPPED, _FEWEST_DIVIDING = 8, 16, 3
 #: The most candidates of a product: of each tile at most three, of each of `SWAPPED` three times.
@@ -72,8 +80,9 @@ _FEW_ROWS = 128
 #: With more rows than this, transposed products took 0 to 5% longer, beside others, than by their
 #: estimates: measured with 4 products on an H200.
 _SWAPPED_ROWS, _SWAPPED_SLOWER = 1024, 1.05
-#: Bytes that stay in the L2 from one product to the next, if they are the same, with a margin.
-_L2_BYTES = 36e6
+#: How much longer the loads of rows take that are no multiples of a line of L2, 128 bytes, so that
+#: pieces of them lie in two. Fitted to 10 such products on an H200.
+_LINE_BYTES, _MISALIGNED = 128, 1.4
 #: Into how many parts K is split at most, and how many steps each of them has at least.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 4
 #: The part of a step's other times that comes on top of the longest. Fitted to the record above,
@@ -178,12 +187,11 @@ def default_config(
     fitting = [x for x in _fitting(*dtypes) if not is_narrow or x.alone.tile_n == _ROWS]
     found = [*_candidates(work, fitting, here)]
     if not transpose_a:
-        swapped = (
-            shape for tile_m, threads in SWAPPED if not is_narrow or tile_m == _ROWS * threads
-            for shape in _swapped(work, tile_m, threads, here)
-        )  # fmt: skip
-        fitting = [x for shape in swapped if (x := _fits(shape, *dtypes, is_swapped=True))]
-        found += _candidates(work, fitting, here)
+        shapes = _SWAPPED_NARROW if is_narrow else SWAPPED
+        swapped = [tile for shape in shapes for tile in _swapped(work, *shape, here)]
+        fits = (_fits_much, _fits) if m <= _FEW_ROWS else (_fits,)
+        every = (of(tile, *dtypes, True) for of in fits for tile in swapped)
+        found = [*_candidates(work, [x for x in every if x], here), *found]
 
     def likely_us(config: MatmulConfig) -> float:
         is_slower = config.swapped and m > _SWAPPED_ROWS
@@ -264,9 +272,19 @@ def _fitting(dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...]) -> tup
 
 
 @functools.cache
+def _fits_much(
+    tile: tuple[int, int, int], dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...],
+    is_swapped: bool,
+) -> _Fitting | None:  # fmt: skip
+    """As `_fits`, with as much more of K in a step as leaves some slots; None if none does."""
+    every = (_fits(tile, dtype, out_dtype, operands, is_swapped, size) for size in _MUCH_OF_K)
+    return next((x for x in every if x and x.alone.slots >= _SLOTS_OF_MUCH), None)
+
+
+@functools.cache
 def _fits(
     tile: tuple[int, int, int], dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...],
-    is_swapped: bool = False,
+    is_swapped: bool = False, k_bytes: int = SWIZZLE,
 ) -> _Fitting | None:  # fmt: skip
     """What fits an SM with a tile of rows, columns, and compute threads; None if nothing does."""
     tile_m, tile_n, threads = tile
@@ -276,12 +294,12 @@ def _fits(
         parts = range(_SWAPPED_UNIT, min(tile_n, _MOST_STAGED) + 1, _SWAPPED_UNIT)
         most = _MOST_SWAPPED
         options = dict(epilogue_n=max(part for part in parts if tile_n % part == 0), swapped=True)
-        options |= dict(delay_release=0) if tile_m == _ROWS else {}
+        options |= dict(delay_release=0) if tile_m == _ROWS and k_bytes == SWIZZLE else {}
 
     def of(form: _Form, *staged: Any) -> Iterator[MatmulConfig]:
         for slots in range(2, most + 1):
             config = MatmulConfig(
-                tile_m, tile_n, SWIZZLE // dtype.itemsize, slots, threads, form=form, order="m",
+                tile_m, tile_n, k_bytes // dtype.itemsize, slots, threads, form=form, order="m",
                 **options,
             )  # fmt: skip
             try:
@@ -317,8 +335,7 @@ def estimate_us(
     if is_chain:
         steps = math.ceil(steps / slots) * slots
     moved = (work.m + work.n) * work.k * work.itemsize + work.m * work.n * work.out_itemsize
-    memory = rates.hbm_bytes_per_second if moved > _L2_BYTES else rates.l2_bytes_per_second
-    hbm = moved / memory / (rounds * steps)
+    hbm = moved / rates.hbm_bytes_per_second / (rounds * steps)
     step = _step_seconds(config, work, math.ceil(tiles / rounds), hbm, rates)
     stored = config.tile_m * config.tile_n * item
     once = rates.load_cycles + stored / rates.store_bytes_per_cycle
@@ -346,9 +363,11 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     flops = 2 * config.tile_m * config.tile_n * config.tile_k
     # A wgmma reads its 64 rows of a and all of b. Rows past the end of an array are not loaded.
     read = config.tile_m / _ROWS * (_ROWS + config.tile_n) * row
-    sizes = (work.n, work.m) if config.swapped else (work.m, work.n)
-    rows = sum(size / count for size, count in zip(sizes, config.tiles(work.m, work.n)))
-    loads = rows * row
+    factors = (work.m, work.k), (work.n, work.n)  # rows of a tile's part; a stored row of the factor
+    sizes = factors[::-1] if config.swapped else factors
+    each = [size / count for (size, _), count in zip(sizes, config.tiles(work.m, work.n))]
+    rows, lines = sum(each), [length * work.itemsize % _LINE_BYTES for _, length in sizes]
+    loads = row * sum(x * (_MISALIGNED if line else 1.0) for x, line in zip(each, lines))
     zeros = (config.tile_m + config.tile_n - rows) * config.tile_k * work.itemsize / SWIZZLE
     product = max(flops * work.itemsize / rates.flops_per_cycle, read / rates.smem_bytes_per_cycle)
     if config.compute_threads == 1 and config.delay_release == 0:

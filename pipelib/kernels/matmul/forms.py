@@ -242,16 +242,33 @@ class KSteps:
     def multiply(
         self, product: Product[MatmulConfig], _: ring.Indices, a: Ref, b: Ref, acc: Accumulator
     ) -> Accumulator:
-        """Multiplies this thread's rows of a step."""
-        rows = product.config.rows
-        mine = pl.ds(this_thread(product.config) * rows, rows)
-        if len(a.shape) == 3:  # a piece for each thread
-            a = a.at[this_thread(product.config)].transpose((1, 0))
-        else:
-            a = a.at[:, mine].transpose((1, 0)) if product.transpose_a else a.at[mine]
-        plgpu.wgmma(acc, a, b.transpose((1, 0)) if product.transpose_b else b)
-        plgpu.wgmma_wait(self.delay)
+        """Multiplies this thread's rows of a step; of factors in pieces along K, piece by piece."""
+        config, thread = product.config, this_thread(product.config)
+        mine = pl.ds(thread * config.rows, config.rows)
+        if product.transpose_a:  # or a piece for each thread
+            a = a.at[thread] if len(a.shape) == 3 else a.at[:, mine]
+        pieces = [
+            x.shape[0] for x, is_k_last in ((a, not product.transpose_a), (b, product.transpose_b))
+            if is_k_last and len(x.shape) == 3
+        ]  # fmt: skip
+        count = max(pieces, default=1)
+        for part in range(count):
+            k = pl.ds(part * (config.tile_k // count), config.tile_k // count)
+            left = _along_k(a, k, part, count, product.transpose_a)
+            left = left.transpose((1, 0)) if product.transpose_a else left.at[mine]
+            right = _along_k(b, k, part, count, not product.transpose_b)
+            plgpu.wgmma(acc, left, right.transpose((1, 0)) if product.transpose_b else right)
+        plgpu.wgmma_wait(self.delay * count)
         return acc
+
+
+def _along_k(factor: Ref, k: pl.Slice, part: int, count: int, is_k_first: bool) -> Ref:
+    """A part of a step's block of a factor along K, of `count`: [K, ...] or [..., K]."""
+    if count == 1:
+        return factor
+    if len(factor.shape) == 3:
+        return factor.at[part]
+    return factor.at[k] if is_k_first else factor.at[:, k]
 
 
 def _accumulate(

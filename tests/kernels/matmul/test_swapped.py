@@ -93,6 +93,19 @@ def test_each_thread_has_a_piece_of_b(config):
     assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
 
 
+@pytest.mark.parametrize("n", [256, 264])
+@pytest.mark.parametrize("delay_release", [0, 1])
+def test_rows_in_pieces_along_k(n, delay_release):
+    """Of rows that are no multiple of 8, each piece of a step has its own copy and product."""
+    config = MatmulConfig(
+        64, 40, 256, 3, 1, swapped=True, epilogue_n=40, delay_release=delay_release
+    )
+    arrays = factors(35, n, 1032)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *arrays)
+    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+
+
 def test_a_thread_of_two_pieces_cannot_copy_b():
     config = MatmulConfig(256, 72, 64, 3, 2, swapped=True, epilogue_n=72)
     with assumed(Gpu("NVIDIA H200", "9.0")):
@@ -134,7 +147,8 @@ def test_pieces_of_b_on_gpu(name):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("n", [4096, 4040])
 @pytest.mark.parametrize("m", [1, 5, 24, 35, 72, 279, 534])
-def test_few_rows_on_gpu(m):
-    arrays = factors(m, 4096, 2048)
+def test_few_rows_on_gpu(m, n):
+    arrays = factors(m, n, 2056)
     check_close(matmul(*arrays), reference(*arrays), HALF)

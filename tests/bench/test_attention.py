@@ -176,7 +176,7 @@ def test_the_search_has_all_schedules(head_dim):
 def test_what_a_search_found_is_a_contender():
     best = AttentionConfig(block_kv=64, slots=3)
     for problem in (TUNE[0], TUNE[0]._replace(dtype="bfloat16")):
-        group = dict(part="tune", problem=TUNE[0]._asdict(), best=attention.as_json(best))
+        group = dict(part="tune", problem=TUNE[0].as_json(), best=attention.as_json(best))
         found = PARTS["forward"].contenders(problem, [group])
         assert found[f"{OURS}, tuned"].keywords["config"] == best
     assert f"{OURS}, tuned" not in PARTS["forward"].contenders(TUNE[1], [group])
@@ -215,7 +215,7 @@ def test_a_table_is_against_the_fastest_of_the_others():
         behaviour(f"{OURS}, tuned", burst=dict(us=[1.0, 1.0], kernels={}), check=0.001),
         behaviour("x", held=Failed("too large")),
     )  # fmt: skip
-    text = attention.table(dict(part="forward", problem=SMALL._asdict(), contenders=found))
+    text = attention.table(dict(part="forward", problem=SMALL.as_json(), contenders=found))
     lines = text.splitlines()
     assert lines[1].split()[:2] == [f"{OURS},", "tuned"] and "4.000x" in lines[1]
     assert "2.000x" in lines[2] and "1.000x" in lines[3] and "too large" in lines[4]
@@ -280,7 +280,7 @@ def test_a_search_is_recorded(tmp_path, monkeypatch):
     session(tmp_path, only=":1", limit=3).tune()
     (group,) = matmul.read(tmp_path / "nvidia-h200" / "attention.json")
     assert AttentionConfig(**group["best"]) == space(TUNE[0])[0]
-    assert len(group["rows"]) == 3 and group["problem"] == TUNE[0]._asdict()
+    assert len(group["rows"]) == 3 and group["problem"] == TUNE[0].as_json()
 
 
 def test_no_gpu(tmp_path):

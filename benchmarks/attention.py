@@ -106,7 +106,10 @@ NARROW = tuple(
 BACKWARD += tuple(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True))
 #: Lengths that are no multiple of 128, each beside the next one that is; sizes of heads that have
 #: no tiles of their own; heads of v of another size; and heads of q that share those of k and v.
-_LENGTHS = Problem(777, 128, batch=8), Problem(896, 128, batch=8), Problem(4097, 128), Problem(4224, 128)
+_LENGTHS = (
+    *(Problem(seq, 128, batch=8) for seq in (777, 896)),
+    *(Problem(seq, 128) for seq in (4097, 4224)),
+)
 _HEADS = (*(Problem(8192, size) for size in (80, 96, 112, 192)), Problem(8192, 192, v_head_dim=128))
 _SHARED = Problem(2048, 128, True, heads=32, batch=8, kv_heads=8)
 SIZES = (

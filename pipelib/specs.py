@@ -103,7 +103,8 @@ class Operand:
         """How many copies move a block of this dtype: by rows, one for each piece's width."""
         if not isinstance(self.spec, ByRows):
             return 1
-        columns = _block_size((self.spec.block_shape or ())[-1])
+        shape = self.spec.block_shape
+        columns = _block_size(shape[-1]) if shape else None
         return max(1, (columns or 1) // tiles.piece_columns(dtype))
 
     def block_indices(self, indices: Sequence[jax.Array]) -> tuple[Int, ...]:

@@ -406,7 +406,9 @@ class _Block(NamedTuple):
     def _step_scales(self, tile: _Tile, step: Int) -> tuple[_Scales, ...]:
         """The scales of each product of a step; after the last step, of any."""
         depth = self.config.depth
-        return tuple(self._scales(tile, step * depth + part, half) for part, half in self._products())
+        return tuple(
+            self._scales(tile, step * depth + part, half) for part, half in self._products()
+        )
 
     def _multiply(
         self,

@@ -363,7 +363,8 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     flops = 2 * config.tile_m * config.tile_n * config.tile_k
     # A wgmma reads its 64 rows of a and all of b. Rows past the end of an array are not loaded.
     read = config.tile_m / _ROWS * (_ROWS + config.tile_n) * row
-    factors = (work.m, work.k), (work.n, work.n)  # rows of a tile's part; a stored row of the factor
+    # Of a and of b: what tiles divide, and how long its rows are in memory.
+    factors = (work.m, work.k), (work.n, work.n)
     sizes = factors[::-1] if config.swapped else factors
     each = [size / count for (size, _), count in zip(sizes, config.tiles(work.m, work.n))]
     rows, lines = sum(each), [length * work.itemsize % _LINE_BYTES for _, length in sizes]

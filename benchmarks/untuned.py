@@ -5,9 +5,8 @@ one half are those of a layer of a published model, as its `config.json` has the
 are odd: multiples of 8, log-uniform from 64 to 16384. The seed is fixed, so all runs have the same
 products.
 
-What it measures. `matmul`'s copies address M up to 8 or a multiple of 8, and N and K that are
-multiples of 64. That is so for 10 of the 60 products. For the other 50, `matmul` is
-`jax.lax.dot_general`, accumulated in float32 and then rounded.
+What it measures. Of 10 of the 60 products the factors and the result divide into pieces; copies of
+the other 50 see rows (`pipelib.tiles`).
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,8 @@ Records may lack a part: what is asked of it is then empty, and a table says so 
 
 import math
 import pathlib
-from collections.abc import Iterable
+import statistics
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -256,7 +257,40 @@ def shapes_table(found: list[Group]) -> str:
 def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
     """Of the tuned kernel's rates over another's, by default cuBLAS's; None without any."""
     shares = [share for group in found if (share := group.share(TUNED, of))]
-    return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else None
+    return statistics.geometric_mean(shares) if shares else None
+
+
+#: The kinds of products in `untuned_table`, and what is one.
+_UNTUNED: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "of up to 64 rows": lambda p: p["m"] <= 64,
+    "of more rows, N and K multiples of 64": lambda p: p["m"] > 64 and not _is_odd(p),
+    "of more rows, other N or K": lambda p: p["m"] > 64 and _is_odd(p),
+    "all": lambda p: True,
+}
+
+
+def _is_odd(problem: dict[str, Any]) -> bool:
+    """Whether rows of a factor end within a line of L2, of 128 bytes."""
+    return any(problem[axis] % 64 for axis in "nk")
+
+
+def untuned_shares(found: list[Group]) -> list[float]:
+    """The speed of `TUNED` beside the better of cuBLAS and DeepGEMM, of each that has both."""
+    shares = (group.share(TUNED, group.fastest(CUBLAS, DEEPGEMM)) for group in found)
+    return [share for share in shares if share]
+
+
+def untuned_table(found: list[Group]) -> str:
+    """Speeds beside the better of cuBLAS and DeepGEMM, for products that nobody tuned, by kind."""
+    rows = []
+    for kind, is_one in _UNTUNED.items():
+        shares = untuned_shares([group for group in found if is_one(group.problem)])
+        if shares:
+            mean, behind = statistics.geometric_mean(shares), sum(x < 0.95 for x in shares)
+            ends = (f"{end(shares):.2f}x" for end in (min, max))
+            rows.append([kind, str(len(shares)), f"{mean:.3f}x", *ends, str(behind)])
+    head = "products", "how many", "geometric mean", "least", "most", "below 0.95"
+    return results.table(head, rows) if rows else missing("untuned")
 
 
 def power_table(found: list[Group]) -> str:

@@ -152,6 +152,18 @@ def test_shapes_have_ratios_and_their_mean():
     assert ladder.geometric_mean([EMPTY]) is None
 
 
+def test_products_that_nobody_tuned_are_told_by_kind():
+    """The better of cuBLAS and DeepGEMM counts; what lacks one of ours is left out."""
+    faster = CONTENDERS | {"deepgemm": timed(1.0, 1.0, 1.0)}  # ours takes 2.0
+    few = GROUP._replace(problem=PROBLEM | dict(m=64), contenders=faster)
+    even = GROUP._replace(problem=PROBLEM | dict(n=1024, k=512))
+    table = ladder.untuned_table([GROUP, few, even, EMPTY])
+    assert row(table, "of up to 64 rows")[1:] == ["1", "0.500x", "0.50x", "0.50x", "1"]
+    assert row(table, "of more rows, other")[1:] == ["1", "1.100x", "1.10x", "1.10x", "0"]
+    assert row(table, "of more rows, N and K")[1:] == ["1", "1.100x", "1.10x", "1.10x", "0"]
+    assert row(table, "all")[1] == "3"
+
+
 def test_power():
     table = ladder.power_table([GROUP])
     assert row(table, "1000x1000x500 | matmul")[2:] == ["500", "250", "125.0%", "1500", "690"]
@@ -175,6 +187,7 @@ def test_emitters_are_compared_with_jax_s():
 
 @pytest.mark.parametrize(
     "table", ["ladder_table", "slots_table", "ideas_table", "shapes_table", "power_table",
+              "untuned_table",
               "emitters_table", "where"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_said_to_be(table):

@@ -77,7 +77,7 @@ class Optimistic(Overlap):
 
     @property
     def shift(self) -> float:
-        """As `Queries.shift`."""
+        """As `QueryThread.shift`."""
         return narrow.OPTIMISTIC_SHIFT
 
     def wait_for_inputs(self, number: jax.Array) -> None:

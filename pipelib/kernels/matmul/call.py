@@ -134,8 +134,8 @@ def pick(
 ) -> MatmulConfig:
     """The configuration of a product that asks for none; its copies may not address the arrays.
 
-    It is the tuned one of a product that is divided alike, or else the formula's; if b is copied by
-    rows, one that can. An epilogue's matrices are loads beside the
+    It is the tuned one of a product that is divided alike, or else the formula's: if b is copied by
+    rows, one whose threads have 64 of its columns each. An epilogue's matrices are loads beside the
     product's, which the formula does not know: with them, it is the largest tile, which loads least
     of the factors, if there is one for each SM.
     """

@@ -58,6 +58,10 @@ from pipelib.warp_specialized import (
     emit_pipeline_warp_specialized,
 )
 
+#: The most products that a wait may leave running. Source: CUTLASS, `warpgroup_wait`
+#: (cute/arch/mma_sm90_gmma.hpp).
+_MOST_RUNNING = 7
+
 
 def launch_product(
     a: jax.Array,
@@ -258,7 +262,7 @@ class KSteps:
             left = left.transpose((1, 0)) if product.transpose_a else left.at[mine]
             right = _along_k(b, k, part, count, not product.transpose_b)
             plgpu.wgmma(acc, left, right.transpose((1, 0)) if product.transpose_b else right)
-        plgpu.wgmma_wait(self.delay * count)
+        plgpu.wgmma_wait(min(self.delay * count, _MOST_RUNNING))
         return acc
 
 

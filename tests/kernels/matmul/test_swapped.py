@@ -94,11 +94,14 @@ def test_each_thread_has_a_piece_of_b(config):
 
 
 @pytest.mark.parametrize("n", [256, 264])
-@pytest.mark.parametrize("delay_release", [0, 1])
-def test_rows_in_pieces_along_k(n, delay_release):
-    """Of rows that are no multiple of 8, each piece of a step has its own copy and product."""
+@pytest.mark.parametrize(("tile_k", "delay_release"), [(256, 0), (256, 1), (512, 1)])
+def test_rows_in_pieces_along_k(n, tile_k, delay_release):
+    """Of rows that are no multiple of 8, each piece of a step has its own copy and product.
+
+    Of 8 products in a step, a wait leaves 7 running: more it cannot.
+    """
     config = MatmulConfig(
-        64, 40, 256, 3, 1, swapped=True, epilogue_n=40, delay_release=delay_release
+        64, 40, tile_k, 2, 1, swapped=True, epilogue_n=40, delay_release=delay_release
     )
     arrays = factors(35, n, 1032)
     with assumed(Gpu("NVIDIA H200", "9.0")):

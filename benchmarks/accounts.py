@@ -132,7 +132,7 @@ def measure(problem: Problem, run: dict[str, Any]) -> dict[str, Any]:
             found[name] = dict(reason=str(error))
         said = found[name].get("reason") or f"{1e3 * found[name]['seconds']:.3f} ms"
         print(f"{problem}, {name}: {said}", flush=True)
-    return dict(part="accounts", problem=problem._asdict(), run=run, sms=sms, contenders=found)
+    return dict(part="accounts", problem=problem.as_json(), run=run, sms=sms, contenders=found)
 
 
 def launch(problem: Problem, name: str) -> None:

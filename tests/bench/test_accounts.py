@@ -99,7 +99,7 @@ def test_without_products_there_is_no_loop():
 
 def group(**contenders):
     run = dict(command="", provenance=dict(jax="0"), peers={})
-    problem = accounts.PROBLEMS["dense"]._asdict()
+    problem = accounts.PROBLEMS["dense"].as_json()
     return dict(part="accounts", problem=problem, run=run, sms=132, contenders=contenders)
 
 

@@ -30,8 +30,8 @@ RUNG_TIMES = {
     "rung 3": timed(US, US, US),
     "cuDNN (XLA)": timed(2.5 * US, 2.5 * US, 2.5 * US),
 }
-GROUP = attention.Group(PROBLEM._asdict(), CONTENDERS, RUN)
-LADDER = attention.Group(PROBLEM._replace(causal=True)._asdict(), RUNG_TIMES, RUN)
+GROUP = attention.Group(PROBLEM.as_json(), CONTENDERS, RUN)
+LADDER = attention.Group(PROBLEM._replace(causal=True).as_json(), RUNG_TIMES, RUN)
 
 
 # Groups.
@@ -40,8 +40,11 @@ LADDER = attention.Group(PROBLEM._replace(causal=True)._asdict(), RUNG_TIMES, RU
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backward", [False, True])
 def test_operations_are_those_of_the_benchmark(causal, backward):
-    problem = PROBLEM._replace(causal=causal, backward=backward, batch=3)
-    assert attention.Group(problem._asdict(), {}, RUN).flops == problem.flops
+    for more in ({}, dict(v_head_dim=24), dict(kv_heads=4)):
+        problem = PROBLEM._replace(causal=causal, backward=backward, batch=3, **more)
+        group = attention.Group(problem.as_json(), {}, RUN)
+        assert group.flops == problem.flops
+    assert "64 and 24" in attention.Group(PROBLEM._replace(v_head_dim=24).as_json(), {}, RUN).shape
 
 
 def test_the_fastest_of_the_others_is_the_baseline():

@@ -127,15 +127,35 @@ def _ours(group: Group, best: str | None) -> str:
     return f"{group.cell(best)} ({name})" if name else group.cell(best)
 
 
-def variants_table(found: list[Group]) -> str:
-    """A row for each of our configurations: TFLOP/s ± half the distance between quartiles."""
+def variants_table(found: list[Group], own: str = "in a fixed order") -> str:
+    """A row for each of our configurations: TFLOP/s ± half the distance between quartiles.
+
+    Args:
+      found: some groups of one part.
+      own: the words of the first row.
+    """
     if not found:
         return NONE
     every = dict.fromkeys(name for group in found for name in group.contenders)
     ours = [name for name in every if name == OURS or name.startswith(f"{OURS}, ")]
-    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or "in a fixed order"
+    words = lambda name: name.removeprefix(OURS).removeprefix(", ") or own
     rows = [[words(name), *(group.cell(name) for group in found)] for name in ours]
     return results.table(["ours", *(group.shape for group in found)], rows + _beside(found))
+
+
+def lengths_table(found: list[Group]) -> str:
+    """A row for each length that is no multiple of 128, beside the next one that is: our times."""
+    rows = []
+    for group in found:
+        longer = group.problem | dict(seq=-(-group.problem["seq"] // 128) * 128)
+        both = group, next((other for other in found if other.problem == longer), group)
+        times = [each.bursts(OURS).median_us for each in both if each.rate(OURS)]
+        if both[1] is not group and len(times) == 2:
+            cells = (f"{us:.1f}" for us in times)
+            words = f"{group.problem['batch']} x {group.shape}", str(longer["seq"])
+            rows.append([*words, *cells, f"{times[0] / times[1]:.2f}"])
+    head = "batch, sequence x head", "the next", "µs", "µs of the next", "times"
+    return results.table(head, rows) if rows else missing("sizes")
 
 
 def ladder_table(found: list[Group]) -> str:

@@ -114,6 +114,15 @@ def test_variants():
     assert row(table, "cuDNN")[1:] == ["500", "200"] and "keys" not in table
 
 
+def test_lengths_are_beside_the_next_multiple():
+    """What has none beside it is left out."""
+    longer = PROBLEM._replace(seq=1024)
+    timed_longer = attention.Group(longer.as_json(), {"attention": timed(US, US, US)}, RUN)
+    table = attention.lengths_table([GROUP, LADDER, timed_longer])
+    assert row(table, "1 x 1000")[1:2] == ["1024"] and row(table, "1 x 1000")[-1] == "2.00"
+    assert len(table.splitlines()) == 3
+
+
 def test_errors():
     table = attention.errors_table([LADDER, GROUP])
     assert row(table, "1000") == ["1000 x 64, dense", "float16", "3.0e-04", "4.0e-04", "-"]
@@ -121,7 +130,15 @@ def test_errors():
 
 @pytest.mark.parametrize(
     "table",
-    ["table", "ladder_table", "variants_table", "turns_table", "errors_table", "where"],
+    [
+        "table",
+        "ladder_table",
+        "variants_table",
+        "lengths_table",
+        "turns_table",
+        "errors_table",
+        "where",
+    ],
 )
 def test_what_is_missing_is_said_to_be(table):
     assert "The record of attention has n" in getattr(attention, table)([])

@@ -115,7 +115,7 @@ GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr '
 RESULTS = benchmarks/results/$(GPU)
 MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
 PARTS := tune upstream ladder shapes untuned emitters fp8 scaled
-ATTENTION_PARTS := tune forward ladder ideas backward narrow
+ATTENTION_PARTS := tune forward ladder ideas backward narrow sizes
 # The options of benchmarks.matmul are not all its: only what means the same.
 ATTENTION_ARGS ?= $(filter --resume,$(ARGS))
 
@@ -135,7 +135,8 @@ benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \
 		$(GPU_PYTHON) -m benchmarks.hazards; \
-		$(GPU_PYTHON) -m benchmarks.wild
+		$(GPU_PYTHON) -m benchmarks.wild; \
+		$(GPU_PYTHON) -m benchmarks.sanitized measure
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links

@@ -66,6 +66,7 @@ USED = {
     "grouped.json": "the kernels' page, for what `ragged_dot` is worth",
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
+    "sanitized.json": "the tests, for what compute-sanitizer says of the kernels",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.

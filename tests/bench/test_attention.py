@@ -208,6 +208,27 @@ def test_a_group():
     assert found["absent"] == {"reason": "no module named torch"}
 
 
+@pytest.mark.parametrize(("dtype", "error", "is_right"), [
+    ("float8_e4m3fn", 0.2, True), ("float8_e4m3fn", 0.3, False), ("bfloat16", 0.2, False),
+])  # fmt: skip
+def test_probabilities_of_8_bits_may_be_farther_off(dtype, error, is_right):
+    problem = SMALL._replace(dtype=dtype)
+    found, _ = group_of(behaviour(OURS, check=error), problem=problem)
+    assert ("reason" not in found[OURS]) == is_right
+
+
+def test_sizes_have_the_peer_only_where_it_was_built(monkeypatch):
+    """With one head_dim of 64, 128 or 256; dense, of an even number of 128 keys."""
+    monkeypatch.setattr(attention.peers, "has", lambda name: True)
+    made = {problem: PARTS["sizes"].contenders(problem, []) for problem in attention.SIZES}
+    kinds = {(p.seq, p.head_dim, p.v_head_dim, p.causal) for p in made if FA3 in made[p]}
+    assert kinds == {
+        (777, 128, None, True), (896, 128, None, True), (4097, 128, None, True),
+        (4224, 128, None, True), (2048, 128, None, True),
+    }  # fmt: skip
+    assert all({OURS, CUDNN} <= found.keys() for found in made.values())
+
+
 def test_a_table_is_against_the_fastest_of_the_others():
     fast, slow = dict(us=[2.0, 2.0], kernels={}), dict(us=[4.0, 4.0], kernels={})
     found, _ = group_of(

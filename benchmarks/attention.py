@@ -93,17 +93,16 @@ FORWARD = tuple(
 LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
                for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
 TRIED = tuple(Problem(16384, 128, causal) for causal in (False, True))
-BACKWARD = tuple(
-    Problem(8192, head_dim, causal, dtype, True)
-    for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)
+BACKWARD = (
+    *(Problem(8192, head_dim, causal, dtype, True)
+      for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)),
+    *(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True)),
 )  # fmt: skip
 #: Of 8 bits, forward.
 NARROW = tuple(
     Problem(seq, head_dim, causal, "float8_e4m3fn")
     for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128)) for causal in (False, True)
 )  # fmt: skip
-#: Gradients of what is as long as the forward problems.
-BACKWARD += tuple(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True))
 #: Lengths that are no multiple of 128, each beside the next one that is; sizes of heads that have
 #: no tiles of their own; heads of v of another size; and heads of q that share those of k and v.
 _LENGTHS = (

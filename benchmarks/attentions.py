@@ -67,7 +67,7 @@ class Problem(NamedTuple):
 
         Half of them if causal, as is usual.
         """
-        of_v = self.v_head_dim or self.head_dim
+        of_v = self.out.shape[-1]
         columns = 3 * self.head_dim + 2 * of_v if self.backward else self.head_dim + of_v
         every = 2 * self.batch * self.heads * self.seq**2 * columns
         return every // 2 if self.causal else every
@@ -344,10 +344,9 @@ def _draw(like: jax.ShapeDtypeStruct, key: jax.Array, deviation: float) -> jax.A
 
 def exact(problem: Problem, head: int, rows: np.ndarray) -> list[np.ndarray]:
     """Some rows of each result of one head of the first batch, in float64, [rows, head_dim]."""
-    shared = problem.heads // (problem.kv_heads or problem.heads)
-    heads = head, head // shared, head // shared, head
     q, k, v, d_out = (
-        np.asarray(x[0, :, i]).astype(np.float64) for x, i in zip(operands(problem), heads)
+        np.asarray(x[0, :, head * x.shape[2] // problem.heads]).astype(np.float64)
+        for x in operands(problem)
     )
 
     def probabilities(queries):

@@ -9,6 +9,8 @@ record may lack a part, or be missing: what is asked of it is then empty, and a 
 sentence.
 """
 
+import itertools
+import math
 import pathlib
 from collections.abc import Iterable
 
@@ -145,15 +147,13 @@ def variants_table(found: list[Group], own: str = "in a fixed order") -> str:
 
 def lengths_table(found: list[Group]) -> str:
     """A row for each length that is no multiple of 128, beside the next one that is: our times."""
-    rows = []
-    for group in found:
-        longer = group.problem | dict(seq=-(-group.problem["seq"] // 128) * 128)
-        both = group, next((other for other in found if other.problem == longer), group)
-        times = [each.bursts(OURS).median_us for each in both if each.rate(OURS)]
-        if both[1] is not group and len(times) == 2:
-            cells = (f"{us:.1f}" for us in times)
-            words = f"{group.problem['batch']} x {group.shape}", str(longer["seq"])
-            rows.append([*words, *cells, f"{times[0] / times[1]:.2f}"])
+    timed, rows = [group for group in found if group.rate(OURS)], []
+    for group, other in itertools.permutations(timed, 2):
+        longer = math.ceil(group.problem["seq"] / 128) * 128
+        if other.problem == group.problem | dict(seq=longer):
+            us, us_of_other = (each.bursts(OURS).median_us for each in (group, other))
+            words = f"{group.problem['batch']} x {group.shape}", str(longer)
+            rows.append([*words, f"{us:.1f}", f"{us_of_other:.1f}", f"{us / us_of_other:.2f}"])
     head = "batch, sequence x head", "the next", "µs", "µs of the next", "times"
     return results.table(head, rows) if rows else missing("sizes")
 

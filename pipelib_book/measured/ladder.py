@@ -274,18 +274,13 @@ def _is_odd(problem: dict[str, Any]) -> bool:
     return any(problem[axis] % 64 for axis in "nk")
 
 
-def untuned_shares(found: list[Group]) -> list[float]:
-    """The speed of `TUNED` beside the better of cuBLAS and DeepGEMM, of each that has both."""
-    shares = (group.share(TUNED, group.fastest(CUBLAS, DEEPGEMM)) for group in found)
-    return [share for share in shares if share]
-
-
 def untuned_table(found: list[Group]) -> str:
     """Speeds beside the better of cuBLAS and DeepGEMM, for products that nobody tuned, by kind."""
     rows = []
     for kind, is_one in _UNTUNED.items():
-        shares = untuned_shares([group for group in found if is_one(group.problem)])
-        if shares:
+        some = [group for group in found if is_one(group.problem)]
+        every = [group.share(TUNED, group.fastest(CUBLAS, DEEPGEMM)) for group in some]
+        if shares := [share for share in every if share]:
             mean, behind = statistics.geometric_mean(shares), sum(x < 0.95 for x in shares)
             ends = (f"{end(shares):.2f}x" for end in (min, max))
             rows.append([kind, str(len(shares)), f"{mean:.3f}x", *ends, str(behind)])

@@ -20,7 +20,7 @@ elements of 16 bits), and a multiple of 8 rows, or at most 8. For others, on a G
 and not pieces (`pipelib.tiles`), which asks only that rows begin at multiples of 16 bytes. That is
 so for blocks that are one piece wide: a step of a [M, K] and of b stored as [N, K], the parts of
 the result that are stored, and tiles of 64 columns of b [K, N]; in a transposed product, 64 columns
-for each thread.
+for each thread. A step of several pieces of K has a copy and a product for each.
 
 The fallback. Of what is left (an odd number of columns; 1000 columns of b, with a configuration
 that gives a thread more than 64), `jax.lax.dot_general` makes the product: no operand is copied,

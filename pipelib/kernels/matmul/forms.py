@@ -251,11 +251,8 @@ class KSteps:
         mine = pl.ds(thread * config.rows, config.rows)
         if product.transpose_a:  # or a piece for each thread
             a = a.at[thread] if len(a.shape) == 3 else a.at[:, mine]
-        pieces = [
-            x.shape[0] for x, is_k_last in ((a, not product.transpose_a), (b, product.transpose_b))
-            if is_k_last and len(x.shape) == 3
-        ]  # fmt: skip
-        count = max(pieces, default=1)
+        # What is still of three axes is in pieces along K.
+        count = max(x.shape[0] if len(x.shape) == 3 else 1 for x in (a, b))
         for part in range(count):
             k = pl.ds(part * (config.tile_k // count), config.tile_k // count)
             left = _along_k(a, k, part, count, product.transpose_a)

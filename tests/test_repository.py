@@ -102,7 +102,7 @@ def test_make_benchmark_calls_each_benchmark_as_it_says():
     calls = re.findall(r"-m (benchmarks\.\w+) (\S+)", done.stdout)
     assert {module for module, _ in calls} == {
         "benchmarks.attention", "benchmarks.decode", "benchmarks.grouped", "benchmarks.machine",
-        "benchmarks.matmul", "benchmarks.memory_bound", "benchmarks.search",
+        "benchmarks.matmul", "benchmarks.memory_bound", "benchmarks.sanitized", "benchmarks.search",
     }  # fmt: skip
     for module, word in calls:
         source = ROOT / (module.replace(".", "/") + ".py")

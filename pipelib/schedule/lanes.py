@@ -11,6 +11,7 @@ role                 the thread
 compute thread N     multiplies, does arithmetic, or accesses memory ordinarily without any load;
                      these are numbered from 0 in each block
 memory thread        starts loads and does no arithmetic
+product thread       starts products of Blackwell's tensor core, and does nothing of the above
 store thread         starts stores, and does nothing of the above
 ===================  ===============================================================================
 
@@ -56,13 +57,14 @@ class Lanes:
         self._engines: list[dict[Engine | None, int]] = []
         self._threads = [0] * len(program.threads)
         called = _numbered(program) if by_number else thread_names(program)
+        engines = _engines(program)
         for block in range(program.blocks):
             prefix = f"block {block} " if program.blocks > 1 else ""
             for thread in _in_order(program, block):
                 self._threads[thread] = len(self.names)
                 self.names.append(prefix + called[thread])
-            self._engines.append({e: len(self.names) + i for i, e in enumerate(Engine)})
-            self.names += [prefix + engine for engine in Engine]
+            self._engines.append({e: len(self.names) + i for i, e in enumerate(engines)})
+            self.names += [prefix + engine for engine in engines]
 
     def of_thread(self, thread: int) -> int:
         """The lane of a thread, or of a warp."""
@@ -106,6 +108,7 @@ class _Role(enum.Enum):
 
     COMPUTE = "compute thread"
     MEMORY = "memory thread"
+    PRODUCT = "product thread"
     STORE = "store thread"
     OTHER = "thread"
 
@@ -124,7 +127,7 @@ def thread_names(program: Program) -> tuple[str, ...]:
     seen: Counter[_Role] = Counter()
     names: list[str] = []
     for number, role in enumerate(roles):
-        is_alone = role in (_Role.MEMORY, _Role.STORE) and roles.count(role) == 1
+        is_alone = role in _OF_ONE and roles.count(role) == 1
         which = number if role is _Role.OTHER else seen[role]
         names.append(role.value if is_alone else f"{role.value} {which}")
         seen[role] += 1
@@ -151,8 +154,9 @@ def _roles(program: Program) -> list[_Role]:
     return list(map(_role, kinds))
 
 
+_OF_ONE = _Role.MEMORY, _Role.PRODUCT, _Role.STORE  # usually
 _ARITHMETIC = {Kind.COMPUTE, Kind.WGMMA}
-_ACCESSES = {Kind.READ, Kind.WRITE}
+_ACCESSES = {Kind.READ, Kind.WRITE, Kind.LOAD_TMEM, Kind.STORE_TMEM}
 
 
 def _role(kinds: set[Kind]) -> _Role:
@@ -161,7 +165,15 @@ def _role(kinds: set[Kind]) -> _Role:
         return _Role.COMPUTE
     if Kind.LOAD in kinds:
         return _Role.MEMORY
+    if Kind.TCGEN05_MMA in kinds:
+        return _Role.PRODUCT
     return _Role.STORE if Kind.STORE in kinds else _Role.OTHER
+
+
+def _engines(program: Program) -> list[Engine]:
+    """The engines of a block; tensor memory is one where the program has some."""
+    has_tmem = any(buffer.space is Space.TMEM for buffer in program.buffers)
+    return [engine for engine in Engine if has_tmem or engine is not Engine.TMEM]
 
 
 def _in_order(program: Program, block: int) -> Iterator[int]:

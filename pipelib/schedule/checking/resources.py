@@ -8,8 +8,9 @@ lane, a multiple of 8, and its threads share out these when they ask for others 
 Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each) are
 Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
 registers that the compiler needs.
-Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0;
-the pool of a block: PTX ISA, `setmaxnreg`.
+Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
+(10.0 has the same); TMEM: PTX ISA, "Tensor Memory", 512 columns for each block; the pool of a
+block: PTX ISA, `setmaxnreg`.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pipelib.schedule.checking.facts import (
     Spill,
     TakenBarrier,
     TooManyBarriers,
+    TooManyColumns,
     TooManyRegisters,
     TooMuchMemory,
     WrongWay,
@@ -26,6 +28,7 @@ from pipelib.schedule.machine import THREAD_LANES
 from pipelib.schedule.program import Action, BarrierType, Kind, Program, Space
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
+TMEM_COLUMNS = 512
 ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
 _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 4, 8, 256
 
@@ -34,6 +37,12 @@ def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
     """Whether a block allocates more SMEM than it can have."""
     if program.smem_bytes > SMEM_BYTES:
         yield TooMuchMemory(SMEM_BYTES)
+
+
+def tensor_memory(program: Program) -> Iterator[TooManyColumns]:
+    """Whether a block allocates more columns of TMEM than its SM has."""
+    if program.tmem_columns > TMEM_COLUMNS:
+        yield TooManyColumns(TMEM_COLUMNS)
 
 
 def barriers(program: Program) -> Iterator[TooManyBarriers]:

@@ -9,6 +9,7 @@ reaches is not refused: the error comes where a thread runs the step.
 from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import (
     calls,
+    claims,
     copies,
     device,
     flow,
@@ -16,6 +17,7 @@ from pipelib.schedule.tracing import (
     pure,
     semaphores,
     sync,
+    tcgen05,
     tensor_core,
 )
 from pipelib.schedule.tracing.arithmetic import Cost
@@ -66,11 +68,9 @@ def _refusing(reason: str) -> Handler:
 
 
 def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
-    """A load, if it is one that Hopper has."""
+    """A load, if it is by TMA."""
     if not eqn.params.get("has_barrier", True):
         return _refusing(_EARLIER)(compiler, eqn)
-    if eqn.params.get("leader_tracked") is not None:
-        return _refusing(f"with leader_tracked {_BLACKWELL}")(compiler, eqn)
     return copies.load(compiler, eqn)
 
 
@@ -82,12 +82,8 @@ _EARLIER = (
     "is for copies without a barrier, as only GPUs before Hopper make them, which are not traced:"
     " give the copy a barrier and wait for that"
 )
-_BLACKWELL = "is Blackwell's, but only kernels for Hopper are traced: use wgmma and accumulators"
 # Parts of the names of primitives that are refused, and why.
-_REFUSED = {
-    "tcgen05": _BLACKWELL, "tmem": _BLACKWELL, "cluster_cancel": _BLACKWELL,
-    "async_load": _BLACKWELL, "wait_gmem_to_smem": _EARLIER,
-}  # fmt: skip
+_REFUSED = {"wait_gmem_to_smem": _EARLIER}
 
 _HANDLERS: dict[str, Handler] = {
     "get": copies.get,
@@ -112,6 +108,17 @@ _HANDLERS: dict[str, Handler] = {
     "wgmma_accumulator_deref": tensor_core.accumulator_read,
     "wgmma_accumulator_store": tensor_core.accumulator_write,
     "mma": tensor_core.mma,
+    "tcgen05_mma": tcgen05.mma,
+    "tcgen05_commit_arrive": tcgen05.commit,
+    "async_load": tcgen05.load,
+    "async_store_tmem": tcgen05.store,
+    "wait_load_tmem": sync.simple(Kind.WAIT_LOAD_TMEM),
+    "commit_tmem": sync.simple(Kind.WAIT_STORE_TMEM),
+    "async_copy_smem_to_tmem": tcgen05.copy,
+    "async_copy_scales_to_tmem": tcgen05.copy,
+    "async_copy_sparse_metadata_to_tmem": tcgen05.copy,
+    "try_cluster_cancel": claims.attempt,
+    "query_cluster_cancel": claims.answer,
     "inline_mgpu": device.code,
     "print_layout": calls.opaque,
     "debug_print": calls.opaque,

@@ -505,7 +505,8 @@ class Order:
         return self._access(thread, index, op)
 
     def _meet(self, thread: int, index: int, op: Op) -> Literal[False] | None:
-        return None if self._gather(thread, op.members, True) else False
+        is_one = len({self.program.pallas_thread(member) for member in op.members}) == 1
+        return None if self._gather(thread, op.members, is_one) else False
 
     def _gather(self, thread: int, members: Members, is_one: bool = False) -> bool:
         """Whether all members have come here; each then knows what all know.

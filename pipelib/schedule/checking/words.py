@@ -326,7 +326,9 @@ def _why_unordered(program: Program, fault: Race) -> str:
         )
     if first.kind.engine is Engine.TMEM:
         call, what = _TMEM_WAITS[first.kind]
-        return f"the {what} is over once a {call} of {who} returns, and nothing makes that first."
+        return (
+            f"the {what} is over once a {call} of {who} returns, and nothing makes that come first."
+        )
     if first.thread == second.thread:
         return "nothing puts them in order."
     return f"nothing that {who} does after it is waited for by {other} before."

@@ -49,7 +49,8 @@ def test_tmem_may_be_read_when_products_overwrite_it():
     kinds, cause, remedy = told(*blackwell.specialized(fault="drains before a read ends"))
     assert kinds == {"race"}
     assert cause.endswith(
-        "the read is over once a wait_load_tmem of thread 2 returns, and nothing makes that first."
+        "the read is over once a wait_load_tmem of thread 2 returns, and nothing makes that come"
+        " first."
     )
     assert remedy == (
         "Call wait_load_tmem in thread 2, then arrive on a barrier on which thread 1 waits, before"

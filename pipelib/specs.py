@@ -408,7 +408,7 @@ def check_function(name: str, value: object) -> None:
         raise wrong_type(name, value, "it is called while a kernel is traced: give a function")
 
 
-def maybe_beyond(start: Int, size: int) -> pl.Slice:
+def maybe_beyond(start: Int, size: Int) -> pl.Slice:
     """A slice for a copy that may end behind the array, where the copy ends.
 
     JAX refuses a start that is a number if the slice ends there; the barrier makes it no number.

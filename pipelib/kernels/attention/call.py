@@ -345,18 +345,17 @@ def _backward(
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
-    if padding := Padding.of(q, k, v):
+    padding = Padding.of(q, k, v)
+    if padding is None:
+        d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
+    else:
         require_hopper("attention")  # the forward pass may have run on another device
-        filled = padding.filled
-        grads = backward.launch_backward(
-            (*map(filled, (q, k, v, d_out)), tuple(map(filled, segments))),
-            *(padded(numbers, PIECE_ROWS) for numbers in (lse, delta)),
-            _configured(options, padding.head_dim)._replace(keys=padding.keys),
-        )
+        fill, sized = padding.filled, _configured(options, padding.head_dim)
+        filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
+        numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
+        grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
         cut = (grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v)))
         d_q, d_k, d_v, _ = varying_alike(*cut, q)
-    else:
-        d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
     return d_q, d_k, d_v, (None,) * len(segments)
 
 

@@ -110,9 +110,7 @@ def head_dim_of(q: Shaped, v: Shaped) -> int:
     return math.ceil(max(q.shape[3], v.shape[3]) / width) * width
 
 
-def sizes_of(
-    q: jax.Array, k: jax.Array, v: jax.Array, options: Options[AttentionConfig]
-) -> Sizes:
+def sizes_of(q: jax.Array, k: jax.Array, v: jax.Array, options: Options[AttentionConfig]) -> Sizes:
     """The sizes of a problem, by rows if copies cannot address pieces of its arrays."""
     sizes = Sizes.of(q, k, options.keys)
     if is_addressable(q, k) and v.shape[3] == q.shape[3]:

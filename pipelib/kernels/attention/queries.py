@@ -46,7 +46,6 @@ from pipelib.kernels.attention.order import Visits
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Allocations
 
-
 #: The fields of `Scratch` that have queries.
 Queries = Literal["q", "next_q"]
 
@@ -209,10 +208,18 @@ class QueryThread:
         """The same as copies see it: [pieces, rows, columns of a piece]."""
         return tiles.both(self.scratch[name], True).rows.at[self.index]
 
-    def pieces(self, head_dim: int) -> list[tuple[int, pl.Slice]]:
-        """The pieces of rows of heads: the number of each, and its columns."""
-        width = tiles.piece_columns(self.arrays[0].dtype)
-        return [(i, pl.ds(i * width, width)) for i in range(head_dim // width)]
+    @property
+    def width(self) -> int:
+        """The columns of a piece."""
+        return tiles.piece_columns(self.arrays[0].dtype)
+
+    def pieces(self, head_dim: int) -> range:
+        """The numbers of the pieces of a row of a head."""
+        return range(head_dim // self.width)
+
+    def columns(self, rows: Ref, piece: int) -> Ref:
+        """A piece's columns of rows in GMEM, which the last piece may be wider than."""
+        return rows.at[:, specs.maybe_beyond(piece * self.width, self.width)]
 
     def load(self, visit: jax.Array, name: Queries) -> None:
         """Starts to load the queries of a visit into `q` or `next_q`."""
@@ -220,9 +227,9 @@ class QueryThread:
         if not self.sizes.by_rows:
             plgpu.copy_gmem_to_smem(there, self.mine(name), loaded)
             return
-        for piece, columns in self.pieces(self.sizes.head_dim):
+        for piece in self.pieces(self.sizes.head_dim):
             here = self.in_rows(name).at[piece]
-            plgpu.copy_gmem_to_smem(there.at[:, specs.maybe_beyond(columns.start, columns.size)], here, loaded)
+            plgpu.copy_gmem_to_smem(self.columns(there, piece), here, loaded)
 
     def load_next(self, visit: jax.Array) -> None:
         """Starts to load the queries of a later visit into `next_q`, if there is such a visit."""
@@ -234,7 +241,7 @@ class QueryThread:
         plgpu.barrier_wait(self.mine("loaded"))
         to, of = self.mine("q"), self.mine("next_q")
         if self.sizes.by_rows:
-            for piece, _ in self.pieces(self.sizes.head_dim):
+            for piece in self.pieces(self.sizes.head_dim):
                 to.at[piece][...] = of.at[piece][...]
         else:
             to[...] = of[...]
@@ -263,16 +270,16 @@ class QueryThread:
         pieces = self.pieces(self.sizes.values) if self.sizes.by_rows else ()
 
         def stage(result: jax.Array) -> None:
-            for piece, columns in pieces:
-                part = result[:, columns.start : columns.start + columns.size]
+            for piece in pieces:
+                part = result[:, piece * self.width : (piece + 1) * self.width]
                 staging.at[piece][...] = part.astype(staging.dtype)
             if not pieces:
                 staging[...] = result.astype(staging.dtype)
 
         self.finish(state, stage)
         plgpu.commit_smem()
-        for piece, columns in pieces:
-            there = out.at[here].at[:, specs.maybe_beyond(columns.start, columns.size)]
+        for piece in pieces:
+            there = self.columns(out.at[here], piece)
             plgpu.copy_smem_to_gmem(self.in_rows(free).at[piece], there)
         if not pieces:
             plgpu.copy_smem_to_gmem(staging, out.at[here])
@@ -319,7 +326,7 @@ class QueryThread:
         if not self.sizes.by_rows:
             plgpu.wgmma(acc, q, k.transpose((1, 0)))
             return
-        for piece, _ in self.pieces(self.sizes.head_dim):
+        for piece in self.pieces(self.sizes.head_dim):
             plgpu.wgmma(acc, q.at[piece], _piece(k, piece).transpose((1, 0)))
 
     def multiply_values(self, acc: Accumulator, p: jax.Array | Ref, v: Ref) -> None:
@@ -327,7 +334,8 @@ class QueryThread:
         if not self.sizes.by_rows:
             plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
             return
-        for piece, columns in self.pieces(self.sizes.values):
+        for piece in self.pieces(self.sizes.values):
+            columns = pl.ds(piece * self.width, self.width)
             plgpu.wgmma(acc.at[:, columns], p, _piece(v, piece))
 
     @property

@@ -265,7 +265,7 @@ def _sizes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]
 def _narrow(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
-    for schedule in ("both", "overlap", "optimistic"):
+    for schedule in ("pingpong", "both", "overlap", "optimistic"):
         config = AttentionConfig(block_kv=128, schedule=schedule, probabilities="registers")
         found[f"{OURS}, {schedule}"] = ours(problem, config)
     wide = {f"{OURS}, bfloat16": ours(problem, None), CUDNN: baselines(problem)[CUDNN]}

@@ -229,7 +229,7 @@ class Buffer(NamedTuple):
         whole = cast("pl.Slice", slices[-1])
         width = whole.size // pieces
         for piece in range(pieces):
-            columns = pl.ds(whole.start + piece * width, width)
+            columns = specs.maybe_beyond(whole.start + piece * width, width)
             yield self.gmem.at[*slices[:-1], columns], self.copied.at[slot, piece]
 
     def load(self, slot: jax.Array, indices: Indices, barrier: Ref) -> None:

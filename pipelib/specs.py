@@ -408,6 +408,16 @@ def check_function(name: str, value: object) -> None:
         raise wrong_type(name, value, "it is called while a kernel is traced: give a function")
 
 
+def maybe_beyond(start: Int, size: Int) -> pl.Slice:
+    """A slice for a copy that may end behind the array, where the copy ends.
+
+    JAX refuses a start that is a number if the slice ends there; the barrier makes it no number.
+    """
+    if is_integer(start):
+        start = lax.optimization_barrier(jnp.int32(start))
+    return pl.ds(start, size)
+
+
 def check_array(name: str, value: object) -> None:
     """Raises TypeError unless the value has a shape and a dtype, as a list has not."""
     if not (hasattr(value, "shape") and hasattr(value, "dtype")):

@@ -292,6 +292,11 @@ class _Scales(NamedTuple):
     of_rows: jax.Array
     of_b: tuple[jax.Array, ...]
 
+    @property
+    def together(self) -> tuple[jax.Array, ...]:
+        """Those of the rows, [64], times that of b, for each group."""
+        return tuple(self.of_rows * scale for scale in self.of_b)
+
 
 class _Tile(NamedTuple):
     """A tile: its place along m and n, and the thread that multiplies, computed once for a tile."""
@@ -303,8 +308,10 @@ class _Tile(NamedTuple):
 
 #: The sums of a thread: for each 64 of its rows, for each group of columns, [64, columns].
 _Sums = tuple[tuple[jax.Array, ...], ...]
+#: The scales of each product of a step: for each group of columns, [64].
+_Together = tuple[tuple[jax.Array, ...], ...]
 #: What a step leaves to the next one: the thread's number, its sums, and the scales of the next.
-_Carry = tuple[Int, _Sums, tuple[_Scales, ...]]
+_Carry = tuple[Int, _Sums, _Together]
 
 
 class _Block(NamedTuple):
@@ -365,7 +372,7 @@ class _Block(NamedTuple):
         def compute_thread(pipeline: AllSteps) -> None:
             here = tile._replace(thread=this_thread(self.config))
             self._take_turn(here.thread)
-            first = self._step_scales(here, jnp.int32(0))
+            first = tuple(each.together for each in self._step_scales(here, jnp.int32(0)))
             _, sums, _ = pipeline((here.thread, self._zeros(), first))
             self._store(here, sums)
 
@@ -387,7 +394,9 @@ class _Block(NamedTuple):
         """Multiplies what a step has, and adds it, scaled, to the sums.
 
         It loads the scales of the next step: by `ncu`, a thread waited longer for those of its own
-        step than for its products, since the products' operands take what SMEM and L1 give.
+        step than for its products, since the products' operands take what SMEM and L1 give. They
+        are multiplied in the end: as the carry, b's scales would go to uniform registers, and
+        ptxas moves them there before it waits for the products, so that loads are waited for first.
         """
         *factors, (thread, sums, scales) = refs
         tile = tile._replace(thread=thread)
@@ -397,7 +406,7 @@ class _Block(NamedTuple):
         for first in range(0, len(scaled), together):
             some = dict(scaled[first : first + together])
             sums = self._multiply(tile, indices[0], factors, some, sums)
-        return thread, sums, following
+        return thread, sums, tuple(each.together for each in following)
 
     def _products(self) -> list[tuple[int, int]]:
         """Of each product of a step: the part of the step, and the 64 of the thread's rows."""
@@ -415,7 +424,7 @@ class _Block(NamedTuple):
         tile: _Tile,
         k: Int,
         factors: list[Ref],
-        products: dict[tuple[int, int], _Scales],
+        products: dict[tuple[int, int], tuple[jax.Array, ...]],
         sums: _Sums,
     ) -> _Sums:
         """Starts some products of a step, and adds each, scaled, while the next ones run.
@@ -477,15 +486,16 @@ class _Block(NamedTuple):
 
         return _Scales(of_rows, tuple(map(of_b, range(0, config.tile_n, self.config.group))))
 
-    def _add(self, sums: _Sums, half: int, product: jax.Array, scales: _Scales) -> _Sums:
+    def _add(
+        self, sums: _Sums, half: int, product: jax.Array, scales: tuple[jax.Array, ...]
+    ) -> _Sums:
         """The sums with a product of some 64 rows added, scaled."""
-        of_rows, of_b = scales
         added: list[jax.Array] = []
-        for group, (old, scale) in enumerate(zip(sums[half], of_b)):
+        for group, (old, scale) in enumerate(zip(sums[half], scales)):
             part = product
-            if len(of_b) > 1:
+            if len(scales) > 1:
                 part = product[:, group * self.config.group : (group + 1) * self.config.group]
-            added.append(old + part * lax.broadcast_in_dim(of_rows * scale, part.shape, (0,)))
+            added.append(old + part * lax.broadcast_in_dim(scale, part.shape, (0,)))
         every = list(sums)
         every[half] = tuple(added)
         return tuple(every)

@@ -24,9 +24,11 @@ The model. Each module has one part of it:
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128
 bytes, because `wgmma` reads SMEM in this layout, so both sequences must have a multiple of 8
-tokens. For other sizes the operands are filled up with zeros, and the results cut (`padding`): that
-copies each of them once, and a head of 80 costs as much as one of 128. For heads of more than 256
-plain JAX computes the result (`reference`), and the configuration is not used.
+tokens. For other sizes, copies of the forward kernel see rows (`tiles`), of heads of up to 64, 128,
+192 or 256: a head of 80 costs as much as one of 128. Where they cannot (float8, heads that are no
+multiple of 8, JAX's interpreter) and for gradients, the operands are filled up with zeros, and the
+results cut (`padding`), which copies each of them once. For heads of more than 256 plain JAX
+computes the result (`reference`), and the configuration is not used.
 
 Gradients are made from the log-sum-exp of each row. With a head dimension of 64 or 128, one kernel
 makes them, or two, if the call is to be `deterministic`; with 256, three. For larger heads plain

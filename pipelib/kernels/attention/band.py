@@ -75,6 +75,8 @@ class Sizes(NamedTuple):
       heads: heads of the queries.
       group: how many consecutive heads of the queries share one head of K and V.
       head_dim: the size of a head.
+      by_rows: the size of a head of v, if copies see the rows of q, k and v; else None, and it is
+        that of q and k.
     """
 
     batch: int
@@ -83,6 +85,7 @@ class Sizes(NamedTuple):
     heads: int
     group: int
     head_dim: int
+    by_rows: int | None = None
 
     @classmethod
     def of(cls, q: Shaped | Ref, k: Shaped | Ref, keys: int | None = None) -> "Sizes":
@@ -90,6 +93,11 @@ class Sizes(NamedTuple):
         batch, queries, heads, head_dim = q.shape
         there = k.shape[1] if keys is None else keys
         return cls(batch, queries, there, heads, heads // k.shape[2], head_dim)
+
+    @property
+    def values(self) -> int:
+        """The size of a head of v, and of the result."""
+        return self.by_rows or self.head_dim
 
 
 class Band(NamedTuple):

@@ -24,13 +24,13 @@ from pipelib.kernels.attention.arguments import (
     options_of,
     segments_of,
 )
-from pipelib.kernels.attention.band import Options
+from pipelib.kernels.attention.band import Options, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.padding import Padding
 from pipelib.kernels.hopper import default_device, explained, require_hopper
 from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
-from pipelib.tiles import PIECE_ROWS
+from pipelib.tiles import PIECE_ROWS, has_rows
 
 #: The result and the log-sum-exp.
 Residuals = tuple[jax.Array, jax.Array]
@@ -127,18 +127,14 @@ def attention(
     return_residuals = flag("return_residuals", return_residuals)
     q, k, v, *ids = varying_alike(q, k, v, *segments)
     padding = Padding.of(q, k, v)
-    if padding is not None:
-        if config is not None and q.dtype == FLOAT8:
+    if padding is not None and config is not None:
+        if q.dtype == FLOAT8:
             narrow.check(config, padding.head_dim)
-        elif config is not None:
+        else:
             config.check(padding.head_dim)
-        q, k, v, *ids = map(padding.filled, (q, k, v, *ids))
-        options = options._replace(keys=padding.keys)
     with explained("attention", _PLAIN):
         make: Any = _attention_of_float8 if q.dtype == FLOAT8 else _attention
         found = cast(Residuals, make(q, k, v, tuple(ids), options))
-    if padding is not None:
-        found = padding.cut(*found)
     return found if return_residuals else found[0]
 
 
@@ -164,7 +160,7 @@ def attention_kernel(
       TypeError, ValueError: as `attention`, and for sizes that need more than the kernel.
     """
     check_arrays(q, k, v)
-    options = _configured(options_of(q, causal, window, scale, config), q)
+    options = _configured(options_of(q, causal, window, scale, config), q.shape[-1])
     if not is_addressable(q, k) or k.shape != v.shape:
         raise ValueError(
             f"attention_kernel: q {q.shape}, k {k.shape} and v {v.shape} must have one head_dim of"
@@ -225,7 +221,7 @@ def attention_reference(
 
 
 def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfig:
-    """The configuration of `attention` for heads of this size: 64, 128 or 256.
+    """The configuration of `attention` for heads of this size: 64, 128, 192 or 256.
 
     Unless it must be deterministic, one kernel makes all gradients, where there is one.
 
@@ -238,10 +234,10 @@ def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfi
         return AttentionConfig(
             block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
         )
-    fused = None if deterministic or head_dim == 256 else True
+    fused = None if deterministic or head_dim > 128 else True
     if head_dim == 64:
         return AttentionConfig(block_kv=128, compute_threads=3, slots=4, fused=fused)
-    block_kv = {128: 128, 256: 64}[head_dim]
+    block_kv = 128 if head_dim == 128 else 64
     return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
 
 
@@ -256,10 +252,27 @@ def _attention_of_float8(
 ) -> Residuals:
     """The result and the log-sum-exp of float8, which have no gradient."""
     require_hopper("attention")
-    config = options.config or narrow.default_config()
-    out, lse = forward.launch_forward(q, k, v, segments, options.configured(config))
-    out, lse, _ = varying_alike(out, lse, q)
+    padding = Padding.of(q, k, v)
+    assert padding is not None, "larger heads are refused"
+    is_dense = options.left is None and options.right is None
+    config = options.config or narrow.default_config(padding.head_dim, is_dense)
+    options = options.configured(config)
+    out, lse, _ = varying_alike(*_filled_forward(padding, q, k, v, segments, options), q)
     return out, lse
+
+
+def _filled_forward(
+    padding: Padding,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segments: tuple[jax.Array, ...],
+    options: Options[AttentionConfig],
+) -> Residuals:
+    """The forward kernel of arrays that are filled up, and what is left when that is cut off."""
+    q, k, v, *ids = map(padding.filled, (q, k, v, *segments))
+    options = options._replace(keys=padding.keys)
+    return padding.cut(*forward.launch_forward(q, k, v, tuple(ids), options))
 
 
 def _refuse_gradients(options: Options[AttentionConfig | None], *arrays: object) -> NoReturn:
@@ -280,18 +293,31 @@ def _attention(
     options: Options[AttentionConfig | None],
 ) -> Residuals:
     """The result and the log-sum-exp, by the kernel or without it; all arguments are checked."""
-    if not is_addressable(q, k):
+    padding = Padding.of(q, k, v)
+    if padding is None:
         return reference.forward(q, k, v, segments, options)
     require_hopper("attention")
-    out, lse = forward.launch_forward(q, k, v, segments, _configured(options, q))
-    out, lse, _ = varying_alike(out, lse, q)
+    if _copies_rows(q, v):
+        sized = _configured(options, forward.head_dim_of(q, v))
+        found = forward.launch_forward(q, k, v, segments, sized)
+    else:
+        sized = _configured(options, padding.head_dim)
+        found = _filled_forward(padding, q, k, v, segments, sized)
+    out, lse, _ = varying_alike(*found, q)
     return out, lse
 
 
-def _configured(options: Options[AttentionConfig | None], q: Shaped) -> Options[AttentionConfig]:
-    """The options with a configuration: by default, one for the size of q's heads."""
-    config = options.config or default_config(q.shape[-1], options.deterministic)
-    return options.configured(config)
+def _copies_rows(q: Shaped, v: Shaped) -> bool:
+    """Whether the forward kernel's copies can see the rows of heads: not in JAX's interpreter."""
+    rows = (has_rows(x.shape[2:], x.dtype) for x in (q, v))
+    return default_device().platform == "gpu" and all(rows)
+
+
+def _configured(
+    options: Options[AttentionConfig | None], head_dim: int
+) -> Options[AttentionConfig]:
+    """The options with a configuration: by default, one for heads of this size."""
+    return options.configured(options.config or default_config(head_dim, options.deterministic))
 
 
 #: What the backward pass needs: q, k, v, segments, the result and the log-sum-exp.
@@ -319,14 +345,17 @@ def _backward(
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
-    if is_addressable(q, k):
-        require_hopper("attention")  # the forward pass may have run on another device
-        grads = backward.launch_backward(
-            (q, k, v, d_out, segments), lse, delta, _configured(options, q)
-        )
-        d_q, d_k, d_v, _ = varying_alike(*grads, q)
-    else:
+    padding = Padding.of(q, k, v)
+    if padding is None:
         d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
+    else:
+        require_hopper("attention")  # the forward pass may have run on another device
+        fill, sized = padding.filled, _configured(options, padding.head_dim)
+        filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
+        numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
+        grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
+        cut = (grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v)))
+        d_q, d_k, d_v, _ = varying_alike(*cut, q)
     return d_q, d_k, d_v, (None,) * len(segments)
 
 

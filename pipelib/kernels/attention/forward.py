@@ -17,11 +17,15 @@ through the steps of all its *visits* (the queries that it goes through), so K a
 visit are loaded ahead. If a mask leaves visits different numbers of steps, this is so only for
 "optimistic", and if each SM gets its share (`order`).
 
+Where q, k and v do not divide into pieces (`tiles`), copies see their rows: a head of 80 is two
+pieces wide, each has a copy, and a product of its own.
+
 TMA fills loads beyond the end of K with zeros, and drops stores beyond the end of the result. A row
 that sees nothing has l = 0: its result is 0, and its log-sum-exp is -inf.
 """
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -32,6 +36,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention import narrow
+from pipelib.kernels.attention.arguments import is_addressable
 from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
@@ -39,9 +44,10 @@ from pipelib.kernels.attention.order import AXES, Order, Visits
 from pipelib.kernels.attention.queries import Scratch
 from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
 from pipelib.kernels.hopper import num_sms
-from pipelib.refs import Allocation, Body, Dtype, Int, Ref
+from pipelib.refs import Allocation, Body, Dtype, Int, Ref, Shaped
 from pipelib.ring import Allocations
-from pipelib.tiles import tiled
+from pipelib.specs import ByRows
+from pipelib.tiles import by_rows, piece_columns, tiled
 from pipelib.warp_specialized import (
     AllSteps,
     WarpSpecializedPipeline,
@@ -73,14 +79,15 @@ def launch_forward(
       [batch, q_seq, heads, head_dim] in q's dtype, or bfloat16 if q is float8; and float32 [batch,
       heads, q_seq].
     """
-    config, sizes = options.config, Sizes.of(q, k, options.keys)
+    config, sizes = options.config, sizes_of(q, k, v, options)
     rows = pl.cdiv(sizes.queries, config.block_q) * config.block_q
     if segments:
         segments = padded(segments[0], config.block_q), padded(segments[1], config.block_kv)
     lse_type = jax.ShapeDtypeStruct((sizes.batch, sizes.heads, rows), jnp.float32)
     order = order_of(options, sizes, k.dtype.itemsize, bool(segments))
     is_narrow = q.dtype.itemsize == 1
-    out_type = jax.ShapeDtypeStruct(q.shape, jnp.bfloat16 if is_narrow else q.dtype)
+    shape = *q.shape[:3], v.shape[3]
+    out_type = jax.ShapeDtypeStruct(shape, jnp.bfloat16 if is_narrow else q.dtype)
     if is_narrow:
         v = narrow.turned(v, config.block_kv, config.probabilities == "registers")
     body = named("attention", functools.partial(_block, options, sizes, order, bool(segments)))
@@ -95,6 +102,22 @@ def launch_forward(
         compiler_params=plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0),
     )(q, k, v, *segments)
     return out, lse if rows == sizes.queries else lse[:, :, : sizes.queries]
+
+
+def head_dim_of(q: Shaped, v: Shaped) -> int:
+    """The size of a head of q and k in SMEM; the result is staged where queries were."""
+    width = piece_columns(q.dtype)
+    return math.ceil(max(q.shape[3], v.shape[3]) / width) * width
+
+
+def sizes_of(q: jax.Array, k: jax.Array, v: jax.Array, options: Options[AttentionConfig]) -> Sizes:
+    """The sizes of a problem, by rows if copies cannot address pieces of its arrays."""
+    sizes = Sizes.of(q, k, options.keys)
+    if is_addressable(q, k) and v.shape[3] == q.shape[3]:
+        return sizes
+    width = piece_columns(q.dtype)
+    values = math.ceil(v.shape[3] / width) * width
+    return sizes._replace(head_dim=head_dim_of(q, v), by_rows=values)
 
 
 def order_of(
@@ -136,12 +159,16 @@ def _scratch(
     threads, rows = config.compute_threads, config.rows
 
     def shared(columns: int) -> Allocation:
+        if sizes.by_rows:
+            width = piece_columns(dtype)
+            return by_rows((threads, columns // width, rows, width), dtype)
         return plgpu.SMEM((threads, rows, columns), dtype, transforms=tiled(dtype))
 
+    copies = sizes.head_dim // piece_columns(dtype) if sizes.by_rows else 1
     scratch: dict[str, Allocation] = dict(
         q=shared(sizes.head_dim),
         lse=plgpu.SMEM((threads, rows), jnp.float32),
-        loaded=plgpu.Barrier(num_barriers=threads),
+        loaded=plgpu.Barrier(num_arrivals=copies, num_barriers=threads),
     )
     if order.persistent is not None:
         scratch.update(next_q=shared(sizes.head_dim))
@@ -224,15 +251,18 @@ def _pipeline(
         batch, step, head, _ = block(*indices)
         return batch, head, 0, step
 
-    shape = None, config.block_kv, None, sizes.head_dim
-    spec = of_v = plgpu.BlockSpec(shape, block, transforms=tiled(dtype))
+    def spec(head_dim: int) -> plgpu.BlockSpec:
+        kind = ByRows if sizes.by_rows else plgpu.BlockSpec
+        return kind((None, config.block_kv, None, head_dim), block, transforms=tiled(dtype))
+
+    of_k, of_v = spec(sizes.head_dim), spec(sizes.values)
     if dtype.itemsize == 1:
         shape = None, None, sizes.head_dim, config.block_kv
         of_v = plgpu.BlockSpec(shape, turned, transforms=tiled(dtype))
     return emit_pipeline_warp_specialized(
         step,
         grid=visits.grid(steps if visits.vary else band_of(0).steps),
-        in_specs=[spec, of_v],
+        in_specs=[of_k, of_v],
         max_concurrent_steps=slots,
         memory_registers=config.memory_registers,
         wg_axis="thread",

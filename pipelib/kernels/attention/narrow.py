@@ -43,13 +43,20 @@ GROUP = 16
 KEYS = SWIZZLE
 
 
-def default_config() -> AttentionConfig:
-    """The configuration for float8; on a CPU that which JAX's interpreter runs fastest."""
+def default_config(head_dim: int, is_dense: bool) -> AttentionConfig:
+    """The configuration for float8; on a CPU that which JAX's interpreter runs fastest.
+
+    Args:
+      head_dim: 64, 128 or 256.
+      is_dense: whether each query sees all keys. Then short products, as those of heads up to 128,
+        are done before a step without a maximum is, so that it gains nothing.
+    """
     if default_device().platform != "gpu":
         return AttentionConfig(
             block_kv=KEYS, compute_threads=1, schedule="plain", probabilities="interpreted"
         )
-    return AttentionConfig(block_kv=KEYS, schedule="pingpong", probabilities="registers")
+    schedule = "pingpong" if is_dense and head_dim <= 128 else "optimistic"
+    return AttentionConfig(block_kv=KEYS, schedule=schedule, probabilities="registers")
 
 
 def check(config: AttentionConfig, head_dim: int) -> None:

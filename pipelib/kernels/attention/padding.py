@@ -1,15 +1,16 @@
 """`Padding`: arrays with zeros at their ends, so that copies can address them.
 
-The model. The kernels have heads of 64, 128 and 256, and copies address sequences of multiples of 8
-(`pipelib.kernels.hopper`). All else is filled up with zeros, and cut off from the results::
+The model. The kernels of the gradients, and of float8, have heads of 64, 128 and 256, and copies
+address sequences of multiples of 8 (`pipelib.tiles`). The forward kernel of 16 bits has copies that
+see rows instead, but not in JAX's interpreter. All else is filled up with zeros, and cut off from
+the results::
 
     more of a head of q and k       adds 0 to each score
     more of a head of v             makes numbers of the result that are cut off
     more queries                    make rows of the result that are cut off
     more keys                       are masked: the kernels are told how many there are (`keys`)
 
-This stands outside the rules of the gradients: JAX cuts the cotangents of what was padded, and pads
-those of what was cut with zeros. Filling and cutting read and write each array once.
+Filling and cutting read and write each array once.
 """
 
 from typing import NamedTuple, Self

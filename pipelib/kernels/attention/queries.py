@@ -38,12 +38,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib import specs, tiles
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Visits
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Allocations
+
+#: The fields of `Scratch` that have queries.
+Queries = Literal["q", "next_q"]
 
 
 class State(NamedTuple):
@@ -84,7 +88,8 @@ class Scratch(TypedDict):
     Some configurations lack `next_q`, `p`, `out` or `turns`.
 
     Attributes:
-      q: the queries, through which the result is stored too: [threads, rows, head_dim].
+      q: the queries, through which the result is stored too: [threads, rows, head_dim]; if copies
+        see rows, both refs of [threads, pieces, rows, columns of a piece].
       lse: the log-sum-exp to be stored: float32 [threads, rows].
       loaded: a barrier for each thread, at which its queries arrive.
       next_q: the queries of the next visit, of a persistent kernel.
@@ -193,13 +198,38 @@ class QueryThread:
         return batch, pl.ds(row, self.config.rows), head
 
     def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p", "out"]) -> Ref:
-        """Its part of a field of the scratch memory."""
-        return self.scratch[name].at[self.index]
+        """Its part of a field of the scratch memory, in tiles."""
+        field = self.scratch[name]
+        if self.sizes.by_rows and name in ("q", "next_q"):
+            field = tiles.both(field, True).tiles
+        return field.at[self.index]
 
-    def load(self, visit: jax.Array, name: Literal["q", "next_q"]) -> None:
+    def in_rows(self, name: Queries) -> Ref:
+        """The same as copies see it: [pieces, rows, columns of a piece]."""
+        return tiles.both(self.scratch[name], True).rows.at[self.index]
+
+    @property
+    def width(self) -> int:
+        """The columns of a piece."""
+        return tiles.piece_columns(self.arrays[0].dtype)
+
+    def pieces(self, head_dim: int) -> range:
+        """The numbers of the pieces of a row of a head."""
+        return range(head_dim // self.width)
+
+    def columns(self, rows: Ref, piece: int) -> Ref:
+        """A piece's columns of rows in GMEM, which the last piece may be wider than."""
+        return rows.at[:, specs.maybe_beyond(piece * self.width, self.width)]
+
+    def load(self, visit: jax.Array, name: Queries) -> None:
         """Starts to load the queries of a visit into `q` or `next_q`."""
-        rows = self.arrays[0].at[self.rows(visit)]
-        plgpu.copy_gmem_to_smem(rows, self.mine(name), self.mine("loaded"))
+        there, loaded = self.arrays[0].at[self.rows(visit)], self.mine("loaded")
+        if not self.sizes.by_rows:
+            plgpu.copy_gmem_to_smem(there, self.mine(name), loaded)
+            return
+        for piece in self.pieces(self.sizes.head_dim):
+            here = self.in_rows(name).at[piece]
+            plgpu.copy_gmem_to_smem(self.columns(there, piece), here, loaded)
 
     def load_next(self, visit: jax.Array) -> None:
         """Starts to load the queries of a later visit into `next_q`, if there is such a visit."""
@@ -209,7 +239,12 @@ class QueryThread:
     def take_next(self) -> None:
         """Copies the next queries to `q`: every step reads its queries at one address."""
         plgpu.barrier_wait(self.mine("loaded"))
-        self.mine("q")[...] = self.mine("next_q")[...]
+        to, of = self.mine("q"), self.mine("next_q")
+        if self.sizes.by_rows:
+            for piece in self.pieces(self.sizes.head_dim):
+                to.at[piece][...] = of.at[piece][...]
+        else:
+            to[...] = of[...]
         plgpu.commit_smem()
 
     def load_behind_store(self, visit: jax.Array) -> None:
@@ -220,24 +255,34 @@ class QueryThread:
     def start(self) -> State:
         """The state before any key."""
         rows = self.config.rows
-        p = jnp.zeros((rows, self.config.block_kv), self.scratch["q"].dtype)
-        result = jnp.full((rows, self.sizes.head_dim), 0.0, jnp.float32)
+        p = jnp.zeros((rows, self.config.block_kv), self.mine("q").dtype)
+        result = jnp.full((rows, self.sizes.values), 0.0, jnp.float32)
         maximum = jnp.full((rows,), -jnp.inf, jnp.float32)
         return State(result, maximum, jnp.full((rows,), 0.0, jnp.float32), p)
 
     def store(self, state: State, visit: Int) -> None:
         """Starts to store the result of a visit."""
         (_, out, lse), here = self.arrays, self.rows(visit)
-        free = "next_q" if self.visits.are_many else "q"  # no product reads it
+        free: Queries = "next_q" if self.visits.are_many else "q"  # no product reads it
         staging = self.mine("out" if self.is_narrow else free)
         batch, rows, head = here
 
+        pieces = self.pieces(self.sizes.values) if self.sizes.by_rows else ()
+
         def stage(result: jax.Array) -> None:
-            staging[...] = result.astype(staging.dtype)
+            for piece in pieces:
+                part = result[:, piece * self.width : (piece + 1) * self.width]
+                staging.at[piece][...] = part.astype(staging.dtype)
+            if not pieces:
+                staging[...] = result.astype(staging.dtype)
 
         self.finish(state, stage)
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(staging, out.at[here])
+        for piece in pieces:
+            there = self.columns(out.at[here], piece)
+            plgpu.copy_smem_to_gmem(self.in_rows(free).at[piece], there)
+        if not pieces:
+            plgpu.copy_smem_to_gmem(staging, out.at[here])
         plgpu.copy_smem_to_gmem(self.mine("lse"), lse.at[batch, head, rows])
 
     def finish(self, state: State, stage: Callable[[jax.Array], None]) -> None:
@@ -277,11 +322,26 @@ class QueryThread:
 
     def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
-        plgpu.wgmma(acc, self.mine("q"), k.transpose((1, 0)))
+        q = self.mine("q")
+        if not self.sizes.by_rows:
+            plgpu.wgmma(acc, q, k.transpose((1, 0)))
+            return
+        for piece in self.pieces(self.sizes.head_dim):
+            plgpu.wgmma(acc, q.at[piece], _piece(k, piece).transpose((1, 0)))
 
     def multiply_values(self, acc: Accumulator, p: jax.Array | Ref, v: Ref) -> None:
-        """Queues P V; V of float8 comes transposed."""
-        plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
+        """Queues P V, as `value_products` products; V of float8 comes transposed."""
+        if not self.sizes.by_rows:
+            plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
+            return
+        for piece in self.pieces(self.sizes.values):
+            columns = pl.ds(piece * self.width, self.width)
+            plgpu.wgmma(acc.at[:, columns], p, _piece(v, piece))
+
+    @property
+    def value_products(self) -> int:
+        """How many products make P V."""
+        return len(self.pieces(self.sizes.values)) if self.sizes.by_rows else 1
 
     def scores(self, k: Ref, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
         """Q K^T of a step. The turn passes when it is queued; then comes `meanwhile`."""
@@ -341,7 +401,7 @@ class QueryThread:
 
     def rounded(self, p: jax.Array) -> jax.Array:
         """Probabilities in the dtype of q, as `wgmma` takes them."""
-        return p.astype(self.scratch["q"].dtype)
+        return p.astype(self.mine("q").dtype)
 
     def operand(self, p: jax.Array) -> jax.Array | Ref:
         """The probabilities, where `wgmma` reads them: in registers, or in SMEM."""
@@ -361,6 +421,11 @@ class QueryThread:
         """
         (result,), values = accumulate(self.config.in_place, (result,), like, multiply)
         return result, values
+
+
+def _piece(slot: Ref, piece: int) -> Ref:
+    """A piece of a slot, which has no axis of pieces if it is one piece wide."""
+    return slot.at[piece] if len(slot.shape) == 3 else slot
 
 
 def scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:

@@ -43,6 +43,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.queries import Progress, QueryThread, State, scaled
 from pipelib.refs import Accumulator, Int, Ref, Tree
+from pipelib.tiles import both
 
 
 class Plain(QueryThread):
@@ -206,6 +207,7 @@ class Ahead(QueryThread):
         """K or V of a step, by its number over all visits; its produced and consumed barriers."""
         rings = (self.allocations[name] for name in ("smem", "produced", "consumed"))
         smem, produced, consumed = (ring["kv".index(of)] for ring in rings)
+        smem = both(smem, bool(self.sizes.by_rows)).tiles
         slot = lax.rem(number, jnp.int32(smem.shape[0]))
         return smem.at[slot], produced.at[slot], consumed.at[slot]
 
@@ -338,6 +340,6 @@ class Overlap(Ahead):
             self.multiply_keys(scores, now.k)
             self.multiply_values(result, p, now.v)
             self.pass_turn()
-            return plgpu.wgmma_accumulator_load(scores, wait_n=1)
+            return plgpu.wgmma_accumulator_load(scores, wait_n=self.value_products)
 
         return pl.run_scoped(multiply, self.scores_type())

@@ -1,6 +1,7 @@
 """Sizes that copies cannot address: any length, any head up to 256, and v's of another size."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pipelib
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.attention.padding import Padding
+from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
@@ -40,6 +42,8 @@ ON_GPU = {
     "heads of 80": ((520, 1001, 2, 2, 80, 80), {}),
     "heads of 192, values of 128": ((1000, 1000, 2, 1, 192, 128), {"causal": True}),
     "heads of 96": ((129, 2047, 2, 1, 96, 96), {"window": (300, 100)}),
+    "heads of 192": ((777, 1031, 2, 1, 192, 192), {}),
+    "heads of 20": ((200, 1031, 2, 1, 20, 20), {}),
 }
 
 
@@ -140,6 +144,34 @@ def test_check_finds_nothing(causal):
     arrays = arrays_of(777, 777, 2, 1, 80, 80)
     call = functools.partial(attention, causal=causal, config=AttentionConfig())
     assert pipelib.check(pipelib.trace(call, *arrays), strict=True).ok
+
+
+BY_ROWS = {name: case for name, case in ON_GPU.items() if name != "heads of 20"} | {
+    "heads of 64": ((777, 777, 2, 1, 64, 64), {}),
+    "a head of v in more pieces": ((520, 64, 2, 2, 64, 200), {}),
+    "segments": ((777, 777, 2, 1, 128, 128), {"segment_ids": (ids(1, 400, 377),) * 2}),
+}
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_copies_see_rows_on_a_gpu(name):
+    """The forward kernel needs no array filled up, but of the numbers of rows."""
+    sizes, options = BY_ROWS[name]
+    arrays = arrays_of(*sizes)
+    call = functools.partial(attention, **options)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        program = pipelib.trace(call, *arrays)
+        text = str(jax.make_jaxpr(call)(*arrays))
+    assert pipelib.check(program, strict=True).ok
+    assert not re.search(r":f16\[[\d,]+\] = (pad|slice)\[", text)
+
+
+def test_rows_that_no_copy_can_address_are_filled_up():
+    """A head of 20 has 40 bytes, and rows of a copy begin at multiples of 16."""
+    arrays = arrays_of(64, 64, 1, 1, 20, 20)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        text = str(jax.make_jaxpr(attention)(*arrays))
+    assert re.search(r":f16\[[\d,]+\] = pad\[", text)
 
 
 def test_a_configuration_must_fit_the_head_of_the_kernel():

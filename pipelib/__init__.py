@@ -25,6 +25,7 @@ __all__ = [
     "predict",
     "simulate",
     "sweep",
+    "target",
     "trace",
 ]
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pipelib.compiling import compiled
     from pipelib.pipeline import emit_pipeline
     from pipelib.schedule import H100, H200, check, explore, player, predict, simulate, sweep, trace
+    from pipelib.targets import target
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:
     # A module is imported when a name of it is asked for: pipelines need none of
@@ -40,6 +42,7 @@ else:
         "compiled": "pipelib.compiling",
         "emit_pipeline": "pipelib.pipeline",
         "emit_pipeline_warp_specialized": "pipelib.warp_specialized",
+        "target": "pipelib.targets",
     }
 
     def __getattr__(name: str) -> object:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import pallas as pl
 
-from pipelib import ring, specs
+from pipelib import cp_async, ring, specs, targets
 from pipelib.refs import Body, Ref, Tree
 
 
@@ -100,6 +100,9 @@ def emit_pipeline(
 
     def pipeline(*gmem_refs: Tree) -> Tree:
         gmem = plan.flatten_refs(gmem_refs)
+        if not targets.has_tma():
+            run = functools.partial(cp_async.run, plan, body, init, gmem)
+            return pl.run_scoped(run, **cp_async.allocations(plan, gmem))
         run = functools.partial(_run, plan, body, init, ordinary_reads, gmem)
         return pl.run_scoped(run, **plan.allocations(gmem))
 
@@ -145,7 +148,7 @@ def _run(
         refs = plan.refs(inputs + outputs, slot, out_slots)
         carry = ring.run_body(body, indices, refs, carry)
         plan.commit(ordinary_reads)
-        load_indices = _load_ahead(steps, channels, step, load_indices)
+        load_indices = ring.load_ahead(steps, channels, step, load_indices)
         out_slots = stores.store(step, indices, out_slots)
         return _State(steps.following(indices), out_slots, load_indices, carry)
 
@@ -159,25 +162,3 @@ def _run(
     stores.drain()
     return state.carry[0] if state.carry else None
 
-
-def _load_ahead(
-    steps: ring.Steps,
-    channels: list[ring.Channel],
-    step: jax.Array,
-    load_indices: list[ring.Indices],
-) -> list[ring.Indices]:
-    """Loads again, for each channel, the slot that the end of `step` frees.
-
-    Args:
-      steps, channels: those of the pipeline.
-      step: the step whose body has ended.
-      load_indices: for each channel, the grid indices of the step that is loaded, if there is one.
-
-    Returns:
-      The `load_indices` of the next call.
-    """
-    for channel, indices in zip(channels, load_indices, strict=True):
-        later = step + (steps.slots - channel.delay)
-        load = functools.partial(channel.load, steps.slot(later), indices)
-        pl.when((step >= channel.delay) & (later < steps.num_steps))(load)
-    return [steps.following(indices) for indices in load_indices]

@@ -1,9 +1,9 @@
 """`emit_pipeline` before Hopper: `cp.async` loads, ordinary instructions store.
 
 The model. A GPU of compute capability 8.0 to 8.9 has no TMA. There a thread's 128 lanes load
-together: each issues `cp.async` instructions, which copy a few bytes each without a register. The
-instructions of one copy are a **group**. No barrier completes. A thread waits until at most N of its
-own groups are unfinished, and groups finish in order. N must be a constant of the program::
+together, by `cp.async` instructions that copy a few bytes each. The instructions of one copy are a
+**group**. No barrier completes: a thread waits until at most N of its own groups are unfinished,
+which finish in order. N must be a constant of the program::
 
     prologue      load steps 0 .. S-1
     steady state  for each step s:
@@ -19,17 +19,17 @@ The rules of `ring` hold, by other means:
 before              this has happened
 ==================  ================================================================================
 body(s) reads       the wait for the groups of step s, where the thread's lanes meet as well
-load(s + S) starts  body(s + delay_release) has ended, in all lanes: Mosaic GPU lets them meet before
-                    a load. No `commit_smem`: to PTX `cp.async` is no other proxy (nor is there one)
+load(s + S) starts  body(s + delay_release) has ended, in all lanes: Mosaic GPU lets them meet
+                    before a load. To PTX `cp.async` is no other proxy, so there is no `commit_smem`
 body(s) writes      store(s - 1) has read: it is ordinary reads of SMEM and writes of GMEM
 store(s) starts     body(s) has ended, in all lanes, which meet after each ordinary write
 ==================  ================================================================================
 
 A store is over when the next instruction begins, so an output has one slot.
 
-What the hardware asks. A copy of a block without `transforms` takes memory as it lies, one run of
-bytes; so a block that is no single run in GMEM is several copies. Each lane copies 4 bytes at least,
-so a run is a multiple of 512. Nothing stops a copy at the end of an array.
+What the hardware asks. A copy of a block without `transforms` takes a run of bytes, so a block that
+is several runs in GMEM is several copies. Each lane copies 4 bytes at least, so a run is a multiple
+of 512 bytes. Nothing stops a copy at the end of an array.
 
 Not covered: kernels that are compiled with `unsafe_no_auto_barriers`, where lanes do not meet by
 themselves (`pipelib.check` remarks on it); loads that blocks share; Pallas's interpreter, which has
@@ -58,7 +58,8 @@ from pipelib.refs import Body, Ref, Tree
 
 # Lanes of a thread, and the least bytes that one of them copies.
 _LANES, _LANE_BYTES = 128, 4
-#: Groups that `cp.async.wait_group` can leave unfinished: ptxas makes of any larger number this one.
+#: The most groups that `cp.async.wait_group` leaves unfinished. Source: ptxas of CUDA 13.0, which
+#: makes `DEPBAR.LE SB0, 0x3f` of any larger number.
 MAX_GROUPS = 63
 
 
@@ -77,7 +78,7 @@ class Channel(NamedTuple):
     @property
     def groups(self) -> int:
         """How many groups the loads of a step are."""
-        return sum(_Runs.of(each.operand, each.gmem).count for each in self.buffers)
+        return sum(_Runs.of(each.operand, each.gmem).number for each in self.buffers)
 
 
 class _Runs(NamedTuple):
@@ -102,7 +103,7 @@ class _Runs(NamedTuple):
         return cls(tuple(sizes[:first]), math.prod(sizes[first:]))
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many runs there are."""
         return math.prod(self.outer)
 
@@ -188,7 +189,7 @@ def run(
         following = steps.following(indices)
         for buffer in outputs:
             if not buffer.operand.pinned:
-                is_left = buffer.operand.is_left(indices, following, step == steps.num_steps - 1)
+                is_left = buffer.operand.is_left(step, steps.num_steps, indices, following)
                 pl.when(is_left)(functools.partial(_store, buffer, indices))
         return _State(following, load_indices, carry)
 
@@ -265,9 +266,9 @@ def _check_runs(operand: specs.Operand, gmem: Ref) -> None:
     least = _LANES * _LANE_BYTES
     if elements % _LANES or elements * bits % (8 * least):
         raise ValueError(
-            f"{operand.name}: a block of the array {gmem.dtype}{[*gmem.shape]} is runs of {elements}"
-            f" elements x {bits} bits = {elements * bits / 8:g} B, but before Hopper (no TMA) each"
-            f" of {_LANES} lanes copies at least {_LANE_BYTES} B of a run, so a run is a multiple of"
-            f" {least} B and of {_LANES} elements: take a wider block, or tiles (transforms= of"
-            " plgpu.BlockSpec)."
+            f"{operand.name}: a block of {gmem.dtype}{[*gmem.shape]} lies in GMEM in runs of"
+            f" {elements} elements x {bits} bits = {elements * bits / 8:g} B, but before Hopper (no"
+            f" TMA) each of {_LANES} lanes copies at least {_LANE_BYTES} B, so a run must be a"
+            f" multiple of {least} B and of {_LANES} elements: take a wider block, or tiles"
+            " (transforms= of plgpu.BlockSpec)."
         )

@@ -161,4 +161,3 @@ def _run(
     # Drain.
     stores.drain()
     return state.carry[0] if state.carry else None
-

@@ -26,9 +26,9 @@ The classes. `Steps` counts steps, and knows each step's slot and grid indices. 
 checked arguments of a pipeline. `Plan.bind` joins them with what was allocated: a `Buffer` for each
 operand, a `Channel` for each group of inputs, `Stores` for all outputs.
 
-GPUs before Hopper have no TMA and need other means to the same rules: `cp_async`. Not covered: refs that the body copies or keeps by itself; a `wgmma` that reads
-a slot for more than `delay_release` steps; a block that steps leave and visit again, whose two
-stores may land in either order.
+GPUs before Hopper have no TMA; `cp_async` keeps the same rules by other means. Not covered: refs
+that the body copies or keeps by itself; a `wgmma` that reads a slot for more than `delay_release`
+steps; a block that steps leave and visit again, whose two stores may land in either order.
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 
@@ -328,8 +328,7 @@ class Stores(NamedTuple):
         following = self.steps.following(indices)
         next_slots: list[jax.Array] = []
         for buffer, slot in zip(self.outputs, slots, strict=True):
-            is_last = step == self.steps.num_steps - 1
-            done = buffer.operand.is_left(indices, following, is_last)
+            done = buffer.operand.is_left(step, self.steps.num_steps, indices, following)
             if not buffer.operand.pinned:
                 pl.when(done & self.leader)(functools.partial(buffer.store, slot, indices))
             if buffer.operand.changes:

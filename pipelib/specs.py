@@ -131,17 +131,19 @@ class Operand:
         return tuple(result) if isinstance(result, (tuple, list)) else (cast(Int, result),)
 
     def is_left(
-        self, indices: Sequence[jax.Array], following: Sequence[jax.Array], is_last: jax.Array
+        self,
+        step: jax.Array,
+        num_steps: Int,
+        indices: Sequence[jax.Array],
+        following: Sequence[jax.Array],
     ) -> jax.Array:
-        """Whether the step after this one visits another block, or this one is the last step.
+        """Whether a step is the last of `num_steps`, or the next step visits another block.
 
-        Args:
-          indices, following: the grid indices of this step and of the next one.
-          is_last: whether there is no next one.
+        `indices` and `following` are the grid indices of the step and of the next one.
         """
         blocks = map(self.block_indices, (indices, following))
         changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
-        return functools.reduce(lax.bitwise_or, changes, is_last)
+        return functools.reduce(lax.bitwise_or, changes, step == num_steps - 1)
 
     def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Index | EllipsisType, ...]:
         """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""

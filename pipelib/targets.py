@@ -20,6 +20,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax.extend import backend
@@ -45,6 +46,12 @@ def has_tma() -> bool:
 def smem_bytes() -> int:
     """Bytes of shared memory that a block may use there; those of Hopper for later GPUs."""
     return _SMEM_KIB.get(capability(), _SMEM_KIB[HOPPER]) * 1024
+
+
+def described() -> str:
+    """What a kernel that is traced now will be compiled for, in words."""
+    found = capability()
+    return "Hopper" if found == HOPPER else f"compute capability {_text(found)}"
 
 
 def check_capability() -> None:
@@ -85,9 +92,8 @@ def target(compute_capability: str) -> Iterator[None]:
       ...     )
       ...     return plgpu.kernel(pipeline, out_type=x)(x)
       >>> with pipelib.target("8.0"):
-      ...     report = pipelib.check(add_one, x)
       ...     program = pipelib.trace(add_one, x)
-      >>> report.ok
+      >>> pipelib.check(program).ok
       True
       >>> sorted({op.kind.value for op in program.threads[0] if op.kind.engine})
       ['cp_async']
@@ -99,6 +105,12 @@ def target(compute_capability: str) -> Iterator[None]:
         )
     with jax.default_device(_device(compute_capability)):
         yield
+
+
+def present() -> contextlib.AbstractContextManager[object]:
+    """What is inside runs, also within a `target`, on JAX's own default device."""
+    is_absent = isinstance(jax.config.jax_default_device, _AbsentDevice)
+    return jax.default_device(None) if is_absent else contextlib.nullcontext()
 
 
 class _AbsentDevice:
@@ -114,9 +126,9 @@ class _AbsentDevice:
 
 
 @functools.cache
-def _device(compute_capability: str) -> jax.Device:
+def _device(compute_capability: str) -> Any:
     """One for each: JAX keeps what it has traced for a device."""
-    return _AbsentDevice(compute_capability)  # pyright: ignore[reportReturnType]
+    return _AbsentDevice(compute_capability)
 
 
 def _numbers(text: object) -> Capability | None:

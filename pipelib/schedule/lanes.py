@@ -1,7 +1,8 @@
 """`Lanes`: the lanes that a program's figures have, and what an op's box in them says.
 
 The model. Each block has a lane for each of its threads, with its warps after it, then one for each
-engine. What an engine does is on its lane, all else on the lane of the thread.
+engine of Hopper's, and one for `cp.async` if there is any. What an engine does is on its lane, all
+else on the lane of the thread.
 
 Names. A thread of several is called by its role, which `thread_names` tells by its ops:
 
@@ -56,13 +57,14 @@ class Lanes:
         self._engines: list[dict[Engine | None, int]] = []
         self._threads = [0] * len(program.threads)
         called = _numbered(program) if by_number else thread_names(program)
+        engines = _engines(program)
         for block in range(program.blocks):
             prefix = f"block {block} " if program.blocks > 1 else ""
             for thread in _in_order(program, block):
                 self._threads[thread] = len(self.names)
                 self.names.append(prefix + called[thread])
-            self._engines.append({e: len(self.names) + i for i, e in enumerate(Engine)})
-            self.names += [prefix + engine for engine in Engine]
+            self._engines.append({e: len(self.names) + i for i, e in enumerate(engines)})
+            self.names += [prefix + engine for engine in engines]
 
     def of_thread(self, thread: int) -> int:
         """The lane of a thread, or of a warp."""
@@ -96,6 +98,12 @@ class Lanes:
         """The short name of the one buffer that these regions are of; empty if there is none."""
         ids = {region.buffer for region in regions}
         return short_name(self._program.buffers[ids.pop()].name) if len(ids) == 1 else ""
+
+
+def _engines(program: Program) -> list[Engine]:
+    """The engines that have a lane."""
+    is_used = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
+    return [engine for engine in Engine if is_used or engine is not Engine.CP_ASYNC]
 
 
 # ---- Names ---------------------------------------------------------------------------------------
@@ -153,13 +161,14 @@ def _roles(program: Program) -> list[_Role]:
 
 _ARITHMETIC = {Kind.COMPUTE, Kind.WGMMA}
 _ACCESSES = {Kind.READ, Kind.WRITE}
+_LOADS = {Kind.LOAD, Kind.CP_ASYNC}
 
 
 def _role(kinds: set[Kind]) -> _Role:
     """The role of a thread that does ops of these kinds."""
-    if kinds & _ARITHMETIC or (kinds & _ACCESSES and Kind.LOAD not in kinds):
+    if kinds & _ARITHMETIC or (kinds & _ACCESSES and not kinds & _LOADS):
         return _Role.COMPUTE
-    if Kind.LOAD in kinds:
+    if kinds & _LOADS:
         return _Role.MEMORY
     return _Role.STORE if Kind.STORE in kinds else _Role.OTHER
 

@@ -28,7 +28,7 @@ WORDS = {
 #: Kinds of ops that move data or compute.
 WORK = frozenset({
     Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
-    Kind.ACC_READ, Kind.ACC_WRITE,
+    Kind.ACC_READ, Kind.ACC_WRITE, Kind.CP_ASYNC,
 })  # fmt: skip
 
 

@@ -95,24 +95,24 @@ def with_delays(delays, slots, steps=6):
     return Case(name, kernel(pipeline, inputs[0]), inputs, sum(inputs))
 
 
-def built_up():
+def built_up(rows=ROWS):
     """Consecutive steps add to one block of the output, which is stored once."""
-    x = numbers(2 * ROWS, 4 * COLS)
+    x = numbers(2 * rows, 4 * COLS)
 
     def pipeline(x_gmem, o_gmem):
         def body(indices, x_smem, o_smem):
             @pl.when(indices[1] == 0)
             def _():
-                o_smem[...] = zeros()
+                o_smem[...] = jnp.zeros(o_smem.shape, jnp.float32)
 
             o_smem[...] = o_smem[...] + x_smem[...]
 
         pipelib.emit_pipeline(
-            body, grid=(2, 4), in_specs=[spec((ROWS, COLS), lambda i, k: (i, k))],
-            out_specs=[spec((ROWS, COLS), lambda i, k: (i, 0))], max_concurrent_steps=3,
+            body, grid=(2, 4), in_specs=[spec((rows, COLS), lambda i, k: (i, k))],
+            out_specs=[spec((rows, COLS), lambda i, k: (i, 0))], max_concurrent_steps=3,
         )(x_gmem, o_gmem)  # fmt: skip
 
-    expected = x.reshape(2 * ROWS, 4, COLS).sum(1)
+    expected = x.reshape(2 * rows, 4, COLS).sum(1)
     return Case("an output that steps build up", kernel(pipeline, expected), (x,), expected)
 
 

@@ -19,7 +19,7 @@ import pipelib
 from pipelib import targets
 from pipelib.schedule.program import Kind
 from tests.emitters import before_hopper
-from tests.emitters.before_hopper import CASES, ROWS
+from tests.emitters.before_hopper import CASES, ROWS, spec
 from tests.emitters.contract import interpreted
 
 EARLIER = "8.0", "8.6", "8.9"
@@ -185,3 +185,117 @@ def test_machine_code(compute_capability):
     assert f".target sm_{number}\n" in found.ptx and f".target\tsm_{number}\n" in found.sass
     assert "cp.async.wait_group" in found.ptx and "cp.async.bulk" not in found.ptx
     assert "LDGSTS" in found.sass and "HMMA" in found.sass and found.ok
+
+
+# Errors.
+
+
+def refused(*shapes, dtype=np.float32, compute_capability="8.0", out=None, **options):
+    """What is told of a pipeline over these arrays: the type of the error, and its text."""
+    operands = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+
+    def kernel(*refs):
+        refs = refs if out else refs[:-1]
+        pipelib.emit_pipeline(lambda *_: None, **{"grid": (2,), **options})(*refs)
+
+    result = jax.ShapeDtypeStruct(out or (128,), dtype)
+    with pytest.raises(Exception) as error, pipelib.target(compute_capability):
+        jax.eval_shape(plgpu.kernel(kernel, out_type=result), *operands)
+    return type(error.value), str(error.value)
+
+
+def test_a_block_that_reaches_beyond_its_array():
+    block = spec((16, 128), lambda i: (i, 0))
+    told = (
+        "axis 0 of the array has 40 elements = 2 x 16 + 8, so the last block reaches beyond it,"
+        " where no copy stops before Hopper (no TMA): pad the array to a multiple of 16, or promise"
+        " oob_fill_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS in a plgpu.BlockSpec."
+    )
+    assert refused((40, 128), in_specs=[block]) == (ValueError, f"in_specs[0]: {told}")
+    found = refused((32, 128), in_specs=[block], out_specs=[block], out=(40, 128))
+    assert found == (ValueError, f"out_specs[0]: {told}")
+    element = spec((pl.Element(16), 128), lambda i: (i, 0))
+    assert refused((32, 128), in_specs=[element]) == (
+        ValueError,
+        "in_specs[0]: blocks that begin at any element (pl.Element) may reach beyond the array,"
+        " where no copy stops before Hopper (no TMA): count whole blocks, or promise"
+        " oob_fill_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS in a plgpu.BlockSpec.",
+    )
+
+
+def test_a_promise_is_taken():
+    promise = dict(oob_fill_mode=plgpu.OOBFillMode.PROMISE_IN_BOUNDS)
+    block = spec((16, 128), lambda i: (i, 0), **promise)
+
+    def kernel(x, o):
+        def body(indices, x_smem):
+            o[pl.ds(indices[0] * ROWS, ROWS)] = x_smem[...]
+
+        pipelib.emit_pipeline(body, grid=(2,), in_specs=[block])(x)
+
+    x, out = (jax.ShapeDtypeStruct((rows, 128), jnp.float32) for rows in (40, 32))
+    with pipelib.target("8.0"):
+        assert pipelib.check(pipelib.trace(plgpu.kernel(kernel, out_type=out), x)).ok
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "dtype", "told"),
+    [
+        ((32, 128), (16, 64), np.float32, "float32[32, 128]: 64 elements x 32 bits = 256 B"),
+        ((32, 256), (16, 128), np.float16, "float16[32, 256]: 128 elements x 16 bits = 256 B"),
+        ((24, 16), (12, 16), np.float32, "float32[24, 16]: 192 elements x 32 bits = 768 B"),
+    ],
+)
+def test_runs_that_lanes_cannot_copy(shape, block, dtype, told):
+    array, run = told.split(": ")
+    found = refused(shape, in_specs=[spec(block, lambda i: (i, 0))], dtype=dtype)
+    assert found == (
+        ValueError,
+        f"in_specs[0]: a block of {array} lies in GMEM in runs of {run}, but before Hopper (no TMA)"
+        " each of 128 lanes copies at least 4 B, so a run must be a multiple of 512 B and of 128"
+        " elements: take a wider block, or tiles (transforms= of plgpu.BlockSpec).",
+    )
+
+
+@pytest.mark.parametrize(
+    ("compute_capability", "limit"), [("8.0", "166,912"), ("8.6", "101,376"), ("8.9", "101,376")]
+)
+def test_too_much_memory(compute_capability, limit):
+    block = spec((128, 128), lambda i: (i, 0))
+    options = dict(in_specs=[block] * 3, max_concurrent_steps=2)
+    kind, text = refused(
+        *[(256, 128)] * 3, dtype=np.float32, compute_capability=compute_capability, **options
+    )
+    assert kind is ValueError
+    assert f"= 393,216 B of shared memory, but a block has {limit} B" in text
+
+
+def test_gpus_that_have_no_cp_async():
+    block = spec((16, 128), lambda i: (i, 0))
+    assert refused((32, 128), in_specs=[block], compute_capability="7.5") == (
+        NotImplementedError,
+        "The kernel is traced for a GPU of compute capability 7.5, which is less than 8.0, the"
+        " first with cp.async: nothing there copies while a kernel computes, so no pipeline could"
+        " overlap. Take an A100, an L4 or a later GPU.",
+    )
+
+
+def test_warp_specialization_needs_hopper():
+    block = spec((16, 128), lambda i: (i, 0))
+
+    def kernel(x, _):
+        pipelib.emit_pipeline_warp_specialized(
+            lambda *_: None, grid=(2,), in_specs=[block], memory_registers=40, wg_axis="wg",
+            num_compute_wgs=1,
+        )(x)  # fmt: skip
+
+    x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
+    told = (
+        "emit_pipeline_warp_specialized is traced for compute capability 8.9, which has no TMA:"
+        " before Hopper .9.0. a load completes no barrier, so no other thread would know that it"
+        " has landed. Use emit_pipeline, whose one thread loads and computes."
+    )
+    with pipelib.target("8.9"), pytest.raises(NotImplementedError, match=told):
+        jax.eval_shape(
+            plgpu.kernel(kernel, out_type=x, num_threads=2, thread_name="wg"), x
+        )  # fmt: skip

@@ -2,7 +2,8 @@
 
 ``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are, on Hopper, drop-in
 supersets of the functions of the same names in
-``jax.experimental.pallas.mosaic_gpu``.
+``jax.experimental.pallas.mosaic_gpu``. The first also runs on GPUs before Hopper
+that have ``cp.async``; ``target`` names the GPU that a kernel is compiled for.
 ``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
 and deadlocks in it; ``simulate`` gives it times, and a timeline to draw. ``compiled``
 says what ptxas and the machine code say of it, without a GPU too.

@@ -13,7 +13,8 @@ The algorithm, for S slots and delay d (`ring` says why it is right)::
     drain         wait for all stores
 
 There are no consumed barriers: one thread both computes and loads, so program order keeps a load
-from overwriting a slot that is still read.
+from overwriting a slot that is still read. A GPU before Hopper has no TMA: what the pipeline is
+there, `cp_async` says.
 """
 
 import functools
@@ -39,10 +40,14 @@ def emit_pipeline(
 ) -> Callable[..., Tree]:
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
-    On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds
-    pytrees of specs, outputs in the GPU interpreter, and blocks that consecutive steps build up in
-    one slot (stored once, after the last of these steps). Only upstream's runs on GPUs before
-    Hopper, and there for pipelines without outputs.
+    A drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds pytrees of
+    specs, outputs in the GPU interpreter and before Hopper, and blocks that consecutive steps build
+    up in one slot (stored once, after the last of these steps).
+
+    It is for Hopper, and for GPUs before it from compute capability 8.0 on (`pipelib.target`).
+    There an output has one slot, blocks must divide their array (or
+    `oob_fill_mode=PROMISE_IN_BOUNDS`), and an input's block without `transforms` must lie in GMEM
+    in runs of a multiple of 512 bytes. Pallas's interpreter runs the pipeline for Hopper only.
 
     Args:
       body: called at each step as `body(indices, *in_refs, *out_refs)`. The indices are a tuple of

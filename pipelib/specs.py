@@ -222,9 +222,10 @@ def check_smem(
             size = math.prod(block) * bits_of(dtype) // 8
             total += slots * size
             terms.append(f"{operand.name} {slots} x {size:,} B")
+    terms += [f"{barriers} barriers x 8 B"] if barriers else []
     if total > limit:
         raise ValueError(
-            f"The pipeline needs {' + '.join(terms)} + {barriers} barriers x 8 B = {total:,} B of"
+            f"The pipeline needs {' + '.join(terms)} = {total:,} B of"
             f" shared memory, but a block has {limit:,} B, so the kernel could not start. Use"
             " fewer slots (max_concurrent_steps) or smaller blocks."
         )

@@ -27,13 +27,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import tiles
+from pipelib import targets, tiles
 from pipelib.refs import Index, Int, Ref, Tree, TreeDef, flatten_with_path
 
-#: Bytes of shared memory that a block may use on compute capability 9.0. Source: CUDA C++
+#: Bytes of shared memory that a block may use on Hopper.
+SMEM_BYTES = targets.SMEM_BYTES
+#: Registers for each of 128 lanes, if one Pallas thread had all 65,536. Source: CUDA C++
 #: Programming Guide, "Technical Specifications".
-SMEM_BYTES = 227 * 1024
-#: Registers for each of 128 lanes, if one Pallas thread had all 65,536. Source: as above.
 REGISTERS = 65536 // 128
 #: Barriers in one array, and so slots in a ring: Mosaic GPU keeps the parity of each in 32 bits.
 MAX_SLOTS = 32

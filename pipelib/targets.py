@@ -30,6 +30,8 @@ Capability = tuple[int, int]
 HOPPER: Capability = 9, 0
 _FIRST: Capability = 8, 0  # with cp.async
 _SMEM_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, HOPPER: 227}
+#: Bytes of shared memory that a block may use on Hopper.
+SMEM_BYTES = _SMEM_KIB[HOPPER] * 1024
 
 
 def capability() -> Capability:
@@ -44,7 +46,7 @@ def has_tma() -> bool:
 
 
 def smem_bytes() -> int:
-    """Bytes of shared memory that a block may use there; those of Hopper for later GPUs."""
+    """Bytes that a block of a kernel which is traced now may use; those of Hopper after it."""
     return _SMEM_KIB.get(capability(), _SMEM_KIB[HOPPER]) * 1024
 
 

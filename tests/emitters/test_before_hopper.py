@@ -176,8 +176,17 @@ def test_jax_lowers_it_for_each_gpu(compute_capability):
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize("name", ["columns too", "an output that steps build up", "a ragged grid"])
+def test_machine_code_of_pipelines(name):
+    (case,) = (case for case in CASES if case.name == name)
+    with pipelib.target("8.0"):
+        found = pipelib.compiled(case.kernel(), *avals(case))
+    assert ".target sm_80\n" in found.ptx and "LDGSTS" in found.sass and found.ok
+
+
+@pytest.mark.compiler
 @pytest.mark.parametrize("compute_capability", EARLIER)
-def test_machine_code(compute_capability):
+def test_machine_code_of_a_product(compute_capability):
     case = before_hopper.product()
     with pipelib.target(compute_capability):
         found = pipelib.compiled(case.kernel(), *avals(case))

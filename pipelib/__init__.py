@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "B200",
     "H100",
     "H200",
     "check",
@@ -33,7 +34,18 @@ __all__ = [
 if TYPE_CHECKING:
     from pipelib.compiling import compiled
     from pipelib.pipeline import emit_pipeline
-    from pipelib.schedule import H100, H200, check, explore, player, predict, simulate, sweep, trace
+    from pipelib.schedule import (
+        B200,
+        H100,
+        H200,
+        check,
+        explore,
+        player,
+        predict,
+        simulate,
+        sweep,
+        trace,
+    )
     from pipelib.targets import target
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:

@@ -1,14 +1,15 @@
-"""Kernels for Blackwell on any machine: interpreted on the CPU, and lowered.
+"""Kernels for Blackwell on any machine: checked, interpreted on the CPU, and lowered.
 
-The model. `pipelib.trace` knows Hopper's operations alone, so chapter 19 judges its kernels by what
-JAX has: the interpreter with race detection, and lowering. The interpreter counts the asynchronous
+The model. No GPU of these chapters runs such a kernel, so they judge it by `pipelib.check`, by
+JAX's interpreter with race detection, and by lowering. The interpreter counts the asynchronous
 operations of a block with a few counters, in turn; two operations that share one can look ordered,
 and which two do depends on how its threads run. `COUNTERS` is more than these kernels have
 operations, so that a race that is reported once is reported in each run. What the detector prints
 is read by its form.
 
-Not covered: kernels that wait for ever, which wait here too; what the interpreter has not
-(collective products, scales). Source: JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
+Not covered: what the interpreter has not (collective products, scales); kernels that wait for ever,
+which wait here too, but for those that are graded: the check comes first, and finds them. Source:
+JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
 """
 
 import contextlib
@@ -22,10 +23,12 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pipelib
 from pipelib_book.beside import beside_of
 from pipelib_book.grading import Fails, Grade, graded, or_fails
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
+from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise
 
 type Kernel = Callable[..., Any]
@@ -103,7 +106,7 @@ def grade(
     exercise: str = "",
     without: Iterable[str] = (),
 ) -> Grade:
-    """The grade of a kernel for Blackwell: no race, a right result, lowered, none of it XLA's.
+    """The grade of a kernel for Blackwell: clean, a right result, lowered, none of it XLA's.
 
     What stops it from being run or lowered is said in a line, and the grade is printed in a script,
     as `book.grade` does.
@@ -124,6 +127,12 @@ def _look(
     answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
+    program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
+    found = [f"{finding.kind}: {finding.cause}" for finding in pipelib.check(program)]
+    if found:
+        words = " ".join(first_findings(found))
+        raise Fails(f"The checker found a fault, so it was not run. {words}")
+    yield "The checker finds nothing."
     result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:
         one, other = map(_in_short, races[0])

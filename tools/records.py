@@ -11,7 +11,6 @@ Not covered: whether a record is of the code as it now is, which tests say.
 """
 
 import ast
-import dataclasses
 import json
 import pathlib
 import re
@@ -389,7 +388,8 @@ def _tests(path: pathlib.Path) -> str:
 def _model(path: pathlib.Path) -> str:
     machine = Machine.from_json(path.read_text("utf-8"))
     rows = ["| parameter | value |", "|---|--:|"]
-    for name, value in dataclasses.asdict(machine).items():
+    for name in json.loads(machine.to_json()):  # which leaves out what this GPU does not have
+        value = getattr(machine, name)
         text = ", ".join(f"{d}: {r:,g}" for d, r in value) if isinstance(value, tuple) else value
         rows.append(f"| `{name}` | {text if isinstance(text, str) else f'{text:,.10g}'} |")
     said = "What `pipelib.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"

@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "B200",
     "H100",
     "H200",
     "Finding",
@@ -43,7 +44,7 @@ __all__ = [
 if TYPE_CHECKING:
     from pipelib.schedule.checking.check import check
     from pipelib.schedule.drawing.player import Setting, player
-    from pipelib.schedule.machine import H100, H200, Machine
+    from pipelib.schedule.machine import B200, H100, H200, Machine
     from pipelib.schedule.predicting import Launch, Prediction, predict
     from pipelib.schedule.program import Op, Program
     from pipelib.schedule.report import Finding, Report
@@ -58,6 +59,7 @@ else:
         "check": "checking.check",
         "Setting": "drawing.player",
         "player": "drawing.player",
+        "B200": "machine",
         "H100": "machine",
         "H200": "machine",
         "Machine": "machine",

@@ -31,7 +31,10 @@ FIXED = frozenset({
     Kind.SCOPE_BEGIN, Kind.SCOPE_END, Kind.MEET, Kind.ACC_INIT, Kind.SKIP, Kind.OPAQUE,
 })  # fmt: skip
 #: Kinds of ops with values in registers: one does not pass another.
-VALUES = frozenset({Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.ACC_READ, Kind.ACC_WRITE})
+VALUES = frozenset({
+    Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.ACC_READ, Kind.ACC_WRITE, Kind.LOAD_TMEM,
+    Kind.STORE_TMEM,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

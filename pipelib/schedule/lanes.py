@@ -1,8 +1,8 @@
 """`Lanes`: the lanes that a program's figures have, and what an op's box in them says.
 
 The model. Each block has a lane for each of its threads, with its warps after it, then one for each
-engine of Hopper's, and one for `cp.async` if there is any. What an engine does is on its lane, all
-else on the lane of the thread.
+engine: those of Hopper, and those of other GPUs that it uses. What an engine does is on its lane,
+all else on the lane of the thread.
 
 Names. A thread of several is called by its role, which `thread_names` tells by its ops:
 
@@ -12,6 +12,7 @@ role                 the thread
 compute thread N     multiplies, does arithmetic, or accesses memory ordinarily without any load;
                      these are numbered from 0 in each block
 memory thread        starts loads and does no arithmetic
+product thread       starts products of Blackwell's tensor core, and does nothing of the above
 store thread         starts stores, and does nothing of the above
 ===================  ===============================================================================
 
@@ -100,12 +101,6 @@ class Lanes:
         return short_name(self._program.buffers[ids.pop()].name) if len(ids) == 1 else ""
 
 
-def _engines(program: Program) -> list[Engine]:
-    """The engines that have a lane."""
-    is_used = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
-    return [engine for engine in Engine if is_used or engine is not Engine.CP_ASYNC]
-
-
 # ---- Names ---------------------------------------------------------------------------------------
 
 
@@ -114,6 +109,7 @@ class _Role(enum.Enum):
 
     COMPUTE = "compute thread"
     MEMORY = "memory thread"
+    PRODUCT = "product thread"
     STORE = "store thread"
     OTHER = "thread"
 
@@ -132,7 +128,7 @@ def thread_names(program: Program) -> tuple[str, ...]:
     seen: Counter[_Role] = Counter()
     names: list[str] = []
     for number, role in enumerate(roles):
-        is_alone = role in (_Role.MEMORY, _Role.STORE) and roles.count(role) == 1
+        is_alone = role in _OF_ONE and roles.count(role) == 1
         which = number if role is _Role.OTHER else seen[role]
         names.append(role.value if is_alone else f"{role.value} {which}")
         seen[role] += 1
@@ -159,8 +155,9 @@ def _roles(program: Program) -> list[_Role]:
     return list(map(_role, kinds))
 
 
+_OF_ONE = _Role.MEMORY, _Role.PRODUCT, _Role.STORE  # usually
 _ARITHMETIC = {Kind.COMPUTE, Kind.WGMMA}
-_ACCESSES = {Kind.READ, Kind.WRITE}
+_ACCESSES = {Kind.READ, Kind.WRITE, Kind.LOAD_TMEM, Kind.STORE_TMEM}
 _LOADS = {Kind.LOAD, Kind.CP_ASYNC}
 
 
@@ -170,7 +167,18 @@ def _role(kinds: set[Kind]) -> _Role:
         return _Role.COMPUTE
     if kinds & _LOADS:
         return _Role.MEMORY
+    if Kind.TCGEN05_MMA in kinds:
+        return _Role.PRODUCT
     return _Role.STORE if Kind.STORE in kinds else _Role.OTHER
+
+
+def _engines(program: Program) -> list[Engine]:
+    """The engines of a block: Hopper's, and those of other GPUs that the program uses."""
+    used = {op.kind.engine for ops in program.threads for op in ops}
+    if any(buffer.space is Space.TMEM for buffer in program.buffers):
+        used.add(Engine.TMEM)
+    others = {Engine.TMEM, Engine.CP_ASYNC} - used
+    return [engine for engine in Engine if engine not in others]
 
 
 def _in_order(program: Program, block: int) -> Iterator[int]:

@@ -18,6 +18,7 @@ from typing import Any
 
 WARP_LANES, THREAD_LANES = 32, 128  # lanes of a warp, and of a Pallas thread
 LINE_BYTES = 128  # that L2 fetches from HBM together
+COLUMN_BYTES = 128 * 4  # of TMEM: 32 bits in each of 128 lanes
 WAVEFRONT_BYTES = 128  # that the banks of shared memory give or take at once
 
 
@@ -76,6 +77,8 @@ class Machine:
       clock_at: (use, fraction) in order, linear in between: the fraction of `clock_hz` that a
         kernel keeps under sustained load, by the fraction of all tensor cores' rate that it uses
         (fitted to the clocks of calibration pairs). The power limit lowers it.
+      tcgen05_flops_per_cycle: (dtype, rate) of Blackwell's tensor core; Hopper has none.
+      tmem_bytes_per_cycle: of a thread's accesses of TMEM; None where there is no TMEM.
 
     Example:
       A question to a machine that nobody built: what if loads came at once?
@@ -126,6 +129,8 @@ class Machine:
     cold_seconds: float
     hbm_static_reach: float
     clock_at: tuple[tuple[float, float], ...]
+    tcgen05_flops_per_cycle: tuple[tuple[str, float], ...] = ()
+    tmem_bytes_per_cycle: float | None = None
 
     def changed(self, **fields: Any) -> "Machine":
         """This machine with other values of some fields: a question to a machine nobody built.
@@ -155,9 +160,11 @@ class Machine:
         """The machine whose fields a JSON object has; ValueError if it has not exactly these."""
         try:
             fields = json.loads(text)
-            rates = tuple(sorted(fields.pop("wgmma_flops_per_cycle").items()))
+            rates = {
+                name: tuple(sorted(fields.pop(name).items())) for name in _RATES if name in fields
+            }
             clock = tuple((use, kept) for use, kept in fields.pop("clock_at"))
-            return cls(wgmma_flops_per_cycle=rates, clock_at=clock, **fields)
+            return cls(**rates, clock_at=clock, **fields)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"This text has not the fields of a Machine ({error!r}), so there are no times in"
@@ -165,9 +172,12 @@ class Machine:
             ) from error
 
     def to_json(self) -> str:
-        """The text that `from_json` reads."""
-        rates = dict(self.wgmma_flops_per_cycle)
-        fields = dataclasses.asdict(self) | {"wgmma_flops_per_cycle": rates}
+        """The text that `from_json` reads, without fields for Blackwell if it has none of that."""
+        fields = dataclasses.asdict(self)
+        fields |= {name: dict(fields[name]) for name in _RATES}
+        for name in ("tcgen05_flops_per_cycle", "tmem_bytes_per_cycle"):
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields, indent=1) + "\n"
 
     def load_latency_cycles(self, l2_hits: float, size: int = LINE_BYTES) -> float:
@@ -191,17 +201,46 @@ class Machine:
         return min(rates)
 
     def wgmma_rate(self, dtype: str, line: str | None = None) -> float:
-        """Operations a cycle on operands of a dtype; ValueError if there is no such rate."""
-        for name, rate in self.wgmma_flops_per_cycle:
+        """Operations a cycle of wgmma on operands of a dtype.
+
+        Raises:
+          ValueError: there is no such rate, or no wgmma.
+        """
+        return self._rate("wgmma", self.wgmma_flops_per_cycle, dtype, line)
+
+    def tcgen05_rate(self, dtype: str, line: str | None = None) -> float:
+        """The same of tcgen05_mma, on one SM."""
+        return self._rate("tcgen05_mma", self.tcgen05_flops_per_cycle, dtype, line)
+
+    def _rate(
+        self, what: str, rates: tuple[tuple[str, float], ...], dtype: str, line: str | None
+    ) -> float:
+        for name, rate in rates:
             if name == dtype:
                 return rate
-        known = ", ".join(name for name, _ in self.wgmma_flops_per_cycle)
+        if not rates:
+            raise ValueError(
+                f"{line or 'A product'} is a {what}, which {self.name} does not have, so it has no"
+                f" time: simulate it on {_HAVE[what]}."
+            )
+        known = ", ".join(name for name, _ in rates)
         raise ValueError(
-            f"{line or 'A wgmma'} multiplies {dtype}, but {self.name} has measured rates for"
-            f" {known} only, so it has no time."
+            f"{line or f'A {what}'} multiplies {dtype}, but {self.name} has rates for {known} only,"
+            " so it has no time."
         )
 
+    def tmem_rate(self, line: str | None = None) -> float:
+        """Bytes a cycle of a thread's accesses of TMEM; ValueError if there is no TMEM."""
+        if self.tmem_bytes_per_cycle is None:
+            raise ValueError(
+                f"{line or 'An op'} accesses TMEM, which {self.name} does not have, so it has no"
+                " time: simulate it on pipelib.B200."
+            )
+        return self.tmem_bytes_per_cycle
 
+
+_RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
+_HAVE = {"wgmma": "pipelib.H200 or pipelib.H100", "tcgen05_mma": "pipelib.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
 
 _FOLDER = pathlib.Path(__file__).parent / "machines"
@@ -222,3 +261,47 @@ H200 = Machine.from_json((_FOLDER / "h200.json").read_text("utf-8"))
 H100 = H200.changed(
     name="NVIDIA H100 80GB HBM3 (its SM as measured on an H200)", hbm_bytes_per_second=3.03e12
 )
+
+_B200_SMS, _B200_FLOPS = 148, 8192
+_B200_CLOCK = 2.25e15 / (_B200_SMS * _B200_FLOPS)
+_B200_TCGEN05 = (
+    ("bfloat16", 1), ("float16", 1), ("float32", 1 / 2), ("float4_e2m1fn", 4),
+    ("float8_e4m3fn", 2), ("float8_e5m2", 2), ("int8", 2),
+)  # fmt: skip
+#: A B200 as public figures give it. It is **not validated on hardware**, since nobody ran pipelib
+#: on one.
+#:
+#: ==========================  ====================================================================
+#: figure                      source
+#: ==========================  ====================================================================
+#: products                    8,192 operations a cycle and SM on operands of 16 bits, 2.25e15 a
+#:                             second ("FlashAttention-4", Zadouri et al., 2026); 8 bits twice, 4
+#:                             bits four times, float32 (as TF32) half of it (NVIDIA HGX B200)
+#: SMs, clock                  148; the clock at which they reach that rate, under any load
+#: HBM                         8e12 bytes a second, NVIDIA's peak: a kernel gets less
+#: SMEM, exponentials          128 bytes and 16 a cycle and SM, as on Hopper ("FlashAttention-4")
+#: L2                          assumed: as many bytes a cycle and SM as on an H200
+#: TMEM                        assumed: each of a thread's 4 warps moves a column of its 32 lanes a
+#:                             cycle, 512 bytes
+#: issue, latency, all else    assumed: those measured on an H200, with a commit as late as a
+#:                             wgmma_wait; no wgmma
+#: ==========================  ====================================================================
+#:
+#: >>> "not validated" in pipelib.B200.name
+#: True
+B200 = H200.changed(
+    name="NVIDIA B200 (public figures, not validated on hardware)",
+    clock_hz=_B200_CLOCK,
+    sms=_B200_SMS,
+    hbm_bytes_per_second=8e12,
+    smem_bytes_per_cycle=128.0,
+    transcendental_ops_per_cycle=16.0,
+    l2_bytes_per_second=H200.l2_bytes_per_second
+    * (_B200_SMS * _B200_CLOCK) / (H200.sms * H200.clock_hz),
+    l2_shared_bytes_per_second=H200.l2_shared_bytes_per_second
+    * (_B200_SMS * _B200_CLOCK) / (H200.sms * H200.clock_hz),
+    wgmma_flops_per_cycle=(),
+    tcgen05_flops_per_cycle=tuple((name, _B200_FLOPS * by) for name, by in _B200_TCGEN05),
+    tmem_bytes_per_cycle=512.0,
+    clock_at=((0.0, 1.0), (1.0, 1.0)),
+)  # fmt: skip

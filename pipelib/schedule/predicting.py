@@ -6,6 +6,9 @@ all. If they differ along an axis, more positions of that axis are traced. `simu
 the launch's time of them. The clock falls with the work of the tensor cores (`Machine.loaded`), and
 this work is known only once the time is, so a kernel with products is simulated twice.
 
+Where blocks take over others of the grid (cluster launch control), each of those that run at once
+is taken to make equally many of them, one after another, as the first does.
+
 How near it comes: the book's page of all measurements compares it with hundreds of measured
 launches, most of which no constant of the model was chosen by.
 
@@ -14,6 +17,7 @@ higher for some milliseconds; registers that spill, and products that ptxas seri
 (`pipelib.compiled` tells of both).
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -23,7 +27,7 @@ from pipelib.schedule.arguments import MACHINE, expect, expect_l2_hits
 from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.simulating.launch import Index, Launched, launched, work
-from pipelib.schedule.tracing.trace import tracers
+from pipelib.schedule.tracing.trace import Tracer, tracers
 
 #: Positions of an axis along which blocks differ, and if they do so along several axes; if all
 #: blocks run at once, so that only the longest one counts.
@@ -136,9 +140,19 @@ def predict(
             "predict: the function calls no Mosaic GPU kernel, so there is no launch to time: pass"
             " a function that calls plgpu.kernel(...)."
         )
-    samples = (sampled(tracer.program, tracer.grid, machine.sms) for tracer in found)
+    samples = (_samples(tracer, machine.sms) for tracer in found)
     launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
     return Prediction(tuple(launches), machine.name)
+
+
+def _samples(tracer: Tracer, sms: int) -> dict[Index, Program]:
+    """The programs of some blocks; of a kernel whose blocks take over others, that of the first."""
+    first = tracer.program(claims=1)
+    if not any(op.claims for ops in first.threads for op in ops):
+        return sampled(tracer.program, tracer.grid, sms)
+    clusters, places = math.prod(tracer.grid), sms // first.blocks
+    program = tracer.program(claims=-(-clusters // places) - 1)
+    return {(0,): dataclasses.replace(program, grid=(min(clusters, places),))}
 
 
 def launch(
@@ -162,7 +176,8 @@ def launch(
 
 
 def _multiplies(program: Program) -> bool:
-    return any(op.kind is Kind.WGMMA for ops in program.threads for op in ops)
+    products = Kind.WGMMA, Kind.TCGEN05_MMA
+    return any(op.kind in products for ops in program.threads for op in ops)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

@@ -11,7 +11,8 @@ kind                what the op does; fields of its own
 ==================  ================================================================================
 load                copies GMEM to SMEM asynchronously and arrives once on its barrier. It may be
                     shared along axes of the cluster (`collective`), or write registers to a peer's
-                    SMEM (`from_registers`), perhaps adding to what is there (`combines`)
+                    SMEM (`from_registers`), perhaps adding to what is there (`combines`). It may
+                    also bring the answer of cluster launch control (`claims`)
 store               copies SMEM to GMEM asynchronously, perhaps adding to what is there (`combines`)
 prefetch            copies into the L2 cache (`collective`)
 cp_async            copies GMEM to SMEM asynchronously before Hopper, where a thread's lanes copy
@@ -29,6 +30,14 @@ compute             does arithmetic in registers: `flops` operations, `transcend
                     bits, those of several warps by way of the SMEM at `scratch`
 wgmma               starts a product on the tensor core
 wgmma_wait          returns once at most `pending` products are unfinished
+tcgen05_mma         starts a product of Blackwell's tensor core, whose result is in TMEM
+tcgen05_copy        starts a copy from SMEM to TMEM, in the tensor core's queue
+tcgen05_commit      arrives on a barrier, and on its `peers`, once the products and copies that its
+                    thread has started are over
+load_tmem           reads TMEM into registers asynchronously
+store_tmem          writes registers to TMEM asynchronously
+wait_load_tmem      returns once the thread's reads of TMEM are over
+wait_store_tmem     is `commit_tmem`: returns once the thread's writes of TMEM are over
 acc_init            gives an accumulator its first value
 acc_read            reads an accumulator, once at most `pending` products are unfinished
 acc_write           gives an accumulator a new value
@@ -52,6 +61,16 @@ opaque              is code that only the device understands (`function`); its r
 thread has waited for before. For an arrival (`arrive`, `load`) it says how many arrivals the thread
 itself has made there before. Not covered: how the arrivals of several threads add up to phases; the
 reader finds this out.
+
+Blackwell. TMEM is memory of a block's SM, 128 lanes of 512 columns of 32 bits, which only the
+asynchronous kinds above access. PTX orders them between threads only where a barrier
+`orders_tensor_core`: then a `tcgen05.fence` comes before each arrival and after each wait of a
+thread. A product of two blocks (`collective`) is one op of the first of them, with regions of both.
+
+Parts. A load announces to its barrier how many parts the barrier's phase gets from elsewhere, and
+lands one on each of its `peers`. For most loads these are the same number. Where one block tracks
+the copies of several (`leader_tracked`), that block's load announces the `parts` of all, and the
+others' announce none: they make no arrival, and land on the first block's barrier.
 
 A barrier is an array of mbarriers in SMEM. Mosaic GPU initialises it once, at the start of the
 kernel, so it lives as long as the kernel: a scope that a loop enters again, or another scope that
@@ -94,6 +113,7 @@ class Engine(enum.StrEnum):
     LOADS = "TMA loads"
     STORES = "TMA stores"
     TENSOR_CORE = "tensor core"
+    TMEM = "tensor memory"
     CP_ASYNC = "cp.async loads"
 
 
@@ -159,6 +179,13 @@ class Kind(
     COMPUTE = "compute"
     WGMMA = "wgmma", Engine.TENSOR_CORE
     WGMMA_WAIT = "wgmma_wait"
+    TCGEN05_MMA = "tcgen05_mma", Engine.TENSOR_CORE
+    TCGEN05_COPY = "tcgen05_copy", Engine.TENSOR_CORE
+    TCGEN05_COMMIT = "tcgen05_commit"
+    LOAD_TMEM = "load_tmem", Engine.TMEM
+    STORE_TMEM = "store_tmem", Engine.TMEM
+    WAIT_LOAD_TMEM = "wait_load_tmem"
+    WAIT_STORE_TMEM = "wait_store_tmem"
     ACC_INIT = "acc_init"
     ACC_READ = "acc_read"
     ACC_WRITE = "acc_write"
@@ -182,12 +209,13 @@ class Space(
 ):
     """The memory that a buffer is in; equal to its name, so `buffer.space == "smem"` holds.
 
-    GMEM is the card's memory, SMEM is a block's, and accumulators (`acc`) are in the registers of
-    a thread.
+    GMEM is the card's memory, SMEM is a block's, TMEM is that of a block's tensor core (Blackwell),
+    and accumulators (`acc`) are in the registers of a thread.
     """
 
     GMEM = "gmem"
     SMEM = "smem"
+    TMEM = "tmem"
     ACC = "acc"
 
 
@@ -282,7 +310,8 @@ class Barrier:
 
     `cluster` names the axes along which an arrival is spread, `peers` the barriers that get it.
     `thread` is None if all threads of the block have it. `number` is that of a named barrier, from
-    0 to 15. The name of a type becomes that `BarrierType`.
+    0 to 15. The name of a type becomes that `BarrierType`. Whether it `orders_tensor_core` says if
+    accesses of TMEM before an arrival come before those after a wait.
 
     Raises:
       ValueError: a `type` that does not exist.
@@ -298,6 +327,7 @@ class Barrier:
     peers: tuple[int, ...] = ()
     type: BarrierType = BarrierType.MBARRIER
     number: int | None = None
+    orders_tensor_core: bool = False
 
     def __post_init__(self) -> None:
         if type(self.type) is not BarrierType:
@@ -326,7 +356,7 @@ class Op:
       line: "file:line" of the innermost frame that belongs neither to JAX nor to an emitter.
       scope: the names of the named scopes.
       bytes: what it moves, or what a scope allocates.
-      peers: the barriers of a multicast load.
+      peers: the barriers of a multicast load, or those that a `tcgen05_commit` arrives on.
       scope_id: the number of the memory's scope that begins or ends.
       shared: whether all threads of the block have that scope together.
       members: the threads that meet, this one among them.
@@ -335,12 +365,16 @@ class Op:
         start of the block's SMEM; all its threads share that memory. None if warps do not.
       whole: of a multicast load, the two regions that the peers' parts make up: the tile in GMEM,
         and the place in this block's SMEM.
+      parts: how many parts a load or an arrival announces to its barrier, if that is not one for
+        each barrier that the load lands on, or none of an arrival.
       flops, transcendental, exchanges: operations of arithmetic, how many of them are
         transcendental functions, and words of 32 bits that lanes pass each other.
       wavefronts: of an access of SMEM; None if they are not known.
       combines: the operation, as "add", by which a store, an atomic write or a load from registers
         combines its value with the value in memory; empty if it overwrites that value.
       from_registers: whether a load copies registers, not GMEM.
+      claims: whether a load brings the answer to `try_cluster_cancel`: which cluster of the grid
+        this one does instead of its launch, or that there is none.
       collective: axes of the cluster along which blocks share a load or a prefetch.
       pending: how many groups or products may be unfinished when a wait returns; None if the op
         waits for nothing.
@@ -385,12 +419,14 @@ class Op:
     amount: int = 0
     scratch: int | None = None
     whole: tuple[Region, ...] = ()
+    parts: int | None = None
     flops: int = 0
     transcendental: int = 0
     exchanges: int = 0
     wavefronts: int | None = None
     combines: str = ""
     from_registers: bool = False
+    claims: bool = False
     collective: tuple[str, ...] = ()
     pending: int | None = None
     read_only: bool = False
@@ -427,7 +463,8 @@ class Program:
     sizes of the axes of the devices that the kernel runs on together, if `jax.shard_map` says so.
     `starts_early` says whether the grid may start before the kernel before it has ended
     (programmatic dependent launch), `auto_barriers` whether a thread's lanes meet before and after
-    each ordinary write of the thread, and before each of its loads.
+    each ordinary write of the thread, and before each of its loads. `tmem_columns` is the most
+    columns of TMEM that a block has at once.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -455,6 +492,7 @@ class Program:
     scratch_bytes: int = 0
     profiler_bytes: int = 0
     auto_barriers: bool = True
+    tmem_columns: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -626,6 +664,7 @@ def _remark(op: Op) -> str:
     words = [
         f"collective {', '.join(op.collective)}" if op.collective else "",
         "from registers" if op.from_registers else "",
+        "the answer to try_cluster_cancel" if op.claims else "",
         f"{combines} {op.combines}" if op.combines else "",
         "read_only" if op.read_only else "",
         "shared" if op.shared else "",

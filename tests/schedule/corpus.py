@@ -1,14 +1,14 @@
 """Kernels that are right, each as a program: what a checker must find nothing in.
 
 `clean()` lists them: the contract's cases with pipelib's emitters and upstream's, kernels as in the
-chapters, and each kernel for Hopper under `jax.experimental.pallas.ops.gpu`, in several
-configurations. A `Kernel` has a name, of which the part before the first "/" says where it is from,
-and `trace`, which makes its program (in a second or less, so make what is needed only).
+chapters, each kernel for Hopper under `jax.experimental.pallas.ops.gpu`, in several configurations,
+and small kernels for Blackwell. A `Kernel` has a name, of which the part before the first "/" says
+where it is from, and `trace`, which makes its program (in a second or less, so make what is needed
+only).
 
 Not here: `all_gather_mgpu`, `collective_matmul_mgpu` and `reduce_scatter_mgpu`. They run on several
 devices at once and synchronise by semaphores in the memory of others, and a program is that of one
-cluster of one device. Nor `blackwell_*`, `attention`, `layer_norm` and the others that are not for
-Hopper: they are for Blackwell's tensor core or for Triton.
+cluster of one device. Nor `attention`, `layer_norm` and the others that are for Triton.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.gpu import (
     attention_mgpu,
+    blackwell_matmul_mgpu,
+    blackwell_ragged_dot_mgpu,
     hopper_matmul_mgpu,
     hopper_mixed_type_matmul_mgpu,
     ragged_dot_mgpu,
@@ -34,23 +36,26 @@ from jax.experimental.pallas.ops.gpu import (
 import pipelib
 from pipelib.schedule import Program
 from tests.emitters import contract
-from tests.schedule import kernels
+from tests.schedule import blackwell, kernels
 from tests.schedule.kernels import like
 
 SMS = 2  # of the GPU that persistent kernels are told of: few, so that a block has several tiles
 
 
 class Kernel(NamedTuple):
-    """One of the corpus; `doubt` is the kind and the words of what a checker finds in it."""
+    """One of the corpus; `doubt` has the kinds of what a checker finds in it, and words of each."""
 
     name: str
     trace: Callable[[], Program]
-    doubt: tuple[str, str] | None = None
+    doubt: dict[str, str] | None = None
 
 
 def clean() -> list[Kernel]:
     """All kernels of the corpus, in a fixed order, their names unique."""
-    return [*_contract(), *_by_hand(), *_matmul(), *_attention(), *_backward(), *_ragged()]
+    return [
+        *_contract(), *_by_hand(), *_matmul(), *_attention(), *_backward(), *_ragged(),
+        *_blackwell_by_hand(),
+    ]  # fmt: skip
 
 
 def suspect() -> list[Kernel]:
@@ -60,10 +65,27 @@ def suspect() -> list[Kernel]:
     count on the next `wgmma` to wait for the one before; PTX orders the two, and waits for none.
     Causal attention fills all slots before it begins, also those that it has no steps for: such a
     load is in flight when the block ends.
+
+    Of the kernels for Blackwell, the matrix product ends while its last store may still read SMEM.
+    Its collective form does not tell `dynamic_scheduling_loop` that there is a cluster: each block
+    asks for the next tile, and both answers land in both blocks. The second block's warp for
+    products waits for `store_done_barrier` though it makes none, and nobody waits for that. The
+    collective ragged dot's leader waits until its own block has taken the sums away, and not the
+    other one: JAX's commit d0d662d299 mended just this in the matrix product. It also writes tiles
+    of which no row is stored.
     """
-    product = "race", "it may still be read by the wgmma of thread"
-    load = "barrier-misuse", "Nothing waits for this copy: its bytes may land on"
+    product = {"race": "it may still be read by the wgmma of thread"}
+    load = {"barrier-misuse": "Nothing waits for this copy: its bytes may land on"}
+    last = {"lost-store": "ceases to exist while this copy of"}
+    cluster = {"race": "`try_cancel_buffer@", "barrier-misuse": "`store_done_barrier@"} | last
+    sums = {
+        "race": "`acc_tmem@1` of block 1", "barrier-misuse": "_done_barrier@1[",
+        "lost-store": "`acc_smem@1` of block 1",
+    }  # fmt: skip
     return [
+        *(kernel._replace(doubt=last) for kernel in _blackwell_matmul(False)),
+        *(kernel._replace(doubt=cluster) for kernel in _blackwell_matmul(True)),
+        *(kernel._replace(doubt=sums) for kernel in _blackwell_ragged()),
         *(kernel._replace(doubt=product) for kernel in _ragged_in_flight()),
         *(kernel._replace(doubt=load) for kernel in _attention_in_flight()),
     ]
@@ -127,7 +149,7 @@ def _gpu(module: Any) -> Iterator[None]:
 
     class Jax:
         __getattr__ = staticmethod(functools.partial(getattr, jax))
-        devices = staticmethod(lambda: [device])
+        devices = local_devices = staticmethod(lambda: [device])
 
     answers = dict(
         jax=Jax(),
@@ -244,6 +266,47 @@ def _ragged_in_flight() -> Iterator[Kernel]:
     for slots in (2, 3):
         yield _ragged_dot(512, max_concurrent_steps=slots)
     yield _transposed_ragged_dot()
+
+
+def _blackwell_by_hand() -> Iterator[Kernel]:
+    for name, trace in blackwell.PROGRAMS.items():
+        yield Kernel(f"blackwell/{name}", trace)
+
+
+def _blackwell_matmul(is_collective: bool) -> Iterator[Kernel]:
+    """JAX's matrix product; of the grid's blocks, and of one that takes over tiles of others."""
+    module = blackwell_matmul_mgpu
+    for fields in (
+        {},
+        dict(max_concurrent_steps=3),
+        dict(tile_n=64),
+        dict(grid_minor_dim=module.MatmulDimension.N, grid_tile_width=2),
+        dict(epilogue_tile_n=64),
+    ):
+        options = dict(tile_m=128, tile_n=128, tile_k=64, max_concurrent_steps=2)
+        config = module.TuningConfig(**options | fields, collective=is_collective)
+        words = ["collective"] * is_collective + [f"{k}={v}" for k, v in fields.items()]
+        call = functools.partial(module.matmul_kernel, config=config)
+        trace = functools.partial(_on_gpu, module, call, like(1024, 256), like(256, 512))
+        name = "-".join(["jax/blackwell_matmul", *words])
+        yield Kernel(f"{name}-claims", lambda trace=trace: trace(claims=4))
+        if not is_collective:
+            yield Kernel(name, functools.partial(trace, claims=0))
+
+
+def _blackwell_ragged() -> Iterator[Kernel]:
+    """JAX's grouped product; its form for one block names an axis that it does not have."""
+    module = blackwell_ragged_dot_mgpu
+    for sizes in ([100, 0, 412], [128, 128, 256]):
+        config = module.TuningConfig(
+            tile_m=128, tile_n=64, tile_k=64, max_concurrent_steps=2, collective=True,
+            grid_tile_width=1, grid_minor_dim=blackwell_matmul_mgpu.MatmulDimension.N,
+            epilogue_tile_n=32,
+        )  # fmt: skip
+        call = functools.partial(module.ragged_dot_kernel, config=config)
+        args = like(512, 256), like(3, 256, 256), np.array(sizes, np.int32)
+        trace = lambda call=call, args=args: _on_gpu(module, call, *args)
+        yield Kernel(f"jax/blackwell_ragged_dot-{'-'.join(map(str, sizes))}", trace)
 
 
 SIZES = np.array([100, 0, 156], np.int32)  # of the groups: within a block, none, over a block

@@ -39,7 +39,7 @@ def test_what_is_no_program_or_no_machine(function, text, wrong):
 
 def test_the_function_s_own_keywords():
     text = (
-        "trace takes block=, max_steps= and call=, and hands no keywords on, so waits=...,"
+        "trace takes block=, max_steps=, call= and claims=, and hands no keywords on, so waits=...,"
         " delay=... would be lost: trace functools.partial(function, waits=..., delay=...)."
     )
     args = like(64, 128), like(128, 64)

@@ -43,7 +43,7 @@ def test_a_name_that_does_not_exist_is_refused_where_it_is_written():
     told = (
         "'vmem' is not a space of memory, so neither check nor simulate would know who shares it:"
     )
-    with pytest.raises(ValueError, match=f"{told} give one of gmem, smem, acc"):
+    with pytest.raises(ValueError, match=f"{told} give one of gmem, smem, tmem, acc"):
         Buffer(0, "x", "vmem", (8,), "float16", 16)
     told = "so nothing would know what it means: give one of 'in', 'out', 'in/out', 'scratch', ''"
     with pytest.raises(ValueError, match=f"'inn' is not a role of a buffer, {told}"):
@@ -81,7 +81,9 @@ def test_who_works_on_memory():
     engines = {kind: kind.engine for kind in Kind if kind.engine is not None}
     assert engines == {
         Kind.LOAD: Engine.LOADS, Kind.PREFETCH: Engine.LOADS, Kind.STORE: Engine.STORES,
-        Kind.WGMMA: Engine.TENSOR_CORE, Kind.CP_ASYNC: Engine.CP_ASYNC,
+        Kind.WGMMA: Engine.TENSOR_CORE, Kind.TCGEN05_MMA: Engine.TENSOR_CORE,
+        Kind.TCGEN05_COPY: Engine.TENSOR_CORE, Kind.LOAD_TMEM: Engine.TMEM,
+        Kind.STORE_TMEM: Engine.TMEM, Kind.CP_ASYNC: Engine.CP_ASYNC,
     }  # fmt: skip
     assert [kind for kind in Kind if kind.is_copy] == ["load", "store", "prefetch"]
     assert set(ENGINES) == {"load", "store", "wgmma"}
@@ -156,6 +158,8 @@ PROGRAM = Program(
         (Op("scope_begin", 0, scope_id=2, shared=True), "scope_begin 2 (shared)"),
         (Op("scope_end", 0, scope_id=2), "scope_end 2"),
         (Op("opaque", 0, function="mma"), "opaque (mma)"),
+        (Op("load", 0, claims=True), "load (the answer to try_cluster_cancel)"),
+        (Op("tcgen05_mma", 0, collective=("x",)), "tcgen05_mma (collective x)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

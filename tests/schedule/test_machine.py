@@ -16,7 +16,7 @@ import pipelib
 from benchmarks import machine as benchmark
 from benchmarks import probes, probing
 from pipelib.schedule import machine
-from pipelib.schedule.machine import FIELDS, H100, H200, Machine
+from pipelib.schedule.machine import B200, FIELDS, H100, H200, Machine
 from pipelib.schedule.simulating.simulate import simulate
 from tests.schedule.toy import TOY
 
@@ -56,6 +56,31 @@ def test_the_h100_differs_in_hbm_alone():
     assert same == H200
     assert H100.hbm_bytes_per_second < H200.hbm_bytes_per_second
     assert "as measured on an H200" in H100.name
+
+
+def test_the_b200_s_figures_are_public_ones():
+    """And its name, which every figure shows, says that none was measured."""
+    assert "not validated on hardware" in B200.name
+    assert B200.tcgen05_rate("bfloat16") * B200.sms * B200.clock_hz == pytest.approx(2.25e15)
+    assert B200.tcgen05_rate("float8_e4m3fn") == 2 * B200.tcgen05_rate("float16") == 16384
+    assert (B200.hbm_bytes_per_second, B200.smem_bytes_per_cycle) == (8e12, 128)
+    assert B200.loaded(1.0) == B200
+    each = lambda m: m.l2_bytes_per_second / (m.sms * m.clock_hz)
+    assert each(B200) == pytest.approx(each(H200))
+
+
+def test_what_a_machine_does_not_have_has_no_time():
+    told = (
+        "k.py:7 is a tcgen05_mma, which NVIDIA H200 does not have, so it has no time: simulate it"
+        " on pipelib.B200."
+    )
+    with pytest.raises(ValueError, match=re.escape(told)):
+        H200.tcgen05_rate("float16", "k.py:7")
+    with pytest.raises(ValueError, match=r"is a wgmma, which .* on pipelib.H200 or pipelib.H100\."):
+        B200.wgmma_rate("float16")
+    told = "An op accesses TMEM, which NVIDIA H200 does not have, so it has no time: simulate it on"
+    with pytest.raises(ValueError, match=told):
+        H200.tmem_rate()
 
 
 def test_a_machine_is_changed_in_fields_that_it_has():
@@ -178,12 +203,12 @@ def test_rates():
     assert TOY.load_latency_cycles(0) == 30
     assert TOY.load_latency_cycles(0.5, 256) == 0.25 * 10 + 0.75 * 30
     assert TOY.wgmma_rate("float16") == 1
-    with pytest.raises(ValueError, match="A wgmma multiplies int8, but toy has measured rates for"):
+    with pytest.raises(ValueError, match="A wgmma multiplies int8, but toy has rates for"):
         TOY.wgmma_rate("int8")
 
 
 def test_json():
-    for each in (TOY, H200, H100):
+    for each in (TOY, H200, H100, B200):
         assert Machine.from_json(each.to_json()) == each
     fields = json.loads(TOY.to_json())
     del fields["sms"]

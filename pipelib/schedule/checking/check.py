@@ -54,6 +54,7 @@ from pipelib.schedule.checking.resources import (
     register_requests,
     registers,
     shared_memory,
+    tensor_memory,
 )
 from pipelib.schedule.checking.semaphores import orders
 from pipelib.schedule.garbage import uncollected
@@ -123,8 +124,9 @@ def _checked(program: Program, strict: bool) -> Report:
         findings.add_all(early_exits(order))
         for (barrier, index), place in order.places.items():
             if program.barriers[barrier].type is BarrierType.MBARRIER:
-                findings.add_all(left_over(barrier, index, place))
+                findings.add_all(left_over(order, barrier, index, place))
     findings.add_all(shared_memory(program))
+    findings.add_all(tensor_memory(program))
     findings.add_all(barriers(program))
     findings.add_all(named_barriers(program))
     findings.add_all(register_requests(program))

@@ -43,10 +43,13 @@ def _could_serve(program: Program, wait: Op, threads: Iterable[int]) -> bool:
 def _arrives(program: Program, op: Op, wait: Op) -> bool:
     if wait.kind is Kind.AWAIT:
         return op.kind is Kind.SIGNAL and op.place == wait.place
-    if op.kind not in (Kind.LOAD, Kind.ARRIVE) or op.index != wait.index or op.barrier is None:
+    if op.kind not in _ARRIVALS or op.index != wait.index or op.barrier is None:
         return False
     peers = op.peers or program.barriers[op.barrier].peers or (op.barrier,)
     return wait.barrier in peers
+
+
+_ARRIVALS = Kind.LOAD, Kind.ARRIVE, Kind.TCGEN05_COMMIT
 
 
 def _stuck(

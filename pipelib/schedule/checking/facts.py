@@ -52,9 +52,10 @@ class Collision:
 
 @dataclass(frozen=True, slots=True)
 class Race(Collision):
-    """The two are in no order."""
+    """The two are in no order; or the threads are, but not the tensor core (`is_unfenced`)."""
 
     clash: Clash
+    is_unfenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class IncompletePhase:
 
 @dataclass(frozen=True, slots=True)
 class UnawaitedLoad:
-    """A load on a barrier on which nobody waits for it."""
+    """A load, or a commit of products, on a barrier on which nobody waits for it."""
 
     load: Op
     barrier: int
@@ -292,6 +293,13 @@ class TooMuchMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class TooManyColumns:
+    """A block allocates more columns of TMEM than the `limit`."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class TooManyRegisters:
     """A block's threads ask for these registers a lane; each begins with `given`."""
 
@@ -331,7 +339,7 @@ Fault = (
     Race | MissingCommit | Uninitialized | LostWrite | Outliving | EarlyAccess | MixedTile
     | SharedScratch | LanesRace | OutsideBuffer | OutsideBarriers | BeyondArray | EarlyArrival
     | LappedWait | IncompletePhase | UnawaitedLoad | EarlyExit | TakenBarrier | Deadlock
-    | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyRegisters | WrongWay
+    | BlocksRace | UnwrittenOutput | TooMuchMemory | TooManyColumns | TooManyRegisters | WrongWay
     | TooManyBarriers | Spill
 )  # fmt: skip
 

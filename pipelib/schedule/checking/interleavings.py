@@ -33,7 +33,7 @@ from pipelib.schedule.checking.clocks import Clock, later
 from pipelib.schedule.checking.facts import Clash
 from pipelib.schedule.checking.order import End, Order, Outcome, Step
 from pipelib.schedule.interleaving import Spot, Turn
-from pipelib.schedule.program import Action, BarrierType, Kind, Op, Program
+from pipelib.schedule.program import Action, BarrierType, Engine, Kind, Op, Program
 
 Place = tuple[int, int]  # a single barrier: its array, and its index there
 Counts = list[int]  # for each thread, how many of its ops come before a moment
@@ -151,7 +151,7 @@ class _Watched(Order):
 
     def _is_before(self, counts: Counts, clash: Clash) -> bool:
         """Whether these ops can all come before a clash, with nothing over that is in flight."""
-        clock = Clock(counts, counts)
+        clock = Clock(counts, counts, counts)
         ends = (self._ends[spot] for spot in clash.in_flight)
         coming = clash.coming + clash.later
         return all(counts[thread] <= index for thread, index in coming) and not any(
@@ -253,12 +253,17 @@ class _Replay:
             case Kind.ARRIVE:
                 own, at = op.place
                 peers = self.program.barriers[own].peers or (own,)
-                return all([self._arrive((peer, at), copies=0) for peer in peers])
+                return all([self._arrive((peer, at), copies=op.parts or 0) for peer in peers])
             case Kind.LOAD if op.barrier is not None:
-                is_counted = self._arrive(op.place, max(len(op.peers), 1))
+                parts = max(len(op.peers), 1) if op.parts is None else op.parts
+                is_counted = self._arrive(op.place, parts) if parts else True
                 for place in _places(op):
                     self._flying[place].append((spot, op))
                 return is_counted
+            case Kind.TCGEN05_COMMIT:
+                for place in _places(op):
+                    self._flying[place].append((spot, op))
+                return all([self._arrive(place, copies=1) for place in _places(op)])
             case Kind.SIGNAL:
                 self.held[op.place] += op.amount
                 return True
@@ -284,11 +289,41 @@ class _Replay:
         for spot, op in [*self._flying[place]]:
             if self.completed[place] > phase:
                 return
-            if spot not in self._clash.in_flight:
-                for each in _places(op):
-                    self._flying[each].remove((spot, op))
-                    self.copies[each] -= 1
-                    self._complete(each)
+            if not self._is_in_flight(spot, op):
+                for each in self._commits_before(spot, op):
+                    self._let_land(*each)
+                self._let_land(spot, op)
+
+    def _let_land(self, spot: Spot, op: Op) -> None:
+        """A copy lands, or a commit arrives, on all of its barriers."""
+        for each in _places(op):
+            self._flying[each].remove((spot, op))
+            self.copies[each] -= 1
+            self._complete(each)
+
+    def _commits_before(self, spot: Spot, op: Op) -> list[tuple[Spot, Op]]:
+        """The commits of its thread that arrive before a commit does, in order."""
+        if op.kind is not Kind.TCGEN05_COMMIT:
+            return []
+        flying = {each for flying in self._flying.values() for each in flying}
+        return sorted(
+            (
+                each
+                for each in flying
+                if each[1].kind is Kind.TCGEN05_COMMIT and _is_before(each[0], spot)
+            ),
+            key=lambda each: each[0],
+        )
+
+    def _is_in_flight(self, spot: Spot, op: Op) -> bool:
+        """Whether a copy is to stay in flight, or a product that this op commits."""
+        if op.kind is not Kind.TCGEN05_COMMIT:
+            return spot in self._clash.in_flight
+        return any(
+            thread == spot[0] and index < spot[1]
+            and self.program.threads[thread][index].kind.engine is Engine.TENSOR_CORE
+            for thread, index in self._clash.in_flight
+        )  # fmt: skip
 
     def _complete(self, place: Place) -> None:
         if (
@@ -297,6 +332,11 @@ class _Replay:
         ):
             self.completed[place] += 1
             self.arrived[place] = 0
+
+
+def _is_before(spot: Spot, other: Spot) -> bool:
+    """Whether an op comes before another one of its thread."""
+    return spot[0] == other[0] and spot[1] < other[1]
 
 
 def _places(load: Op) -> list[Place]:

@@ -23,7 +23,7 @@ from pipelib.schedule.checking.facts import (
 )
 from pipelib.schedule.checking.order import Event, Order, Place
 from pipelib.schedule.interleaving import Spot
-from pipelib.schedule.program import Kind, Op, Region, Space
+from pipelib.schedule.program import Engine, Kind, Op, Region, Space
 
 
 class Readers:
@@ -43,7 +43,8 @@ class Readers:
     def see(self, event: Event) -> Iterator[Outliving]:
         """One event: a copy or a product begins to read, or a scope ends, or one takes memory."""
         op = event.op
-        if op.kind in (Kind.STORE, Kind.WGMMA, Kind.CP_ASYNC):
+        is_product = op.kind.engine is Engine.TENSOR_CORE
+        if op.kind in (Kind.STORE, Kind.CP_ASYNC) or is_product:
             own = self.own[op.thread]
             pending, clock = self.pending[own], self.order.clocks[own]
             while pending and _is_over(pending[0], clock):
@@ -125,8 +126,13 @@ def unobserved(order: Order) -> Iterator[Unobserved]:
     yield from (Unobserved(barrier, count) for barrier, count in counts.items() if count)
 
 
-def left_over(barrier: int, index: int, place: Place) -> Iterator[IncompletePhase | UnawaitedLoad]:
-    """The arrivals on an mbarrier that complete no phase, and the loads that nobody waits for."""
+def left_over(
+    order: Order, barrier: int, index: int, place: Place
+) -> Iterator[IncompletePhase | UnawaitedLoad]:
+    """The arrivals on an mbarrier that complete no phase, and what is to arrive at the end.
+
+    That is a load that nobody waits for, or a commit of products that nobody waits for.
+    """
     extra, waited = place.total % place.expects, place.waited[barrier, index]
     if extra:
         arrivals = place.phases[place.total // place.expects].arrivals
@@ -136,3 +142,8 @@ def left_over(barrier: int, index: int, place: Place) -> Iterator[IncompletePhas
         loads = [op for *_, op in place.phases[number].arrivals if op.kind == Kind.LOAD]
         if loads:
             yield UnawaitedLoad(loads[0], barrier, index)
+        commits = place.phases[number].commits
+        late = [at for at, products in commits.items() if order.unawaited(at[0], products)]
+        if late:
+            thread, at = late[0]
+            yield UnawaitedLoad(order.program.threads[thread][at], barrier, index)

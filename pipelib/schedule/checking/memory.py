@@ -52,8 +52,8 @@ from pipelib.schedule.checking.facts import (
     Unused,
     Unwritten,
 )
-from pipelib.schedule.checking.order import Event
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
+from pipelib.schedule.checking.order import End, Event
+from pipelib.schedule.program import Buffer, Engine, Kind, Op, Program, Region, Role, Space
 
 # Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
 _Site = tuple[Kind, int, str | None, int]
@@ -129,7 +129,7 @@ class Memory:
         for region in self.unwritten:
             yield Unwritten(region)
         for (line, kind, name), times in self.unused.items():
-            yield Unused(line, name, kind == Kind.WGMMA, times)
+            yield Unused(line, name, kind in (Kind.WGMMA, Kind.TCGEN05_MMA), times)
 
     # Accesses.
 
@@ -202,20 +202,20 @@ class Memory:
         found = [older for near in cell.near if near.writes for older in near.writes.values()]
         if access.writes:
             found += [older for near in cell.near if near.reads for older in near.reads.values()]
+        is_tmem = buffer.space is Space.TMEM
         over = None  # an end that is: several blocks' copies of parts of one slot share theirs
         for older in found:
             end = older.end
             if end == over:
                 continue
-            if not older.is_ordinary and end[0].are_known(end[1], clock):
+            if not older.is_ordinary and _is_over(end, clock, is_tmem):
                 over = end  # in order, and nothing asks for a fence after an engine
             elif older.op is not access.op or older.index != access.index:
                 self._compare(older, access, clock, buffer)
 
     def _compare(self, older: Access, newer: Access, clock: Clock, buffer: Buffer) -> None:
         first, second = older.op, newer.op
-        ends, number = older.end
-        is_over = ends.are_known(number, clock)
+        is_over = _is_over(older.end, clock, buffer.space is Space.TMEM)
         if not is_over and not _in_queue(first, second, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
@@ -224,7 +224,12 @@ class Memory:
                     in_flight=tuple(access.spot for access in both if not access.is_ordinary),
                     coming=tuple(access.spot for access in both if access.is_ordinary),
                 )
-                self.tell(Race(second, first, buffer, newer.writes, older.writes, clash))
+                self.tell(
+                    Race(
+                        second, first, buffer, newer.writes, older.writes, clash,
+                        is_unfenced=_is_over(older.end, clock, False),
+                    )
+                )  # fmt: skip
         elif older.is_ordinary and newer.needs_fence and buffer.space is not Space.ACC:
             if buffer.space is Space.SMEM and clock.has_fenced(first.thread, older.index):
                 return
@@ -275,9 +280,19 @@ def _site(op: Op, buffer: Buffer) -> _Site:
     return op.kind, op.thread, op.line, buffer.id
 
 
+def _is_over(end: End, clock: Clock, is_tmem: bool) -> bool:
+    """Whether an access that is over at this end comes before what is done at this moment."""
+    ends, number = end
+    return ends.are_ordered(number, clock) if is_tmem else ends.are_known(number, clock)
+
+
 def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
-    """Whether these are products of one thread, which the tensor core makes in order."""
-    return (
-        buffer.space is Space.ACC and first.kind == second.kind == Kind.WGMMA
-        and first.thread == second.thread
-    )  # fmt: skip
+    """Whether these are products of one thread, which the tensor core makes in order.
+
+    On Blackwell copies to TMEM are in that queue too, ahead of the products that come after them.
+    """
+    if first.thread != second.thread or first.kind.engine is not Engine.TENSOR_CORE:
+        return False
+    if buffer.space is Space.ACC:
+        return first.kind is second.kind is Kind.WGMMA
+    return buffer.space is Space.TMEM and second.kind.engine is Engine.TENSOR_CORE

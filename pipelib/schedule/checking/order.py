@@ -26,6 +26,13 @@ after them on the way here. PTX wants such a fence between ordinary and asynchro
 same memory, in any thread along the way (PTX ISA, memory consistency model, "proxy-preserved base
 causality order").
 
+A third count is the tensor core's: PTX orders what different threads do with TMEM only by a pair of
+`tcgen05.fence`s around what synchronises them (PTX ISA, tcgen05 memory consistency model), and
+Mosaic GPU has these at barriers made with `orders_tensor_core` only. So an arrival and a wait there
+carry this count across, and no others do. A commit for a thread's products is itself such an
+arrival. An access of TMEM is over where the thread's own `wait_load_tmem` or `commit_tmem` says so,
+a product where some thread has waited for a commit that came after it.
+
 A scope that all threads share begins with a barrier of the whole block (Mosaic GPU's lowering of
 `run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
 thread waits for or commits, each of its warps does too. Corresponding multicast copies of a
@@ -58,9 +65,9 @@ class Ends:
     """The ends of accesses that threads await in one order, numbered from 0, and who awaits them.
 
     They are the phases of a single barrier; the reading or the finishing of a thread's groups of
-    stores; a thread's products or `cp_async`s; or a thread's own ops, each of which is over when it
-    is issued. `waits` has, for each thread that waits for these ends, the index of the op after
-    which the thread knows of end 0, of end 1, and so on.
+    stores; a thread's products or `cp_async`s; its accesses of TMEM; or a thread's own ops, each of
+    which is over when it is issued. `waits` has, for each thread that waits for these ends, the
+    index of the op after which the thread knows of end 0, of end 1, and so on.
     """
 
     __slots__ = ("waits",)
@@ -78,6 +85,13 @@ class Ends:
         """Whether a clock has a wait for the end of this number, or for a later one."""
         for thread, indices in self.waits.items():
             if number < len(indices) and clock.has(thread, indices[number]):
+                return True
+        return False
+
+    def are_ordered(self, number: int, clock: Clock) -> bool:
+        """The same for an access of TMEM by an op with this clock."""
+        for thread, indices in self.waits.items():
+            if number < len(indices) and clock.has_ordered(thread, indices[number]):
                 return True
         return False
 
@@ -106,13 +120,17 @@ Step = Callable[[int, int, Op], Outcome]
 
 
 class Phase:
-    """The arrivals of one phase of a barrier; `owed` are peers' copies that have yet to land."""
+    """The arrivals of one phase of a barrier; `owed` are parts of copies that have yet to land.
 
-    __slots__ = ("arrivals", "clock", "is_complete", "owed")
+    `commits` has, for each commit among them, how many products its thread had started.
+    """
+
+    __slots__ = ("arrivals", "clock", "commits", "is_complete", "owed")
 
     def __init__(self, clock: Clock):
         self.clock, self.owed, self.is_complete = clock, 0, False
         self.arrivals: list[tuple[int, int, Op]] = []  # thread, index, op
+        self.commits: dict[Spot, int] = {}
 
 
 class Place:
@@ -120,16 +138,18 @@ class Place:
 
     Or several barriers that all get the same arrivals, and so are in the same phases. `barriers`
     has them, by id and index. `expects` is how many arrivals each phase takes. `total` counts the
-    arrivals so far, `completed` the complete phases, `waited` the phases that somebody has waited
-    for, on each of the barriers. `ends` are its phases', with each wait in the program, whether its
-    thread reaches it or not. `phases` has those phases that have begun and that something may still
-    ask for.
+    arrivals so far, `landed` the loads here that another block's barrier tracks, `completed` the
+    complete phases, `waited` the phases that somebody has waited for, on each of the barriers;
+    `orders` says whether they order the tensor core. `ends` are its phases', with each wait in the
+    program, whether its thread reaches it or not. `phases` has those phases that have begun and
+    that something may still ask for.
     """
 
-    def __init__(self, expects: int, threads: int):
+    def __init__(self, expects: int, threads: int, orders: bool = False):
+        self.orders = orders
         self.barriers: list[tuple[int, int]] = []
         self.expects = expects
-        self.total = self.completed = 0
+        self.total = self.completed = self.landed = 0
         self.waited: Counter[tuple[int, int]] = Counter()
         self.ends = Ends({})
         self.phases: dict[int, Phase] = {}
@@ -270,10 +290,15 @@ class Order:
             self._warps[warp.thread].append(number)
         self._own = [Ends({t: range(len(ops))}) for t, ops in enumerate(program.threads)]
         # Of the groups of stores: where they have been read, and where they are finished.
-        self._read, self._stored, self._multiplied, self._copied = (
+        ends = (
             [Ends({thread: [], program.pallas_thread(thread): []}) for thread in range(self._size)]
-            for _ in range(4)
+            for _ in range(6)
         )
+        self._read, self._stored, self._multiplied, self._copied, *rest = ends
+        self._tmem_read, self._tmem_written = rest
+        # Of products of Blackwell's tensor core, which whoever waits for a commit waits for.
+        self._committed = [Ends({}) for _ in range(self._size)]
+        self._issued, self._loads, self._stores = ([0] * self._size for _ in range(3))
         self._meetings: dict[tuple[Members, int], _Meeting] = {}
         self._met: Counter[tuple[int, Members]] = Counter()
         self.registers = Registers(program) if may_wait_for_registers(program) else None
@@ -292,7 +317,7 @@ class Order:
                 for index in range(self.position[thread], len(ops)):
                     op = ops[index]
                     if step := steps[op.kind]:
-                        self.clocks[thread].over[thread] = index + 1
+                        self.clocks[thread].advance(thread, index + 1)
                         event = step(thread, index, op)
                         if event is False:
                             break
@@ -325,6 +350,18 @@ class Order:
                 return self._retire
             case Kind.ACC_READ:
                 return self._read_product
+            case Kind.TCGEN05_MMA | Kind.TCGEN05_COPY:
+                return self._tcgen05
+            case Kind.TCGEN05_COMMIT:
+                return self._commit_products
+            case Kind.LOAD_TMEM:
+                return self._load_tmem
+            case Kind.STORE_TMEM:
+                return self._store_tmem
+            case Kind.WAIT_LOAD_TMEM:
+                return self._wait_load_tmem
+            case Kind.WAIT_STORE_TMEM:
+                return self._wait_store_tmem
             case Kind.FENCE:
                 return self._fence
             case Kind.SCOPE_BEGIN:
@@ -375,19 +412,28 @@ class Order:
         if op.barrier is None:
             return self._access(thread, index, op)
         place, clock = self.places[op.place], self.clocks[thread]
-        number = place.total // place.expects
         peers = [self.places[peer, op.index] for peer in op.peers] or [place]
+        announced = len(peers) if op.parts is None else op.parts
         others = [peer for peer in peers if peer is not place]
-        place.phase(number).owed += len(others)
-        self._count(place, thread, index, op)
+        if announced:
+            number = place.total // place.expects
+            # A part that lands on the load's own barrier may do so when the phase ends.
+            place.phase(number).owed += announced - (len(peers) - len(others))
+            self._count(place, thread, index, op)
+        else:  # another block's load arrives, at the same place among that block's loads
+            number = place.landed // peers[0].expects
+            place.landed += 1
         for peer in others:
+            if not announced:
+                self._expect_before(peer, number, index, op)
             phase = peer.phase(number)
             phase.owed -= 1
-            phase.clock.join(clock)
+            phase.clock.join(clock, peer.orders)
             if phase.owed <= 0:
                 self._try_complete(peer, number, phase)
         ends = tuple([(peer.ends, number) for peer in peers])
-        return Event(op, index, clock, (place.ends, number), ends)
+        read_end = (place.ends, number) if announced else ends[0]
+        return Event(op, index, clock, read_end, ends)
 
     def _store(self, thread: int, index: int, op: Op) -> Event:
         group = self._groups[thread]
@@ -430,6 +476,36 @@ class Order:
         self._retire(thread, index, op)
         return self._access(thread, index, op)
 
+    def _tcgen05(self, thread: int, index: int, op: Op) -> Event:
+        end = self._committed[thread], self._issued[thread]
+        self._issued[thread] += 1
+        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+
+    def _commit_products(self, thread: int, index: int, op: Op) -> None:
+        for peer in op.peers:
+            place = self.places[peer, op.index]
+            number = place.total // place.expects
+            place.phase(number).commits[thread, index] = self._issued[thread]
+            self._count(place, thread, index, op)
+
+    def _load_tmem(self, thread: int, index: int, op: Op) -> Event:
+        end = self._tmem_read[thread], self._loads[thread]
+        self._loads[thread] += 1
+        return Event(op, index, self.clocks[thread], end, ())
+
+    def _store_tmem(self, thread: int, index: int, op: Op) -> Event:
+        end = self._tmem_written[thread], self._stores[thread]
+        self._stores[thread] += 1
+        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+
+    def _wait_load_tmem(self, thread: int, index: int, op: Op) -> None:
+        self._meet_lanes(thread, index, op)
+        self._tmem_read[thread].wait(thread, index, self._loads[thread])
+
+    def _wait_store_tmem(self, thread: int, index: int, op: Op) -> None:
+        self._meet_lanes(thread, index, op)
+        self._tmem_written[thread].wait(thread, index, self._stores[thread])
+
     def _fence(self, thread: int, index: int, op: Op) -> None:
         self._meet_lanes(thread, index, op)
         self.clocks[thread].fence()
@@ -443,20 +519,24 @@ class Order:
         return self._access(thread, index, op)
 
     def _meet(self, thread: int, index: int, op: Op) -> Literal[False] | None:
-        return None if self._gather(thread, op.members) else False
+        is_one = len({self.program.pallas_thread(member) for member in op.members}) == 1
+        return None if self._gather(thread, op.members, is_one) else False
 
-    def _gather(self, thread: int, members: Members) -> bool:
-        """Whether all members have come here; each then knows what all know."""
+    def _gather(self, thread: int, members: Members, is_one: bool = False) -> bool:
+        """Whether all members have come here; each then knows what all know.
+
+        If they are one Pallas thread and its warps (`is_one`), so does the tensor core.
+        """
         key = members, self._met[thread, members]
         if key not in self._meetings:
             self._meetings[key] = _Meeting(Clock.zero(self._size))
         meeting = self._meetings[key]
         if thread not in meeting.come:
             meeting.come.add(thread)
-            meeting.clock.join(self.clocks[thread])
+            meeting.clock.join(self.clocks[thread], is_one)
         if len(meeting.come) < len(members):
             return False
-        self.clocks[thread].join(meeting.clock)
+        self.clocks[thread].join(meeting.clock, is_one)
         self.met[thread] = meeting.clock.over[thread]
         self._met[thread, members] += 1
         meeting.gone += 1
@@ -469,7 +549,11 @@ class Order:
         if place.completed <= op.phase:
             return False
         phase = place.pass_wait(op)
-        self.clocks[thread].join(phase.clock)
+        self.clocks[thread].join(phase.clock, place.orders)
+        for (by, _), products in phase.commits.items():
+            ends = self._committed[by]
+            ends.waits.setdefault(thread, [])
+            ends.wait(thread, index, products)
         if any(by != thread or other.kind is Kind.ARRIVE for by, _, other in phase.arrivals):
             # All lanes arrive and all lanes wait, but one lane issues a load for all.
             self.met[thread] = max(self.met[thread], phase.clock.over[thread])
@@ -479,6 +563,8 @@ class Order:
         own, at = op.place
         peers = self.program.barriers[own].peers
         for place in dict.fromkeys([self.places[peer, at] for peer in peers or (own,)]):
+            if op.parts:
+                place.phase(place.total // place.expects).owed += op.parts
             self._count(place, thread, index, op)
 
     def _registers(self, thread: int, index: int, op: Op) -> Literal[False] | None:
@@ -498,14 +584,43 @@ class Order:
     def _count(self, place: Place, thread: int, index: int, op: Op) -> None:
         """An arrival: it counts in the first phase that has not had all of its own."""
         number, clock = place.total // place.expects, self.clocks[thread]
-        if number and not _knows_complete(clock, place, number - 1):
+        if number and not self._knows_complete(clock, place, number - 1):
             self._report_early(place, number, index, op)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
-        phase.clock.join(clock)
+        phase.clock.join(clock, place.orders)
         place.total += 1
         if place.total % place.expects == 0:
             self._try_complete(place, number, phase)
+
+    def _knows_complete(self, clock: Clock, place: Place, number: int) -> bool:
+        """Whether the phase is over in every run in which a thread with this clock gets this far.
+
+        An arrival that is over is enough, unless it announces parts of copies; so is a commit whose
+        products are over.
+        """
+        if place.ends.are_known(number, clock):
+            return True
+        phase = place.phase(number)
+        return all(
+            self._are_over(clock, by, phase.commits[by, index])
+            if op.kind is Kind.TCGEN05_COMMIT
+            else op.kind is Kind.ARRIVE and not op.parts and clock.has(by, index)
+            for by, index, op in phase.arrivals
+        )
+
+    def _are_over(self, clock: Clock, thread: int, products: int) -> bool:
+        """Whether so many of a thread's products are known to be over."""
+        return self._committed[thread].are_known(products - 1, clock) if products else False
+
+    def unawaited(self, thread: int, products: int) -> bool:
+        """Whether no thread waits for so many of a thread's products."""
+        return all(len(waits) < products for waits in self._committed[thread].waits.values())
+
+    def _expect_before(self, place: Place, number: int, index: int, op: Op) -> None:
+        """A part that lands without an arrival: the phase before has to be over then too."""
+        if number and not place.ends.are_known(number - 1, self.clocks[op.thread]):
+            self._report_early(place, number, index, op)
 
     def _try_complete(self, place: Place, number: int, phase: Phase) -> None:
         if phase.is_complete or phase.owed > 0 or len(phase.arrivals) < place.expects:
@@ -521,13 +636,14 @@ class Order:
     def _report_early(self, place: Place, number: int, at: int, op: Op) -> None:
         before = place.phase(number - 1)
         loads = [(by, i) for by, i, o in before.arrivals if o.kind == Kind.LOAD]
+        last = before.arrivals[-1][2] if before.arrivals else op
         flying = tuple(load for load in loads if self.clocks[op.thread].has(*load))
         clash = Clash((), flying, ((op.thread, at),), incomplete=(place.barriers[0], number - 1))
         for barrier, index in place.barriers:
             self._doubtful.add(barrier)
             self.misused.append(
                 EarlyArrival(
-                    op, before.arrivals[-1][2], barrier, index, number, place.expects,
+                    op, last, barrier, index, number, place.expects,
                     bool(loads) or not before.is_complete, clash,
                 )
             )  # fmt: skip
@@ -545,14 +661,6 @@ class Order:
                     self.misused.append(LappedWait(wait, last, *wait.place, number, clash))
 
 
-def _knows_complete(clock: Clock, place: Place, number: int) -> bool:
-    """Whether the phase is over in every run in which a thread with this clock gets this far."""
-    return place.ends.are_known(number, clock) or all(
-        op.kind == Kind.ARRIVE and clock.has(by, index)
-        for by, index, op in place.phase(number).arrivals
-    )
-
-
 def _places(program: Program) -> dict[tuple[int, int], Place]:
     """The place of each single barrier; those of a cluster that are in step have one together."""
     apart, made = _apart(program), dict[object, Place]()
@@ -566,7 +674,7 @@ def _places(program: Program) -> dict[tuple[int, int], Place]:
         )  # fmt: skip
         key = (barrier.peers, index) if is_in_step else (id, index)
         if key not in made:
-            made[key] = Place(barrier.arrivals, len(program.threads))
+            made[key] = Place(barrier.arrivals, len(program.threads), barrier.orders_tensor_core)
         made[key].barriers.append((id, index))
         places[id, index] = made[key]
     return places
@@ -582,7 +690,7 @@ def _apart(program: Program) -> set[int]:
         for op in ops:
             if op.barrier is None:
                 continue
-            if op.kind == Kind.LOAD:
+            if op.kind in (Kind.LOAD, Kind.TCGEN05_COMMIT):
                 found |= {op.barrier, *op.peers}
             elif program.barriers[op.barrier].block != program.block_of(op.thread):
                 found.add(op.barrier)

@@ -41,6 +41,7 @@ from pipelib.schedule.checking.facts import (
     TakenBarrier,
     Tested,
     TooManyBarriers,
+    TooManyColumns,
     TooManyRegisters,
     TooMuchMemory,
     Truncated,
@@ -55,7 +56,8 @@ from pipelib.schedule.checking.facts import (
     UnwrittenOutput,
     WrongWay,
 )
-from pipelib.schedule.program import Action, Buffer, Kind, Op, Program, Space, step_name
+from pipelib.schedule.machine import COLUMN_BYTES
+from pipelib.schedule.program import Action, Buffer, Engine, Kind, Op, Program, Space, step_name
 from pipelib.schedule.report import (
     Finding,
     FindingKind,
@@ -120,6 +122,8 @@ def finding(program: Program, fault: Fault) -> Finding:
             return _unwritten_output(program, fault)
         case TooMuchMemory():
             return _too_much_memory(program, fault)
+        case TooManyColumns():
+            return _too_many_columns(program, fault)
         case TooManyRegisters():
             return _too_many_registers(fault)
         case Spill():
@@ -265,9 +269,9 @@ def _race(program: Program, fault: Race) -> Finding:
     return Finding(
         FindingKind.RACE, (second, first),
         f"{_place(buffer, first, second)} is {verb} by {_agent(program, second)} while it may"
-        f" still be {doing} by {_agent(program, first)}: {_why_unordered(program, first, second)}"
+        f" still be {doing} by {_agent(program, first)}: {_why_unordered(program, fault)}"
         + _if_rounded(program, buffer, first, second),
-        _order_them(program, first, second), buffer.name, _slot(buffer, first, second),
+        _order_them(program, fault), buffer.name, _slot(buffer, first, second),
     )  # fmt: skip
 
 
@@ -288,12 +292,18 @@ def _missing_commit(program: Program, fault: MissingCommit) -> Finding:
     )  # fmt: skip
 
 
-def _why_unordered(program: Program, first: Op, second: Op) -> str:
+def _why_unordered(program: Program, fault: Race) -> str:
+    first, second = fault.older, fault.newer
     who, other = (thread_name(program, op.thread) for op in (first, second))
+    if fault.is_unfenced:
+        return (
+            f"{other} waits for what {who} does after it, but on a barrier without"
+            " orders_tensor_core, which puts no accesses of TMEM in order."
+        )
     if first.kind == Kind.LOAD:
         name = "its barrier"
         if first.barrier is not None:
-            name = _barrier(program, *first.place)
+            name = _barrier(program, _landing_on(first, fault.buffer), first.index)
         return (
             f"the copy has landed when phase {first.phase} of {name} is over, and {other} has not"
             " waited for that."
@@ -313,13 +323,39 @@ def _why_unordered(program: Program, first: Op, second: Op) -> str:
             f"the product is over once a wgmma_wait of {who} that covers it returns, and nothing"
             " makes that come first."
         )
+    if first.kind.engine is Engine.TENSOR_CORE:
+        what = "product" if first.kind is Kind.TCGEN05_MMA else "copy"
+        return (
+            f"the {what} is over once a tcgen05_commit_arrive of {who} after it has arrived on its"
+            f" barrier, and {other} has not waited for that."
+        )
+    if first.kind.engine is Engine.TMEM:
+        call, what = _TMEM_WAITS[first.kind]
+        return (
+            f"the {what} is over once a {call} of {who} returns, and nothing makes that come first."
+        )
     if first.thread == second.thread:
         return "nothing puts them in order."
     return f"nothing that {who} does after it is waited for by {other} before."
 
 
-def _order_them(program: Program, first: Op, second: Op) -> str:
+def _landing_on(load: Op, buffer: Buffer) -> int:
+    """The barrier on which a load's part in a buffer lands, which may be another block's."""
+    assert load.barrier is not None, "it lands on one"
+    peers = dict(zip((region.buffer for region in load.writes), load.peers))
+    return peers.get(buffer.id, load.barrier)
+
+
+_TMEM_WAITS = {
+    Kind.LOAD_TMEM: ("wait_load_tmem", "read"), Kind.STORE_TMEM: ("commit_tmem", "write"),
+}  # fmt: skip
+
+
+def _order_them(program: Program, fault: Race) -> str:
+    first, second = fault.older, fault.newer
     who, other = (thread_name(program, op.thread) for op in (first, second))
+    if fault.is_unfenced:
+        return "Make that barrier with orders_tensor_core=True."
     across = f", then arrive on a barrier on which {other} waits" if who != other else ""
     if first.kind == Kind.LOAD:
         elsewhere = f", or in a thread that then arrives on a barrier on which {other} waits"
@@ -337,6 +373,14 @@ def _order_them(program: Program, first: Op, second: Op) -> str:
             f"Call wgmma_wait(0) in {who}{across}, before the access; in a pipeline, leave as"
             " many products in flight as delay_release says, and no more."
         )
+    if first.kind.engine is Engine.TENSOR_CORE:
+        return (
+            f"Give tcgen05_mma a barrier, or call tcgen05_commit_arrive after it in {who}, and call"
+            f" barrier_wait on that barrier in {other}, before the access."
+        )
+    if first.kind.engine is Engine.TMEM:
+        call, _ = _TMEM_WAITS[first.kind]
+        return f"Call {call} in {who}{across}, before the access."
     return f"Let {who}, after its access, arrive on a barrier on which {other} waits before."
 
 
@@ -388,6 +432,9 @@ def _outliving(program: Program, fault: Outliving) -> Finding:
     else:
         kind, what, missing = FindingKind.RACE, "product", "wgmma_wait"
         remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
+        if late.kind is not Kind.WGMMA:
+            missing = "wait for a commit"
+            remedy = "Wait for a tcgen05_commit_arrive after it before the next scope begins."
     ceases = "ceases to exist" if taker is None else "is given to the next scope"
     return Finding(
         kind, (late,) if taker is None else (taker, late),
@@ -616,11 +663,19 @@ def _incomplete_phase(program: Program, fault: IncompletePhase) -> Finding:
 
 def _unawaited_load(program: Program, fault: UnawaitedLoad) -> Finding:
     name = _barrier(program, fault.barrier, fault.index)
-    return Finding(
-        FindingKind.BARRIER_MISUSE, (fault.load,),
+    cause = (
         f"Nothing waits for this copy: its bytes may land on {name} and in SMEM when both"
-        " have ceased to exist.",
-        f"Wait on {name}, or do not make the copy.",
+        " have ceased to exist."
+    )
+    remedy = f"Wait on {name}, or do not make the copy."
+    if fault.load.kind is Kind.TCGEN05_COMMIT:
+        cause = (
+            f"Nothing waits for this commit, nor for a later one of its thread: products may still"
+            f" run, and arrive on {name}, when the block has ended."
+        )
+        remedy = f"Wait on {name}, or on the barrier of a later commit."
+    return Finding(
+        FindingKind.BARRIER_MISUSE, (fault.load,), cause, remedy,
         *_where(program, fault.barrier, fault.index),
     )  # fmt: skip
 
@@ -780,6 +835,17 @@ def _too_many_barriers(program: Program, barrier: int, limit: int) -> Finding:
         f"`{array.name}` has {array.count} barriers, and Mosaic GPU takes up to {limit} in one"
         " array, since their parities are the bits of one word: it does not compile.",
         "Take several arrays.", array.name,
+    )  # fmt: skip
+
+
+def _too_many_columns(program: Program, fault: TooManyColumns) -> Finding:
+    mine = [b for b in program.buffers if b.space is Space.TMEM and not b.block]
+    terms = " + ".join(f"{b.bytes // COLUMN_BYTES} ({b.name})" for b in mine)
+    return Finding(
+        FindingKind.RESOURCE, (),
+        f"The block allocates {program.tmem_columns} columns of TMEM at once, and a block can have"
+        f" {fault.limit}: {terms}; it cannot be launched.",
+        "Take narrower tiles or fewer accumulators, or let some share memory (plgpu.RefUnion).",
     )  # fmt: skip
 
 

@@ -28,7 +28,8 @@ WORDS = {
 #: Kinds of ops that move data or compute.
 WORK = frozenset({
     Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
-    Kind.ACC_READ, Kind.ACC_WRITE, Kind.CP_ASYNC,
+    Kind.ACC_READ, Kind.ACC_WRITE, Kind.TCGEN05_MMA, Kind.TCGEN05_COPY, Kind.LOAD_TMEM,
+    Kind.STORE_TMEM, Kind.CP_ASYNC,
 })  # fmt: skip
 
 

@@ -30,12 +30,15 @@ class Phase:
 
 
 class Barrier:
-    """One barrier of an array: `arrived` counts its arrivals, each phase takes `needed` of them."""
+    """One barrier of an array: `arrived` counts its arrivals, each phase takes `needed` of them.
 
-    __slots__ = ("arrived", "needed", "phases")
+    `tracked` counts the loads on it whose arrivals another block makes, on a barrier of its own.
+    """
+
+    __slots__ = ("arrived", "needed", "phases", "tracked")
 
     def __init__(self, needed: int) -> None:
-        self.needed, self.arrived = needed, 0
+        self.needed, self.arrived, self.tracked = needed, 0, 0
         self.phases: defaultdict[int, Phase] = defaultdict(Phase)
 
     def complete(self, phase: int) -> bool:

@@ -14,13 +14,14 @@ the array's elements lie in memory and in registers decides that. The trace coun
 
 Products. The tensor core takes 64 rows at a time, and reads the right operand from SMEM for each 64
 again, since one `wgmma` instruction multiplies 64 rows. Source: PTX ISA, "Asynchronous Warpgroup
-Level Matrix Multiply-Accumulate Instructions", shapes of wgmma.
+Level Matrix Multiply-Accumulate Instructions", shapes of wgmma. Blackwell's `tcgen05.mma` has the
+128 rows of TMEM, and reads each operand once; two blocks each read half of the right one.
 """
 
 import math
 
 from pipelib.schedule.machine import WAVEFRONT_BYTES, Machine
-from pipelib.schedule.program import Op, Program, Region, Space
+from pipelib.schedule.program import Kind, Op, Program, Region, Space
 
 _WGMMA_ROWS = 64  # of a wgmma instruction
 
@@ -56,6 +57,11 @@ class Costs:
         machine = self._machine
         operands = [region for region in op.reads if self._in_smem[region.buffer]]
         dtype = op.dtype or (self._dtypes[operands[-1].buffer] if operands else "float16")
+        if op.kind is Kind.TCGEN05_MMA:
+            blocks = len(op.writes)
+            rate = machine.tcgen05_rate(dtype, op.line) * blocks
+            moved = sum(map(self._bytes, operands)) / blocks
+            return max(op.flops / rate, moved / machine.smem_bytes_per_cycle)
         rate = machine.wgmma_rate(dtype, op.line)
         moved = 0.0
         if operands:

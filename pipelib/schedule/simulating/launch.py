@@ -164,11 +164,14 @@ def _cycles(
     return cycles
 
 
+_PRODUCTS = Kind.WGMMA, Kind.TCGEN05_MMA
+
+
 def _multiplied(program: Program, machine: Machine) -> float:
     """The cycles that the program's products take of tensor cores."""
     costs = Costs(program, machine)
-    every = (op for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
-    return sum(map(costs.product, every))
+    every = (op for ops in program.threads for op in ops if op.kind in _PRODUCTS)
+    return sum(costs.product(op) * len(op.writes) for op in every)  # one write for each block
 
 
 def _alike(program: Program, hits: float, share: int, crowd: int, machine: Machine) -> float:

@@ -21,6 +21,11 @@ compute                the ALU
 wgmma                  the thread issues it; the tensor core works
 wgmma_wait, acc_read   the thread goes on `wgmma_latency` and `wgmma_restart` after the product's
                        end
+tcgen05_mma, _copy     the thread issues it; the tensor core works, for two blocks that of each
+tcgen05_commit         arrives `wgmma_latency` after the last of the thread's products and copies
+load_tmem, store_tmem  the thread goes on when the bytes have moved
+wait_load_tmem,        nothing that takes time, since the thread has waited already
+wait_store_tmem
 scope_begin, meet      threads that begin a shared scope, or a thread and its warps, meet: they go
                        on a fixed time after the last of them came
 acc_init, acc_write,   nothing that takes time
@@ -39,7 +44,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Op, Program, Space
+from pipelib.schedule.program import Kind, Op, Program, Region, Space
 from pipelib.schedule.simulating.barriers import Barriers
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.events import Events, Handler
@@ -103,6 +108,12 @@ class Operations:
                 return self.wgmma
             case Kind.WGMMA_WAIT | Kind.ACC_READ:
                 return self.wgmma_wait
+            case Kind.TCGEN05_MMA | Kind.TCGEN05_COPY:
+                return self.tcgen05
+            case Kind.TCGEN05_COMMIT:
+                return self.commit_products
+            case Kind.LOAD_TMEM | Kind.STORE_TMEM:
+                return self.access_tmem
             case Kind.FENCE:
                 return self.fence
             case Kind.SCOPE_BEGIN:
@@ -114,6 +125,7 @@ class Operations:
             case (
                 Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END | Kind.SIGNAL
                 | Kind.AWAIT | Kind.SKIP | Kind.GRID_WAIT | Kind.GRID_SIGNAL
+                | Kind.WAIT_LOAD_TMEM | Kind.WAIT_STORE_TMEM
             ):  # fmt: skip
                 return self.nothing
             case _:
@@ -168,10 +180,8 @@ class Operations:
         """Arrives on the load's barrier at once; its bytes land there, and at all peers, later."""
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
-        # A multicast takes the port of each SM that gets it.
         moves = [
-            self._port_of(peer, thread).move(end, op.bytes, machine.sm_bytes_per_cycle)
-            for peer in op.peers or (op.barrier,)
+            port.move(end, op.bytes, machine.sm_bytes_per_cycle) for port in self._ports(thread, op)
         ]
         latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
@@ -180,18 +190,23 @@ class Operations:
             return end
         barriers, peers = self.barriers, op.peers or (op.barrier,)
         own = barriers.at(thread.copy, op.barrier, op.index)
-        phase = own.arrived // own.needed
-        barriers.arrive(own, Done(end, span), len(peers))
+        parts = len(peers) if op.parts is None else op.parts
+        if parts:
+            phase = own.arrived // own.needed
+            barriers.arrive(own, Done(end, span), parts)
+        else:  # another block's load arrives, at the same place among that block's loads
+            phase = own.tracked // barriers.at(thread.copy, peers[0], op.index).needed
+            own.tracked += 1
         for peer, (_, moved) in zip(peers, moves):
             landing = Done(moved + latency, span)
             barriers.land(barriers.at(thread.copy, peer, op.index), phase, landing)
         return end
 
-    def _port_of(self, barrier: int | None, thread: Thread) -> Port:
-        """The port of the SM whose barrier a load lands on."""
-        if barrier is None:
-            return thread.sm.port
-        return self.sms[self.program.barriers[barrier].block or 0].port
+    def _ports(self, thread: Thread, op: Op) -> list[Port]:
+        """The ports that a load takes: of a multicast, that of each SM that gets it."""
+        if len(op.peers) < 2:
+            return [thread.sm.port]
+        return [self.sms[self.program.barriers[peer].block or 0].port for peer in op.peers]
 
     def prefetch(self, thread: Thread, op: Op, now: float) -> float:
         """Moves its bytes as a load does; nothing waits for them."""
@@ -267,6 +282,42 @@ class Operations:
         self.span(thread, op, SpanKind.WAIT, now, end, "waits for its products", done.span)
         return end
 
+    def tcgen05(self, thread: Thread, op: Op, now: float) -> float:
+        """Starts a product or a copy to TMEM, on the tensor core of each of its blocks."""
+        end = self.issue(thread, op, now, self.machine.wgmma_issue_cycles)
+        cycles = self.costs.product(op) if op.kind is Kind.TCGEN05_MMA else self.costs.access(op)
+        cores = [self._sm_of(region, thread).tensor_core for region in op.writes]
+        begin = max([end, *(core.free for core in cores)])
+        stop = max(core.take(begin, cycles)[1] for core in cores)
+        span = self.span(thread, op, SpanKind.WGMMA, begin, stop)
+        thread.products.append(Done(stop, span))
+        return end
+
+    def _sm_of(self, region: Region, thread: Thread) -> Sm:
+        """The SM whose memory a region is of."""
+        block = self.program.buffers[region.buffer].block
+        return thread.sm if block == thread.block else self.sms[block or 0]
+
+    def commit_products(self, thread: Thread, op: Op, now: float) -> float:
+        """Arrives on its barriers once the thread's products so far are over."""
+        end = self.issue(thread, op, now, self.machine.arrive_cycles)
+        done = Done(end, None)
+        if thread.products:
+            last = max(thread.products, key=lambda product: product.time)
+            done = Done(max(end, last.time + self.machine.wgmma_latency_cycles), last.span)
+        for peer in op.peers:
+            barrier = self.barriers.at(thread.copy, peer, op.index)
+            phase = barrier.arrived // barrier.needed
+            self.barriers.arrive(barrier, Done(end, done.span), 1)
+            self.barriers.land(barrier, phase, done)
+        return end
+
+    def access_tmem(self, thread: Thread, op: Op, now: float) -> float:
+        """A read or a write of TMEM: the thread goes on when it is over."""
+        start, stop = thread.sm.tmem.take(now, op.bytes / self.machine.tmem_rate(op.line))
+        self.span(thread, op, SpanKind.ACCESS, start, stop)
+        return stop
+
     # Between threads.
 
     def arrive(self, thread: Thread, op: Op, now: float) -> float:
@@ -276,7 +327,7 @@ class Operations:
         own, index = op.place
         for peer in self.program.barriers[own].peers or (own,):
             barrier = self.barriers.at(thread.copy, peer, index)
-            self.barriers.arrive(barrier, Done(end, span), 0)
+            self.barriers.arrive(barrier, Done(end, span), op.parts or 0)
         return end
 
     def wait(self, thread: Thread, op: Op, now: float) -> float | None:

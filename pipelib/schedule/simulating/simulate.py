@@ -2,7 +2,7 @@
 
 The model. Each Pallas thread does its ops in order; an asynchronous op goes on without it. Events
 are taken in the order of their times (a heap of threads, ties by number), so a program has one
-timeline. Each block of a cluster has a multiprocessor of its own, with four servers. A **server**
+timeline. Each block of a cluster has a multiprocessor of its own, with five servers. A **server**
 does one thing at a time, in the order of the requests; a later request waits.
 
 =========  =========================================================================================
@@ -13,7 +13,9 @@ GMEM port  bytes of loads, stores and ordinary accesses, as fast as an SM alone 
            load lands a latency later, during which the port is free. A multicast takes the port of
            each SM that gets it
 tensor     wgmma: the longer of flops / rate and operand bytes / SMEM bandwidth; a thread that waits
-core       for the product goes on `wgmma_latency` and `wgmma_restart` later
+core       for the product goes on `wgmma_latency` and `wgmma_restart` later. tcgen05: the same, and
+           what a commit announces is over `wgmma_latency` later
+TMEM       reads and writes of threads, which go on when they are over
 SMEM       ordinary reads and writes: their wavefronts, each 128 bytes / SMEM bandwidth, however few
            bytes it moves; then a fixed time of the thread. Bytes, where wavefronts are not known
 ALU        arithmetic in registers; transcendental functions, and words that lanes pass each other
@@ -80,8 +82,8 @@ def simulate(
 
     Raises:
       TypeError: `program` or `machine` is something else, or an option is not a number.
-      ValueError: an option out of its range, a wgmma on a dtype that the machine has no rate for, a
-        program with all blocks of a grid.
+      ValueError: an option out of its range, a product on a dtype that the machine has no rate for,
+        a program with all blocks of a grid.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)

@@ -1,8 +1,8 @@
 """The units of one multiprocessor (SM): servers that threads of its blocks share.
 
 The model. A **server** does one thing at a time, in the order of the requests: a request that comes
-while the server is busy starts when all earlier ones are done. An SM has four: the GMEM port, the
-tensor core, SMEM and the ALU.
+while the server is busy starts when all earlier ones are done. An SM has five: the GMEM port, the
+tensor core, SMEM, the ALU and, on Blackwell, TMEM as threads access it.
 
 The GMEM port also keeps a mean. Its average throughput since the first use never exceeds the SM's
 share of the card's bandwidth (`traffic`), so a request may start later than the server is free. The
@@ -66,8 +66,9 @@ class Port(Server):
 class Sm:
     """The servers of one multiprocessor, whose share of GMEM's bandwidth is in bytes a cycle."""
 
-    __slots__ = ("alu", "port", "smem", "tensor_core")
+    __slots__ = ("alu", "port", "smem", "tensor_core", "tmem")
 
     def __init__(self, share: float) -> None:
         self.port = Port(share)
         self.tensor_core, self.smem, self.alu = Server(), Server(), Server()
+        self.tmem = Server()

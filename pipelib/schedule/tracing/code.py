@@ -272,13 +272,14 @@ class Compiler:
             amount: int = 0,
             scratch: int | None = None,
             whole: tuple[Region, ...] = (),
+            parts: int | None = None,
         ) -> None:
             scope = thread.scope
             if label:
                 scope = f"{scope}/{label}" if scope else label
             op = _make_op(
                 kind, thread.index, reads, writes, barrier, index, phase, thread.step, line, scope,
-                size, peers, scope_id, shared, members, amount, scratch, whole, *rest,
+                size, peers, scope_id, shared, members, amount, scratch, whole, parts, *rest,
             )  # fmt: skip
             thread.ops.append(op)
 

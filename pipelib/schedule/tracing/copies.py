@@ -1,5 +1,9 @@
 """Accesses of memory and copies between memories: the ops that read and write regions.
 
+Where one block tracks a load of two (`leader_tracked`), the block's own arrival announces the bytes
+of both, and the other's copy lands on that block's barrier, without an arrival
+(`jax/experimental/mosaic/gpu/launch_context.py`, `async_copy`).
+
 A load whose predicate is off arrives on its barrier in JAX 0.11.2, and does not in 0.12.0.1
 (`copy_gmem_to_smem`'s lowering in `jax/_src/pallas/mosaic_gpu/primitives.py`).
 
@@ -17,7 +21,7 @@ from pipelib.schedule.program import Kind, Region, Space
 from pipelib.schedule.tracing.code import Compiler, Env, Step, split
 from pipelib.schedule.tracing.jaxprs import Eqn
 from pipelib.schedule.tracing.state import OPAQUE, Other, Thread, bytes_of
-from pipelib.schedule.tracing.views import View, data_dependent, share
+from pipelib.schedule.tracing.views import Box, View, data_dependent, share
 
 
 def get(compiler: Compiler, eqn: Eqn) -> Step:
@@ -130,13 +134,16 @@ def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
 def load(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy into SMEM, or a block's share of a copy into the SMEM of several blocks."""
     (source, target, on), holds = _copied(compiler, eqn, "src", "dst", "barrier")
-    axes = _axes(eqn.params)
+    axes, tracked = _axes(eqn.params), eqn.params.get("leader_tracked")
     emit = compiler.emitter(Kind.LOAD, eqn, collective=axes)
     arrive = compiler.emitter(Kind.ARRIVE, eqn)
 
     def step(thread: Thread, env: Env) -> None:
         is_on = holds(env)
-        if not is_on and not _ARRIVES_IF_OFF:
+        blocks = thread.home.peers(thread.block, axes) if axes else (thread.block,)
+        number = blocks.index(thread.block)
+        is_tracked = tracked is not None and len(blocks) > 1
+        if not is_on and (not _ARRIVES_IF_OFF or (is_tracked and number)):
             return
         place = on.barrier(thread, env)
         phase = thread.arrivals[place]
@@ -144,13 +151,15 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         if not is_on:
             arrive(thread, (), (), *place, phase)
             return
-        blocks = thread.home.peers(thread.block, axes) if axes else ()
-        if len(blocks) < 2:
-            region = target.region(thread, env)
-            reads = (source.region(thread, env),)
-            emit(thread, reads, (region,), *place, phase, target.bytes(region))
+        if len(blocks) < 2 or is_tracked:
+            region, leader, parts, box = target.region(thread, env), (), None, None
+            if is_tracked:
+                leader, parts = (on.ref(env).ids[min(blocks)],), 0 if number else len(blocks)
+                box = _partition(source, tracked, number, len(blocks))
+            reads = (source.part(thread, env, box) if box else source.region(thread, env),)
+            emit(thread, reads, (region,), *place, phase, target.bytes(region), leader, parts=parts)
             return
-        box = share(target, blocks.index(thread.block), len(blocks))
+        box = share(target, number, len(blocks))
         reads, mine = (source.part(thread, env, box),), target.part(thread, env, box)
         smem, barriers = target.ref(env).ids, on.ref(env).ids
         writes = tuple(Region(smem[peer], mine.box) for peer in blocks)
@@ -160,6 +169,20 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         emit(thread, reads, writes, *place, phase, size, peers, whole=whole)
 
     return step
+
+
+def _partition(source: View, tracked: Any, number: int, count: int) -> Box | None:
+    """The box that the block `number` of `count` loads of a copy that the first block tracks.
+
+    None stands for all of it, which each block loads if the copy is replicated.
+    """
+    axis = getattr(tracked, "axis", None)
+    if axis is None:
+        return None
+    box = [(0, size) for size in source.shape]
+    step = source.shape[axis] // count
+    box[axis] = number * step, (number + 1) * step
+    return tuple(box)
 
 
 def cp_async(compiler: Compiler, eqn: Eqn) -> Step:

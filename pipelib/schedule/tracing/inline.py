@@ -6,7 +6,8 @@ are understood if all of them are arithmetic on those scalars or one of these:
 
 - `bar.sync` and `bar.arrive` on a named barrier, or `nvvm.barrier`;
 - a barrier of all threads of the block (`gpu.barrier`), of a thread's lanes, or of a warp's;
-- the fence between ordinary and asynchronous accesses of SMEM (`nvvm.fence.proxy`).
+- the fence between ordinary and asynchronous accesses of SMEM (`nvvm.fence.proxy`, or
+  `fence.proxy.async` in PTX, also one that only releases or acquires).
 
 Not covered: code that takes refs or arrays, control flow, the launch context, any other op. All of
 that is opaque. Source: PTX ISA, `barrier` and `fence.proxy.async`.
@@ -130,9 +131,15 @@ _BAR = re.compile(
 )
 
 
+_FENCE = re.compile(r"\s*fence\.proxy\.async[\w.:]*\s*;\s*")
+
+
 def _of_ptx(op: Any) -> Iterator[Instruction]:
     """The instruction of inline PTX."""
     text = op.attributes["asm_string"].value
+    if _FENCE.fullmatch(text):
+        yield Instruction(Does.FENCE)
+        return
     found = _BAR.fullmatch(text)
     if found is None:
         raise _Opaque

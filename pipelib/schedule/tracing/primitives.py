@@ -1,16 +1,17 @@
 """The primitives by name: which function makes the step of an equation.
 
 The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
-directs the flow. Primitives with a part of their name in `_REFUSED` are refused, and so is each
-other primitive that has effects, and what the GPU lacks that the kernel is traced for (`targets`):
-JAX's compiler may end the process where it meets that. All others are pure, and `pure` has them.
-Code that no thread reaches is not refused: the error comes where a thread runs the step.
+directs the flow. Each other primitive that has effects is refused, and so is what the GPU lacks
+that the kernel is traced for (`targets`): JAX's compiler may end the process where it meets that.
+All others are pure, and `pure` has them. Code that no thread reaches is not refused: the error
+comes where a thread runs the step.
 """
 
 from pipelib import targets
 from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import (
     calls,
+    claims,
     copies,
     device,
     flow,
@@ -18,6 +19,7 @@ from pipelib.schedule.tracing import (
     pure,
     semaphores,
     sync,
+    tcgen05,
     tensor_core,
 )
 from pipelib.schedule.tracing.arithmetic import Cost
@@ -49,9 +51,6 @@ def _handler(eqn: Eqn, name: str) -> Handler | None:
         return _refusing(_LATER)
     if handler := _HANDLERS.get(name):
         return handler
-    for part, reason in _REFUSED.items():
-        if part in name:
-            return _refusing(reason)
     return _refusing(_UNKNOWN) if eqn.effects else None
 
 
@@ -76,8 +75,6 @@ def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
         return _refusing(_LATER if has_barrier else _EARLIER)(compiler, eqn)
     if not has_barrier:
         return copies.cp_async(compiler, eqn)
-    if eqn.params.get("leader_tracked") is not None:
-        return _refusing(f"with leader_tracked {_BLACKWELL}")(compiler, eqn)
     return copies.load(compiler, eqn)
 
 
@@ -101,13 +98,6 @@ _LATER = (
     " where it would not compile: copy without a barrier, store by ordinary writes, multiply by"
     " plgpu.mma and leave out commit_smem"
 )
-_BLACKWELL = "is Blackwell's, but only kernels for Hopper are traced: use wgmma and accumulators"
-# Parts of the names of primitives that are refused, and why.
-_REFUSED = {
-    "tcgen05": _BLACKWELL, "tmem": _BLACKWELL, "cluster_cancel": _BLACKWELL,
-    "async_load": _BLACKWELL,
-}  # fmt: skip
-
 # What GPUs before Hopper lack. They have mbarriers, but no load that arrives there.
 _HOPPERS = frozenset({
     "async_prefetch", "async_store_smem", "commit_group", "commit_smem", "copy_smem_to_gmem",
@@ -140,6 +130,17 @@ _HANDLERS: dict[str, Handler] = {
     "wgmma_accumulator_deref": tensor_core.accumulator_read,
     "wgmma_accumulator_store": tensor_core.accumulator_write,
     "mma": tensor_core.mma,
+    "tcgen05_mma": tcgen05.mma,
+    "tcgen05_commit_arrive": tcgen05.commit,
+    "async_load": tcgen05.load,
+    "async_store_tmem": tcgen05.store,
+    "wait_load_tmem": sync.simple(Kind.WAIT_LOAD_TMEM),
+    "commit_tmem": sync.simple(Kind.WAIT_STORE_TMEM),
+    "async_copy_smem_to_tmem": tcgen05.copy,
+    "async_copy_scales_to_tmem": tcgen05.copy,
+    "async_copy_sparse_metadata_to_tmem": tcgen05.copy,
+    "try_cluster_cancel": claims.attempt,
+    "query_cluster_cancel": claims.answer,
     "inline_mgpu": device.code,
     "print_layout": calls.opaque,
     "debug_print": calls.opaque,

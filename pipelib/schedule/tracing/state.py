@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
+from pipelib.schedule.machine import COLUMN_BYTES
 from pipelib.schedule.program import (
     Barrier,
     BarrierType,
@@ -44,6 +45,7 @@ from pipelib.schedule.program import (
 )
 
 _SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
+_COLUMN_ALIGNMENT = 4  # of TMEM, in columns: JAX's `TMEM_COL_ALIGNMENT`
 MOST_INTEGERS = 2**24  # in an array that the trace knows
 _WARPS = 4  # of a Pallas thread, which is a warpgroup
 
@@ -59,12 +61,11 @@ OPAQUE = _Opaque()
 
 
 class Other(enum.StrEnum):
-    """Where refs are that are no buffers of a program; TMEM is Blackwell's, which is refused."""
+    """Where refs are that are no buffers of a program."""
 
     BARRIER = "barrier"
     SEMAPHORE = "semaphore"
     REGISTERS = "regs"
-    TMEM = "tmem"
     UNKNOWN = "unknown"
 
 
@@ -109,6 +110,8 @@ class Thread:
         self.allocations: Counter[bool] = Counter()
         self.reserved: Counter[Any] = Counter()  # barriers in use, by what the pool knows them by
         self.smem_bytes = self.peak_bytes = 0
+        self.tmem_columns = self.peak_columns = 0
+        self.claims = 0  # how many answers of cluster launch control it has looked at
         self.registers: int | None = None
         self.axes: dict[Any, int] = {}
         self.devices: dict[Any, int] = {}  # of the host: the axes of the devices it runs on
@@ -141,11 +144,14 @@ class Thread:
         self.reserved.update(made.barriers)
         self.smem_bytes += made.size
         self.peak_bytes = max(self.peak_bytes, self.smem_bytes)
+        self.tmem_columns += made.columns
+        self.peak_columns = max(self.peak_columns, self.tmem_columns)
 
     def leave(self, made: "Allocation") -> None:
         """Ends the scope."""
         self.reserved.subtract(made.barriers)
         self.smem_bytes -= made.size
+        self.tmem_columns -= made.columns
 
     def reserve_scratch(self) -> int | None:
         """Where the scratch of a reduction begins; None if the kernel gives reductions none."""
@@ -166,13 +172,14 @@ class Allocation(NamedTuple):
     """What one run_scoped gets in one block.
 
     `size` is that of its buffers in SMEM, in bytes; `barriers` has what the pool knows its arrays
-    of barriers by.
+    of barriers by; `columns` are those of TMEM.
     """
 
     number: int
     refs: list[Ref]
     size: int
     barriers: tuple[Any, ...]
+    columns: int
 
 
 class Call(NamedTuple):
@@ -203,13 +210,16 @@ class Cluster:
     They are those of one cluster of one device, or, if `is_whole`, all blocks of the grid on each
     of the devices: then the axes of the devices and of the grid are taken as the cluster's first.
     `mesh` is the kernel's; `block` the cluster's index on the axes of the grid, or on its only one.
+    It claims at most so many `claims` of other clusters.
     `params` say what SMEM is reserved that no scope has, and `auto_barriers` is the program's.
     """
 
     def __init__(
         self, name: str, mesh: Any, block: int | Sequence[int] | None, params: Reserved,
         devices: dict[Any, int] | None = None, is_whole: bool = False, auto_barriers: bool = True,
+        claims: int = 0,
     ):  # fmt: skip
+        self.most_claims = 0 if is_whole else claims
         self.auto_barriers = auto_barriers
         devices = devices or {}
         self.name, self.mesh_sizes = name, tuple(devices.values())
@@ -224,6 +234,7 @@ class Cluster:
         self.axes = dict.fromkeys(devices, 0) | dict(zip(names, self.block))
         own = dict(zip(names, self.grid + self.shape))
         self.sizes = devices | own | {self.thread_name: self.threads}
+        self.cluster_names = self.names
         if is_whole:
             self.names = (*devices, *names)
         self.places = list(itertools.product(*(range(self.sizes[name]) for name in self.names)))
@@ -279,6 +290,20 @@ class Cluster:
             for number, place in enumerate(self.places)
             if all(is_free or at == own for is_free, at, own in zip(free, place, mine))
         )
+
+    def cluster_of(self, block: int) -> tuple[int, ...]:
+        """The blocks of the cluster that a block is in."""
+        return self.peers(block, self.cluster_names)
+
+    def claimed(self, number: int) -> tuple[int, ...] | None:
+        """The indices in the grid of the cluster that the attempt of this number, from 1, claims.
+
+        None if it claims none.
+        """
+        own = int(np.ravel_multi_index(self.block[: len(self.grid)], self.grid))
+        if number > self.most_claims or own + number >= math.prod(self.grid):
+            return None
+        return tuple(map(int, np.unravel_index(own + number, self.grid)))
 
     @property
     def num_devices(self) -> int:
@@ -401,7 +426,9 @@ class Cluster:
                 columns.append(self._refs(name, aval, transform, owner, first))
         rows = [[column[block] for column in columns] for block in blocks]
         return [
-            Allocation(first + block, row, self._smem_bytes(row), tuple(reserved))
+            Allocation(
+                first + block, row, self._smem_bytes(row), tuple(reserved), self._columns(row)
+            )
             for block, row in zip(blocks, rows)
         ]
 
@@ -468,11 +495,6 @@ class Cluster:
         """A ref of this type in each block."""
         space, shape = space_of(aval), tuple(aval.shape)
         blocks = range(len(self.places))
-        if space == Other.TMEM:
-            raise NotImplementedError(
-                f"{name!r} is in TMEM, the memory of Blackwell's tensor core, which a Hopper GPU"
-                " lacks: only kernels for Hopper are traced."
-            )
         if space == Other.SEMAPHORE:
             return self.semaphores(name, shape)
         if space in (Other.REGISTERS, Other.UNKNOWN):
@@ -497,6 +519,8 @@ class Cluster:
     ) -> Buffer:
         assert isinstance(ref.space, Space), f"{name} is in {ref.space}, where no buffer is"
         size = bytes_of(math.prod(ref.shape), bits_of(aval.dtype))
+        if ref.space is Space.TMEM:
+            size = columns_of(aval.layout, ref.shape, bits_of(aval.dtype)) * COLUMN_BYTES
         return Buffer(
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
         )
@@ -513,12 +537,20 @@ class Cluster:
         arrivals = aval.dtype.num_arrivals * (1 + sum(len(group) - 1 for group in groups))
         names = tuple("+".join(map(str, _several(axis))) for axis in axes)
         count = math.prod(ref.shape)
-        return Barrier(ref.id, name, arrivals, count, names, thread, block, peers)
+        orders = getattr(aval.dtype, "orders_tensor_core", False)
+        return Barrier(
+            ref.id, name, arrivals, count, names, thread, block, peers, orders_tensor_core=orders
+        )
 
     def _smem_bytes(self, refs: list[Ref]) -> int:
         """The bytes of a block's shared memory that buffers take, each aligned."""
         sizes = (self.buffers[ref.id].bytes for ref in refs if ref.space == Space.SMEM)
         return sum(map(_aligned, sizes))
+
+    def _columns(self, refs: list[Ref]) -> int:
+        """The columns of TMEM that buffers take, each aligned."""
+        sizes = (self.buffers[ref.id].bytes for ref in refs if ref.space == Space.TMEM)
+        return sum(_up(size // COLUMN_BYTES, _COLUMN_ALIGNMENT) for size in sizes)
 
     def _barrier_bytes(self) -> int:
         """The bytes of shared memory that a block's barriers take, in use or not."""
@@ -549,12 +581,26 @@ class Cluster:
             tuple(warp for warp, _ in self.warps), self.mesh_sizes,
             scratch_bytes=self.scratch_bytes if self.has_reduction else 0,
             profiler_bytes=self.profiler_bytes, auto_barriers=self.auto_barriers,
+            tmem_columns=max(thread.peak_columns for thread in threads),
         )  # fmt: skip
 
 
 def _aligned(size: int) -> int:
     """The bytes that an allocation of this size takes in SMEM."""
-    return -(-size // _SMEM_ALIGNMENT) * _SMEM_ALIGNMENT
+    return _up(size, _SMEM_ALIGNMENT)
+
+
+def _up(size: int, unit: int) -> int:
+    """The next multiple of a unit."""
+    return -(-size // unit) * unit
+
+
+def columns_of(layout: Any, shape: tuple[int, ...], bits: int) -> int:
+    """The columns of TMEM that an array of this shape takes in a layout of JAX's.
+
+    A column has 32 bits of each of the 128 lanes: one element, or as many as a layout packs.
+    """
+    return layout.cols_in_shape(shape, bits)
 
 
 def _several(axis: object) -> tuple[object, ...]:
@@ -609,7 +655,7 @@ def space_of(aval: Any) -> Space | Other:
 # What JAX calls a memory space; `any` is where a kernel's arguments are by default.
 _SPACES: dict[str, Space | Other] = {
     "any": Space.GMEM, "hbm": Space.GMEM, "gmem": Space.GMEM, "smem": Space.SMEM,
-    "acc": Space.ACC, "regs": Other.REGISTERS, "tmem": Other.TMEM,
+    "acc": Space.ACC, "regs": Other.REGISTERS, "tmem": Space.TMEM,
 }  # fmt: skip
 
 

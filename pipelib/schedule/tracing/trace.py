@@ -29,8 +29,9 @@ Not covered:
   puts threads in order or writes memory is refused there (`branches`). Where only an index of
   memory depends on tensors, its region is not placed;
 - `pl.pallas_call`, which JAX compiles for TPUs and by Triton only (with `plgpu.CompilerParams` it
-  runs in the interpreter, and nowhere else); Blackwell: refused; memory of other
-  devices: refused without `whole_grid`;
+  runs in the interpreter, and nowhere else); memory of other devices: refused without
+  `whole_grid`;
+- which clusters a run claims by cluster launch control (`claims` has one answer);
 - a primitive that has effects and is not known: refused;
 - regions of `inline_mgpu`, which are whole buffers, and regions that `views` says are not covered;
 - memory of a scope that is entered again, which is new each time (its barriers are not);
@@ -66,6 +67,9 @@ from pipelib.schedule.tracing.names import named
 from pipelib.schedule.tracing.source import kernel_name
 from pipelib.schedule.tracing.state import Call, Cluster
 
+#: How many clusters a traced one claims by default: enough to come to each slot of a ring again.
+_CLAIMS = 4
+
 
 def trace(
     kernel: Callable[..., Any],
@@ -74,6 +78,7 @@ def trace(
     max_steps: int | None = None,
     call: int | None = None,
     whole_grid: bool = False,
+    claims: int | None = None,
     **others: Any,
 ) -> Program:
     """What each Pallas thread of one cluster of a Mosaic GPU kernel does, in order.
@@ -90,6 +95,9 @@ def trace(
       whole_grid: trace all blocks of the grid in one program; and all devices, if the function
         calls the kernel within `jax.shard_map`, whose mesh may be a `jax.sharding.AbstractMesh`.
         For blocks and devices that wait for each other by semaphores.
+      claims: how many other clusters of the grid this one claims, at most, if the kernel schedules
+        its blocks dynamically (`try_cluster_cancel`). By default 4; 0 if `block` is given, so that
+        programs of several blocks can be compared; always 0 with `whole_grid`.
       **others: refused; bind the function's own keywords to it with `functools.partial`.
 
     Raises:
@@ -98,8 +106,8 @@ def trace(
       ValueError: no kernel or several, no arguments where it takes some, a block outside the grid,
         a loop or a predicate that depends on tensors, or a branch that does and in which threads
         are put in order or memory is written.
-      NotImplementedError: a kernel for a TPU, Triton or Blackwell; a primitive that has effects and
-        is not known.
+      NotImplementedError: a kernel for a TPU or Triton; a primitive that has effects and is not
+        known.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -114,12 +122,14 @@ def trace(
     if others:
         bound = ", ".join(f"{name}=..." for name in others)
         raise TypeError(
-            f"trace takes block=, max_steps= and call=, and hands no keywords on, so {bound} would"
-            f" be lost: trace functools.partial(function, {bound})."
+            "trace takes block=, max_steps=, call= and claims=, and hands no keywords on, so"
+            f" {bound} would be lost: trace functools.partial(function, {bound})."
         )
-    for name, value in (("max_steps", max_steps), ("call", call)):
+    for name, value in (("max_steps", max_steps), ("call", call), ("claims", claims)):
         if value is not None:
             expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
+    if claims is not None and claims < 0:
+        raise ValueError(f"{claims=} is less than 0: give 0 for a cluster that claims no other.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     called = one_of(kernels_of(kernel, args, "trace"), call, "a program is that of one")
@@ -127,7 +137,8 @@ def trace(
         raise ValueError(
             f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
         )
-    return Tracer(called).program(block, max_steps, whole_grid)
+    most = (_CLAIMS if block is None else 0) if claims is None else claims
+    return Tracer(called).program(block, max_steps, whole_grid, most)
 
 
 class Tracer:
@@ -151,12 +162,20 @@ class Tracer:
         block: int | tuple[int, ...] | None = None,
         max_steps: int | None = None,
         whole_grid: bool = False,
+        claims: int = 0,
     ) -> Program:
         """What `trace` returns for these options."""
         called = self._called
         memory = reserved(called.eqn)
         cluster = Cluster(
-            self._name, self._mesh, block, memory, called.devices, whole_grid, self._auto_barriers
+            self._name,
+            self._mesh,
+            block,
+            memory,
+            called.devices,
+            whole_grid,
+            self._auto_barriers,
+            claims,
         )
         operands = arguments(cluster, called, self._code.invars, self._info)
         with uncollected():

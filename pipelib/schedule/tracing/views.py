@@ -31,6 +31,7 @@ from pipelib.schedule.tracing.state import (
     Ref,
     bits_of,
     bytes_of,
+    columns_of,
     logical,
     space_of,
     untiled,
@@ -38,6 +39,7 @@ from pipelib.schedule.tracing.state import (
 
 Box = tuple[tuple[int, int], ...]
 _MOST_BOXES = 64
+_LANES, _COLUMN_BITS = 128, 32  # of TMEM
 #: What flow may depend on, as errors say it.
 KNOWN = (
     "program ids, loop counters, shapes or a concrete integer argument of up to"
@@ -152,6 +154,7 @@ class View:
         self.peer: list[tuple[Any, Any]] = []
         self.device: Any = None
         self.frames = [_Frame(shape, aval.dtype, None)]
+        self.stored_bits: int | None = None  # of an element, if TMEM pads it
         for transform in transforms[done:]:
             self._apply(transform)
         self.base, top = self.frames[0].base, self.frames[-1]
@@ -189,6 +192,16 @@ class View:
         elif name == "UntilingTransform":
             below = lambda box: _tiled(box, tuple(transform.tiling))
             self._push(untiled(top.shape, transform.tiling), top.dtype, below)
+        elif name == "ExpandLeadingBatchDimensionsTransform":
+            made = transform.transform_type(ShapedArray(top.shape, top.dtype))
+            self._push(made.shape, made.dtype, lambda box: _side_by_side(box, made.shape))
+        elif name == "ExtractAliasedRef" and transform.layout is not None:
+            packed, made = transform.layout.vector_length, transform
+            self.stored_bits = _COLUMN_BITS // packed
+            is_plain = made.shape[0] == top.shape[0]
+            columns = columns_of(made.layout, made.shape, bits_of(made.dtype))
+            below = lambda box: _columns(box, made.offset, packed, columns, is_plain)
+            self._push(made.shape, made.dtype, below)
         elif name in ("ReshapeTransform", "BitcastTransform", "ExtractAliasedRef"):
             made = transform.transform_type(ShapedArray(top.shape, top.dtype))
             sizes, offset = top.shape, 8 * getattr(transform, "offset", 0)
@@ -278,7 +291,7 @@ class View:
         if elements is None:
             return self.exact and len(self.frames) == 1
         width = bits_of(self.frames[0].dtype)
-        return self.exact and count(box) * width == elements * self.bits
+        return self.exact and count(box) * width == elements * (self.stored_bits or self.bits)
 
     def _id(self, thread: Any, ref: Ref, env: list[Any]) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
@@ -350,6 +363,30 @@ def _around(
         else:
             around.append((0, sizes[len(around)]))
     return tuple(around)
+
+
+def _side_by_side(box: Box, shape: Sequence[int]) -> Box:
+    """A box of a batch of arrays, in the coordinates of TMEM, where they are side by side."""
+    first, last = (
+        int(np.ravel_multi_index(at, shape[:-2])) if all(stop > start for start, stop in box) else 0
+        for at in ([start for start, _ in box[:-2]], [stop - 1 for _, stop in box[:-2]])
+    )
+    (start, stop), columns = box[-1], shape[-1]
+    if first != last:
+        return box[-2], (first * columns, (last + 1) * columns)
+    return box[-2], (first * columns + start, first * columns + stop)
+
+
+def _columns(box: Box, offset: int, packed: int, columns: int, is_plain: bool) -> Box:
+    """A box of a member of a union in TMEM, in columns of 32 bits from `offset` on.
+
+    A column has `packed` elements of a lane. Where the array has not as many rows as TMEM has lanes
+    (not `is_plain`), all lanes of all its `columns` are taken.
+    """
+    rows, (start, stop) = box
+    if not is_plain:
+        return (0, _LANES), (offset, offset + columns)
+    return rows, (offset + start // packed, offset + -(-stop // packed))
 
 
 def _tiled(box: Box, tiling: tuple[int, ...]) -> Box:

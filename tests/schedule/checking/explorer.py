@@ -12,10 +12,11 @@ kind                the state, or the move, that is told
 ==================  ================================================================================
 race                two accesses are in progress at once that overlap, and one writes. In progress
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
-                    products of one thread's queue; the writes of two reductions into GMEM; two
-                    copies that add registers to SMEM; two atomic accesses. Also a scope with SMEM
-                    begins whose thread has a product or a `cp_async` in flight, the scope of whose
-                    memory has ended; and a thread ends that has a `cp_async` in flight
+                    products of one thread's queue, or copies to TMEM among them; the writes of two
+                    reductions into GMEM; two copies that add registers to SMEM; two atomic
+                    accesses. Also a scope with SMEM begins whose thread has a product or a
+                    `cp_async` in flight, the scope of whose memory has ended; and a thread ends
+                    that has a `cp_async` in flight
 deadlock            no move is left, and a thread is not at its end: it may wait for a barrier, for
                     a semaphore, for others to meet, or for registers
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
@@ -23,7 +24,8 @@ barrier-misuse      an arrival where the phase has its arrivals and is not compl
                     counts in which phase); a wait whose phase is complete and the next one too
                     (the parity reads as not complete; not of a named barrier); a load in flight or
                     a phase of an mbarrier partly arrived where the program ends; an arrival on a
-                    barrier of a block of the cluster whose threads have ended
+                    barrier of a block of the cluster whose threads have ended; a load that
+                    another block's barrier tracks and that lands in an earlier phase there
 uninitialized-read  a read of SMEM, or of GMEM that is no input, which no write has reached
 missing-commit      an asynchronous op begins on SMEM that has been written ordinarily, by anyone,
                     since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only.
@@ -47,6 +49,8 @@ What is left out, since the rest covers it:
   an access sooner, and no barrier hears of it;
 - where a thread's next op concerns no one else (a commit_group; an access that conflicts with no op
   of another thread and no asynchronous op), it is the only move: it commutes with all others;
+- a product of Blackwell ends when a commit after it does, not sooner: nobody hears of it sooner;
+- whether a barrier `orders_tensor_core`: it is a matter of two fences, and no state has them;
 - an unread ordinary write is looked for in one run only: without a race, every run has the same
   flow of data; with a race it is not told.
 
@@ -80,7 +84,10 @@ NOTHING = ("opaque", "test", "prefetch", "compute", "skip", "grid_signal")
 COUNTED = ("signal", "await")  # of a program that lacks blocks, others may signal
 LOCAL = ("commit_group", "scope_begin")
 ORDINARY = ("read", "write", "acc_init", "acc_write", "compute")
-FLYING = ("load", "store", "wgmma", "cp_async")
+QUEUE = ("tcgen05_mma", "tcgen05_copy")  # of Blackwell's tensor core, in the order of one thread
+TMEM = ("load_tmem", "store_tmem")
+FLYING = ("load", "store", "wgmma", "cp_async", *QUEUE, *TMEM)
+LANDING = ("load", "tcgen05_commit")
 LOADS = ("load", "cp_async")
 READERS = ("read", "acc_read", *FLYING)
 
@@ -233,9 +240,11 @@ class _Explorer:
         atomics, additions = of(_is_atomic), of(_adds_registers)
         flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
         own = [sum(1 << i for i in ops) for ops in self.threads]
+        queue = of(lambda op: op.kind in QUEUE)
         self.conflicts, self.late_conflicts, self.is_local = [], [], []
         for i, op in enumerate(self.ops):
             exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
+            exempt |= queue & own[op.thread] if op.kind in QUEUE else 0
             exempt |= atomics if _is_atomic(op) else 0
             exempt |= additions if _adds_registers(op) else 0
             to_writes = _union(writers[cell] for cell in _bits(self.reads[i]))
@@ -304,6 +313,10 @@ class _Explorer:
                 self.ends[i] = sum(copies[: max(len(copies) - op.pending, 0)])
             elif op.kind in ("wgmma_wait", "acc_read"):
                 self.ends[i] = sum(products[: max(len(products) - op.pending, 0)])
+            elif op.kind in ("wait_load_tmem", "wait_store_tmem") and op.thread == thread:
+                waited = op.kind.removeprefix("wait_")
+                before = self.threads[thread][: self.threads[thread].index(i)]
+                self.ends[i] = sum(1 << j for j in before if self.ops[j].kind == waited)
 
     def _with_thread(self, thread: int) -> Iterator[int]:
         """A thread's ops; of a warp, its own and its thread's, in the order in which they come."""
@@ -322,8 +335,11 @@ class _Explorer:
 
     def _arrives_at(self, op: Op) -> Iterator[int]:
         """The barriers that an op arrives on."""
-        if op.kind in ("arrive", "load") and op.barrier is not None:
+        if op.kind in ("arrive", *LANDING) and op.barrier is not None:
+            if op.kind == "load" and op.parts == 0:
+                return  # another block's load arrives for it
             peers = self.program.barriers[op.barrier].peers if op.kind == "arrive" else ()
+            peers = op.peers if op.kind == "tcgen05_commit" else peers
             for peer in peers or (op.barrier,):
                 yield self.place[peer, op.index]
 
@@ -405,8 +421,15 @@ class _Explorer:
             if self._is_enabled(state, i):
                 yield self._moved(state, thread, i)
         for i in _bits(state.flying):
-            if self.ops[i].kind == "load":
+            if self.ops[i].kind == "load" or self._may_end(state, i):
                 yield self._landed(state, i)
+
+    def _may_end(self, state: State, i: int) -> bool:
+        """Whether this is a commit and the next of its thread to arrive."""
+        own = (other for other in self.threads[self.ops[i].thread] if other < i)
+        commits = (other for other in own if self.ops[other].kind == "tcgen05_commit")
+        is_commit = self.ops[i].kind == "tcgen05_commit"
+        return is_commit and not any(state.flying >> other & 1 for other in commits)
 
     def _is_enabled(self, state: State, i: int) -> bool:
         op = self.ops[i]
@@ -487,6 +510,8 @@ class _Explorer:
             if op.kind != "cp_async":  # which is no other proxy
                 self._tell_uncommitted(pending, i)
             flying |= bit
+        elif op.kind == "tcgen05_commit":
+            flying |= bit
         elif op.kind == "fence":
             pending &= self.to_gmem
         elif op.kind == "write":
@@ -523,9 +548,25 @@ class _Explorer:
             if arrived == self.arrivals[place]:
                 self._tell("barrier-misuse", i)
                 return None
-            copies += max(len(op.peers), 1) if op.kind == "load" else 0
+            copies += self._announced(op)
             barriers = self._counted(barriers, place, done, arrived + 1, copies)
         return barriers
+
+    def _lands_early(self, state: State, i: int) -> bool:
+        """Whether a load that another block's barrier tracks lands in an earlier phase there."""
+        op = self.ops[i]
+        before = (self.ops[other] for other in self.threads[op.thread] if other < i)
+        like = [other for other in before if other.parts == 0 and other.place == op.place]
+        meant = len(like) // self.program.barriers[op.peers[0]].arrivals
+        return state.barriers[self.place[op.peers[0], op.index]][0] < meant
+
+    def _announced(self, op: Op) -> int:
+        """How many parts of copies, or ends of products, an arrival says are still to come."""
+        if op.parts is not None:
+            return op.parts
+        if op.kind == "tcgen05_commit":
+            return 1
+        return max(len(op.peers), 1) if op.kind == "load" else 0
 
     def _counted(self, barriers, place: int, done: int, arrived: int, copies: int):
         """The barriers with these counts of one, which may complete its phase."""
@@ -536,11 +577,17 @@ class _Explorer:
     def _landed(self, state: State, i: int) -> State:
         op, barriers = self.ops[i], state.barriers
         if op.barrier is not None:
+            if op.parts == 0 and self._lands_early(state, i):
+                self._tell("barrier-misuse", i)
             for peer in op.peers or (op.barrier,):
                 place = self.place[peer, op.index]
                 done, arrived, copies = barriers[place]
                 barriers = self._counted(barriers, place, done, arrived, copies - 1)
-        return state._replace(flying=state.flying & ~(1 << i), barriers=barriers)
+        ended = 1 << i
+        if op.kind == "tcgen05_commit":  # so are the products that its thread started before
+            own = (other for other in self.threads[op.thread] if other < i)
+            ended |= sum(1 << other for other in own if self.ops[other].kind in QUEUE)
+        return state._replace(flying=state.flying & ~ended, barriers=barriers)
 
     # What is told of moves.
 
@@ -551,7 +598,9 @@ class _Explorer:
             return
         for ops, counter in zip(self.threads, state.counters):
             for done in ops[:counter]:
-                if not (state.flying | state.writing) >> done & 1:
+                is_queued = self.ops[i].kind in QUEUE and self.ops[done].kind in QUEUE
+                is_before = is_queued and self.ops[done].thread == self.ops[i].thread
+                if is_before or not (state.flying | state.writing) >> done & 1:
                     missing &= ~self.writes[done]
         if missing:
             self._tell("uninitialized-read", i)
@@ -568,7 +617,11 @@ class _Explorer:
         done = self.threads[thread][: state.counters[thread]]
         ended = {self.ops[i].scope_id for i in done if self.ops[i].kind == "scope_end"}
         memory = sum(self.of_scope.get(n, 0) for n in ended) & self.shared_memory
-        for kind, what in (("lost-store", "store"), ("race", "wgmma"), ("race", "cp_async")):
+        reading = (
+            ("lost-store", "store"),
+            *(("race", kind) for kind in ("wgmma", "cp_async", *QUEUE)),
+        )
+        for kind, what in reading:
             for late in self._unfinished(state, thread, what):
                 if (self.reads[late] | self.writes[late]) & memory:
                     self._tell(kind, begin, late)
@@ -592,7 +645,7 @@ class _Explorer:
     def _tell_left_over(self, state: State) -> None:
         """Where all ends: loads in flight, and phases partly arrived."""
         for i in _bits(state.flying):
-            if self.ops[i].kind == "load" and self.ops[i].barrier is not None:
+            if self.ops[i].kind in LANDING and self.ops[i].barrier is not None:
                 self._tell("barrier-misuse", i)
         for place, (_, arrived, _) in enumerate(state.barriers):
             if arrived and self.is_memory[place]:

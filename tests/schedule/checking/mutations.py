@@ -11,9 +11,11 @@ mutation   what is done                          to
 without    every occurrence is taken away        wait, arrive, fence, wait_store, wgmma_wait,
                                                  commit_group, where a shared scope begins, meet,
                                                  registers, signal, await, grid_wait, grid_signal,
-                                                 wait_cp_async
+                                                 wait_cp_async, tcgen05_commit, wait_load_tmem,
+                                                 wait_store_tmem
 once less  the middle occurrence is taken away   the same, if there are several
-twice      the middle occurrence is done twice   wait, arrive, load, meet, signal, await
+twice      the middle occurrence is done twice   wait, arrive, load, meet, signal, await,
+                                                 tcgen05_commit
 raised     `pending` is one more, everywhere     wait_store, wgmma_wait, acc_read, wait_cp_async
            `amount` is one more, everywhere      signal, await
            8 registers more are asked for        registers
@@ -30,9 +32,10 @@ later      the middle occurrence changes places  all, and load
            with the op after
 last       the first occurrence comes at the     registers
            thread's end
-elsewhere  the middle occurrence is on the next  wait, arrive, load; signal and await, which get a
-           barrier of its array                  semaphore of their own if there is no other, and
-                                                 ops on a named barrier, which get another number
+elsewhere  the middle occurrence is on the next  wait, arrive, load, tcgen05_commit; signal and
+           barrier of its array                  await, which get a semaphore of their own if there
+                                                 is no other, and ops on a named barrier, which get
+                                                 another number
 alone      the thread does not meet the others,  meet: each occurrence, but where warps are done:
            and these do not wait for it          their thread may wait for what they began
 fewer      a phase takes one arrival less        barriers of several arrivals
@@ -53,11 +56,12 @@ from tests.schedule.strategies import with_thread
 PASSED = (*NOTHING, "registers")
 REMOVABLE = (
     "wait", "arrive", "fence", "wait_store", "wgmma_wait", "commit_group", "scope_begin", "meet",
-    "registers", "signal", "await", "grid_wait", "grid_signal", "wait_cp_async",
+    "registers", "signal", "await", "grid_wait", "grid_signal", "wait_cp_async", "tcgen05_commit",
+    "wait_load_tmem", "wait_store_tmem",
 )  # fmt: skip
 COUNTS = ("wait_store", "wgmma_wait", "acc_read", "wait_cp_async")
 SEMAPHORES = ("signal", "await")
-ON_BARRIERS = ("wait", "arrive", "load", *SEMAPHORES)
+ON_BARRIERS = ("wait", "arrive", "load", "tcgen05_commit", *SEMAPHORES)
 TWICE = (*ON_BARRIERS, "meet")
 ACCESSES = ("write", "store")  # which stay where they are
 OTHER_WAY = {Action.INCREASE: Action.DECREASE, Action.DECREASE: Action.INCREASE}

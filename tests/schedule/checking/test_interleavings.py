@@ -22,7 +22,7 @@ from pipelib.schedule.checking.facts import EarlyArrival
 from pipelib.schedule.checking.order import Order
 from tests.schedule import corpus, strategies
 from tests.schedule.checking import test_lanes, test_mutants_of_constructs, test_reductions
-from tests.schedule.checking.explorer import TooLarge, _bits, _Explorer
+from tests.schedule.checking.explorer import LANDING, QUEUE, TooLarge, _bits, _Explorer
 from tests.schedule.checking.lanes_apart import LANES, apart
 from tests.schedule.checking.mutations import mutants
 from tests.schedule.checking.test_mutations import LIMITS
@@ -78,9 +78,24 @@ class Judge(_Explorer):
         for load in _bits(state.flying):
             if not waits(state) and not full(state):
                 break
-            if self.ops[load].kind == "load" and load not in self.late and self._concern(load, i):
-                state = self._landed(state, load)
+            if self.ops[load].kind in LANDING and self._may_land(load) and self._concern(load, i):
+                for before in (*self._commits_before(state, load), load):
+                    state = self._landed(state, before)
         return state
+
+    def _may_land(self, load):
+        """Whether a copy is not to stay in flight, nor a product that is committed here."""
+        own = self.threads[self.ops[load].thread]
+        is_commit = self.ops[load].kind == "tcgen05_commit"
+        products = {i for i in own if i < load and self.ops[i].kind in QUEUE} if is_commit else ()
+        return self.late.isdisjoint({load, *products})
+
+    def _commits_before(self, state, load):
+        """The commits of its thread that arrive before this one."""
+        if self.ops[load].kind != "tcgen05_commit":
+            return []
+        own = (i for i in self.threads[self.ops[load].thread] if i < load)
+        return [i for i in own if self.ops[i].kind == "tcgen05_commit" and state.flying >> i & 1]
 
     def _concern(self, load, i):
         """Whether a copy lands where an op waits or arrives."""
@@ -96,7 +111,7 @@ class Judge(_Explorer):
         self.bad.clear()
         if finding.kind != "race":  # what may land has landed: no thread gets further by it
             for load in _bits(state.flying):
-                state = self._landed(state, load) if self.ops[load].kind == "load" else state
+                state = self._landed(state, load) if self.ops[load].kind in LANDING else state
             state = self._let_end(state)
         self._tell_all(state)
         for spot in finding.interleaving.coming:
@@ -213,7 +228,7 @@ def judge(program, limit=LIMIT):
         judge = LanesJudge(program, finding, limit) if of_lanes else Judge(program, limit)
         state = judge.replay(order)
         assert judge.cost(state) <= order.ops, told
-        if finding.kind == "barrier-misuse" and order.coming in early:
+        if "is meant for its phase" in finding.cause and order.coming in early:
             fact = early[order.coming]
             completed, *_ = state.barriers[judge.place[fact.barrier, fact.index]]
             assert completed < fact.number, told

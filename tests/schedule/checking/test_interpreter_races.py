@@ -23,12 +23,15 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule import check
+from tests.schedule import blackwell
 
 STEPS, SLOTS = 4, 2
 ROWS, COLS = 16, 32
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 X = np.ones((STEPS, ROWS, COLS), np.float32)
 A, B = np.ones((64, STEPS * 64), np.float16), np.ones((STEPS * 64, 64), np.float16)
+TILES = np.ones((3 * 128, 2 * 64), np.float16), np.ones((2 * 64, 64), np.float16)
+THREE = (np.ones((128, 64), np.float16),) * 3
 
 
 def step_by_step(x, fault):
@@ -123,6 +126,18 @@ def product(a, b, fault):
     return plgpu.kernel(kernel, out_type=out, scratch_types=[tiles, tiles, barrier])(a, b)
 
 
+def tensor_core(a, b, fault):
+    """A matrix product by Blackwell's tensor core, in three threads."""
+    call, *_ = blackwell.specialized(fault=fault)
+    return call(a, b)
+
+
+def chained(q, k, v, fault):
+    """Two products in a row, the second of what the first became in registers."""
+    call, *_ = blackwell.chained(aliased=True, fault=fault)
+    return call(q, k, v)
+
+
 class Case(NamedTuple):
     """A kernel with a fault; what the checker finds; what the interpreter says, and why if not.
 
@@ -150,8 +165,22 @@ UNOBSERVED = ("", "") if jax.__version_info__ >= (0, 12) else (
 RACE_OR_STOP = "race/unobserved"
 OVER = "lost-store missing-commit"
 NO_CONTENTS = "the interpreter does not know what has been written"
+NO_ORDER = "the interpreter takes any barrier to order the tensor core"
 AT_ONCE = "in the interpreter a product is over at once, and wgmma_wait does nothing"
 
+TENSOR_CORE = {
+    "none": ("", ""),
+    "reads before a product ends": ("barrier-misuse race", RACE_OR_STOP),
+    "releases a slot by hand": ("race", "race"),
+    "drains before a read ends": ("race", "race"),
+    "drains without an order": ("race", "", NO_ORDER),
+    "adds to what nobody set": ("uninitialized-read", "", NO_CONTENTS),
+}
+CHAINED = {
+    "none": ("", ""),
+    "overwrites what it still reads": ("race", "race"),
+    "hands over what it still writes": ("race", "race"),
+}
 CASES = [
     Case(step_by_step, (X,), "none", "", ""),
     Case(step_by_step, (X,), "reads without waiting", "barrier-misuse race", RACE_OR_STOP),
@@ -168,6 +197,11 @@ CASES = [
     Case(staged, (X,), "stores what was never written", "uninitialized-read", "", NO_CONTENTS),
     Case(product, (A, B), "none", "", ""),
     Case(product, (A, B), "refills while multiplying", "race", "", AT_ONCE),
+    *(
+        Case(kernel, args, fault, *verdicts)
+        for kernel, args, faults in ((tensor_core, TILES, TENSOR_CORE), (chained, THREE, CHAINED))
+        for fault, verdicts in faults.items()
+    ),
 ]
 WORDS = {
     "RACE DETECTED": "race",
@@ -178,9 +212,12 @@ WORDS = {
 
 
 def said_by_interpreter(call, *args):
-    """What it complains of first: JAX 0.12 raises at a race, JAX 0.11 prints it and goes on."""
+    """What it complains of first: JAX 0.12 raises at a race, JAX 0.11 prints it and goes on.
+
+    It has a counter for each asynchronous operation: two that share one can look ordered.
+    """
     printed, raised = io.StringIO(), ""
-    params = plgpu.InterpretGPUParams(detect_races=True)
+    params = plgpu.InterpretGPUParams(detect_races=True, num_tma_threads_per_device=256)
     with plgpu.force_gpu_interpret_mode(params), contextlib.redirect_stdout(printed):
         try:
             np.asarray(call(*args))

@@ -51,6 +51,7 @@ FAULTS = [
     facts.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
     facts.UnwrittenOutput(build.at(build.OUT, 3)),
     facts.TooMuchMemory(232_448),
+    facts.TooManyColumns(512),
     facts.TooManyRegisters((240, 240), 168),
     facts.WrongWay(REGISTERS, 168),
     facts.TooManyBarriers(0, 32),

@@ -303,7 +303,7 @@ def test_a_dtype_without_a_rate():
     region = toy.region(toy.RING, (0, 1), (0, 1), (0, 10))
     ops = (replace(product(), reads=(region,), line="k.py:7"),)
     made = replace(made, threads=(ops,), buffers=(made.buffers[0], odd, *made.buffers[2:]))
-    with pytest.raises(ValueError, match=r"k\.py:7 multiplies int4, but toy has measured rates"):
+    with pytest.raises(ValueError, match=r"k\.py:7 multiplies int4, but toy has rates"):
         simulate(made, TOY)
 
 

@@ -219,18 +219,6 @@ def test_a_block_that_the_cluster_lacks():
         pipelib.trace(of(kernel, scratch_types=[plgpu.Barrier()]), X)
 
 
-def test_blackwell_s_copies_are_refused():
-    def kernel(x, o, smem, barrier):
-        plgpu.copy_gmem_to_smem(
-            x.at[0:64], smem, barrier, collective_axes="x",
-            leader_tracked=plgpu.CopyPartition.REPLICATED,
-        )  # fmt: skip
-
-    scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()]
-    with pytest.raises(NotImplementedError, match="with leader_tracked is Blackwell's, but only"):
-        pipelib.trace(of(kernel, scratch_types=scratch), X)
-
-
 def untiled(shape):
     """A view of a whole buffer."""
     aval = collections.namedtuple("Aval", "shape dtype")(shape, jnp.dtype("float16"))

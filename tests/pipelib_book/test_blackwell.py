@@ -49,6 +49,7 @@ def kernel(waits=True, begins=True):
 
 def test_a_right_kernel_passes_and_is_lowered():
     grade = blackwell.grade(kernel(), X, Y, expected=PRODUCT, tolerance=1e-6)
+    assert grade.lines[:2] == ("The checker finds nothing.", "The interpreter reports no race.")
     assert grade.passed and grade.lines[-2] == "JAX lowers it for a GPU."
     assert grade.lines[-1] == "Its kernel makes the result, of the arguments."
     assert (blackwell.run(kernel(), X, Y) == PRODUCT).all()
@@ -68,22 +69,37 @@ def test_what_xla_or_a_refused_primitive_makes_fails():
     assert not grade.passed and "computes `async_load` of a tile" in grade.lines[-1]
 
 
-def test_a_race_is_told_by_its_lines_and_fails():
+def test_what_the_checker_finds_is_not_run(monkeypatch):
+    """So an answer that waits for ever does not wait here."""
+    monkeypatch.setattr(blackwell, "interpret", None)
+    for answer, fault in ((kernel(waits=False), "race"), (kernel(begins=False), "uninitialized")):
+        grade = blackwell.grade(answer, X, Y, expected=PRODUCT, tolerance=1e-6)
+        assert not grade.passed
+        assert grade.lines[0].startswith(f"The checker found a fault, so it was not run. {fault}")
+
+
+@pytest.fixture
+def no_check(monkeypatch):
+    """The interpreter's verdict alone, as where the checker did not see a fault."""
+    monkeypatch.setattr(blackwell.pipelib, "check", lambda program: ())
+
+
+def test_a_race_is_told_by_its_lines_and_fails(no_check):
     ((one, other),) = blackwell.interpret(kernel(waits=False), X, Y).races
     assert re.match(r"read  o_smem\[\.\.\.\] = plgpu\.async_load_tmem", one)
     assert re.match(r"write plgpu\.tcgen05_mma", other)
     grade = blackwell.grade(kernel(waits=False), X, Y, expected=PRODUCT, tolerance=1e-6)
     accesses = "a read by `async_load_tmem`, and a write by `tcgen05_mma`"
     assert not grade.passed
-    assert grade.lines == (f"The interpreter reports a race: {accesses}.",)
+    assert grade.lines[1:] == (f"The interpreter reports a race: {accesses}.",)
     with pytest.raises(AssertionError, match="async_load_tmem"):
         blackwell.run(kernel(waits=False), X, Y)
 
 
-def test_sums_that_nobody_set_are_a_wrong_result():
+def test_sums_that_nobody_set_are_a_wrong_result(no_check):
     grade = blackwell.grade(kernel(begins=False), X, Y, expected=PRODUCT, tolerance=1e-6)
-    assert not grade.passed and grade.lines[0] == "The interpreter reports no race."
-    assert "wrong" in grade.lines[1]
+    assert not grade.passed and grade.lines[1] == "The interpreter reports no race."
+    assert "wrong" in grade.lines[2]
 
 
 def test_a_kernel_that_stops_fails_in_a_sentence(capsys):
@@ -92,7 +108,7 @@ def test_a_kernel_that_stops_fails_in_a_sentence(capsys):
 
     grade = blackwell.grade(half, X, Y, expected=PRODUCT, tolerance=1e-6)
     assert not grade.passed and len(grade.lines) == 1
-    assert grade.lines[0].startswith("It cannot be run: ")
+    assert grade.lines[0].startswith("It cannot be traced: ")
     assert capsys.readouterr().out == f"{grade}\n"
 
 

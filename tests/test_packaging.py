@@ -62,7 +62,7 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
     data = {name for name in inside if name.endswith(".json")}
     data.remove("pipelib/schedule/report.schema.json")
     assert all("/tuned/" in name or "/machines/" in name for name in data) and len(data) >= 2
-    assert wheel.stat().st_size < 560_000
+    assert wheel.stat().st_size < 580_000
 
 
 def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):

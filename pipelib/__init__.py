@@ -2,7 +2,8 @@
 
 ``emit_pipeline`` and ``emit_pipeline_warp_specialized`` are, on Hopper, drop-in
 supersets of the functions of the same names in
-``jax.experimental.pallas.mosaic_gpu``.
+``jax.experimental.pallas.mosaic_gpu``. The first also runs on GPUs before Hopper
+that have ``cp.async``; ``target`` names the GPU that a kernel is compiled for.
 ``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
 and deadlocks in it; ``simulate`` gives it times, and a timeline to draw. ``compiled``
 says what ptxas and the machine code say of it, without a GPU too.
@@ -26,6 +27,7 @@ __all__ = [
     "predict",
     "simulate",
     "sweep",
+    "target",
     "trace",
 ]
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         sweep,
         trace,
     )
+    from pipelib.targets import target
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:
     # A module is imported when a name of it is asked for: pipelines need none of
@@ -52,6 +55,7 @@ else:
         "compiled": "pipelib.compiling",
         "emit_pipeline": "pipelib.pipeline",
         "emit_pipeline_warp_specialized": "pipelib.warp_specialized",
+        "target": "pipelib.targets",
     }
 
     def __getattr__(name: str) -> object:

@@ -13,7 +13,8 @@ The algorithm, for S slots and delay d (`ring` says why it is right)::
     drain         wait for all stores
 
 There are no consumed barriers: one thread both computes and loads, so program order keeps a load
-from overwriting a slot that is still read.
+from overwriting a slot that is still read. A GPU before Hopper has no TMA: what the pipeline is
+there, `cp_async` says.
 """
 
 import functools
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import pallas as pl
 
-from pipelib import ring, specs
+from pipelib import cp_async, ring, specs, targets
 from pipelib.refs import Body, Ref, Tree
 
 
@@ -39,10 +40,14 @@ def emit_pipeline(
 ) -> Callable[..., Tree]:
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
-    On Hopper, a drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds
-    pytrees of specs, outputs in the GPU interpreter, and blocks that consecutive steps build up in
-    one slot (stored once, after the last of these steps). Only upstream's runs on GPUs before
-    Hopper, and there for pipelines without outputs.
+    A drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds pytrees of
+    specs, outputs in the GPU interpreter and before Hopper, and blocks that consecutive steps build
+    up in one slot (stored once, after the last of these steps).
+
+    It is for Hopper, and for GPUs before it from compute capability 8.0 on (`pipelib.target`).
+    There an output has one slot, blocks must divide their array (or
+    `oob_fill_mode=PROMISE_IN_BOUNDS`), and an input's block without `transforms` must lie in GMEM
+    in runs of a multiple of 512 bytes. Pallas's interpreter runs the pipeline for Hopper only.
 
     Args:
       body: called at each step as `body(indices, *in_refs, *out_refs)`. The indices are a tuple of
@@ -100,6 +105,9 @@ def emit_pipeline(
 
     def pipeline(*gmem_refs: Tree) -> Tree:
         gmem = plan.flatten_refs(gmem_refs)
+        if not targets.has_tma():
+            run = functools.partial(cp_async.run, plan, body, init, gmem)
+            return pl.run_scoped(run, **cp_async.allocations(plan, gmem))
         run = functools.partial(_run, plan, body, init, ordinary_reads, gmem)
         return pl.run_scoped(run, **plan.allocations(gmem))
 
@@ -145,7 +153,7 @@ def _run(
         refs = plan.refs(inputs + outputs, slot, out_slots)
         carry = ring.run_body(body, indices, refs, carry)
         plan.commit(ordinary_reads)
-        load_indices = _load_ahead(steps, channels, step, load_indices)
+        load_indices = ring.load_ahead(steps, channels, step, load_indices)
         out_slots = stores.store(step, indices, out_slots)
         return _State(steps.following(indices), out_slots, load_indices, carry)
 
@@ -158,26 +166,3 @@ def _run(
     # Drain.
     stores.drain()
     return state.carry[0] if state.carry else None
-
-
-def _load_ahead(
-    steps: ring.Steps,
-    channels: list[ring.Channel],
-    step: jax.Array,
-    load_indices: list[ring.Indices],
-) -> list[ring.Indices]:
-    """Loads again, for each channel, the slot that the end of `step` frees.
-
-    Args:
-      steps, channels: those of the pipeline.
-      step: the step whose body has ended.
-      load_indices: for each channel, the grid indices of the step that is loaded, if there is one.
-
-    Returns:
-      The `load_indices` of the next call.
-    """
-    for channel, indices in zip(channels, load_indices, strict=True):
-        later = step + (steps.slots - channel.delay)
-        load = functools.partial(channel.load, steps.slot(later), indices)
-        pl.when((step >= channel.delay) & (later < steps.num_steps))(load)
-    return [steps.following(indices) for indices in load_indices]

@@ -26,9 +26,9 @@ The classes. `Steps` counts steps, and knows each step's slot and grid indices. 
 checked arguments of a pipeline. `Plan.bind` joins them with what was allocated: a `Buffer` for each
 operand, a `Channel` for each group of inputs, `Stores` for all outputs.
 
-Not covered: GPUs before Hopper; refs that the body copies or keeps by itself; a `wgmma` that reads
-a slot for more than `delay_release` steps; a block that steps leave and visit again, whose two
-stores may land in either order.
+GPUs before Hopper have no TMA; `cp_async` keeps the same rules by other means. Not covered: refs
+that the body copies or keeps by itself; a `wgmma` that reads a slot for more than `delay_release`
+steps; a block that steps leave and visit again, whose two stores may land in either order.
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 
@@ -38,7 +38,7 @@ Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -328,9 +328,7 @@ class Stores(NamedTuple):
         following = self.steps.following(indices)
         next_slots: list[jax.Array] = []
         for buffer, slot in zip(self.outputs, slots, strict=True):
-            blocks = map(buffer.operand.block_indices, (indices, following))
-            changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
-            done = functools.reduce(lax.bitwise_or, changes, step == self.steps.num_steps - 1)
+            done = buffer.operand.is_left(step, self.steps.num_steps, indices, following)
             if not buffer.operand.pinned:
                 pl.when(done & self.leader)(functools.partial(buffer.store, slot, indices))
             if buffer.operand.changes:
@@ -428,6 +426,10 @@ class Plan(NamedTuple):
         smem = list(map(specs.Operand.shared, operands, smem))
         return dict(smem=smem, produced=produced)
 
+    def buffers(self, gmem: list[Ref], smem: list[Ref | None]) -> tuple[Buffer, ...]:
+        """The buffers of inputs and then of outputs, of what was allocated."""
+        return tuple(map(Buffer.of, self.inputs + self.outputs, gmem, smem))
+
     def bind(
         self,
         gmem: list[Ref],
@@ -439,7 +441,7 @@ class Plan(NamedTuple):
 
         `consumed` is None where one thread both loads and computes.
         """
-        buffers = tuple(map(Buffer.of, self.inputs + self.outputs, gmem, smem))
+        buffers = self.buffers(gmem, smem)
         inputs, outputs = buffers[: len(self.inputs)], buffers[len(self.inputs) :]
         if consumed is None:
             consumed = [None] * len(self.groups)
@@ -467,7 +469,20 @@ class Plan(NamedTuple):
             plgpu.commit_smem()
 
 
-def load_first(steps: Steps, channels: list[Channel], stop: Int) -> Indices:
+class Loads(Protocol):
+    """A channel, as far as its loads go."""
+
+    @property
+    def delay(self) -> int:
+        """The inputs' `delay_release`."""
+        ...
+
+    def load(self, slot: jax.Array, indices: Indices, /) -> None:
+        """Starts the copies of a step's blocks into a slot."""
+        ...
+
+
+def load_first(steps: Steps, channels: Sequence[Loads], stop: Int) -> Indices:
     """Loads the first steps, whose slots are free; returns the grid indices of the step `stop`."""
 
     def load(step: jax.Array, indices: Indices) -> Indices:
@@ -477,6 +492,26 @@ def load_first(steps: Steps, channels: list[Channel], stop: Int) -> Indices:
         return steps.following(indices)
 
     return steps.loop(0, stop, load, steps.indices(), unroll=True)
+
+
+def load_ahead(
+    steps: Steps, channels: Sequence[Loads], step: jax.Array, load_indices: list[Indices]
+) -> list[Indices]:
+    """Loads again, for each channel, the slot that the end of `step` frees.
+
+    Args:
+      steps, channels: those of the pipeline.
+      step: the step whose body has ended.
+      load_indices: for each channel, the grid indices of the step that is loaded, if there is one.
+
+    Returns:
+      The `load_indices` of the next call.
+    """
+    for channel, indices in zip(channels, load_indices, strict=True):
+        later = step + (steps.slots - channel.delay)
+        load = functools.partial(channel.load, steps.slot(later), indices)
+        pl.when((step >= channel.delay) & (later < steps.num_steps))(load)
+    return [steps.following(indices) for indices in load_indices]
 
 
 def run_body(body: Body, indices: Indices, refs: Tree, carry: tuple[Tree, ...]) -> tuple[Tree, ...]:

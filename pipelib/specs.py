@@ -12,6 +12,7 @@ Everything that can be known to be wrong before a kernel is traced is refused he
 # pyright: reportUnknownMemberType=false
 
 import dataclasses
+import functools
 import math
 import operator
 import reprlib
@@ -26,13 +27,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import tiles
+from pipelib import targets, tiles
 from pipelib.refs import Index, Int, Ref, Tree, TreeDef, flatten_with_path
 
-#: Bytes of shared memory that a block may use on compute capability 9.0. Source: CUDA C++
+#: Bytes of shared memory that a block may use on Hopper.
+SMEM_BYTES = targets.SMEM_BYTES
+#: Registers for each of 128 lanes, if one Pallas thread had all 65,536. Source: CUDA C++
 #: Programming Guide, "Technical Specifications".
-SMEM_BYTES = 227 * 1024
-#: Registers for each of 128 lanes, if one Pallas thread had all 65,536. Source: as above.
 REGISTERS = 65536 // 128
 #: Barriers in one array, and so slots in a ring: Mosaic GPU keeps the parity of each in 32 bits.
 MAX_SLOTS = 32
@@ -71,6 +72,27 @@ class Operand:
         # JAX lets an axis have any name, but its copies take strings.
         return cast("tuple[str, ...] | None", self.spec.collective_axes)
 
+    def block_sizes(self, shape: tuple[int, ...]) -> tuple[int | None, ...]:
+        """A block's size along each axis of the operand of this shape; None if it is squeezed away.
+
+        Raises:
+          ValueError: the block has more or fewer dimensions than the operand.
+        """
+        block = self.spec.block_shape
+        if block is None:
+            return shape
+        if len(block) != len(shape):
+            raise ValueError(
+                f"{self.name}: a block of {len(block)} dimensions {block} cannot tile an"
+                f" operand of {len(shape)} {shape}; each dimension needs one entry."
+            )
+        return tuple(map(_block_size, block))
+
+    @property
+    def has_element_axes(self) -> bool:
+        """Whether the index map counts elements, not blocks, on some axis."""
+        return any(isinstance(dim, pl.Element) for dim in self.spec.block_shape or ())
+
     def allocation(self, gmem_ref: Ref, slots: int) -> pl.MemoryRef | None:
         """The SMEM for this number of slots of the operand `gmem_ref`; None if pinned.
 
@@ -79,14 +101,8 @@ class Operand:
         """
         if self.pinned:
             return None
-        block, shape = self.spec.block_shape, tuple(gmem_ref.shape)
-        if block is not None:
-            if len(block) != len(shape):
-                raise ValueError(
-                    f"{self.name}: a block of {len(block)} dimensions {block} cannot tile an"
-                    f" operand of {len(shape)} {shape}; each dimension needs one entry."
-                )
-            shape = tuple(size for size in map(_block_size, block) if size is not None)
+        sizes = self.block_sizes(tuple(gmem_ref.shape))
+        shape = tuple(size for size in sizes if size is not None)
         return plgpu.SMEM((slots, *shape), gmem_ref.dtype, transforms=self.spec.transforms)
 
     def shared(self, memory: pl.MemoryRef | None) -> pl.MemoryRef | None:
@@ -113,6 +129,21 @@ class Operand:
             return (0,) * len(self.spec.block_shape or ())
         result: Sequence[Int] | Int = self.spec.index_map(*indices)
         return tuple(result) if isinstance(result, (tuple, list)) else (cast(Int, result),)
+
+    def is_left(
+        self,
+        step: jax.Array,
+        num_steps: Int,
+        indices: Sequence[jax.Array],
+        following: Sequence[jax.Array],
+    ) -> jax.Array:
+        """Whether a step is the last of `num_steps`, or the next step visits another block.
+
+        `indices` and `following` are the grid indices of the step and of the next one.
+        """
+        blocks = map(self.block_indices, (indices, following))
+        changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
+        return functools.reduce(lax.bitwise_or, changes, step == num_steps - 1)
 
     def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Index | EllipsisType, ...]:
         """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
@@ -166,7 +197,10 @@ def check_slots(slots: int, inputs: Sequence[Operand]) -> None:
 
 
 def check_smem(
-    operands: Sequence[Operand], allocations: Sequence[pl.MemoryRef | None], barriers: int
+    operands: Sequence[Operand],
+    allocations: Sequence[pl.MemoryRef | None],
+    barriers: int,
+    limit: int = SMEM_BYTES,
 ) -> int:
     """The bytes of SMEM that these allocations and barriers take.
 
@@ -174,9 +208,10 @@ def check_smem(
       operands: their names are in the error.
       allocations: the SMEM of each operand; None if it has none.
       barriers: how many there are, of 8 bytes each.
+      limit: the bytes that a block may use.
 
     Raises:
-      ValueError: the sum is more than `SMEM_BYTES`; the error names each of its terms.
+      ValueError: the sum is more than the limit; the error names each of its terms.
     """
     terms: list[str] = []
     total = 8 * barriers
@@ -184,19 +219,24 @@ def check_smem(
         if memory is not None:
             slots, *block = cast(tuple[int, ...], memory.shape)
             dtype = jnp.dtype(cast(jax.typing.DTypeLike, memory.dtype))
-            # int4 has 4 bits, but an itemsize of 1.
-            is_integer = jnp.issubdtype(dtype, jnp.integer)
-            bits = jnp.iinfo(dtype).bits if is_integer else 8 * dtype.itemsize
-            size = math.prod(block) * bits // 8
+            size = math.prod(block) * bits_of(dtype) // 8
             total += slots * size
             terms.append(f"{operand.name} {slots} x {size:,} B")
-    if total > SMEM_BYTES:
+    terms += [f"{barriers} barriers x 8 B"] if barriers else []
+    if total > limit:
         raise ValueError(
-            f"The pipeline needs {' + '.join(terms)} + {barriers} barriers x 8 B = {total:,} B of"
-            f" shared memory, but a block has {SMEM_BYTES:,} B, so the kernel could not start. Use"
+            f"The pipeline needs {' + '.join(terms)} = {total:,} B of"
+            f" shared memory, but a block has {limit:,} B, so the kernel could not start. Use"
             " fewer slots (max_concurrent_steps) or smaller blocks."
         )
     return total
+
+
+def bits_of(dtype: jax.typing.DTypeLike) -> int:
+    """The bits of an element. An int4 has 4, but an itemsize of 1."""
+    dtype = jnp.dtype(dtype)
+    is_integer = jnp.issubdtype(dtype, jnp.integer)
+    return jnp.iinfo(dtype).bits if is_integer else 8 * dtype.itemsize
 
 
 def compute_registers(memory_registers: int, num_compute_wgs: int) -> int:

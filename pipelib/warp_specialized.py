@@ -45,7 +45,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib import ring, specs
+from pipelib import ring, specs, targets
 from pipelib.refs import Body, Bool, Ref, Tree
 
 #: What `compute_context` is given. It runs all steps: from the first carry, if any, to the last.
@@ -224,7 +224,14 @@ class WarpSpecializedPipeline:
         Raises:
           ValueError, TypeError: the refs do not match the specs; the kernel has other threads than
             the pipeline; a chain without allocations.
+          NotImplementedError: the kernel is traced for a GPU before Hopper.
         """
+        if not targets.has_tma():
+            raise NotImplementedError(
+                f"emit_pipeline_warp_specialized is traced for {targets.described()}, which has no"
+                " TMA: before Hopper (9.0) a load completes no barrier, so no other thread would"
+                " know that it has landed. Use emit_pipeline, whose one thread loads and computes."
+            )
         self.threads.check_kernel(exact=allocations is None)
         run = functools.partial(self._run, self.plan.flatten_refs(gmem_refs))
         if allocations is not None:

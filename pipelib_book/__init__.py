@@ -1,6 +1,7 @@
 """What the book's chapters call, and kernel authors do without.
 
-`setup` finds the device and makes kernels run on it, natively or in the interpreter; `check`,
+`setup` finds the device and makes kernels run on it, natively or in the interpreter, and `natively`
+has an earlier GPU than Hopper run what it can; `check`,
 `compare` and `grade` say what a kernel's result, its time and an exercise's answer are worth, and
 `asks` has what an exercise may ask of one, and `progress` shows which were passed; `rubric` judges
 a kernel of the reader's own; `show_*` show code, reports and hazards, and `diagram` a drawn figure.
@@ -21,7 +22,7 @@ from pipelib_book.diagrams.catalogue import diagram
 from pipelib_book.diagrams.figure import Diagram
 from pipelib_book.grading import Grade, grade
 from pipelib_book.judging import relative_error
-from pipelib_book.notebook import Device, pick, say, setup
+from pipelib_book.notebook import Device, natively, pick, say, setup
 from pipelib_book.progressing import Progress, progress
 from pipelib_book.rubrics import Rubric, rubric
 from pipelib_book.showing import (
@@ -51,6 +52,7 @@ __all__ = [
     "grade",
     "hazard_table",
     "kind_table",
+    "natively",
     "pick",
     "play_hazard",
     "progress",

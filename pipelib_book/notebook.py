@@ -10,12 +10,17 @@ machine, in one of two ways:
 |             | machine, on its   | interpreter, with race  |              |
 |             | CPU               | detection               |              |
 
+On a GPU before Hopper that has `cp.async` (compute capability 8.0 to 8.9, as an A100 or an L4),
+`natively` has what is inside run on that GPU.
+
 Measured numbers reach the text through `say`, so that none is typed by hand.
 """
 
+import contextlib
 import dataclasses
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -49,15 +54,27 @@ class Device:
             name += f" (compute capability {self.compute_capability})"
         if self.native:
             return f"{name}, JAX {jax.__version__}: kernels run natively, at full size."
-        where, place = f"No Hopper GPU here ({name})", ""
+        where, place, but = f"No Hopper GPU here ({name})", "", ""
         if self.compute_capability is not None:
             where = f"The GPU here is no Hopper GPU ({name})"
             place = " on the CPU"
+        if self.is_earlier:
+            but = " What stands below `with book.natively()` runs on the GPU here, and is timed."
         return (
             f"{where}, JAX {jax.__version__}: kernels run in Pallas's GPU interpreter{place},"
             " with race detection, at small sizes. None is timed; checks and simulated figures"
-            " need no GPU."
+            f" need no GPU.{but}"
         )
+
+    @property
+    def is_earlier(self) -> bool:
+        """Whether it is a GPU before Hopper that has `cp.async`: pipelines run there, `wgmma` not.
+
+        Example:
+          >>> book.Device("NVIDIA L4", "8.9", native=False).is_earlier
+          True
+        """
+        return str(self.compute_capability).startswith("8.")
 
 
 _device: Device | None = None
@@ -84,6 +101,49 @@ def setup() -> Device:
         _draw_sharp_figures()
     say(str(_device))
     return _device
+
+
+@contextlib.contextmanager
+def natively() -> Iterator[bool]:
+    """Kernels inside run on the GPU here, also if it is one before Hopper; arrays are made there.
+
+    It is for kernels that such a GPU can run: `pipelib.emit_pipeline` without `wgmma`, and no
+    copies or stores of the kernel's own by TMA.
+
+    Yields:
+      Whether kernels run natively inside: never on a machine without a GPU, where they are
+      interpreted as outside.
+
+    Raises:
+      RuntimeError: If `setup()` has not been called.
+
+    Example:
+      >>> _ = book.setup()
+      No Hopper GPU here ...
+      >>> with book.natively() as native:
+      ...     size = book.pick(gpu=4096, cpu=256)
+      >>> native, size
+      (False, 256)
+    """
+    global _device
+    found = _device
+    if found is None:
+        raise RuntimeError(
+            "natively() cannot tell how kernels run here before setup() was called: run the"
+            " chapter's first cell."
+        )
+    if not found.is_earlier:
+        yield found.native
+        return
+    with (
+        jax.default_device(jax.devices("gpu")[0]),
+        plgpu.force_gpu_interpret_mode(cast(Any, None)),
+    ):
+        _device = dataclasses.replace(found, native=True)
+        try:
+            yield True
+        finally:
+            _device = found
 
 
 def pick[T](*, gpu: T, cpu: T) -> T:

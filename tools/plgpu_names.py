@@ -21,7 +21,6 @@ OTHERS = {
         "async_copy_sparse_metadata_to_tmem", "dynamic_scheduling_loop",
         "format_tcgen05_sparse_metadata",
     ),
-    "for GPUs before Hopper": ("mma", "wait_gmem_to_smem"),
     "for several GPUs": (
         "PeerMemRef", "SemaphoreSignal", "multicast_ref",
         "multimem_load_reduce", "multimem_store", "remote_ref", "semaphore_signal",

@@ -25,7 +25,7 @@ driver's `libcuda.so.1`, so a C compiler. Reading what JAX dumps of its own call
 file for nvdisasm, which JAX looks for in one folder only, where no wheel puts it.
 
 Not covered: dynamic SMEM, which the launch asks for and ptxas does not see (`pipelib.check` counts
-it); kernels that reach other devices; GPUs other than Hopper.
+it); kernels that reach other devices. GPUs other than Hopper: those that `pipelib.target` names.
 """
 
 from pipelib.compiling.kernels import compiled, compiled_all

@@ -52,7 +52,7 @@ def assembled(ptx: str, name: str) -> tuple[bytes, Report, str]:
         source, code = pathlib.Path(folder, "kernel.ptx"), pathlib.Path(folder, "kernel.cubin")
         source.write_text(ptx, "utf-8")
         # The options that JAX gives.
-        options = ["-v", "--gpu-name", "sm_90a", "-lineinfo", "-o", str(code), str(source)]
+        options = ["-v", "--gpu-name", _gpu(ptx), "-lineinfo", "-o", str(code), str(source)]
         done = subprocess.run([ptxas, *options], capture_output=True, text=True)
         said = done.stdout + done.stderr
         if done.returncode != 0:
@@ -77,6 +77,12 @@ def report(said: str) -> Report:
         )
     stack, stores, loads = (sum(map(int, column)) for column in zip(*frames))
     return Report(max(map(int, registers)), stack, stores, loads, tuple(_REMARK.findall(said)))
+
+
+def _gpu(ptx: str) -> str:
+    """The GPU that PTX is for, as it says itself; Hopper if it is no PTX."""
+    found = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
+    return found[1] if found else "sm_90a"
 
 
 def _version(ptxas: str) -> str:

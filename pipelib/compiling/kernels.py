@@ -18,6 +18,7 @@ from pipelib.schedule.tracing.state import Call
 def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) -> Compiled:
     """What ptxas and the machine code say of a kernel, on no GPU.
 
+    The kernel is compiled for Hopper, or for the GPU of `pipelib.target`.
     It takes two to four seconds, in processes of its own. It needs JAX's CUDA plugin, ptxas and
     nvdisasm: `pipelib.compiling.lacking()` says what of these is missing.
 

@@ -13,12 +13,15 @@ import jax.export
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib import targets
 from pipelib.compiling import tools
 from pipelib.launches import Launch
 
 
 def ptx(launch: Launch, name: str) -> str:
-    """The PTX of a kernel for Hopper; `name` is the kernel's, for errors.
+    """The PTX of a kernel for Hopper, or for the GPU of `pipelib.target`.
+
+    `name` is the kernel's, for errors.
 
     Raises:
       ImportError, FileNotFoundError: something that this needs is not installed.
@@ -26,15 +29,16 @@ def ptx(launch: Launch, name: str) -> str:
     """
     tools.check_plugin()
     ptxas = tools.program("ptxas")  # JAX asks one which PTX it takes
+    numbers = targets.capability()
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "kernel")
         file.write_bytes(_exported(launch, name))
         done = subprocess.run(
-            [sys.executable, "-m", "pipelib.compiling.process", str(file)],
+            [sys.executable, "-m", "pipelib.compiling.process", str(file), *map(str, numbers)],
             env=_environment(ptxas), capture_output=True, text=True,
         )  # fmt: skip
     # What comes after the PTX may fail for want of a GPU, and is not needed.
-    if ".target sm_90" not in done.stdout:
+    if f".target sm_{''.join(map(str, numbers))}" not in done.stdout:
         said = "\n".join(done.stderr.strip().splitlines()[-3:]) or "it printed nothing"
         raise ValueError(f"JAX's compiler made no PTX of {name}, so nothing is known of it: {said}")
     return done.stdout[done.stdout.index("//") :].rstrip() + "\n"
@@ -53,7 +57,7 @@ def _exported(launch: Launch, name: str) -> bytes:
             exported = jax.export.export(function, platforms=["cuda"])(*launch.args)
     except Exception as error:
         raise ValueError(
-            f"JAX does not lower {name} for Hopper, so there is nothing to compile:"
+            f"JAX does not lower {name} for {targets.described()}, so there is nothing to compile:"
             f" {type(error).__name__}: {error}"
         ) from error
     return bytes(exported.serialize())

@@ -1,7 +1,8 @@
 """`Lanes`: the lanes that a program's figures have, and what an op's box in them says.
 
 The model. Each block has a lane for each of its threads, with its warps after it, then one for each
-engine. What an engine does is on its lane, all else on the lane of the thread.
+engine: those of Hopper, and those of other GPUs that it uses. What an engine does is on its lane,
+all else on the lane of the thread.
 
 Names. A thread of several is called by its role, which `thread_names` tells by its ops:
 
@@ -157,13 +158,14 @@ def _roles(program: Program) -> list[_Role]:
 _OF_ONE = _Role.MEMORY, _Role.PRODUCT, _Role.STORE  # usually
 _ARITHMETIC = {Kind.COMPUTE, Kind.WGMMA}
 _ACCESSES = {Kind.READ, Kind.WRITE, Kind.LOAD_TMEM, Kind.STORE_TMEM}
+_LOADS = {Kind.LOAD, Kind.CP_ASYNC}
 
 
 def _role(kinds: set[Kind]) -> _Role:
     """The role of a thread that does ops of these kinds."""
-    if kinds & _ARITHMETIC or (kinds & _ACCESSES and Kind.LOAD not in kinds):
+    if kinds & _ARITHMETIC or (kinds & _ACCESSES and not kinds & _LOADS):
         return _Role.COMPUTE
-    if Kind.LOAD in kinds:
+    if kinds & _LOADS:
         return _Role.MEMORY
     if Kind.TCGEN05_MMA in kinds:
         return _Role.PRODUCT
@@ -171,9 +173,12 @@ def _role(kinds: set[Kind]) -> _Role:
 
 
 def _engines(program: Program) -> list[Engine]:
-    """The engines of a block; tensor memory is one where the program has some."""
-    has_tmem = any(buffer.space is Space.TMEM for buffer in program.buffers)
-    return [engine for engine in Engine if has_tmem or engine is not Engine.TMEM]
+    """The engines of a block: Hopper's, and those of other GPUs that the program uses."""
+    used = {op.kind.engine for ops in program.threads for op in ops}
+    if any(buffer.space is Space.TMEM for buffer in program.buffers):
+        used.add(Engine.TMEM)
+    others = {Engine.TMEM, Engine.CP_ASYNC} - used
+    return [engine for engine in Engine if engine not in others]
 
 
 def _in_order(program: Program, block: int) -> Iterator[int]:

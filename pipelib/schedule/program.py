@@ -15,6 +15,9 @@ load                copies GMEM to SMEM asynchronously and arrives once on its b
                     also bring the answer of cluster launch control (`claims`)
 store               copies SMEM to GMEM asynchronously, perhaps adding to what is there (`combines`)
 prefetch            copies into the L2 cache (`collective`)
+cp_async            copies GMEM to SMEM asynchronously before Hopper, where a thread's lanes copy
+                    together: a group of its own, which arrives on no barrier
+wait_cp_async       returns once at most `pending` of the thread's `cp_async` are unfinished
 commit_group        closes the group of this thread's stores so far
 wait_store          returns once at most `pending` groups are unfinished; with `read_only`, once the
                     others have been read
@@ -111,6 +114,7 @@ class Engine(enum.StrEnum):
     STORES = "TMA stores"
     TENSOR_CORE = "tensor core"
     TMEM = "tensor memory"
+    CP_ASYNC = "cp.async loads"
 
 
 class Name(enum.StrEnum):
@@ -165,6 +169,8 @@ class Kind(
     PREFETCH = "prefetch", Engine.LOADS
     COMMIT_GROUP = "commit_group"
     WAIT_STORE = "wait_store"
+    CP_ASYNC = "cp_async", Engine.CP_ASYNC
+    WAIT_CP_ASYNC = "wait_cp_async"
     ARRIVE = "arrive"
     WAIT = "wait"
     TEST = "test"
@@ -568,7 +574,8 @@ class Program:
         words = f"{op.kind} {self.buffers[regions[0].buffer].name}" if regions else str(op.kind)
         if op.wavefronts is not None:
             return f"{words}, {op.wavefronts} wavefronts"
-        return f"{words}, {op.bytes} bytes" if op.kind in (Kind.LOAD, Kind.STORE) else words
+        has_size = op.kind in (Kind.LOAD, Kind.STORE, Kind.CP_ASYNC)
+        return f"{words}, {op.bytes} bytes" if has_size else words
 
     def index_of(self, region: Region) -> str:
         """A region of this program as an index of its buffer."""
@@ -636,7 +643,7 @@ def short_name(name: str) -> str:
 def _quantity(op: Op) -> list[str]:
     """The number that `describe` puts behind the kind, if the kind has one."""
     match op.kind:
-        case Kind.WAIT_STORE | Kind.WGMMA_WAIT | Kind.ACC_READ:
+        case Kind.WAIT_STORE | Kind.WAIT_CP_ASYNC | Kind.WGMMA_WAIT | Kind.ACC_READ:
             number = op.pending
         case Kind.REGISTERS:
             number = op.registers

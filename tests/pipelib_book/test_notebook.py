@@ -76,6 +76,41 @@ def test_other_gpus_interpret(monkeypatch, capability):
     )
 
 
+@pytest.mark.parametrize(
+    ("capability", "is_earlier"), [("7.5", False), ("8.0", True), ("8.9", True), ("10.0", False)]
+)
+def test_an_earlier_gpu_is_told_what_runs_there(capability, is_earlier):
+    device = book.Device("NVIDIA Other", capability, native=False)
+    told = " What stands below `with book.natively()` runs on the GPU here, and is timed."
+    assert (device.is_earlier, str(device).endswith(told)) == (is_earlier, is_earlier)
+
+
+def test_natively_changes_nothing_without_a_gpu_and_on_hopper(monkeypatch):
+    for native, capability in ((False, None), (False, "7.5"), (False, "10.0"), (True, "9.0")):
+        found(monkeypatch, name="here", compute_capability=capability, native=native)
+        with book.natively() as runs:
+            assert runs is native and book.pick(gpu=True, cpu=False) is native
+
+
+def test_natively_takes_kernels_to_an_earlier_gpu_and_back(monkeypatch):
+    cpu = jax.devices("cpu")[0]
+    monkeypatch.setattr(jax, "devices", lambda *_: [cpu])  # it stands for an L4
+    found(monkeypatch, name="NVIDIA L4", compute_capability="8.9", native=False)
+    outside = notebook._device
+    params = plgpu.InterpretGPUParams()
+    with plgpu.force_gpu_interpret_mode(params), pytest.raises(KeyError), book.natively() as runs:
+        assert runs and book.pick(gpu=True, cpu=False)
+        assert jax.config.jax_default_device is cpu
+        raise KeyError
+    assert notebook._device is outside and not book.pick(gpu=True, cpu=False)
+    assert jax.config.jax_default_device is None
+
+
+def test_natively_before_setup_says_what_to_do(not_set_up):
+    with pytest.raises(RuntimeError, match=r"before setup\(\) was called: run the"):
+        book.natively().__enter__()
+
+
 def test_pick_takes_the_size_for_the_device(monkeypatch):
     found(monkeypatch, name="cpu", compute_capability=None, native=False)
     assert book.pick(gpu=4096, cpu=128) == 128

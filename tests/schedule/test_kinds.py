@@ -83,7 +83,7 @@ def test_who_works_on_memory():
         Kind.LOAD: Engine.LOADS, Kind.PREFETCH: Engine.LOADS, Kind.STORE: Engine.STORES,
         Kind.WGMMA: Engine.TENSOR_CORE, Kind.TCGEN05_MMA: Engine.TENSOR_CORE,
         Kind.TCGEN05_COPY: Engine.TENSOR_CORE, Kind.LOAD_TMEM: Engine.TMEM,
-        Kind.STORE_TMEM: Engine.TMEM,
+        Kind.STORE_TMEM: Engine.TMEM, Kind.CP_ASYNC: Engine.CP_ASYNC,
     }  # fmt: skip
     assert [kind for kind in Kind if kind.is_copy] == ["load", "store", "prefetch"]
     assert set(ENGINES) == {"load", "store", "wgmma"}
@@ -150,6 +150,7 @@ PROGRAM = Program(
         (Op("store", 0, combines="add"), "store (reduces by add)"),
         (Op("write", 0, combines="max", wavefronts=4), "write (atomic max)"),
         (Op("wait_store", 0, pending=1, read_only=True), "wait_store 1 (read_only)"),
+        (Op("wait_cp_async", 0, pending=2), "wait_cp_async 2"),
         (Op("wgmma_wait", 0, pending=0), "wgmma_wait 0"),
         (Op("acc_read", 0), "acc_read"),
         (Op("compute", 0, flops=9, transcendental=3), "compute 3"),

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 
 from pipelib.schedule.checking.order import End, Ends, Event
 from pipelib.schedule.interleaving import Spot
-from pipelib.schedule.program import Kind
+from pipelib.schedule.program import Engine, Kind
 
 Box = tuple[tuple[int, int], ...]
 
@@ -24,7 +24,9 @@ Box = tuple[tuple[int, int], ...]
 class Access:
     """One op's access of one box. It is over at its `end`; `index` is the op's, in its thread.
 
-    `is_ordinary` says whether the thread itself accesses memory, not an engine on its behalf. What
+    `is_ordinary` says whether the thread itself accesses memory, not an engine on its behalf;
+    `needs_fence`, whether it does so by another proxy than ordinary accesses, as to PTX all engines
+    of Hopper's do, and `cp.async` does not. What
     comes after the newest access with this `key` comes after all of them. `adds` is the kind of an
     access that combines its value with the value in memory: accesses of one kind that do so
     commute. It is None for an access that overwrites or only reads. `fills` says that it is a write
@@ -32,7 +34,8 @@ class Access:
     """
 
     __slots__ = (
-        "adds", "end", "fills", "index", "is_ordinary", "key", "op", "was_read", "writes",
+        "adds", "end", "fills", "index", "is_ordinary", "key", "needs_fence", "op", "was_read",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, event: Event, writes: bool, end: End):
@@ -40,6 +43,7 @@ class Access:
         self.op, self.index, self.writes, self.was_read = op, event.index, writes, False
         self.end = end
         self.fills, self.is_ordinary = False, op.kind.engine is None
+        self.needs_fence = op.kind.engine not in (None, Engine.CP_ASYNC)
         self.adds: Kind | None = op.kind if op.combines else None
         self.key = end[0], self.adds
 

@@ -33,7 +33,7 @@ from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 from pipelib.schedule.report import Report
 
-_ACCESSES = Kind.LOAD, Kind.STORE, Kind.READ, Kind.WRITE
+_ACCESSES = Kind.LOAD, Kind.CP_ASYNC, Kind.STORE, Kind.READ, Kind.WRITE
 # The kinds of ops by which one block of a grid may wait for another.
 _MEETS = frozenset({Kind.AWAIT})
 

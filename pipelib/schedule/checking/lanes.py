@@ -7,7 +7,8 @@ not (`auto_barriers` in `jax/experimental/mosaic/gpu/dialect_lowering.py`, JAX 0
 Then lanes meet only where `Order.met` says so. Two accesses of a thread with no such place between
 are in no order, if different lanes make them:
 
-- One lane issues a load for all. So a load over what the thread has read ordinarily is a race.
+- One lane issues a load for all. So a load over what the thread has read ordinarily is a race. By
+  `cp.async` each lane loads a part: then it is a remark.
 - An ordinary write and another ordinary access are a race if both layouts in registers are known
   and differ: then some element is in different lanes. With one layout and the same region each lane
   has its own elements, and nothing can go wrong. Otherwise it is a remark.
@@ -50,7 +51,7 @@ class Lanes:
     def see(self, event: Event) -> Iterator[LanesRace]:
         """One event; what it races with, of what its own thread did."""
         op = event.op
-        is_load = op.kind is Kind.LOAD and not op.from_registers
+        is_load = op.kind in _LOADS and not op.from_registers
         is_apart = self.program.pallas_thread(op.thread) != op.thread
         if self.program.auto_barriers or is_apart or not (is_load or op.kind in _ORDINARY):
             return
@@ -78,10 +79,10 @@ class Lanes:
             return
         if (first.combines and second.combines) or not overlap(older.region.box, newer.region.box):
             return
-        if second.kind is Kind.LOAD:
+        if second.kind in _LOADS:
             if older.writes:
                 return
-            is_sure = True
+            is_sure = second.kind is Kind.LOAD  # `cp.async` may give each lane what it has read
         else:
             is_same = bool(first.layout) and first.layout == second.layout
             if is_same and older.region == newer.region:
@@ -98,3 +99,4 @@ class Lanes:
 
 
 _ORDINARY = Kind.READ, Kind.WRITE
+_LOADS = Kind.LOAD, Kind.CP_ASYNC

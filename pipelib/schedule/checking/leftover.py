@@ -27,7 +27,7 @@ from pipelib.schedule.program import Engine, Kind, Op, Region, Space
 
 
 class Readers:
-    """Copies from SMEM and products that may still read their memory when others get it.
+    """Copies from SMEM, products and `cp_async`s that may still use memory when others get it.
 
     A copy must also be over where its thread ends; what a warp started, its thread may wait for.
     """
@@ -43,7 +43,8 @@ class Readers:
     def see(self, event: Event) -> Iterator[Outliving]:
         """One event: a copy or a product begins to read, or a scope ends, or one takes memory."""
         op = event.op
-        if op.kind is Kind.STORE or op.kind.engine is Engine.TENSOR_CORE:
+        is_product = op.kind.engine is Engine.TENSOR_CORE
+        if op.kind in (Kind.STORE, Kind.CP_ASYNC) or is_product:
             own = self.own[op.thread]
             pending, clock = self.pending[own], self.order.clocks[own]
             while pending and _is_over(pending[0], clock):
@@ -54,7 +55,7 @@ class Readers:
             self.ended[op.thread].add(op.scope_id)
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
             for late in self._unfinished(op.thread):
-                if self._scopes(late.op.reads) & self.ended[op.thread]:
+                if self._scopes(late.op.reads + late.op.writes) & self.ended[op.thread]:
                     yield Outliving(late.op, op, _clash((late.op.thread, late.index), event))
             for by, at, load in self._landing(op.thread):
                 if self._scopes(load.writes) & self.ended[op.thread]:
@@ -64,7 +65,7 @@ class Readers:
         """The copies that threads have not waited for when they end."""
         for thread in self.pending:
             for late in self._unfinished(thread):
-                if late.op.kind == Kind.STORE:
+                if late.op.kind in (Kind.STORE, Kind.CP_ASYNC):
                     yield Outliving(late.op, None)
 
     def _unfinished(self, thread: int) -> list[Event]:

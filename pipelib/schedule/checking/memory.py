@@ -230,7 +230,7 @@ class Memory:
                         is_unfenced=_is_over(older.end, clock, False),
                     )
                 )  # fmt: skip
-        elif older.is_ordinary and not newer.is_ordinary and buffer.space is not Space.ACC:
+        elif older.is_ordinary and newer.needs_fence and buffer.space is not Space.ACC:
             if buffer.space is Space.SMEM and clock.has_fenced(first.thread, older.index):
                 return
             if older.writes or self.strict:
@@ -253,7 +253,7 @@ class Memory:
             return
         again = by is None and access.index < self.latest[_site(access.op, buffer)]
         anew = by and by.is_ordinary and by.op.thread == access.op.thread
-        filled = by and by.op.kind == Kind.LOAD and access.fills
+        filled = by and by.op.kind in (Kind.LOAD, Kind.CP_ASYNC) and access.fills
         if again or anew or filled:
             self.overwritten[access.op.line, buffer.name] += 1
         else:

@@ -6,10 +6,10 @@ else crosses from thread to thread. So a clock that has a thread's op has all th
 at that op.
 
 An asynchronous access is over where some thread has waited for it: a load by a wait for its phase,
-a store or a product by the thread's own wait. That wait is an op, so clocks count no loads, stores
-or products. `Ends` says which op of which thread is the wait, and an access is over by a clock that
-has this op. An access is then two numbers instead of a clock, as in FastTrack (Flanagan and Freund,
-PLDI 2009): the ends that it is one of, and its number among them.
+a store, a product or a `cp_async` by the thread's own wait. That wait is an op, so clocks count no
+loads, stores or products. `Ends` says which op of which thread is the wait, and an access is over
+by a clock that has this op. An access is then two numbers instead of a clock, as in FastTrack
+(Flanagan and Freund, PLDI 2009): the ends that it is one of, and its number among them.
 
 Why one run is enough. A traced thread is straight-line code, a wait looks at a count that only
 grows, and arrivals do not block. So whether a thread gets past a wait does not depend on the order
@@ -65,10 +65,9 @@ class Ends:
     """The ends of accesses that threads await in one order, numbered from 0, and who awaits them.
 
     They are the phases of a single barrier; the reading or the finishing of a thread's groups of
-    stores; a thread's products; its accesses of TMEM; or a thread's own ops, each of which is over
-    when it is issued.
-    `waits` has, for each thread that waits for these ends, the index of the op after which the
-    thread knows of end 0, of end 1, and so on.
+    stores; a thread's products or `cp_async`s; its accesses of TMEM; or a thread's own ops, each of
+    which is over when it is issued. `waits` has, for each thread that waits for these ends, the
+    index of the op after which the thread knows of end 0, of end 1, and so on.
     """
 
     __slots__ = ("waits",)
@@ -285,16 +284,18 @@ class Order:
         self.clocks = [Clock.zero(self._size) for _ in program.threads]
         self.position = [0] * self._size
         self.met = [0] * self._size
-        self._groups, self._products = [0] * self._size, [0] * self._size
+        self._groups, self._products, self._copies = ([0] * self._size for _ in range(3))
         self._warps: dict[int, list[int]] = defaultdict(list)  # of each thread that has some
         for number, warp in enumerate(program.warps, self._size - len(program.warps)):
             self._warps[warp.thread].append(number)
         self._own = [Ends({t: range(len(ops))}) for t, ops in enumerate(program.threads)]
         # Of the groups of stores: where they have been read, and where they are finished.
-        self._read, self._stored, self._multiplied, self._tmem_read, self._tmem_written = (
+        ends = (
             [Ends({thread: [], program.pallas_thread(thread): []}) for thread in range(self._size)]
-            for _ in range(5)
+            for _ in range(6)
         )
+        self._read, self._stored, self._multiplied, self._copied, *rest = ends
+        self._tmem_read, self._tmem_written = rest
         # Of products of Blackwell's tensor core, which whoever waits for a commit waits for.
         self._committed = [Ends({}) for _ in range(self._size)]
         self._issued, self._loads, self._stores = ([0] * self._size for _ in range(3))
@@ -335,6 +336,10 @@ class Order:
                 return self._commit
             case Kind.WAIT_STORE:
                 return self._wait_store
+            case Kind.CP_ASYNC:
+                return self._cp_async
+            case Kind.WAIT_CP_ASYNC:
+                return self._wait_cp_async
             case Kind.ARRIVE:
                 return self._arrive
             case Kind.WAIT:
@@ -448,6 +453,15 @@ class Order:
             self._read[each].wait(thread, index, finished)
             if not op.read_only:
                 self._stored[each].wait(thread, index, finished)
+
+    def _cp_async(self, thread: int, index: int, op: Op) -> Event:
+        end = self._copied[thread], self._copies[thread]
+        self._copies[thread] += 1
+        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+
+    def _wait_cp_async(self, thread: int, index: int, op: Op) -> None:
+        self._meet_lanes(thread, index, op)
+        self._copied[thread].wait(thread, index, self._copies[thread] - (op.pending or 0))
 
     def _wgmma(self, thread: int, index: int, op: Op) -> Event:
         end = self._multiplied[thread], self._products[thread]

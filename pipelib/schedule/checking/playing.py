@@ -87,6 +87,7 @@ _ENGINES: dict[Engine | None, SpanKind] = {
     Engine.LOADS: SpanKind.LOAD,
     Engine.STORES: SpanKind.STORE,
     Engine.TENSOR_CORE: SpanKind.WGMMA,
+    Engine.CP_ASYNC: SpanKind.LOAD,
     Engine.TMEM: SpanKind.ACCESS,
 }
 
@@ -97,13 +98,13 @@ def _kind(kind: Kind) -> SpanKind:
         case (
             Kind.LOAD | Kind.STORE | Kind.PREFETCH | Kind.WGMMA | Kind.COMMIT_GROUP | Kind.ARRIVE
             | Kind.SIGNAL | Kind.FENCE | Kind.REGISTERS | Kind.SCOPE_BEGIN | Kind.SCOPE_END
-            | Kind.SKIP | Kind.GRID_SIGNAL | Kind.TCGEN05_MMA | Kind.TCGEN05_COPY
+            | Kind.SKIP | Kind.GRID_SIGNAL | Kind.CP_ASYNC | Kind.TCGEN05_MMA | Kind.TCGEN05_COPY
             | Kind.TCGEN05_COMMIT | Kind.LOAD_TMEM | Kind.STORE_TMEM
         ):  # fmt: skip
             return SpanKind.ISSUE
         case (
             Kind.WAIT | Kind.WAIT_STORE | Kind.WGMMA_WAIT | Kind.MEET | Kind.AWAIT | Kind.GRID_WAIT
-            | Kind.WAIT_LOAD_TMEM | Kind.WAIT_STORE_TMEM
+            | Kind.WAIT_CP_ASYNC | Kind.WAIT_LOAD_TMEM | Kind.WAIT_STORE_TMEM
         ):  # fmt: skip
             return SpanKind.WAIT
         case Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_READ | Kind.ACC_WRITE | Kind.TEST:

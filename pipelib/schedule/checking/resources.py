@@ -9,8 +9,9 @@ Named barriers 0 (all threads of a block) and 1 to the number of threads (the la
 Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
 registers that the compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
-(10.0 has the same); TMEM: PTX ISA, "Tensor Memory", 512 columns for each block; the pool of a
-block: PTX ISA, `setmaxnreg`.
+(10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
+TMEM: PTX ISA, "Tensor Memory", 512 columns for each block; the pool of a block: PTX ISA,
+`setmaxnreg`.
 """
 
 from collections.abc import Iterator
@@ -28,15 +29,18 @@ from pipelib.schedule.machine import THREAD_LANES
 from pipelib.schedule.program import Action, BarrierType, Kind, Program, Space
 
 SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
+EARLIER_SMEM_BYTES = 166_912  # of compute capability 8.0, the most before Hopper
 TMEM_COLUMNS = 512
 ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
 _REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 4, 8, 256
 
 
 def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
-    """Whether a block allocates more SMEM than it can have."""
-    if program.smem_bytes > SMEM_BYTES:
-        yield TooMuchMemory(SMEM_BYTES)
+    """Whether a block allocates more SMEM than it can have: with `cp.async`, before Hopper."""
+    is_earlier = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
+    limit = EARLIER_SMEM_BYTES if is_earlier else SMEM_BYTES
+    if program.smem_bytes > limit:
+        yield TooMuchMemory(limit)
 
 
 def tensor_memory(program: Program) -> Iterator[TooManyColumns]:

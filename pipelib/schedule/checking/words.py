@@ -308,6 +308,11 @@ def _why_unordered(program: Program, fault: Race) -> str:
             f"the copy has landed when phase {first.phase} of {name} is over, and {other} has not"
             " waited for that."
         )
+    if first.kind == Kind.CP_ASYNC:
+        return (
+            f"the copy has landed once a wait_gmem_to_smem of {who} that covers it returns, and"
+            " nothing makes that come first."
+        )
     if first.kind == Kind.STORE:
         return (
             f"the copy is over once a wait_smem_to_gmem of {who} that covers its group returns,"
@@ -356,6 +361,11 @@ def _order_them(program: Program, fault: Race) -> str:
         elsewhere = f", or in a thread that then arrives on a barrier on which {other} waits"
         elsewhere = elsewhere if len(program.threads) > 1 else ""
         return f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access."
+    if first.kind == Kind.CP_ASYNC:
+        return (
+            f"Call wait_gmem_to_smem(0) in {who}{across}, before the access; in a pipeline, leave"
+            " as many copies in flight as have begun after the step's own, and no more."
+        )
     if first.kind == Kind.STORE:
         return f"Call wait_smem_to_gmem(0) in {who}{across}, before the access."
     if first.kind == Kind.WGMMA:
@@ -407,6 +417,8 @@ def _lost_write(program: Program, fault: LostWrite) -> Finding:
 
 def _outliving(program: Program, fault: Outliving) -> Finding:
     late, taker = fault.late, fault.taker
+    if late.kind == Kind.CP_ASYNC:
+        return _late_cp_async(program, late, taker)
     name = program.buffers[late.reads[0].buffer].name
     if late.kind == Kind.LOAD:
         assert taker is not None, "what lands after the end is told of its barrier"
@@ -429,6 +441,18 @@ def _outliving(program: Program, fault: Outliving) -> Finding:
         f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still read"
         f" it: no {missing} after it covers it.",
         remedy, name,
+    )  # fmt: skip
+
+
+def _late_cp_async(program: Program, late: Op, taker: Op | None) -> Finding:
+    """A copy without a barrier that may land in memory which others have by then."""
+    name, who = program.buffers[late.writes[0].buffer].name, thread_name(program, late.thread)
+    ceases = "ceases to exist" if taker is None else "is given to the next scope"
+    return Finding(
+        FindingKind.RACE, (late,) if taker is None else (taker, late),
+        f"`{name}` {ceases} while this copy of {who} may still write it: no wait_gmem_to_smem after"
+        " it covers it.",
+        "Call wait_gmem_to_smem(0) before its memory is given to others, or the kernel ends.", name,
     )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ WORDS = {
 WORK = frozenset({
     Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
     Kind.ACC_READ, Kind.ACC_WRITE, Kind.TCGEN05_MMA, Kind.TCGEN05_COPY, Kind.LOAD_TMEM,
-    Kind.STORE_TMEM,
+    Kind.STORE_TMEM, Kind.CP_ASYNC,
 })  # fmt: skip
 
 

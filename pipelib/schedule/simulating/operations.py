@@ -7,6 +7,8 @@ load, prefetch, store  the thread issues it; its bytes then move through the GME
                        a latency later, during which the port is free, and arrives on its barrier; a
                        multicast takes the port of each SM that gets it, and lands there. A store
                        ends a latency later; one that adds takes `add_cost` times as long
+cp_async               as a load that arrives nowhere, with the times of a load by TMA
+wait_cp_async          the thread goes on when the copies have landed
 commit_group           closes the group of stores
 wait_store             the thread goes on when the group's stores have been read, or written
 arrive                 the thread takes a fixed time, and its arrival counts when that ends
@@ -84,6 +86,10 @@ class Operations:
                 return self.store
             case Kind.PREFETCH:
                 return self.prefetch
+            case Kind.CP_ASYNC:
+                return self.cp_async
+            case Kind.WAIT_CP_ASYNC:
+                return self.wait_cp_async
             case Kind.COMMIT_GROUP:
                 return self.commit_group
             case Kind.WAIT_STORE:
@@ -207,6 +213,23 @@ class Operations:
         end = self.issue(thread, op, now, self.machine.load_issue_cycles)
         start, moved = thread.sm.port.move(end, op.bytes, self.machine.sm_bytes_per_cycle)
         self.span(thread, op, SpanKind.LOAD, start, moved)
+        return end
+
+    def cp_async(self, thread: Thread, op: Op, now: float) -> float:
+        """Moves its bytes as a load does, which have landed a latency later."""
+        machine = self.machine
+        end = self.issue(thread, op, now, machine.load_issue_cycles)
+        start, moved = thread.sm.port.move(end, op.bytes, machine.sm_bytes_per_cycle)
+        landed = moved + machine.load_latency_cycles(self.l2_hits, op.bytes)
+        thread.copies.append(Done(landed, self.span(thread, op, SpanKind.LOAD, start, landed)))
+        return end
+
+    def wait_cp_async(self, thread: Thread, op: Op, now: float) -> float:
+        """Goes on when all copies but the last `pending` have landed."""
+        landed = thread.copies[: len(thread.copies) - (op.pending or 0)]
+        last = max(landed, key=lambda done: done.time, default=Done(now, None))
+        end = max(now + self.machine.wait_cycles, last.time)
+        self.span(thread, op, SpanKind.WAIT, now, end, "waits for its copies", last.span)
         return end
 
     def store(self, thread: Thread, op: Op, now: float) -> float:

@@ -49,13 +49,14 @@ class Thread:
       ops: the thread's ops; `at` is the index of the next one, or of the one that it waits at.
       since: when it came to this op, in cycles.
       products: the end of each product on the tensor core.
+      copies: the end of each copy without a barrier.
       open: the stores that are in no group yet.
       groups: the groups of stores, in order.
     """
 
     __slots__ = (
-        "at", "block", "copy", "groups", "index", "number", "open", "ops", "products", "since",
-        "sm",
+        "at", "block", "copies", "copy", "groups", "index", "number", "open", "ops",
+        "products", "since", "sm",
     )  # fmt: skip
 
     def __init__(self, number: int, index: int, copy: int, block: int, ops: tuple[Op, ...], sm: Sm):
@@ -63,6 +64,7 @@ class Thread:
         self.ops, self.sm = ops, sm
         self.at, self.since = 0, 0.0
         self.products: list[Done] = []
+        self.copies: list[Done] = []
         self.open: list[Group] = []
         self.groups: list[Group] = []
 

@@ -70,4 +70,5 @@ def _loaded(program: Program) -> int:
 
 
 def _loads(program: Program) -> list[Op]:
-    return [op for ops in program.threads for op in ops if op.kind == Kind.LOAD]
+    kinds = Kind.LOAD, Kind.CP_ASYNC
+    return [op for ops in program.threads for op in ops if op.kind in kinds]

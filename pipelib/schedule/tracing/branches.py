@@ -45,6 +45,8 @@ ORDERS = {
     Kind.LOAD: ("starts a load", "the load"),
     Kind.STORE: ("starts a store", "the store"),
     Kind.PREFETCH: ("starts a prefetch", "the prefetch"),
+    Kind.CP_ASYNC: ("starts a load", "the load"),
+    Kind.WAIT_CP_ASYNC: ("waits for loads", "the wait"),
     Kind.SKIP: ("has a store whose predicate is off", "the store"),
     Kind.TCGEN05_MMA: ("starts a product", "the product"),
     Kind.TCGEN05_COPY: ("starts a copy to TMEM", "the copy"),

@@ -185,6 +185,19 @@ def _partition(source: View, tracked: Any, number: int, count: int) -> Box | Non
     return tuple(box)
 
 
+def cp_async(compiler: Compiler, eqn: Eqn) -> Step:
+    """A copy into SMEM without a barrier, as GPUs before Hopper make it."""
+    (source, target), holds = _copied(compiler, eqn, "src", "dst")
+    emit = compiler.emitter(Kind.CP_ASYNC, eqn)
+
+    def step(thread: Thread, env: Env) -> None:
+        if holds(env):
+            region = target.region(thread, env)
+            emit(thread, (source.region(thread, env),), (region,), size=target.bytes(region))
+
+    return step
+
+
 def store(compiler: Compiler, eqn: Eqn) -> Step:
     """A copy out of SMEM."""
     (source, target), holds = _copied(compiler, eqn, "src", "dst")

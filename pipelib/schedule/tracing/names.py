@@ -77,10 +77,10 @@ def _of_arrays(program: Program) -> dict[int, str]:
     loaded: defaultdict[int, set[str]] = defaultdict(set)
     stored: defaultdict[int, set[str]] = defaultdict(set)
     for is_load, reads, writes in {
-        (op.kind is Kind.LOAD, _ids(op.reads), _ids(op.writes))
+        (op.kind is not Kind.STORE, _ids(op.reads), _ids(op.writes))
         for ops in program.threads
         for op in ops
-        if op.kind is Kind.LOAD or op.kind is Kind.STORE
+        if op.kind in (Kind.LOAD, Kind.CP_ASYNC, Kind.STORE)
     }:
         arrays, ends = (reads, writes) if is_load else (writes, reads)
         names = {short_name(program.buffers[id].name) for id in arrays if _is_in_gmem(program, id)}

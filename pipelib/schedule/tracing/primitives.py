@@ -1,11 +1,13 @@
 """The primitives by name: which function makes the step of an equation.
 
 The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
-directs the flow. Primitives with a part of their name in `_REFUSED` are refused, and so is each
-other primitive that has effects. All others are pure, and `pure` has them. Code that no thread
-reaches is not refused: the error comes where a thread runs the step.
+directs the flow. Each other primitive that has effects is refused, and so is what the GPU lacks
+that the kernel is traced for (`targets`): JAX's compiler may end the process where it meets that.
+All others are pure, and `pure` has them. Code that no thread reaches is not refused: the error
+comes where a thread runs the step.
 """
 
+from pipelib import targets
 from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import (
     calls,
@@ -45,11 +47,10 @@ def of_host(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
 
 def _handler(eqn: Eqn, name: str) -> Handler | None:
     """The function for a primitive that has effects or runs others; None if it does neither."""
+    if name in _HOPPERS and not targets.has_tma():
+        return _refusing(_LATER)
     if handler := _HANDLERS.get(name):
         return handler
-    for part, reason in _REFUSED.items():
-        if part in name:
-            return _refusing(reason)
     return _refusing(_UNKNOWN) if eqn.effects else None
 
 
@@ -68,10 +69,19 @@ def _refusing(reason: str) -> Handler:
 
 
 def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
-    """A load, if it is by TMA."""
-    if not eqn.params.get("has_barrier", True):
-        return _refusing(_EARLIER)(compiler, eqn)
+    """A load by TMA, or by `cp.async`, which has no barrier."""
+    has_barrier = eqn.params.get("has_barrier", True)
+    if has_barrier is not targets.has_tma():
+        return _refusing(_LATER if has_barrier else _EARLIER)(compiler, eqn)
+    if not has_barrier:
+        return copies.cp_async(compiler, eqn)
     return copies.load(compiler, eqn)
+
+
+def _wait_for_load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
+    """A wait for `cp.async`."""
+    wait = sync.simple(Kind.WAIT_CP_ASYNC, pending="n")
+    return (_refusing(_EARLIER) if targets.has_tma() else wait)(compiler, eqn)
 
 
 _UNKNOWN = (
@@ -79,11 +89,22 @@ _UNKNOWN = (
     " traced"
 )
 _EARLIER = (
-    "is for copies without a barrier, as only GPUs before Hopper make them, which are not traced:"
-    " give the copy a barrier and wait for that"
+    "is for copies without a barrier, as only GPUs before Hopper make them, and the kernel is"
+    " traced for Hopper or a later GPU: give the copy a barrier and wait for that, or trace the"
+    ' kernel with pipelib.target("8.0")'
 )
-# Parts of the names of primitives that are refused, and why.
-_REFUSED = {"wait_gmem_to_smem": _EARLIER}
+_LATER = (
+    "needs a Hopper GPU (compute capability 9.0), but the kernel is traced for an earlier one,"
+    " where it would not compile: copy without a barrier, store by ordinary writes, multiply by"
+    " plgpu.mma and leave out commit_smem"
+)
+# What GPUs before Hopper lack. They have mbarriers, but no load that arrives there.
+_HOPPERS = frozenset({
+    "async_prefetch", "async_store_smem", "commit_group", "commit_smem", "copy_smem_to_gmem",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "set_max_registers",
+    "wait_smem_to_gmem", "wgmma_accumulator_deref", "wgmma_accumulator_store", "wgmma_ref",
+    "wgmma_wait",
+})  # fmt: skip
 
 _HANDLERS: dict[str, Handler] = {
     "get": copies.get,
@@ -92,6 +113,7 @@ _HANDLERS: dict[str, Handler] = {
     "store": copies.put,
     "mgpu_atomic_store": copies.atomic,
     "copy_gmem_to_smem": _load,
+    "wait_gmem_to_smem": _wait_for_load,
     "copy_smem_to_gmem": copies.store,
     "async_prefetch": copies.prefetch,
     "async_store_smem": copies.store_to_peer,

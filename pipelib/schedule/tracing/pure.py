@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelib import targets
 from pipelib.schedule.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pipelib.schedule.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
 from pipelib.schedule.tracing.jaxprs import Eqn
@@ -82,7 +83,8 @@ def _is_known(aval: Any) -> bool:
 def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:
     """The results of a primitive as JAX computes them."""
     operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
-    results = eqn.primitive.bind(*operands, **eqn.params)
+    with targets.present():
+        results = eqn.primitive.bind(*operands, **eqn.params)
     return results if eqn.primitive.multiple_results else [results]
 
 

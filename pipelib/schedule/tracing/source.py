@@ -26,7 +26,7 @@ UNKNOWN = "At an unknown line"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _EMITTERS = {
     os.path.join(_PACKAGE, f"{module}.py")
-    for module in ("launches", "pipeline", "ring", "specs", "warp_specialized")
+    for module in ("cp_async", "launches", "pipeline", "ring", "specs", "warp_specialized")
 }
 
 

@@ -14,9 +14,9 @@ race                two accesses are in progress at once that overlap, and one w
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
                     products of one thread's queue, or copies to TMEM among them; the writes of two
                     reductions into GMEM; two copies that add registers to SMEM; two atomic
-                    accesses. Also a scope with SMEM
-                    begins whose thread has a product in flight, the scope of whose operands has
-                    ended
+                    accesses. Also a scope with SMEM begins whose thread has a product or a
+                    `cp_async` in flight, the scope of whose memory has ended; and a thread ends
+                    that has a `cp_async` in flight
 deadlock            no move is left, and a thread is not at its end: it may wait for a barrier, for
                     a semaphore, for others to meet, or for registers
 barrier-misuse      an arrival where the phase has its arrivals and is not complete; two threads
@@ -28,7 +28,8 @@ barrier-misuse      an arrival where the phase has its arrivals and is not compl
                     another block's barrier tracks and that lands in an earlier phase there
 uninitialized-read  a read of SMEM, or of GMEM that is no input, which no write has reached
 missing-commit      an asynchronous op begins on SMEM that has been written ordinarily, by anyone,
-                    since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only
+                    since the last fence, by anyone; or on GMEM so written: a fence is of SMEM only.
+                    Exempt: `cp_async`
 lost-store          a store has not read its SMEM where its thread ends or, that memory's scope
                     having ended, begins a scope with SMEM; or an ordinary write of SMEM of which
                     nothing is ever read, nor written over ordinarily by the same thread, unless it
@@ -44,8 +45,8 @@ rest of what precedes A, then A: in this interleaving no fence lies between, and
 
 What is left out, since the rest covers it:
 
-- a store or a product ends when its thread waits for it, not sooner: sooner only ends an access
-  sooner, and no barrier hears of it;
+- a store, a product or a `cp_async` ends when its thread waits for it, not sooner: sooner only ends
+  an access sooner, and no barrier hears of it;
 - where a thread's next op concerns no one else (a commit_group; an access that conflicts with no op
   of another thread and no asynchronous op), it is the only move: it commutes with all others;
 - a product of Blackwell ends when a commit after it does, not sooner: nobody hears of it sooner;
@@ -85,8 +86,9 @@ LOCAL = ("commit_group", "scope_begin")
 ORDINARY = ("read", "write", "acc_init", "acc_write", "compute")
 QUEUE = ("tcgen05_mma", "tcgen05_copy")  # of Blackwell's tensor core, in the order of one thread
 TMEM = ("load_tmem", "store_tmem")
-FLYING = ("load", "store", "wgmma", *QUEUE, *TMEM)
+FLYING = ("load", "store", "wgmma", "cp_async", *QUEUE, *TMEM)
 LANDING = ("load", "tcgen05_commit")
+LOADS = ("load", "cp_async")
 READERS = ("read", "acc_read", *FLYING)
 
 
@@ -293,7 +295,7 @@ class _Explorer:
 
     def _ends(self, thread: int) -> None:
         """What each wait for copies or products of a thread ends."""
-        groups, open_group, products = [], 0, []
+        groups, open_group, products, copies = [], 0, [], []
         for i in self._with_thread(thread):
             op = self.ops[i]
             if op.kind == "store" and op.thread == thread:
@@ -305,6 +307,10 @@ class _Explorer:
                 self.ends[i] |= sum(groups[: max(len(groups) - op.pending, 0)])
             elif op.kind == "wgmma":
                 products.append(1 << i)
+            elif op.kind == "cp_async":
+                copies.append(1 << i)
+            elif op.kind == "wait_cp_async":
+                self.ends[i] = sum(copies[: max(len(copies) - op.pending, 0)])
             elif op.kind in ("wgmma_wait", "acc_read"):
                 self.ends[i] = sum(products[: max(len(products) - op.pending, 0)])
             elif op.kind in ("wait_load_tmem", "wait_store_tmem") and op.thread == thread:
@@ -501,7 +507,8 @@ class _Explorer:
         if op.kind in READERS or op.reads:
             self._tell_uninitialized(state, i)
         if op.kind in FLYING:
-            self._tell_uncommitted(pending, i)
+            if op.kind != "cp_async":  # which is no other proxy
+                self._tell_uncommitted(pending, i)
             flying |= bit
         elif op.kind == "tcgen05_commit":
             flying |= bit
@@ -610,21 +617,26 @@ class _Explorer:
         done = self.threads[thread][: state.counters[thread]]
         ended = {self.ops[i].scope_id for i in done if self.ops[i].kind == "scope_end"}
         memory = sum(self.of_scope.get(n, 0) for n in ended) & self.shared_memory
-        reading = ("lost-store", "store"), *(("race", kind) for kind in ("wgmma", *QUEUE))
+        reading = (
+            ("lost-store", "store"),
+            *(("race", kind) for kind in ("wgmma", "cp_async", *QUEUE)),
+        )
         for kind, what in reading:
             for late in self._unfinished(state, thread, what):
-                if self.reads[late] & memory:
+                if (self.reads[late] | self.writes[late]) & memory:
                     self._tell(kind, begin, late)
         for load in _bits(state.flying):
             if self.ops[load].kind == "load" and self.writes[load] & memory:
                 self._tell("race", begin, load)
 
     def _unfinished(self, state: State, thread: int, kind: str) -> list[int]:
-        """A thread's ops of a kind that may still read SMEM."""
+        """A thread's ops of a kind that may still use SMEM."""
         own = (i for i in _bits(state.flying) if self.own[self.ops[i].thread] == thread)
         return [i for i in own if self.ops[i].kind == kind]
 
     def _tell_thread_end(self, state: State, thread: int) -> None:
+        for copy in self._unfinished(state, thread, "cp_async"):
+            self._tell("race", copy)
         for store in self._unfinished(state, thread, "store"):
             self._tell("lost-store", store)
         if all(self._next(state, t) is None for t in range(len(self.threads))):
@@ -651,7 +663,7 @@ class _Explorer:
                 i = self._next(state, thread)
                 useful |= {owner.get(cell) for cell in _bits(self.reads[i])}
                 mine = self.writes[i] & self.shared_memory
-                if self.ops[i].kind == "load":
+                if self.ops[i].kind in LOADS:
                     useful |= {old for old in fills if not self.writes[old] & ~mine}
                 elif not any(cell in owner for cell in _bits(mine)):
                     fills.add(i)

@@ -11,11 +11,12 @@ mutation   what is done                          to
 without    every occurrence is taken away        wait, arrive, fence, wait_store, wgmma_wait,
                                                  commit_group, where a shared scope begins, meet,
                                                  registers, signal, await, grid_wait, grid_signal,
-                                                 tcgen05_commit, wait_load_tmem, wait_store_tmem
+                                                 wait_cp_async, tcgen05_commit, wait_load_tmem,
+                                                 wait_store_tmem
 once less  the middle occurrence is taken away   the same, if there are several
 twice      the middle occurrence is done twice   wait, arrive, load, meet, signal, await,
                                                  tcgen05_commit
-raised     `pending` is one more, everywhere     wait_store, wgmma_wait, acc_read
+raised     `pending` is one more, everywhere     wait_store, wgmma_wait, acc_read, wait_cp_async
            `amount` is one more, everywhere      signal, await
            8 registers more are asked for        registers
 lowered    `amount` is one less, everywhere      signal, await
@@ -55,10 +56,10 @@ from tests.schedule.strategies import with_thread
 PASSED = (*NOTHING, "registers")
 REMOVABLE = (
     "wait", "arrive", "fence", "wait_store", "wgmma_wait", "commit_group", "scope_begin", "meet",
-    "registers", "signal", "await", "grid_wait", "grid_signal", "tcgen05_commit", "wait_load_tmem",
-    "wait_store_tmem",
+    "registers", "signal", "await", "grid_wait", "grid_signal", "wait_cp_async", "tcgen05_commit",
+    "wait_load_tmem", "wait_store_tmem",
 )  # fmt: skip
-COUNTS = ("wait_store", "wgmma_wait", "acc_read")
+COUNTS = ("wait_store", "wgmma_wait", "acc_read", "wait_cp_async")
 SEMAPHORES = ("signal", "await")
 ON_BARRIERS = ("wait", "arrive", "load", "tcgen05_commit", *SEMAPHORES)
 TWICE = (*ON_BARRIERS, "meet")

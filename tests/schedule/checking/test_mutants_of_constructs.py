@@ -20,6 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule import check
+from tests.emitters import before_hopper
 from tests.schedule import blackwell, kernels
 from tests.schedule.checking import expectations, test_lanes, test_launch, test_reductions
 from tests.schedule.checking.explorer import explore
@@ -90,7 +91,50 @@ def added():
     return pipelib.trace(summed, like(2, 128))
 
 
+def handed_on():
+    """Before Hopper: one thread copies two rows, one after the other; another reads them."""
+
+    def kernel(x, o, row, landed, free):
+        wg = lax.axis_index("wg")
+        for step in range(2):
+
+            @pl.when(wg == 0)
+            def _(step=step):
+                if step:
+                    plgpu.barrier_wait(free)
+                in_bounds = plgpu.OOBFillMode.PROMISE_IN_BOUNDS
+                plgpu.copy_gmem_to_smem(x.at[step], row, oob_mode=in_bounds)
+                plgpu.wait_gmem_to_smem(0)
+                plgpu.barrier_arrive(landed)
+
+            @pl.when(wg == 1)
+            def _(step=step):
+                plgpu.barrier_wait(landed)
+                o[step] = row[...]
+                if not step:
+                    plgpu.barrier_arrive(free)
+
+    scratch = [plgpu.SMEM((256,), jnp.float16), plgpu.Barrier(), plgpu.Barrier()]
+    mesh = dict(num_threads=2, thread_name="wg")
+    return plgpu.kernel(kernel, out_type=like(2, 256), scratch_types=scratch, **mesh)
+
+
+def earlier(kernel, *args):
+    """The program of a kernel on a GPU before Hopper."""
+    with pipelib.target("8.0"):
+        return pipelib.trace(kernel, *args)
+
+
+def pipelined(case):
+    """The program of a pipeline there."""
+    return earlier(case.kernel(), *(like(*x.shape, dtype=x.dtype) for x in case.arguments))
+
+
 KERNELS = {
+    "cp.async": lambda: pipelined(before_hopper.with_delays((0,), 2, steps=4)),
+    "cp.async, delays": lambda: pipelined(before_hopper.with_delays((0, 1), 3, steps=5)),
+    "cp.async, an output that steps build up": lambda: pipelined(before_hopper.built_up(rows=2)),
+    "cp.async, two threads": lambda: earlier(handed_on(), like(2, 256)),
     "warps": lambda: pipelib.trace(test_warps.loader(), test_warps.X),
     "warps, whose thread waits for their stores": lambda: pipelib.trace(
         test_warps.loader("the thread waits for the store"), test_warps.X
@@ -121,6 +165,10 @@ KERNELS = {
 KERNELS |= {f"blackwell: {name}": kernel for name, kernel in blackwell.PROGRAMS.items()}
 # What has to be found of each construct: some mutants of these ops do harm.
 OPS = {
+    "cp.async": {"wait_cp_async"},
+    "cp.async, delays": {"wait_cp_async"},
+    "cp.async, an output that steps build up": {"wait_cp_async"},
+    "cp.async, two threads": {"wait_cp_async", "arrive", "wait"},
     "warps": {"meet"},
     "warps, whose thread waits for their stores": {"wait_store"},
     "named barrier": {"arrive", "wait", "barrier"},

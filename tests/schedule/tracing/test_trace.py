@@ -432,7 +432,8 @@ def test_what_is_not_for_one_cluster_is_refused():
         " it in SMEM, GMEM or as an accumulator.",
         refused(earlier, scratch_types=[smem]): line
         + "the primitive 'copy_gmem_to_smem' is for copies without a barrier, as only GPUs before"
-        " Hopper make them, which are not traced: give the copy a barrier and wait for that.",
+        " Hopper make them, and the kernel is traced for Hopper or a later GPU: give the copy a"
+        r' barrier and wait for that, or trace the kernel with pipelib.target\("8.0"\).',
         refused(lambda x, o: plgpu.wait_gmem_to_smem(0)): line
         + "the primitive 'wait_gmem_to_smem' is for copies without a barrier, as only GPUs .*",
         refused(other_device): line + r"this access is to the memory of another device, .*",

@@ -3,7 +3,8 @@
 The gradients. To the gradient of a shard each device adds the part of its columns: a product, and
 `jax.lax.psum_scatter`. The gradient of the columns needs all shards again: they are gathered anew
 (`jax.lax.all_gather`), not kept. Both products are `matmul`'s. No transfer is hidden.
-There is no forward mode: `jax.jvp` ends with JAX's TypeError, which names custom_vjp.
+There is no forward mode: `jax.jvp` ends, when JAX compiles it, with JAX's TypeError, which names
+custom_vjp.
 """
 
 # Parts of the signatures of JAX's functions have no types.
@@ -85,7 +86,8 @@ def collective_matmul(
     _check_unchecked(axis_name)
     product = Product(False, False, config or CollectiveConfig(), None, stored)
     asked = Gathered(product, axis_name, devices)
-    with explained("collective_matmul", "jax.lax.all_gather and jnp.matmul"):
+    plain = "jax.lax.all_gather and jnp.matmul"
+    with explained("collective_matmul", plain, is_interpreted=False):
         out: jax.Array = _collective(lhs, rhs, asked)
     return out
 

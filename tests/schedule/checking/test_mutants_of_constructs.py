@@ -173,7 +173,7 @@ def test_every_mutant_that_does_harm_is_found_and_no_other(kernel, record_proper
 
 
 def test_few_mutants_have_semaphores_that_are_not_followed():
-    """Those of which a waiter now takes off what another one may need: not judged by the checker."""
+    """Those of which a waiter now takes off what another may need: not judged by the checker."""
     program = KERNELS["semaphores of blocks"]()
     vague = [mutant.mutation for mutant in mutants(program) if judged(mutant) == "not followed"]
     assert vague == ["kept"]

@@ -67,10 +67,13 @@ def collective_matmul(
         Hopper, or a CPU; a configuration that does not fit, with the sum.
 
     Example:
+      On a mesh of one device, which is `matmul`:
+
       >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> rows, columns = jax.P("x", None), jax.P(None, "x")
       >>> multiply = jax.shard_map(
-      ...     functools.partial(pipelib.kernels.collective_matmul, axis_name="x"),
-      ...     mesh=mesh, in_specs=(P("x", None), P(None, "x")), out_specs=P(None, "x"))
+      ...     lambda a, b: pipelib.kernels.collective_matmul(a, b, axis_name="x"),
+      ...     mesh=mesh, in_specs=(rows, columns), out_specs=columns, check_vma=False)
       >>> lhs, rhs = jnp.ones((64, 128), jnp.bfloat16), jnp.ones((128, 64), jnp.bfloat16)
       >>> with plgpu.force_gpu_interpret_mode():
       ...     out = multiply(lhs, rhs)

@@ -102,7 +102,8 @@ class _Writer:
                 yield from self.write(each)
         elif isinstance(value, (set, frozenset)):
             yield from self.write(sorted(map(_plain, value)))
-        elif isinstance(value, (Mesh, AbstractMesh)):  # which devices they are does not count
+        elif isinstance(value, (Mesh, AbstractMesh)) and value.axis_names:
+            # Which devices they are does not count.
             axes = zip(value.axis_names, value.axis_sizes, value.axis_types)
             yield f"mesh {', '.join(f'{name} {size} {kind.name}' for name, size, kind in axes)}"
         elif isinstance(value, enum.Enum):

@@ -33,6 +33,7 @@ import numpy as np
 from benchmarks import (
     accounts,
     attention,
+    collective,
     contenders,
     decode,
     faults,
@@ -65,7 +66,14 @@ RESULTS = PACKAGE.parent / "benchmarks" / "results"
 KEY = "compiled"
 #: Whose kernels are not ours, by the beginnings of their names.
 _OTHERS = frozenset(
-    {*OTHERS, *contenders.BASELINES, contenders.UPSTREAM, contenders.DEEPGEMM, grouped.UPSTREAM}
+    {
+        *OTHERS,
+        *contenders.BASELINES,
+        contenders.UPSTREAM,
+        contenders.DEEPGEMM,
+        grouped.UPSTREAM,
+        collective.UPSTREAM,
+    }
 )
 #: In whose place a record of the interpreter, which plans kernels as a GPU does, was made.
 _ANY = Gpu("NVIDIA H200", "9.0")
@@ -137,6 +145,12 @@ def _grouped(record: dict[str, Any]) -> Iterator[Measurement]:
     for group in record["groups"]:
         problem = _problem(grouped.Problem, group)
         yield from _contenders(group, problem, grouped.contenders(problem), problem.args)
+
+
+def _collective(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        problem = _problem(collective.Problem, group)
+        yield from _contenders(group, problem, collective.contenders(problem), problem.args)
 
 
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
@@ -215,7 +229,7 @@ _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
     "profile": _profile, "search": _search, "accounts": _accounts, "decode": _decode,
-    "grouped": _grouped,
+    "grouped": _grouped, "collective": _collective,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -328,7 +342,7 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention" | "search" | "accounts" | "decode" | "grouped":
+        case "matmul" | "attention" | "search" | "accounts" | "decode" | "grouped" | "collective":
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

@@ -3,7 +3,7 @@
 The model. A *problem* is a named tuple of plain data. A *contender* is a function of its arrays.
 What is wrong by more than a tolerance, or raises, is not timed: the record has the reason. Samples
 are the kernels' own times by CUPTI, added up for a launch: those that XLA makes around a kernel,
-too.
+too. A script may take them in its own way.
 
 Each group in `results/<gpu>/<part>.json` has its own provenance, its command and every raw sample,
 and is written when it is done, in place of an earlier one.
@@ -48,6 +48,7 @@ class Bench:
       row: what a reader is told of a contender, by its time and the times of all.
       tolerance: of a relative error; a result that is wrong has a larger one.
       distribution: of the operands, in words.
+      times: takes the samples, as `timing.measure` does; None: that.
     """
 
     part: str
@@ -59,6 +60,7 @@ class Bench:
     row: Callable[[Any, timing.Samples, Mapping[str, timing.Samples]], Iterable[str]]
     tolerance: float
     distribution: str
+    times: Callable[..., dict[str, timing.Samples]] | None = None
 
     def measure(self, problem: Any, rounds: int, launches: int) -> dict[str, dict[str, Any]]:
         """What the record has of each contender: times and error, or why there are none."""
@@ -76,7 +78,8 @@ class Bench:
                 running[name] = contender
             else:
                 own["reason"] = f"wrong by more than {self.tolerance}"
-        for name, samples in timing.measure(running, args, rounds=rounds, burst=launches).items():
+        timed = (self.times or timing.measure)(running, args, rounds=rounds, burst=launches)
+        for name, samples in timed.items():
             found[name]["burst_microseconds"] = rounded(samples.microseconds)
         return found
 

@@ -18,7 +18,7 @@ there, `cp_async` says.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -37,7 +37,7 @@ def emit_pipeline(
     max_concurrent_steps: int = 1,
     init_carry: Tree = None,
     ordinary_reads: bool = True,
-) -> Callable[..., Tree]:
+) -> "Pipeline":
     """Makes a pipeline of `body` over `grid`, inside a Pallas kernel.
 
     A drop-in superset of `jax.experimental.pallas.mosaic_gpu.emit_pipeline`. It adds pytrees of
@@ -69,7 +69,9 @@ def emit_pipeline(
 
     Returns:
       A function of the GMEM refs, inputs then outputs, in the trees of the specs. It runs the
-      pipeline and returns the last carry (None if there is none).
+      pipeline and returns the last carry (None if there is none). For memory that is allocated
+      elsewhere, pass its `get_allocations(*gmem_refs)` through `pl.run_scoped` to its argument
+      `allocations`.
 
     Raises:
       ValueError, TypeError, NotImplementedError: for wrong specs, slots or types of arguments. The
@@ -103,15 +105,48 @@ def emit_pipeline(
                 f" specialization: no barrier tells the blocks along {axes} that a slot is free."
             )
 
-    def pipeline(*gmem_refs: Tree) -> Tree:
-        gmem = plan.flatten_refs(gmem_refs)
-        if not targets.has_tma():
-            run = functools.partial(cp_async.run, plan, body, init, gmem)
-            return pl.run_scoped(run, **cp_async.allocations(plan, gmem))
-        run = functools.partial(_run, plan, body, init, ordinary_reads, gmem)
-        return pl.run_scoped(run, **plan.allocations(gmem))
+    return Pipeline(body, plan, init, ordinary_reads)
 
-    return pipeline
+
+class Pipeline(NamedTuple):
+    """What `emit_pipeline` returns.
+
+    Attributes:
+      body, ordinary_reads: arguments of the emitter.
+      plan: the steps and the operands.
+      init: a tuple of the first carry, or of nothing.
+    """
+
+    body: Body
+    plan: ring.Plan
+    init: tuple[Tree, ...]
+    ordinary_reads: bool
+
+    def __call__(self, *gmem_refs: Tree, allocations: ring.Allocations | None = None) -> Tree:
+        """Runs the pipeline on these refs, and returns the last carry.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs.
+        """
+        gmem = self.plan.flatten_refs(gmem_refs)
+        run = functools.partial(_run, self.plan, self.body, self.init, self.ordinary_reads, gmem)
+        if not targets.has_tma():
+            run = functools.partial(cp_async.run, self.plan, self.body, self.init, gmem)
+        if allocations is not None:
+            return run(**allocations)
+        return pl.run_scoped(run, **self.get_allocations(*gmem_refs))
+
+    def get_allocations(self, *gmem_refs: Tree) -> ring.Allocations:
+        """The SMEM and barriers of a call with these refs, for `pl.run_scoped`.
+
+        For a caller that cannot allocate where it runs the pipeline, as a warp cannot.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs, or a block has too little SMEM.
+        """
+        gmem = self.plan.flatten_refs(gmem_refs)
+        allocations = ring.Plan.allocations if targets.has_tma() else cp_async.allocations
+        return allocations(self.plan, gmem)
 
 
 class _State(NamedTuple):

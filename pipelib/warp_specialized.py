@@ -257,6 +257,29 @@ class WarpSpecializedPipeline:
         barriers, gmem = len(consumed) * slots + (not is_alone), plan.flatten_refs(gmem_refs)
         return dict(plan.allocations(gmem, barriers), consumed=consumed, written=written)
 
+    def load(self, *gmem_refs: Tree, allocations: ring.Allocations) -> None:
+        """The memory thread's part alone, also for one of its warps; registers stay as they are.
+
+        For a kernel that gives its threads their roles itself, because the memory thread has
+        another one beside this. Its compute threads call `compute`.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs.
+        """
+        thread, gmem = lax.axis_index(self.threads.axis), self.plan.flatten_refs(gmem_refs)
+        _, _, channels = self._bind(thread, gmem, **allocations)
+        self._load_steps(channels)
+
+    def compute(self, *gmem_refs: Tree, allocations: ring.Allocations) -> None:
+        """A compute thread's part alone; registers stay as they are. Others call `load`.
+
+        Raises:
+          ValueError, TypeError: the refs do not match the specs.
+        """
+        thread, gmem = lax.axis_index(self.threads.axis), self.plan.flatten_refs(gmem_refs)
+        inputs, stores, channels = self._bind(thread, gmem, **allocations)
+        self._compute_steps(inputs, channels, stores)
+
     def _consumed_barriers(self) -> plgpu.Barrier | plgpu.ClusterBarrier:
         """The consumed barriers of a channel; if loads are shared, the whole cluster arrives."""
         threads, slots = self.threads.compute, self.plan.steps.slots
@@ -277,20 +300,36 @@ class WarpSpecializedPipeline:
         written: Ref | None,
     ) -> None:
         """Gives each thread its role."""
-        inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
-        steps = self.plan.steps._replace(before=0)  # each pipeline drains its stores
-        stores, thread = ring.Stores(outputs, steps), lax.axis_index(self.threads.axis)
-        if written is not None:
-            leader = thread == self.threads.first_compute_thread
-            meet = functools.partial(_meet, written)
-            stores = stores._replace(leader=leader, meet=meet)
+        thread = lax.axis_index(self.threads.axis)
+        inputs, stores, channels = self._bind(thread, gmem, smem, produced, consumed, written)
         memory_thread = functools.partial(self._memory_thread, channels)
         compute_thread = functools.partial(self._compute_thread, inputs, channels, stores)
         lax.cond(thread == self.threads.memory_thread, memory_thread, compute_thread)
 
+    def _bind(
+        self,
+        thread: jax.Array,
+        gmem: list[Ref],
+        smem: list[Ref | None],
+        produced: list[Ref],
+        consumed: list[Ref],
+        written: Ref | None,
+    ) -> tuple[tuple[ring.Buffer, ...], ring.Stores, list[ring.Channel]]:
+        """The buffers of the inputs, a thread's stores, and the channels, of what was allocated."""
+        inputs, outputs, channels = self.plan.bind(gmem, smem, produced, consumed)
+        stores = ring.Stores(outputs, self.plan.steps._replace(before=0))  # each drains its stores
+        if written is not None:
+            leader = thread == self.threads.first_compute_thread
+            meet = functools.partial(_meet, written)
+            stores = stores._replace(leader=leader, meet=meet)
+        return inputs, stores, channels
+
     def _memory_thread(self, channels: list[ring.Channel]) -> None:
-        """Loads each step's inputs as their slots become free."""
         plgpu.set_max_registers(self.threads.memory_registers, action="decrease")
+        self._load_steps(channels)
+
+    def _load_steps(self, channels: list[ring.Channel]) -> None:
+        """Loads each step's inputs as their slots become free."""
         steps, free = self.plan.steps, self.plan.steps.prologue
         if self.chain.is_first is not True:
             free = jnp.where(self.chain.is_first, jnp.int32(free), 0)
@@ -318,8 +357,13 @@ class WarpSpecializedPipeline:
     def _compute_thread(
         self, inputs: tuple[ring.Buffer, ...], channels: list[ring.Channel], stores: ring.Stores
     ) -> None:
-        """Runs the body at each step, within `compute_context`."""
         plgpu.set_max_registers(self.threads.compute_registers, action="increase")
+        self._compute_steps(inputs, channels, stores)
+
+    def _compute_steps(
+        self, inputs: tuple[ring.Buffer, ...], channels: list[ring.Channel], stores: ring.Stores
+    ) -> None:
+        """Runs the body at each step, within `compute_context`."""
         plan, steps = self.plan, self.plan.steps
 
         def one_step(step: jax.Array, state: _State) -> _State:

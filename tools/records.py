@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import decode, grouped, idle, probed, probes
+from benchmarks import collective, decode, grouped, idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from benchmarks.attentions import Problem
 from pipelib.kernels.matmul.tuned import Entry
@@ -32,6 +32,9 @@ from pipelib_book.measured import (
     model,
     outcomes,
     searches,
+)
+from pipelib_book.measured import (
+    collective as of_devices,
 )
 from pipelib_book.measured import (
     decode as decoding,
@@ -62,6 +65,7 @@ QUOTES = {
 }
 #: What a record is for that no chapter quotes.
 USED = {
+    "collective.json": "the kernels' page, for what `collective_matmul` is worth",
     "grouped.json": "the kernels' page, for what `ragged_dot` is worth",
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
@@ -156,6 +160,8 @@ def _words(problem: dict[str, Any]) -> str:
         return str(decode.Problem(**problem))
     if "groups" in problem:
         return str(grouped.Problem(**problem))
+    if "devices" in problem:
+        return str(collective.Problem(**problem))
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
     turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
@@ -197,6 +203,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "32,768 keys, 32 heads of 8, heads of 128, bfloat16", decoding.table()
     elif name == "grouped.json":
         yield from of_groups.tables()
+    elif name == "collective.json":
+        yield from of_devices.tables()
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

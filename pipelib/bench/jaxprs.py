@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import AbstractMesh, Mesh
 
 from pipelib.bench.provenance import meaning
 
@@ -101,6 +102,10 @@ class _Writer:
                 yield from self.write(each)
         elif isinstance(value, (set, frozenset)):
             yield from self.write(sorted(map(_plain, value)))
+        elif isinstance(value, (Mesh, AbstractMesh)) and value.axis_names:
+            # Which devices they are does not count.
+            axes = zip(value.axis_names, value.axis_sizes, value.axis_types)
+            yield f"mesh {', '.join(f'{name} {size} {kind.name}' for name, size, kind in axes)}"
         elif isinstance(value, enum.Enum):
             yield f"{type(value).__name__}.{value.name}"
         elif isinstance(value, functools.partial):

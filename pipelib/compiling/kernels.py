@@ -72,7 +72,7 @@ def _compiled(call: Call) -> Compiled:
     name = launch.name
     if name in (None, "anonymous"):
         name = function_name(kernel_info(eqn.params["jaxprs"][0])) or "a kernel"
-    text = ptx(launch, name)
+    text = ptx(launch, name, call.devices)
     code, report, version = assembled(text, name)
     sass = disassembled(code)
     instructions, loops = reached(sass)

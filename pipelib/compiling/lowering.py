@@ -1,16 +1,19 @@
 """`ptx`: the PTX that JAX makes of a kernel."""
 
 import contextlib
+import math
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
 import jax.export
 from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import pipelib
 from pipelib import targets
@@ -18,10 +21,13 @@ from pipelib.compiling import tools
 from pipelib.launches import Launch
 
 
-def ptx(launch: Launch, name: str) -> str:
+def ptx(launch: Launch, name: str, devices: Mapping[str, int]) -> str:
     """The PTX of a kernel for Hopper, or for the GPU of `pipelib.target`.
 
-    `name` is the kernel's, for errors.
+    Args:
+      launch: the kernel.
+      name: its name, for errors.
+      devices: the axes of the mesh that it is called on, if it is within `jax.shard_map`.
 
     Raises:
       ImportError, FileNotFoundError: something that this needs is not installed.
@@ -30,11 +36,12 @@ def ptx(launch: Launch, name: str) -> str:
     tools.check_plugin()
     ptxas = tools.program("ptxas")  # JAX asks one which PTX it takes
     numbers = targets.capability()
+    told = map(str, (*numbers, math.prod(devices.values())))
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "kernel")
-        file.write_bytes(_exported(launch, name))
+        file.write_bytes(_exported(launch, name, devices))
         done = subprocess.run(
-            [sys.executable, "-m", "pipelib.compiling.process", str(file), *map(str, numbers)],
+            [sys.executable, "-m", "pipelib.compiling.process", str(file), *told],
             env=_environment(ptxas), capture_output=True, text=True,
         )  # fmt: skip
     # What comes after the PTX may fail for want of a GPU, and is not needed.
@@ -49,9 +56,17 @@ def natively() -> contextlib.AbstractContextManager[None]:
     return plgpu.force_gpu_interpret_mode(cast(Any, None))
 
 
-def _exported(launch: Launch, name: str) -> bytes:
+def _exported(launch: Launch, name: str, devices: Mapping[str, int]) -> bytes:
     """The kernel alone, lowered for a GPU of NVIDIA's, in JAX's format for files."""
-    function = cast(Any, jax.jit)(launch.call)
+    function: Any = launch.call
+    if devices:
+        axes = tuple(devices)
+        mesh = AbstractMesh(tuple(devices.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
+        whole = PartitionSpec()  # each device has operands of these sizes
+        function = jax.shard_map(
+            function, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False
+        )
+    function = cast(Any, jax.jit)(function)
     try:
         with natively():
             exported = jax.export.export(function, platforms=["cuda"])(*launch.args)

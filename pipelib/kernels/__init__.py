@@ -1,8 +1,8 @@
 """Kernels made with this package's emitters, to be called as any JAX function.
 
-The model. All public names are here. `matmul/`, `ragged/` and `attention/` are packages, `scaled`
-has `scaled_matmul`, `memory_bound` has `rms_norm` and `softmax`, and `chain`, `hopper` and
-`sharding` what the kernels have in common.
+The model. All public names are here. `matmul/`, `ragged/`, `collective/` and `attention/` are
+packages, `scaled` has `scaled_matmul`, `memory_bound` has `rms_norm` and `softmax`, and `chain`,
+`hopper` and `sharding` what the kernels have in common.
 
 `pipelib.kernels.matmul` and `pipelib.kernels.attention` are the functions. Their packages have the
 same names, and cannot hide them: this module loads the packages first and binds the functions then,
@@ -22,6 +22,7 @@ from pipelib.kernels.attention import (
     attention,
     decode_attention,
 )
+from pipelib.kernels.collective import CollectiveConfig, collective_matmul
 from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
 from pipelib.kernels.ragged import ragged_dot
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttentionConfig",
+    "CollectiveConfig",
     "DecodeConfig",
     "GradientConfig",
     "MatmulConfig",
     "ScaledConfig",
     "attention",
+    "collective_matmul",
     "decode_attention",
     "matmul",
     "ragged_dot",

@@ -9,13 +9,14 @@ its blocks take them in turns.
 # pyright: reportUnknownMemberType=false
 
 from collections.abc import Callable
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pipelib import ring
 from pipelib.refs import Bool, Int, Ref
 from pipelib.warp_specialized import WarpSpecializedPipeline
 
@@ -43,11 +44,10 @@ def run_chain(
         the end. None: some multiple of the slots.
     """
 
-    def scope(allocations: dict[str, Any]) -> None:
+    def scope(allocations: ring.Allocations) -> None:
         @plgpu.nd_loop((count,), collective_axes="block")
         def _(info: plgpu.NDLoopInfo) -> None:
-            state = plgpu.PipelinePipeline
-            state = jnp.where(info.local_index == 0, state.START, state.STEADY)
+            state = state_in_chain(info)
             before = () if steps is None else (jnp.int32(info.local_index) * steps,)
             pipeline(info.index[0], state, *before)(*refs, allocations=allocations)
 
@@ -56,9 +56,25 @@ def run_chain(
 
         # A STOP would do it, but the only tile of a block would have to be a START too.
         @pl.when(is_waiting)
-        def wait_for_the_last_releases() -> None:
-            for consumed in allocations["consumed"]:
-                for slot in range(unreleased):
-                    plgpu.barrier_wait(consumed.at[slot])
+        def _() -> None:
+            wait_for_last_releases(allocations, unreleased)
 
     pl.run_scoped(scope, first.get_allocations(*refs), collective_axes="thread")
+
+
+def state_in_chain(info: plgpu.NDLoopInfo) -> jax.Array:
+    """The place in the chain of the pipeline that a loop over a block's tiles has come to."""
+    places = plgpu.PipelinePipeline
+    return jnp.where(info.local_index == 0, places.START, places.STEADY)
+
+
+def wait_for_last_releases(allocations: ring.Allocations, unreleased: int) -> None:
+    """What the memory thread does at the end of a chain, each pipeline of which ends in a slot 0.
+
+    Args:
+      allocations: those of the pipelines.
+      unreleased: how many slots it has not heard of since the last steps were loaded.
+    """
+    for consumed in allocations["consumed"]:
+        for slot in range(unreleased):
+            plgpu.barrier_wait(consumed.at[slot])

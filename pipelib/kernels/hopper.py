@@ -113,12 +113,13 @@ def require_hopper(kernel: str, *, or_newer: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def explained(kernel: str, plain: str) -> Generator[None]:
+def explained(kernel: str, plain: str, *, is_interpreted: bool = True) -> Generator[None]:
     """A context in which a CPU without an interpreter is refused in words that say what to call.
 
     Args:
       kernel: the name of the kernel; the error begins with it.
       plain: a function that gives the same result in plain JAX, by its name.
+      is_interpreted: whether JAX's interpreter can run the kernel.
 
     Raises:
       ValueError: in place of Pallas's error. All other errors pass.
@@ -128,7 +129,10 @@ def explained(kernel: str, plain: str) -> Generator[None]:
     except ValueError as error:
         if str(error) != _ONLY_INTERPRETED:
             raise
+        interpreter = (
+            "call it under plgpu.force_gpu_interpret_mode(), or " if is_interpreted else ""
+        )
         raise ValueError(
             f"{kernel}: there is no Hopper GPU here (JAX's backend is cpu), so nothing can run the"
-            f" kernel: call it under plgpu.force_gpu_interpret_mode(), or call {plain}."
+            f" kernel: {interpreter}call {plain}."
         ) from None

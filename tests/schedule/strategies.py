@@ -338,10 +338,11 @@ def warped(draw) -> Program:
 
 
 @st.composite
-def signalled(draw) -> Program:
+def signalled(draw, mixed=False) -> Program:
     """Threads that let each other go on by semaphores, which hold more than one signal at times.
 
-    Each semaphore has one waiter that takes off, or some that leave it as it is.
+    Each semaphore has one waiter that takes off, or some that leave it as it is; or, if `mixed`,
+    some of both.
     """
     threads = draw(st.integers(2, 4))
     writer = Writer(threads, "signalled")
@@ -357,7 +358,8 @@ def signalled(draw) -> Program:
             writer.op("signal", thread, barrier=semaphore, amount=amount)
             _scatter(draw, writer.threads[thread], before)
         for _ in range(draw(st.integers(1, 2))):
-            thread = draw(of) if keeps else waiter
+            keeps = draw(st.booleans()) if mixed else keeps
+            thread = draw(of) if keeps or mixed else waiter
             before, amount = len(writer.threads[thread]), draw(st.integers(1, 3))
             writer.op("await", thread, barrier=semaphore, amount=amount, keeps=keeps)
             _scatter(draw, writer.threads[thread], before)

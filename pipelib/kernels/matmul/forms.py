@@ -402,14 +402,14 @@ class Specialized:
 
     def specialized(self) -> None:
         """The block's only tile."""
-        self._pipeline(self.place(lax.axis_index("block")))(self.a, self.b)
+        self.pipeline(self.place(lax.axis_index("block")))(self.a, self.b)
 
     def persistent(self) -> None:
         """The block's tiles, with a pipeline each."""
 
         @plgpu.nd_loop((self.count,), collective_axes="block")
         def _(info: plgpu.NDLoopInfo) -> None:
-            self._pipeline(self.place(info.index[0]))(self.a, self.b)
+            self.pipeline(self.place(info.index[0]))(self.a, self.b)
 
     def chained(self) -> None:
         """The block's tiles, as one chain."""
@@ -417,13 +417,13 @@ class Specialized:
         steps = KSteps.of(self.a, self.b, self.product, Place(0, 0))
         run_chain(
             self.count,
-            lambda index, state: self._pipeline(self.place(index), state),
-            self._pipeline(Place(zero, zero), zero),
+            lambda index, state: self.pipeline(self.place(index), state),
+            self.pipeline(Place(zero, zero), zero),
             (self.a, self.b),
             steps.slots - steps.delay,
         )
 
-    def _pipeline(self, place: Place, state: jax.Array | None = None) -> WarpSpecializedPipeline:
+    def pipeline(self, place: Place, state: jax.Array | None = None) -> WarpSpecializedPipeline:
         """The pipeline that makes and stores one tile; `state` is its place in a chain."""
         steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(place)
 

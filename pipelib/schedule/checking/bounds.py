@@ -99,13 +99,14 @@ def clipped(op: Op, region: Region, buffer: Buffer) -> Box:
 
 
 def arriving(op: Op, region: Region, program: Program) -> Box:
-    """The part of a region that an op reads and that arrives: of a store, what GMEM has room for.
+    """The part of a region that an op reads and that arrives.
 
-    The axes of both sides are matched in order, without axes of one element. If they do not match,
-    the part is the whole region.
+    Of a load from GMEM it is what lies in the array: zeros arrive in place of the rest. Of a
+    store it is what GMEM has room for. There the axes of both sides are matched in order, without
+    axes of one element; if they do not match, the part is the whole region.
     """
     if op.kind != Kind.STORE or program.buffers[region.buffer].space is not Space.SMEM:
-        return region.box
+        return clipped(op, region, program.buffers[region.buffer])
     (target,) = op.writes
     kept = clipped(op, target, program.buffers[target.buffer])
     if any(start >= stop for start, stop in kept):

@@ -226,7 +226,8 @@ class Semaphores:
 
     `sure` has, for each wait, the signals that are sure to come before it (`semaphores`). `signals`
     and `awaited` have each signal and each wait so far: where it is, on which semaphore, what its
-    thread knew, and of a wait what it needs. `totals` has what was signalled.
+    thread knew, and of a wait what it needs. `taken` has what is known after each wait that takes
+    something off. `totals` has what was signalled.
     """
 
     def __init__(self, places: Set[tuple[int, int]], sure: Mapping[Spot, Sequence[Spot]]):
@@ -234,6 +235,7 @@ class Semaphores:
         self.totals, self._taken = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
         self.signals: dict[Spot, tuple[tuple[int, int], Clock]] = {}
         self.awaited: dict[Spot, tuple[tuple[int, int], int]] = {}
+        self.taken: dict[Spot, Clock] = {}
 
     def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
         """A signal."""
@@ -253,10 +255,11 @@ class Semaphores:
         if self.totals[op.place] < need:
             return False
         self.awaited[spot] = op.place, need
-        if not op.keeps:
-            self._taken[op.place] += op.amount
         for signal in self.sure.get(spot, ()):
             clock.join(self.signals[signal][1])
+        if not op.keeps:
+            self._taken[op.place] += op.amount
+            self.taken[spot] = clock.copy()
         return True
 
 

@@ -9,10 +9,14 @@ puts ops in order, by which more may become sure. So the program is run again un
 Each run only adds what holds in every interleaving.
 
 Signals never block, and a sum only grows, so that how far threads get does not depend on the order
-of ops (`order` says why that matters). This holds if nobody else takes off what a wait needs:
-several threads may wait on one semaphore only if all leave it as it is (`decrement=False`). Other
-semaphores are not followed, and neither are those of a program that has not all blocks and devices,
-since others may signal them: they put nothing in order, and no thread waits for them.
+of ops (`order` says why that matters). This holds if nobody else takes off what a wait needs. So
+several threads may wait on one semaphore only if each leaves it as it is (`decrement=False`), or
+takes something off when the others will wait there no more: a wait that takes off comes after all
+waits of other threads. That is asked of a run in which nobody disturbs a wait. If it holds there it
+holds always: up to the first wait that is disturbed, every run is like that one.
+
+Other semaphores are not followed, and neither are those of a program that has not all blocks and
+devices, since others may signal them: they put nothing in order, and no thread waits for them.
 Source: this project's own.
 """
 
@@ -30,7 +34,6 @@ def followed(program: Program) -> frozenset[Place]:
     """The semaphores whose waits put ops in order."""
     if not program.is_whole or program.truncated:
         return frozenset()
-    waits: dict[Place, list[Op]] = defaultdict(list)
     vague: set[Place] = set()
     places = {
         (barrier.id, index)
@@ -39,30 +42,62 @@ def followed(program: Program) -> frozenset[Place]:
     }  # fmt: skip
     for ops in program.threads if places else ():
         for op in ops:
-            if op.kind in (Kind.SIGNAL, Kind.AWAIT):
-                if op.amount < 1:  # it depends on what tensors hold
-                    vague.add(op.place)
-                if op.kind is Kind.AWAIT:
-                    waits[op.place].append(op)
-    for place, found in waits.items():
-        if len({op.thread for op in found}) > 1 and not all(op.keeps for op in found):
-            vague.add(place)
+            if op.kind in (Kind.SIGNAL, Kind.AWAIT) and op.amount < 1:  # tensors decide it
+                vague.add(op.place)
     return frozenset(places - vague)
 
 
 def orders(program: Program) -> Order:
     """A run of the program to come, with what is sure of its semaphores."""
     places = followed(program)
+    sure = _all_sure(program, places)
+    while disturbed := _disturbed(program, places, sure):
+        places -= disturbed
+        sure = _all_sure(program, places)
+    return Order(program, places, sure)
+
+
+def _all_sure(program: Program, places: frozenset[Place]) -> dict[Spot, tuple[Spot, ...]]:
+    """The signals that are sure to come before each wait, if no wait is disturbed."""
     sure: dict[Spot, tuple[Spot, ...]] = {}
     while places:
-        run = Order(program, places, sure)
-        for _ in run:
-            pass
+        run = _ran(program, places, sure)
         found = {spot: them for place in places for spot, them in _sure(run, place).items()}
         if found == sure:
             break
         sure = found
-    return Order(program, places, sure)
+    return sure
+
+
+def _ran(program: Program, places: frozenset[Place], sure: dict[Spot, tuple[Spot, ...]]) -> Order:
+    """A run that is over."""
+    run = Order(program, places, sure)
+    for _ in run:
+        pass
+    return run
+
+
+def _disturbed(
+    program: Program, places: frozenset[Place], sure: dict[Spot, tuple[Spot, ...]]
+) -> frozenset[Place]:
+    """The semaphores on which a wait takes something off while another thread may still wait."""
+    waits: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
+    for thread, ops in enumerate(program.threads if places else ()):
+        for index, op in enumerate(ops):
+            if op.kind is Kind.AWAIT and op.place in places:
+                waits[op.place].append(((thread, index), op))
+    several = {
+        place: them for place, them in waits.items()
+        if len({op.thread for _, op in them}) > 1 and not all(op.keeps for _, op in them)
+    }  # fmt: skip
+    if not several:
+        return frozenset()
+    taken = _ran(program, places, sure).semaphores.taken
+    return frozenset(
+        place for place, them in several.items()
+        for spot, op in them if not op.keeps and spot in taken
+        if not all(o.thread == op.thread or taken[spot].has(*other) for other, o in them)
+    )  # fmt: skip
 
 
 def _sure(run: Order, place: Place) -> dict[Spot, tuple[Spot, ...]]:

@@ -160,6 +160,21 @@ def test_of_a_tail_only_what_is_kept_has_to_be_written(valid):
     assert kinds == ([] if valid == 36 else ["uninitialized-read"])
 
 
+@pytest.mark.parametrize("stored", [128, 100, 99])
+def test_a_load_beyond_the_end_needs_only_what_is_there(stored):
+    """The first 64 rows of o are written, and then some of the last 36 of them; zeros follow."""
+
+    def kernel(x, o, smem, loaded):
+        for first, count in ((0, 64), (64, min(stored, 100) - 64)):
+            o[pl.ds(first, count)] = x[pl.ds(first, count)]
+        plgpu.copy_gmem_to_smem(o.at[rows()], smem, loaded)
+        plgpu.barrier_wait(loaded)
+        o[pl.ds(0, 64)] = smem[...]
+
+    found = ragged(kernel, 1, scratch_types=[SMEM, plgpu.Barrier()])
+    assert ("uninitialized-read" in {finding.kind for finding in found}) == (stored < 100)
+
+
 def test_what_a_clipped_copy_leaves_out_is_not_lost():
     """A kernel need not know of its tail."""
 

@@ -109,6 +109,29 @@ def test_threads_that_wait_for_semaphores(program):
     agree(program)
 
 
+def test_threads_of_which_some_take_off_what_others_have_waited_for():
+    """Either the checker says that it does not follow a semaphore, or it is right."""
+    seen = Counter()
+
+    @settings(quick, max_examples=400)
+    @given(strategies.signalled(mixed=True))
+    def look(program):
+        waits = [op for ops in program.threads for op in ops if op.kind == "await"]
+        several = {
+            place for place in {op.place for op in waits}
+            if len({op.thread for op in waits if op.place == place}) > 1
+            and not all(op.keeps for op in waits if op.place == place)
+        }  # fmt: skip
+        if any("semaphores order nothing here" in note for note in check(program).notes):
+            seen["not followed"] += 1
+            return
+        agree(program)
+        seen["followed"] += bool(several)
+
+    look()
+    assert min(seen["followed"], seen["not followed"]) >= 5, seen
+
+
 @quick
 @given(strategies.early())
 def test_programs_that_start_early(program):

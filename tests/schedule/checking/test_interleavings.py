@@ -259,7 +259,7 @@ def test_warps_apart_from_each_other(program):
 
 
 @quick
-@given(strategies.signalled())
+@given(strategies.signalled() | strategies.signalled(mixed=True))
 def test_threads_that_wait_for_semaphores(program):
     judge(program)
 

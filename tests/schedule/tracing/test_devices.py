@@ -227,6 +227,41 @@ def test_blocks_of_a_grid_that_wait_for_each_other():
     assert any("semaphores order nothing here" in note for note in check(one).notes)
 
 
+def taken_off(waits=True, tells=True):
+    """Blocks wait for block 0's row, and tell it; then it takes off what they have waited for."""
+
+    def kernel(x, o):
+        semaphores = pl.get_global(plgpu.SemaphoreType.REGULAR((2,)))
+        there, passed, block = semaphores.at[0], semaphores.at[1], lax.axis_index("i")
+
+        def first():
+            o[0] = x[...]
+            pl.semaphore_signal(there, 2)
+            if waits:
+                pl.semaphore_wait(passed, 2)
+            pl.semaphore_wait(there, 2)
+
+        def others():
+            pl.semaphore_wait(there, 2, decrement=False)
+            o[block] = o[0] + 1.0
+            if tells:
+                pl.semaphore_signal(passed)
+
+        lax.cond(block == 0, first, others)
+
+    out = jax.ShapeDtypeStruct((3, 128), jnp.float32)
+    call = plgpu.kernel(kernel, out_type=out, grid=(3,), grid_names=("i",))
+    return trace(call, ROW, whole_grid=True)
+
+
+def test_a_semaphore_that_one_takes_off_when_all_others_have_waited():
+    assert not check(taken_off()) and not check(taken_off()).notes
+    assert kinds(taken_off(tells=False)) == {"deadlock"}
+    report = check(taken_off(waits=False))
+    assert {finding.kind for finding in report} == {"race"}
+    assert "several wait and take off what they hold: semaphore.0" in report.notes[0]
+
+
 def test_a_semaphore_that_several_take_from_orders_nothing():
     def kernel(x, o):
         semaphore = pl.get_global(plgpu.SemaphoreType.REGULAR)

@@ -1,0 +1,202 @@
+"""`collective_matmul` as it is called: what it refuses, its gradients, and the plain way.
+
+The gradients. To the gradient of a shard each device adds the part of its columns: a product, and
+`jax.lax.psum_scatter`. The gradient of the columns needs all shards again: they are gathered anew
+(`jax.lax.all_gather`), not kept. Both products are `matmul`'s. No transfer is hidden.
+There is no forward mode: `jax.jvp` ends, when JAX compiles it, with JAX's TypeError, which names
+custom_vjp.
+"""
+
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import functools
+from typing import cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from pipelib import specs, tiles
+from pipelib.kernels.collective.config import CollectiveConfig
+from pipelib.kernels.collective.kernel import Gathered, launch
+from pipelib.kernels.hopper import explained, num_sms, require_hopper
+from pipelib.kernels.matmul import matmul
+from pipelib.kernels.matmul.arguments import stored_dtype
+from pipelib.kernels.matmul.product import Product
+from pipelib.refs import Shaped
+
+_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+#: A device's shard, and its columns.
+_Arrays = tuple[jax.Array, jax.Array]
+
+
+def collective_matmul(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    *,
+    axis_name: str,
+    config: CollectiveConfig | None = None,
+    out_dtype: DTypeLike | None = None,
+) -> jax.Array:
+    """`jax.lax.all_gather(lhs, axis_name, tiled=True) @ rhs`, the transfer behind the products.
+
+    For layers whose input lies in rows on several Hopper GPUs of one host, and whose weights lie in
+    columns. It is called within `jax.shard_map(..., check_vma=False)`, on all devices along an axis
+    of the mesh. Works under `jax.jit` and `jax.grad`.
+
+    Args:
+      lhs: [M, K], this device's rows, float16 or bfloat16.
+      rhs: [K, N], this device's columns, of the same dtype.
+      axis_name: the axis of the mesh along which the rows lie. With one device along it, this is
+        `matmul`.
+      config: how the work is divided; by default `CollectiveConfig()`.
+      out_dtype: float16, bfloat16 or float32; by default that of `lhs`.
+
+    Returns:
+      [devices x M, N] in `out_dtype`: the rows of the first device, then those of the second, ...
+
+    M must be a multiple of 8, or less, and K and N multiples of 64. Else JAX's own gather and
+    product are used, one after the other. The kernel takes memory for the shards of the other
+    devices, (devices - 1) x M x K elements, which is free after the call.
+
+    Raises:
+      TypeError: dtypes, and types of arguments, that are not as above.
+      ValueError: shapes; an axis that is not of the mesh; `check_vma=True`; a GPU that is not
+        Hopper, or a CPU; a configuration that does not fit, with the sum.
+
+    Example:
+      On a mesh of one device, which is `matmul`:
+
+      >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> rows, columns = jax.P("x", None), jax.P(None, "x")
+      >>> multiply = jax.shard_map(
+      ...     lambda a, b: pipelib.kernels.collective_matmul(a, b, axis_name="x"),
+      ...     mesh=mesh, in_specs=(rows, columns), out_specs=columns, check_vma=False)
+      >>> lhs, rhs = jnp.ones((64, 128), jnp.bfloat16), jnp.ones((128, 64), jnp.bfloat16)
+      >>> with plgpu.force_gpu_interpret_mode():
+      ...     out = multiply(lhs, rhs)
+      >>> out.shape, float(out[0, 0])
+      ((64, 64), 128.0)
+    """
+    devices = _check(lhs, rhs, axis_name, config)
+    stored = stored_dtype(lhs, out_dtype, "collective_matmul")
+    if config is not None:
+        config.check(lhs.dtype, stored)
+    if devices == 1:
+        return matmul(lhs, rhs, config=config, out_dtype=stored)
+    _check_unchecked(axis_name)
+    product = Product(False, False, config or CollectiveConfig(), None, stored)
+    asked = Gathered(product, axis_name, devices)
+    plain = "jax.lax.all_gather and jnp.matmul"
+    with explained("collective_matmul", plain, is_interpreted=False):
+        out: jax.Array = _collective(lhs, rhs, asked)
+    return out
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+@functools.partial(jax.jit, static_argnums=2)
+def _collective(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
+    """The product by the kernel, or without it; all arguments are checked."""
+    if not is_addressable(lhs, rhs, asked):
+        dtype, rows = asked.product.out_dtype, lax.all_gather(lhs, asked.axis, tiled=True)
+        return jnp.matmul(rows, rhs, preferred_element_type=dtype)
+    require_hopper("collective_matmul")
+    _check_blocks(asked.product.config, num_sms())
+    return launch(lhs, rhs, asked, num_sms())
+
+
+def is_addressable(lhs: Shaped, rhs: Shaped, asked: Gathered) -> bool:
+    """Whether the kernel's copies can address the shard, the columns and the result."""
+    result = (lhs.shape[0], rhs.shape[1]), asked.product.out_dtype
+    arrays = (lhs.shape, lhs.dtype), (rhs.shape, rhs.dtype), result
+    return all(tiles.has_pieces(cast("tuple[int, int]", shape), x) for shape, x in arrays)
+
+
+def _forward(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> tuple[jax.Array, _Arrays]:
+    """The product, and what `_backward` needs."""
+    out: jax.Array = _collective(lhs, rhs, asked)
+    return out, (lhs, rhs)
+
+
+def _backward(asked: Gathered, arrays: _Arrays, g: jax.Array) -> _Arrays:
+    """The gradients of the shard and of the columns."""
+    lhs, rhs = arrays
+    g = g.astype(lhs.dtype)
+    of_all = matmul(g, rhs, transpose_b=True, out_dtype=jnp.float32)
+    d_lhs = lax.psum_scatter(of_all, asked.axis, tiled=True)
+    d_rhs = matmul(lax.all_gather(lhs, asked.axis, tiled=True), g, transpose_a=True)
+    return d_lhs.astype(lhs.dtype), d_rhs
+
+
+_collective.defvjp(_forward, _backward)
+
+
+# What is refused.
+
+
+def _check(lhs: object, rhs: object, axis_name: object, config: object) -> int:
+    """Refuses arguments that are not as `collective_matmul` says; returns the devices of the axis.
+
+    Raises:
+      TypeError, ValueError: as it says.
+    """
+    specs.check_array("collective_matmul: lhs", lhs)
+    specs.check_array("collective_matmul: rhs", rhs)
+    if not isinstance(axis_name, str):
+        because = "the shards lie along one axis of the mesh, which a string names"
+        raise specs.wrong_type("collective_matmul: axis_name", axis_name, because)
+    if config is not None and not isinstance(config, CollectiveConfig):
+        because = "a CollectiveConfig says how it is divided"
+        raise specs.wrong_type("collective_matmul: config", config, because)
+    a, b = cast("tuple[Shaped, Shaped]", (lhs, rhs))
+    _check_arrays(a, b)
+    try:
+        return lax.axis_size(axis_name)
+    except NameError:
+        raise ValueError(
+            f"collective_matmul: {axis_name=} is no axis here, so no device knows whose rows it"
+            " needs: call it within jax.shard_map over a mesh with this axis."
+        ) from None
+
+
+def _check_arrays(lhs: Shaped, rhs: Shaped) -> None:
+    """Raises TypeError and ValueError for dtypes and shapes that are not so."""
+    dtypes = jnp.dtype(lhs.dtype), jnp.dtype(rhs.dtype)
+    if dtypes[0] not in _INPUTS or dtypes[0] != dtypes[1]:
+        raise TypeError(
+            f"collective_matmul: lhs is {dtypes[0]} and rhs {dtypes[1]}, but both must be float16,"
+            " or both bfloat16, which wgmma multiplies: cast them."
+        )
+    if lhs.ndim != 2 or rhs.ndim != 2 or lhs.shape[1] != rhs.shape[0]:
+        raise ValueError(
+            f"collective_matmul: lhs has shape {lhs.shape} and rhs {rhs.shape}, but they must be"
+            " [M, K] and [K, N] with one K: this device's rows, and its columns."
+        )
+    if 0 in (*lhs.shape, *rhs.shape):
+        raise ValueError(
+            f"collective_matmul: lhs {lhs.shape} or rhs {rhs.shape} is empty; M, N, K must be 1 or"
+            " more."
+        )
+
+
+def _check_unchecked(axis_name: str) -> None:
+    """Raises ValueError if JAX keeps track of what varies along the axes of the mesh."""
+    if jax.typeof(lax.axis_index(axis_name)).manual_axis_type.varying:
+        raise ValueError(
+            "collective_matmul: jax.shard_map keeps track of what varies along the mesh (check_vma"
+            "=True, its default), but the kernel's warps have roles of their own, and JAX lets no"
+            " warp use memory that is known to vary, so the kernel cannot be traced: call"
+            " jax.shard_map with check_vma=False."
+        )
+
+
+def _check_blocks(config: CollectiveConfig, sms: int) -> None:
+    """Raises ValueError for more blocks than can run at once."""
+    if config.blocks is not None and config.blocks > sms:
+        raise ValueError(
+            f"collective_matmul: blocks={config.blocks} is more than the GPU's {sms} SMs, which run"
+            f" one each, so {config.blocks} - {sms} = {config.blocks - sms} would not have begun to"
+            f" send when others wait for what they send: ask for at most {sms}."
+        )

@@ -19,8 +19,8 @@ import jax
 import jax.export
 from jax.experimental import topologies
 
-# The rest of a GPU's numbers matter to XLA's own kernels only. One of these lets several GPUs wait for
-# each other, and two numbers decide its launch.
+# The rest of a GPU's numbers matter to XLA's own kernels only. One of these lets several GPUs wait
+# for each other, and two numbers decide its launch.
 _GPU = """
 gpu_device_info {{
   threads_per_warp: 32

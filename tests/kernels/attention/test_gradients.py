@@ -559,7 +559,7 @@ def test_shard_map_on_two_gpus(head_dim, config):
 @pytest.mark.gpu
 def test_many_launches_agree():
     arrays = operands(2048, 2048, 8, 4, 128)
-    call = jax.jit(lambda *a: gradients(a, *cotangents(a[0]), causal=True))
+    call = jax.jit(lambda *a: gradients(a, *cotangents(a[0]), causal=True, deterministic=True))
     first = call(*arrays)
     for _ in range(20):
         assert jax.tree.all(jax.tree.map(jnp.array_equal, call(*arrays), first))

@@ -10,10 +10,10 @@ the products run at the same time, in one kernel:
 `kernel`       what the blocks and threads do, and why it is right on any timing
 =============  =============================================================================
 
-Who sends. Each block sends a share of its device's shard, with one warp of its memory thread, which
-a product leaves without work: TMA loads a piece into SMEM, and stores it from there into the memory
-of another device. No compute thread waits for it, and it needs no registers of theirs. What it
-takes is SMEM for its ring.
+Who sends. Some blocks send a share of their device's shard each, with one warp of their memory
+thread, which a product leaves without work: TMA loads a piece into SMEM, and stores it from there
+into the memory of another device. No compute thread waits for it, and it needs no registers of
+theirs. What it takes is SMEM for its ring.
 
 Whereto. All devices of a host reach each other at the same speed (NVSwitch). So a device sends its
 shard directly: first all of it to the next device, then to the one after, and so on. At each time a

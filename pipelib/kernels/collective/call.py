@@ -19,7 +19,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pipelib import specs, tiles
-from pipelib.kernels.collective.config import CollectiveConfig
+from pipelib.kernels.collective.config import CollectiveConfig, default_config
 from pipelib.kernels.collective.kernel import Gathered, launch
 from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.matmul import matmul
@@ -51,7 +51,9 @@ def collective_matmul(
       rhs: [K, N], this device's columns, of the same dtype.
       axis_name: the axis of the mesh along which the rows lie. With one device along it, this is
         `matmul`.
-      config: how the work is divided; by default `CollectiveConfig()`.
+      config: how the work is divided; by default as `CollectiveConfig` says, but with all blocks
+        sending where the transfer is the longer part, and three slots for a float32 result, whose
+        tiles take twice the SMEM.
       out_dtype: float16, bfloat16 or float32; by default that of `lhs`.
 
     Returns:
@@ -87,7 +89,8 @@ def collective_matmul(
     if devices == 1:
         return matmul(lhs, rhs, config=config, out_dtype=stored)
     _check_unchecked(axis_name)
-    product = Product(False, False, config or CollectiveConfig(), None, stored)
+    taken = config or default_config(rhs.shape[1], devices, stored)
+    product = Product(False, False, taken, None, stored)
     asked = Gathered(product, axis_name, devices)
     plain = "jax.lax.all_gather and jnp.matmul"
     with explained("collective_matmul", plain, is_interpreted=False):

@@ -20,6 +20,10 @@ from pipelib.kernels.matmul.config import MatmulConfig
 #: `cuTensorMapEncodeTiled`, `boxDim`.
 SENT_COLUMNS = 256
 
+#: Operations to each byte sent, from which on 48 blocks send while their device multiplies: 680
+#: TFLOP/s over 173 GB/s. Source: `benchmarks.collective` on two H200s, 8192 x 2048 x 8192.
+_HIDDEN_BY_48 = 3930
+
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveConfig(MatmulConfig):
@@ -33,7 +37,8 @@ class CollectiveConfig(MatmulConfig):
       send_slots: pieces that a block has in SMEM while it sends them, 2 or more.
       send_rows: rows of a piece, a multiple of 8 that divides `tile_m`.
       senders: blocks that send, each an equal share of the shard, the first ones of all; None: all
-        blocks. Fewer disturb fewer, and take longer.
+        blocks. Fewer disturb fewer, and take longer. The default was the fastest of 8, 16, 48 and
+        132 (all) on two H200s (geometric mean over six layers of `benchmarks.collective`).
       blocks: blocks that share the tiles, no more than SMs: they wait for each other, so all must
         run at once. None: as few as go through the tiles in as many rounds as one for each SM.
 
@@ -56,7 +61,7 @@ class CollectiveConfig(MatmulConfig):
     staging: int = 1
     send_slots: int = 2
     send_rows: int = 16
-    senders: int | None = None
+    senders: int | None = 48
 
     def _problems(self) -> dict[str, object]:
         """As `MatmulConfig._problems`."""
@@ -91,3 +96,21 @@ class CollectiveConfig(MatmulConfig):
         *terms, (name, barriers, size) = super()._smem_terms(dtype, out_dtype, operands)
         ring = "sent pieces", self.send_slots, piece
         return [*terms, ring, (name, barriers + self.send_slots, size)]
+
+
+def default_config(columns: int, devices: int, out_dtype: DTypeLike) -> CollectiveConfig:
+    """What `collective_matmul` takes.
+
+    All blocks send where 48 would send for longer than a device multiplies. Results of float32 take
+    twice the SMEM until they are stored, so one slot fewer is left to load.
+
+    Args:
+      columns, devices: each device multiplies `devices` shards by so many columns, and sends its
+        own to the others.
+      out_dtype: the results' dtype.
+    """
+    flops_per_byte = columns * devices / (devices - 1)
+    return CollectiveConfig(
+        slots=4 if jnp.dtype(out_dtype).itemsize <= 2 else 3,
+        senders=None if flops_per_byte < _HIDDEN_BY_48 else CollectiveConfig.senders,
+    )

@@ -1,5 +1,6 @@
 """`collective_matmul`: interpreted on several devices, checked, compiled, refused; on two GPUs."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -16,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import pipelib
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
+from pipelib.kernels.collective.config import default_config
 from pipelib.kernels.collective.kernel import Units
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.kernels.collective.on_cpus import environment, multiplier, operands
@@ -308,6 +310,23 @@ def test_a_configuration_that_does_not_fit():
 def test_refused_configurations(fields, text):
     with pytest.raises(ValueError, match=f"CollectiveConfig: .*{text}"):
         CollectiveConfig(**fields)
+
+
+@pytest.mark.parametrize("dtype", [HALF, BRAIN])
+@pytest.mark.parametrize("out_dtype", [HALF, BRAIN, FLOAT])
+def test_the_default_fits_for_all_dtypes(dtype, out_dtype):
+    config = default_config(4096, 2, out_dtype)
+    config.check(dtype, out_dtype)
+    with pytest.raises(ValueError, match=r"CollectiveConfig: .* of shared memory, but a block has"):
+        dataclasses.replace(config, slots=6).check(dtype, out_dtype)
+
+
+def test_all_blocks_send_where_the_transfer_is_longer():
+    """Sends grow with the other devices, products with all: 4/3 operations a byte, not 2."""
+    few, many = default_config(1920, 2, BRAIN), default_config(2000, 2, BRAIN)
+    assert few.senders is None and many.senders == CollectiveConfig().senders == 48
+    assert default_config(2880, 4, BRAIN).senders is None
+    assert default_config(3000, 4, BRAIN).senders == 48
 
 
 def test_no_forward_mode():

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from pipelib.schedule.arguments import MACHINE, expect, expect_l2_hits
 from pipelib.schedule.machine import H200, Machine
-from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.program import Program
 from pipelib.schedule.simulating.launch import Index, Launched, launched, work
 from pipelib.schedule.tracing.trace import Tracer, tracers
 
@@ -176,8 +176,7 @@ def launch(
 
 
 def _multiplies(program: Program) -> bool:
-    products = Kind.WGMMA, Kind.TCGEN05_MMA
-    return any(op.kind in products for ops in program.threads for op in ops)
+    return any(op.kind.is_product for ops in program.threads for op in ops)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

@@ -149,19 +149,22 @@ class Kind(
     """What an op does; equal to its name, so `op.kind == "load"` holds.
 
     The one table of kinds: `engine` is what works on memory for the thread, None if the thread
-    itself does; `is_copy` says whether that engine is TMA, which clips its accesses of GMEM. What
+    itself does; `is_copy` says whether that engine is TMA, which clips its accesses of GMEM;
+    `is_product` whether a tensor core multiplies. What
     order, simulation and words make of a kind is a `match` in each, which a type checker and
     `tests/schedule/test_kinds.py` hold against this list.
     """
 
     engine: Engine | None
     is_copy: bool
+    is_product: bool
 
     def __new__(cls, name: str, engine: Engine | None = None) -> "Kind":
         """A kind of this name."""
         kind = str.__new__(cls, name)
         kind._value_, kind.engine = name, engine
         kind.is_copy = engine in (Engine.LOADS, Engine.STORES)
+        kind.is_product = name in ("wgmma", "tcgen05_mma")
         return kind
 
     LOAD = "load", Engine.LOADS

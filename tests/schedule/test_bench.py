@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from pipelib.schedule import H200, check, simulate
+import pipelib
+from pipelib.schedule import B200, H200, check, simulate
 from pipelib.schedule.editing import Expect, Remove, edited
 from pipelib.schedule.laboratory.bench import EDITS, PARAMETERS, Bench
 from pipelib.schedule.sources import remember, texts
+from tests.schedule import blackwell
 from tests.schedule.strategies import Writer, ring, where
 
 pytestmark = pytest.mark.one_jax
@@ -86,6 +88,16 @@ def test_the_machine_is_the_reader_s(bench, program):
     assert "NVIDIA H200, changed" in slow["figure"]
     again = ask(bench, ["machine", "wake_cycles", 9000], ["machine", "wake_cycles", 5])
     assert again["machine"]["wake_cycles"]["value"] == 5
+
+
+def test_a_program_for_blackwell_is_simulated_on_a_b200():
+    kernel, *args = blackwell.KERNELS["a ring"]()
+    program = pipelib.trace(kernel, *args)
+    bench = Bench(program.to_json())
+    assert ask(bench)["cycles"] == simulate(program, B200).cycles
+    goal = {"faster": 100.0, "strict": True}
+    (said,) = ask(bench, ["expect", 0, 2], goal=goal)["unmet"]
+    assert said == "It is 1.00 times as fast, but should be 100 times as fast."
 
 
 def test_the_strict_check_is_asked_for(bench, program):

@@ -129,7 +129,7 @@ class Memory:
         for region in self.unwritten:
             yield Unwritten(region)
         for (line, kind, name), times in self.unused.items():
-            yield Unused(line, name, kind in (Kind.WGMMA, Kind.TCGEN05_MMA), times)
+            yield Unused(line, name, kind.is_product, times)
 
     # Accesses.
 

@@ -50,6 +50,7 @@ barriers and the waits, not with clocks.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Literal, assert_never
 
 from pipelib.schedule.checking.clocks import Clock
@@ -111,6 +112,28 @@ class Event:
     def __init__(self, op: Op, index: int, clock: Clock, read_end: End, write_ends: Sequence[End]):
         self.op, self.index, self.clock = op, index, clock
         self.read_end, self.write_ends = read_end, write_ends
+
+
+class Issued:
+    """The asynchronous accesses of one kind that each thread has issued, and where each is over.
+
+    `ends` and `counts` are by thread.
+    """
+
+    __slots__ = ("counts", "ends")
+
+    def __init__(self, ends: list[Ends]):
+        self.ends, self.counts = ends, [0] * len(ends)
+
+    def issue(self, thread: int, index: int, op: Op, clock: Clock) -> Event:
+        """The thread's next access."""
+        end = self.ends[thread], self.counts[thread]
+        self.counts[thread] += 1
+        return Event(op, index, clock, end, (end,) * len(op.writes))
+
+    def wait(self, thread: int, index: int, pending: int = 0) -> None:
+        """Notes that the thread waits, at its op of this index, for all but the `pending` last."""
+        self.ends[thread].wait(thread, index, self.counts[thread] - pending)
 
 
 # What an op comes to: its event, None if it has none, or False if its thread cannot go on.
@@ -287,21 +310,19 @@ class Order:
         self.clocks = [Clock.zero(self._size) for _ in program.threads]
         self.position = [0] * self._size
         self.met = [0] * self._size
-        self._groups, self._products, self._copies = ([0] * self._size for _ in range(3))
+        self._groups = [0] * self._size
         self._warps: dict[int, list[int]] = defaultdict(list)  # of each thread that has some
         for number, warp in enumerate(program.warps, self._size - len(program.warps)):
             self._warps[warp.thread].append(number)
         self._own = [Ends({t: range(len(ops))}) for t, ops in enumerate(program.threads)]
         # Of the groups of stores: where they have been read, and where they are finished.
-        ends = (
+        self._read, self._stored, *rest = (
             [Ends({thread: [], program.pallas_thread(thread): []}) for thread in range(self._size)]
             for _ in range(6)
         )
-        self._read, self._stored, self._multiplied, self._copied, *rest = ends
-        self._tmem_read, self._tmem_written = rest
-        # Of products of Blackwell's tensor core, which whoever waits for a commit waits for.
-        self._committed = [Ends({}) for _ in range(self._size)]
-        self._issued, self._loads, self._stores = ([0] * self._size for _ in range(3))
+        self._products, self._copies, self._tmem_reads, self._tmem_writes = map(Issued, rest)
+        # Of Blackwell's tensor core, whose products whoever waits for a commit waits for.
+        self._committed = Issued([Ends({}) for _ in range(self._size)])
         self._meetings: dict[tuple[Members, int], _Meeting] = {}
         self._met: Counter[tuple[int, Members]] = Counter()
         self.registers = Registers(program) if may_wait_for_registers(program) else None
@@ -340,7 +361,7 @@ class Order:
             case Kind.WAIT_STORE:
                 return self._wait_store
             case Kind.CP_ASYNC:
-                return self._cp_async
+                return partial(self._issue, self._copies)
             case Kind.WAIT_CP_ASYNC:
                 return self._wait_cp_async
             case Kind.ARRIVE:
@@ -348,23 +369,23 @@ class Order:
             case Kind.WAIT:
                 return self._wait
             case Kind.WGMMA:
-                return self._wgmma
+                return partial(self._issue, self._products)
             case Kind.WGMMA_WAIT:
                 return self._retire
             case Kind.ACC_READ:
                 return self._read_product
             case Kind.TCGEN05_MMA | Kind.TCGEN05_COPY:
-                return self._tcgen05
+                return partial(self._issue, self._committed)
             case Kind.TCGEN05_COMMIT:
                 return self._commit_products
             case Kind.LOAD_TMEM:
-                return self._load_tmem
+                return partial(self._issue, self._tmem_reads)
             case Kind.STORE_TMEM:
-                return self._store_tmem
+                return partial(self._issue, self._tmem_writes)
             case Kind.WAIT_LOAD_TMEM:
-                return self._wait_load_tmem
+                return partial(self._wait_tmem, self._tmem_reads)
             case Kind.WAIT_STORE_TMEM:
-                return self._wait_store_tmem
+                return partial(self._wait_tmem, self._tmem_writes)
             case Kind.FENCE:
                 return self._fence
             case Kind.SCOPE_BEGIN:
@@ -457,57 +478,31 @@ class Order:
             if not op.read_only:
                 self._stored[each].wait(thread, index, finished)
 
-    def _cp_async(self, thread: int, index: int, op: Op) -> Event:
-        end = self._copied[thread], self._copies[thread]
-        self._copies[thread] += 1
-        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+    def _issue(self, issued: Issued, thread: int, index: int, op: Op) -> Event:
+        return issued.issue(thread, index, op, self.clocks[thread])
 
     def _wait_cp_async(self, thread: int, index: int, op: Op) -> None:
         self._meet_lanes(thread, index, op)
-        self._copied[thread].wait(thread, index, self._copies[thread] - (op.pending or 0))
-
-    def _wgmma(self, thread: int, index: int, op: Op) -> Event:
-        end = self._multiplied[thread], self._products[thread]
-        self._products[thread] += 1
-        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
+        self._copies.wait(thread, index, op.pending or 0)
 
     def _retire(self, thread: int, index: int, op: Op) -> None:
         if op.pending is not None:
-            self._multiplied[thread].wait(thread, index, self._products[thread] - op.pending)
+            self._products.wait(thread, index, op.pending)
 
     def _read_product(self, thread: int, index: int, op: Op) -> Event:
         self._retire(thread, index, op)
         return self._access(thread, index, op)
 
-    def _tcgen05(self, thread: int, index: int, op: Op) -> Event:
-        end = self._committed[thread], self._issued[thread]
-        self._issued[thread] += 1
-        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
-
     def _commit_products(self, thread: int, index: int, op: Op) -> None:
         for peer in op.peers:
             place = self.places[peer, op.index]
             number = place.total // place.expects
-            place.phase(number).commits[thread, index] = self._issued[thread]
+            place.phase(number).commits[thread, index] = self._committed.counts[thread]
             self._count(place, thread, index, op)
 
-    def _load_tmem(self, thread: int, index: int, op: Op) -> Event:
-        end = self._tmem_read[thread], self._loads[thread]
-        self._loads[thread] += 1
-        return Event(op, index, self.clocks[thread], end, ())
-
-    def _store_tmem(self, thread: int, index: int, op: Op) -> Event:
-        end = self._tmem_written[thread], self._stores[thread]
-        self._stores[thread] += 1
-        return Event(op, index, self.clocks[thread], end, (end,) * len(op.writes))
-
-    def _wait_load_tmem(self, thread: int, index: int, op: Op) -> None:
+    def _wait_tmem(self, issued: Issued, thread: int, index: int, op: Op) -> None:
         self._meet_lanes(thread, index, op)
-        self._tmem_read[thread].wait(thread, index, self._loads[thread])
-
-    def _wait_store_tmem(self, thread: int, index: int, op: Op) -> None:
-        self._meet_lanes(thread, index, op)
-        self._tmem_written[thread].wait(thread, index, self._stores[thread])
+        issued.wait(thread, index)
 
     def _fence(self, thread: int, index: int, op: Op) -> None:
         self._meet_lanes(thread, index, op)
@@ -554,7 +549,7 @@ class Order:
         phase = place.pass_wait(op)
         self.clocks[thread].join(phase.clock, place.orders)
         for (by, _), products in phase.commits.items():
-            ends = self._committed[by]
+            ends = self._committed.ends[by]
             ends.waits.setdefault(thread, [])
             ends.wait(thread, index, products)
         if any(by != thread or other.kind is Kind.ARRIVE for by, _, other in phase.arrivals):
@@ -614,11 +609,11 @@ class Order:
 
     def _are_over(self, clock: Clock, thread: int, products: int) -> bool:
         """Whether so many of a thread's products are known to be over."""
-        return self._committed[thread].are_known(products - 1, clock) if products else False
+        return self._committed.ends[thread].are_known(products - 1, clock) if products else False
 
     def unawaited(self, thread: int, products: int) -> bool:
         """Whether no thread waits for so many of a thread's products."""
-        return all(len(waits) < products for waits in self._committed[thread].waits.values())
+        return all(len(waits) < products for waits in self._committed.ends[thread].waits.values())
 
     def _expect_before(self, place: Place, number: int, index: int, op: Op) -> None:
         """A part that lands without an arrival: the phase before has to be over then too."""

@@ -31,9 +31,9 @@ from pipelib.schedule.editing import (
     site,
 )
 from pipelib.schedule.judging import judged
-from pipelib.schedule.laboratory.goals import Goal
+from pipelib.schedule.laboratory.goals import Goal, card
 from pipelib.schedule.lanes import Lanes
-from pipelib.schedule.machine import H200, Machine
+from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Op, Program, step_name
 from pipelib.schedule.report import Report, thread_name
 from pipelib.schedule.sources import remember, text_of
@@ -105,7 +105,7 @@ class Bench:
         report = goal.check(program) if goal else check(program, strict=bool(asked.get("strict")))
         if "play" in asked:
             return {"figure": str(report.play(asked["play"]))}
-        machine = _machine(asked["edits"])
+        machine = _machine(card(self.program), asked["edits"])
         setting = judged(program, machine, {}, report=report)
         return {
             "threads": _threads(program),
@@ -160,8 +160,8 @@ def _refuse_nothing(before: Program, edits: list[Edit], made: list[int] | None) 
     raise ValueError(f"`{words}` does not pass `{other}`: {why}.")
 
 
-def _machine(asked: list[Any]) -> Machine:
-    """The H200, as the reader changed it."""
+def _machine(machine: Machine, asked: list[Any]) -> Machine:
+    """A machine, as the reader changed it."""
     changes = {name: float(value) for kind, *rest in asked if kind == MACHINE
                for name, value in [rest]}  # fmt: skip
     for name, value in changes.items():
@@ -170,8 +170,8 @@ def _machine(asked: list[Any]) -> Machine:
                 f"{PARAMETERS.get(name, name)} is {value:g}, but nothing takes no time at all or"
                 " less: give a number above 0."
             )
-    machine = H200.changed(**changes)
-    return machine.changed(name=f"{H200.name}, changed") if changes else machine
+    name = f"{machine.name}, changed" if changes else machine.name
+    return machine.changed(**changes, name=name)
 
 
 def _figure(setting: Setting) -> str:

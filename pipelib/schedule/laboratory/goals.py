@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from pipelib.schedule.checking.check import check
 from pipelib.schedule.editing import FIXED, Edit, Expect, Move, Remove, Repeat, edited, site
-from pipelib.schedule.machine import H200
-from pipelib.schedule.program import Kind, Program
+from pipelib.schedule.machine import B200, H200, Machine
+from pipelib.schedule.program import Kind, Program, Space
 from pipelib.schedule.report import FindingKind, Report, count
 from pipelib.schedule.simulating.simulate import simulate
 
@@ -31,6 +31,11 @@ WORK = frozenset({
     Kind.ACC_READ, Kind.ACC_WRITE, Kind.TCGEN05_MMA, Kind.TCGEN05_COPY, Kind.LOAD_TMEM,
     Kind.STORE_TMEM, Kind.CP_ASYNC,
 })  # fmt: skip
+
+
+def card(program: Program) -> Machine:
+    """The machine to simulate a program on: an H200, or a B200 for one that uses TMEM."""
+    return B200 if any(buffer.space is Space.TMEM for buffer in program.buffers) else H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,8 @@ class Goal:
     def unmet(self, before: Program, report: Report, edits: Sequence[Edit]) -> list[str]:
         """What is still missing after these edits, in sentences; empty if nothing is.
 
-        `report` is what `check` says of the program after them. It is `faster` on an H200, whatever
-        machine the page shows.
+        `report` is what `check` says of the program after them. It is `faster` on the program's
+        `card`, whatever parameters of it the page shows.
         """
         after, kinds = report.program, {str(finding.kind) for finding in report}
         said = [f"The check finds no {kind}." for kind in self.found if kind not in kinds]
@@ -85,7 +90,8 @@ class Goal:
             less = count(max(fewer, 0), "op")
             said.append(f"It has {less} fewer, but should have at least {self.fewer} fewer.")
         if self.faster > 1.0 and not said:
-            gain = simulate(before, H200).cycles / simulate(after, H200).cycles
+            machine = card(before)
+            gain = simulate(before, machine).cycles / simulate(after, machine).cycles
             if gain < self.faster:
                 said.append(
                     f"It is {gain:.2f} times as fast, but should be {self.faster:g} times as fast."

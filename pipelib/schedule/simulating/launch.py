@@ -164,13 +164,10 @@ def _cycles(
     return cycles
 
 
-_PRODUCTS = Kind.WGMMA, Kind.TCGEN05_MMA
-
-
 def _multiplied(program: Program, machine: Machine) -> float:
     """The cycles that the program's products take of tensor cores."""
     costs = Costs(program, machine)
-    every = (op for ops in program.threads for op in ops if op.kind in _PRODUCTS)
+    every = (op for ops in program.threads for op in ops if op.kind.is_product)
     return sum(costs.product(op) * len(op.writes) for op in every)  # one write for each block
 
 

@@ -17,8 +17,6 @@ each cluster is launched.
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
-import numpy as np
-
 from pipelib.schedule.program import Kind, Region
 from pipelib.schedule.tracing.code import Compiler, Env, Step, split
 from pipelib.schedule.tracing.jaxprs import Eqn
@@ -73,6 +71,6 @@ def answer(compiler: Compiler, eqn: Eqn) -> Step:
         env[success] = claimed is not None
         place = dict(zip(home.grid_names, claimed or home.block))
         for slot, name in zip(indices, names, strict=True):
-            env[slot] = np.int32(place[name]).item()
+            env[slot] = place[name]
 
     return step

@@ -366,15 +366,19 @@ def _around(
 
 
 def _side_by_side(box: Box, shape: Sequence[int]) -> Box:
-    """A box of a batch of arrays, in the coordinates of TMEM, where they are side by side."""
-    first, last = (
-        int(np.ravel_multi_index(at, shape[:-2])) if all(stop > start for start, stop in box) else 0
-        for at in ([start for start, _ in box[:-2]], [stop - 1 for _, stop in box[:-2]])
-    )
-    (start, stop), columns = box[-1], shape[-1]
+    """A box of a batch of arrays, in the coordinates of TMEM, where they are side by side.
+
+    All of the arrays from the first to the last one, if the box is in more than one.
+    """
+    *batch, rows, (start, stop) = box
+    if any(begin >= end for begin, end in batch):
+        return rows, (0, 0)
+    first, last = 0, 0
+    for (begin, end), size in zip(batch, shape):
+        first, last = first * size + begin, last * size + end - 1
     if first != last:
-        return box[-2], (first * columns, (last + 1) * columns)
-    return box[-2], (first * columns + start, first * columns + stop)
+        start, stop = 0, shape[-1]
+    return rows, (first * shape[-1] + start, last * shape[-1] + stop)
 
 
 def _columns(box: Box, offset: int, packed: int, columns: int, is_plain: bool) -> Box:

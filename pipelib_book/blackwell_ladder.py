@@ -31,12 +31,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib.schedule.drawing.player import Player, Setting
 from pipelib.schedule.machine import Machine
+from pipelib_book.climbs import core_busy
 
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 #: The product that was published: rows, columns, inner dimension.
@@ -549,6 +552,31 @@ ENDLESS_L2 = pipelib.B200.changed(
 )  # fmt: skip
 
 
+#: One block's or one pair's work in a player: three tiles on a persistent rung, one on the others.
+_PLAYED = 256, 768, 512
+
+
+def play(number: int) -> Player:
+    """Plays a rung after the rung before: one block or pair, simulated, with `ENDLESS_L2`.
+
+    Example:
+      >>> blackwell_ladder.play(1)
+      <Player of 2 timelines, ... bytes>
+    """
+    shown = range(max(0, number - 1), number + 1)
+    title = f"Rung{'s' if number else ''} {' and '.join(map(str, shown))}"
+    return pipelib.player([_setting(RUNGS[each], title) for each in shown])
+
+
+def _setting(rung: Rung, title: str) -> Setting:
+    """A rung as a setting of a player."""
+    kernel = functools.partial(rung.kernel, tile=rung.tile._replace(pairs=1))
+    program = pipelib.trace(kernel, *operands(*_PLAYED)).renamed(title)
+    timeline, report = pipelib.simulate(program, ENDLESS_L2), pipelib.check(program)
+    outcome = f"{rung.name}: tensor core busy {core_busy(timeline):.0%} of the whole"
+    return Setting({"rung": rung.number}, timeline, outcome, report.ok, f"pipelib.check: {report}")
+
+
 def operands(m: int = SHAPE[0], n: int = SHAPE[1], k: int = SHAPE[2]) -> tuple[Any, Any]:
     """The shapes of two factors; by default of the product that was published."""
     return jax.ShapeDtypeStruct((m, k), jnp.float16), jax.ShapeDtypeStruct((k, n), jnp.float16)
@@ -584,3 +612,18 @@ def least_rate(rung: Rung, rows: int, columns: int) -> float:
     m, n, k = SHAPE
     loaded = (m // rows) * (n // columns) * (rows + columns) * k * 2
     return loaded * rung.published * PEAK / (2 * m * n * k)
+
+
+def first_wave(order: Order, tile: Tile) -> tuple[int, int]:
+    """The rows of tiles and the columns of tiles that the first tiles of all pairs are in.
+
+    Each row is a strip of `a` that L2 must have, each column a strip of `b`.
+
+    Example:
+      >>> blackwell_ladder.first_wave(blackwell_ladder.by_rows, RUNGS[5].tile)
+      (3, 32)
+    """
+    tiles = SHAPE[0] // (2 * tile.m), SHAPE[1] // tile.n
+    places = [order(np.int32(index), tiles, tile) for index in range(tile.pairs)]
+    rows, columns = ({int(place[axis]) for place in places} for axis in (0, 1))
+    return len(rows), len(columns)

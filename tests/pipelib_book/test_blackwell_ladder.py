@@ -17,9 +17,12 @@ from pipelib_book.blackwell_ladder import (
     RUNGS,
     SHAPE,
     Tile,
+    by_rows,
+    first_wave,
     in_strips,
     least_rate,
     operands,
+    play,
     predicted,
     share,
 )
@@ -133,6 +136,20 @@ def test_an_order_visits_each_tile_once():
     visited = [tuple(map(int, in_strips(index, tiles, Tile(width=2)))) for index in range(12)]
     assert {*visited} == {*itertools.product(range(3), range(4))}
     assert visited[:4] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_strips_need_fewer_rows_and_columns():
+    """Of 74 tiles in 16 rows and 32 columns; `r * c` of 74 at least has a sum of 18 at least."""
+    assert first_wave(by_rows, Tile()) == (3, 32)
+    assert first_wave(in_strips, Tile(width=8)) == (8, 10)
+
+
+@pytest.mark.parametrize("number", [1, 5])
+def test_a_rung_is_played_after_the_one_before(number):
+    text = play(number)._repr_html_()
+    assert all(RUNGS[each].name in blackwell_ladder._setting(RUNGS[each], "").outcome
+               for each in (number - 1, number))  # fmt: skip
+    assert f"Rungs {number - 1} and {number}" in text and "not validated" not in text
 
 
 def test_what_was_published():

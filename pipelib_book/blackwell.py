@@ -7,9 +7,9 @@ and which two do depends on how its threads run. `COUNTERS` is more than these k
 operations, so that a race that is reported once is reported in each run. What the detector prints
 is read by its form.
 
-Not covered: what the interpreter has not (collective products, scales); kernels that wait for ever,
-which wait here too, but for those that are graded: the check comes first, and finds them. Source:
-JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
+Not covered: what the interpreter has not (collective products, scales), of which `grade_unrun`
+judges the schedule alone; kernels that wait for ever, which wait here too, but for those that are
+graded: the check comes first, and finds them. Source: JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 
 The model. A rung is a function `rung(a, b, tile)` that calls one kernel: `a @ b` in 16 bits, summed
 in 32. It shows who does what and when; what rungs share is the ring of slots (`Ring`), and from
-rung 2 on how sums leave (`store`). From rung 3 on a pair of blocks
-makes a tile of twice the rows: each block holds `tile.m` rows of `a` and half the columns of `b`,
-and the first block of the pair starts the products of both.
+rung 2 on how sums leave (`store`). From rung 3 on a pair of blocks makes a tile of twice the rows:
+each block holds `tile.m` rows of `a` and half the columns of `b`, and the first block, the leader,
+starts the products of both.
 
 ==========  =========================================================================
 barrier     completes when
@@ -83,7 +83,7 @@ def ordered(*count: int) -> Any:
 
 
 def of_both(*count: int) -> Any:
-    """Barriers of a pair's first block, at which a thread of each block arrives."""
+    """Barriers of the leader, at which a thread of each block arrives."""
     return plgpu.ClusterBarrier(
         collective_axes=("rank",), num_barriers=count,
         orders_tensor_core=True, leader_tracked=True,
@@ -123,7 +123,7 @@ class Ring(NamedTuple):
         plgpu.copy_gmem_to_smem(b_tile, self.b_smem.at[slot], done, **columns)
 
     def multiply(self, s, sums, accumulate):
-        """Starts the product of step `s` once its loads have landed; its end frees the slot."""
+        """Starts the product of step `s`, whose end frees the slot."""
         slot = lax.rem(s, self.a_smem.shape[0])
         plgpu.barrier_wait(self.produced.at[slot])
         plgpu.tcgen05_mma(
@@ -133,7 +133,7 @@ class Ring(NamedTuple):
         )  # fmt: skip
 
     def drain(self, s):
-        """Waits until all slots are free, after `s` steps, which are as many as slots at least."""
+        """Waits until all slots are free, after `s` steps, `slots` at least."""
         slots = self.a_smem.shape[0]
         for number in range(slots):
             free = self.consumed.at[lax.rem(s + number, slots)]
@@ -141,7 +141,7 @@ class Ring(NamedTuple):
 
 
 def halves(axis: int) -> dict[str, Any]:
-    """How a pair loads: each block half of the axis; the first one's barrier hears of both."""
+    """Each block loads half of the axis; the leader's barrier hears of both."""
     return dict(
         collective_axes="rank",
         leader_tracked=plgpu.CopyPartition.PARTITIONED(axis),
@@ -149,7 +149,7 @@ def halves(axis: int) -> dict[str, Any]:
 
 
 def store(sums: Any, o_gmem: Any, o_smem: Any, part: int) -> None:
-    """Brings sums from TMEM to GMEM, some columns at a time, by two places in SMEM in turn."""
+    """Brings sums from TMEM to GMEM in parts, by two places in SMEM."""
     for number in range(sums.shape[1] // part):
         place, columns = o_smem.at[number % 2], pl.ds(number * part, part)
         plgpu.wait_smem_to_gmem(1, wait_read_only=True)
@@ -343,7 +343,7 @@ def by_rows(index: Any, tiles: tuple[int, int], tile: Tile) -> tuple[Any, Any]:
 
 
 def in_strips(index: Any, tiles: tuple[int, int], tile: Tile) -> tuple[Any, Any]:
-    """Column by column of a strip of `tile.width` rows of tiles, and back along the next strip."""
+    """Along a strip of `tile.width` rows of tiles, and back along the next."""
     return plgpu.planar_snake(index, tiles, 0, tile.width)
 
 

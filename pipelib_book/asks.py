@@ -438,7 +438,8 @@ def _blocks(program: Program) -> int:
 
 def _multiplied(program: Program) -> int:
     """The operations of all products that are in a program."""
-    return sum(op.flops for ops in program.threads for op in ops if op.kind is Kind.WGMMA)
+    products = Kind.WGMMA, Kind.TCGEN05_MMA
+    return sum(op.flops for ops in program.threads for op in ops if op.kind in products)
 
 
 def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[Any]:

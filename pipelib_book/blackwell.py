@@ -7,12 +7,13 @@ and which two do depends on how its threads run. `COUNTERS` is more than these k
 operations, so that a race that is reported once is reported in each run. What the detector prints
 is read by its form.
 
-Not covered: what the interpreter has not (collective products, scales); kernels that wait for ever,
-which wait here too, but for those that are graded: the check comes first, and finds them. Source:
-JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
+Not covered: what the interpreter has not (collective products, scales), of which `grade_unrun`
+judges the schedule alone; kernels that wait for ever, which wait here too, but for those that are
+graded: the check comes first, and finds them. Source: JAX 0.11.2, `pallas/mosaic_gpu/interpret`.
 """
 
 import contextlib
+import functools
 import io
 import linecache
 import logging
@@ -24,6 +25,9 @@ import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
+from pipelib.schedule.machine import Machine
+from pipelib_book import asks as book_asks
+from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
 from pipelib_book.grading import Fails, Grade, graded, or_fails
 from pipelib_book.judging import judge
@@ -121,6 +125,59 @@ def grade(
     """
     expect_exercise(exercise)
     return graded(_look(answer, args, expected, tolerance, without), exercise)
+
+
+def grade_unrun(
+    answer: Kernel,
+    *args: Any,
+    makes: Any,
+    asks: Iterable[Ask] = (),
+    machine: Machine = pipelib.B200,
+    exercise: str = "",
+) -> Grade:
+    """The grade of a kernel that the interpreter cannot run, such as one with products of pairs.
+
+    The strict check finds nothing in any block, JAX lowers it, it makes `makes` of its arguments,
+    and it does as asked.
+
+    Args:
+      answer: a function of `args` that calls one kernel.
+      args: arrays.
+      makes: an array of the shape and dtype of the result; its numbers do not count.
+      asks: as in `book.grade`.
+      machine: of simulations.
+      exercise: the exercise's number, as in `book.grade`.
+    """
+    expect_exercise(exercise)
+    return graded(_look_unrun(answer, args, makes, asks, machine), exercise)
+
+
+def _look_unrun(
+    answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
+) -> Iterator[str]:
+    """As `_look`, without a result."""
+    trace = functools.partial(pipelib.trace, whole_grid=True)
+    program = or_fails("It cannot be traced", trace, answer, *args)
+    found = [f"{finding.kind}: {finding.cause}" for finding in pipelib.check(program, strict=True)]
+    if found:
+        raise Fails(f"The checker found a fault. {' '.join(first_findings(found))}")
+    yield "The checker finds nothing, in no order of its threads."
+    returned, wanted = (str(jax.typeof(x)) for x in (jax.eval_shape(_anew(answer), *args), makes))
+    if returned != wanted:
+        raise Fails(f"It returns {returned}, not {wanted}.")
+    or_fails(
+        "The checker finds nothing, but JAX does not lower it for a GPU", lowered, answer, *args
+    )
+    yield "JAX lowers it for a GPU."
+    beside = beside_of(_anew(answer), args)
+    seen = Answer(pipelib.trace(answer, *args), args, machine, beside)
+    for ask in (book_asks.makes_all_of(makes), *asks):
+        holds, said = ask(seen)
+        if not holds:
+            raise Fails(said)
+        yield said
+    for fault in beside.faults():
+        raise Fails(f"It is right, but {fault}.")
 
 
 def _look(

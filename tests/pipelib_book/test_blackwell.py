@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib_book import blackwell
+import pipelib_book as book
+from pipelib_book import blackwell, blackwell_ladder
 
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 X = jnp.ones((128, 64), jnp.float16)
@@ -117,3 +118,35 @@ def test_races_are_shown(capsys):
     blackwell.show_races(kernel(), X, Y)
     shown = capsys.readouterr().out
     assert "write plgpu.tcgen05_mma" in shown and "no race reported" in shown
+
+
+SHAPES = 256, 128, 128
+FACTORS = tuple(jnp.ones(x.shape, x.dtype) for x in blackwell_ladder.operands(*SHAPES))
+MADE = jnp.zeros(SHAPES[:2], jnp.float16)
+RUNG_3 = functools.partial(blackwell_ladder.rung_3, tile=blackwell_ladder.Tile(n=128, slots=2))
+
+
+def test_what_the_interpreter_cannot_run_is_graded_by_its_schedule():
+    asks = [book.asks.multiplies(2 * 256 * 128 * 128)]
+    grade = blackwell.grade_unrun(RUNG_3, *FACTORS, makes=MADE, asks=asks)
+    assert grade.passed
+    assert grade.lines[:2] == (
+        "The checker finds nothing, in no order of its threads.",
+        "JAX lowers it for a GPU.",
+    )
+
+
+def test_a_schedule_that_is_not_as_asked_fails():
+    def graded(answer, *args, makes=MADE, asks=()):
+        grade = blackwell.grade_unrun(answer, *args, makes=makes, asks=asks)
+        assert not grade.passed
+        return grade.lines[-1]
+
+    assert "race" in graded(kernel(waits=False), X, Y, makes=PRODUCT)
+    assert "cannot be traced" in graded(RUNG_3, FACTORS[0][0], FACTORS[1])
+    asks = [book.asks.multiplies(2 * 256 * 128 * 128 + 1)]
+    assert "operations in products" in graded(RUNG_3, *FACTORS, asks=asks)
+    said = graded(RUNG_3, *FACTORS, makes=MADE[:128])
+    assert said == "It returns float16[256,128], not float16[128,128]."
+    after = lambda a, b: RUNG_3(a, b) + jnp.float16(1)
+    assert "XLA makes its result, by `add`" in graded(after, *FACTORS)

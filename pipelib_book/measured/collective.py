@@ -80,7 +80,7 @@ def summary(found: Sequence[Row]) -> str:
     reached = [row for row in layers if (_share(row.longer, row.us) or 0) >= GOAL]
     shares = sorted(_share(row.longer, row.us) or 0 for row in layers if row not in reached)
     ahead = [row for row in layers if min(_over(row)) > 1]
-    rest = f"; the others reach {shares[0]:.2f} or more" if shares else ""
+    rest = f"; the others reach {shares[0]:.3f} or more" if shares else ""
     lines = [
         f"{GOAL:.0%} of the longer: reached by {len(reached)} of {len(layers)} layers{rest}.",
         f"Ahead of JAX's kernel and of gather then product: {len(ahead)} of {len(layers)} layers.",
@@ -115,7 +115,7 @@ def _cells(row: Row) -> list[str]:
     return [
         row.name,
         *(f"{time:.0f}" if time else "-" for time in times),
-        f"{share:.2f}" if share else "-",
+        f"{share:.3f}" if share else "-",
         *(f"{ratio:.2f}x" if ratio else "-" for ratio in over),
     ]
 

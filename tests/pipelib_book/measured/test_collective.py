@@ -27,7 +27,7 @@ def test_a_table_for_each_number_of_devices(tmp_path):
     (two, rows), (eight, others) = collective.tables((tmp_path,))
     assert (two, eight) == ("Rows gathered on 2 GPUs", "Rows gathered on 8 GPUs")
     assert rows.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 100 | 120 | 90 | 40 | 0.90 | 2.00x | - |"
+        "| 4,096 x 14,336 x 4,096 | 100 | 120 | 90 | 40 | 0.900 | 2.00x | - |"
     ]
     assert others.splitlines()[2:] == [
         "| 4,096 x 14,336 x 4,096 | 100 | 120 | - | - | - | - | 1.50x |"
@@ -47,7 +47,7 @@ def test_a_summary_of_the_goal_and_of_the_other_ways():
     """A layer is a product that takes longer than its transfer; one that takes less is named."""
     found = [row(100.0), row(110.0), row(125.0), row(200.0, 60.0, 150.0, 160.0, 170.0)]
     assert collective.summary(found).splitlines() == [
-        "- 95% of the longer: reached by 1 of 3 layers; the others reach 0.80 or more.",
+        "- 95% of the longer: reached by 1 of 3 layers; the others reach 0.800 or more.",
         "- Ahead of JAX's kernel and of gather then product: 2 of 3 layers.",
         "- M x N x K, where the transfer is longer: JAX's kernel takes 160 us, ours 170 us with all"
         " blocks sending, 200 us with 48.",

@@ -22,9 +22,9 @@ OTHERS = {
         "format_tcgen05_sparse_metadata",
     ),
     "for several GPUs": (
-        "PeerMemRef", "SemaphoreSignal", "multicast_ref",
-        "multimem_load_reduce", "multimem_store", "remote_ref", "semaphore_signal",
-        "semaphore_signal_multicast", "semaphore_signal_parallel", "semaphore_wait",
+        "PeerMemRef", "SemaphoreSignal", "multicast_ref", "multimem_load_reduce", "multimem_store",
+        "semaphore_signal", "semaphore_signal_multicast", "semaphore_signal_parallel",
+        "semaphore_wait",
     ),
     "for a look while compiling": ("print_layout",),
     "not about pipelines": (

@@ -62,10 +62,10 @@ QUOTES = {
     "loads.json": r"\blimits\.clock_table",
     "accounts.json": r"\baccounts\.(table|beside)\(",
     "decode.json": r"\bdecode\.table\(",
+    "collective.json": r"\bcollective\.(tables|rows)\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {
-    "collective.json": "the kernels' page, for what `collective_matmul` is worth",
     "grouped.json": "the kernels' page, for what `ragged_dot` is worth",
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",

@@ -8,7 +8,16 @@ chapters to this order.
 import difflib
 
 from pipelib.schedule.arguments import expect
-from pipelib_book.diagrams import barriers, blocks, checking, limits, machine, rings, tensor_core
+from pipelib_book.diagrams import (
+    barriers,
+    blocks,
+    checking,
+    devices,
+    limits,
+    machine,
+    rings,
+    tensor_core,
+)
 from pipelib_book.diagrams.figure import Diagram, Sketch
 
 CATALOGUE: tuple[Sketch, ...] = (
@@ -47,6 +56,8 @@ CATALOGUE: tuple[Sketch, ...] = (
     blocks.two_grids,
     machine.tensor_memory,
     checking.hiding_places,
+    devices.slot_across,
+    devices.hidden_gather,
 )
 
 

@@ -1,31 +1,97 @@
-"""The record of `collective_matmul`: how much of a transfer is hidden, and JAX's ways beside it."""
+"""The record of `collective_matmul`: how much of a transfer is hidden, and JAX's ways beside it.
+
+The model. A *layer* is a product whose transfer is the shorter part. "The longer" of a product is
+the longer of what is timed alone, the product and the transfer: a kernel that hides all of the
+shorter part takes as long. A row's `us` is of 48 blocks that send, `all_send` of all blocks; by
+default `collective_matmul` takes the second where the transfer is longer.
+"""
 
 import pathlib
 import statistics
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from pipelib_book.measured import results
 
 OURS, UPSTREAM, SEQUENCE = "collective_matmul", "collective_matmul_mgpu", "gather then product"
 #: What is timed alone: the product of what was gathered before, and the gather.
 PRODUCT, TRANSFER = "product alone", "transfer alone"
+#: Ours with all blocks sending, and with some. One of the two is the default, and has its name.
+ALL_SEND, SOME_SEND = f"{OURS}, all send", f"{OURS}, 48 send"
+#: The share of the longer that `collective_matmul` is to reach.
+GOAL = 0.95
+
+
+class Row(NamedTuple):
+    """A product on some devices: the fastest time of each way, microseconds; None if not timed.
+
+    Attributes:
+      name: M x N x K.
+      devices: how many GPUs.
+      us: of `collective_matmul`, as it divides the work by itself.
+      some_send, all_send: of `collective_matmul`, 48 blocks or all blocks sending.
+      product, transfer: of each alone.
+      upstream, sequence: of JAX's kernel; of the gather and then the product.
+    """
+
+    name: str
+    devices: int
+    us: float | None
+    some_send: float | None
+    all_send: float | None
+    product: float | None
+    transfer: float | None
+    upstream: float | None
+    sequence: float | None
+
+    @property
+    def longer(self) -> float | None:
+        """The longer of what is timed alone."""
+        alone = self.product, self.transfer
+        return None if None in alone else max(time for time in alone if time is not None)
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether the product is the longer part."""
+        return bool(self.product and self.transfer and self.product >= self.transfer)
 
 
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
     """For each number of devices a title and a table: a row for each product."""
-    groups = [
-        group
-        for record in results.read(f"{results.GPU}/collective.json", folders)
-        for group in record["groups"]
-    ]
     head = [
-        "M x N x K", "us", "product alone", "transfer alone", "of the longer", "over JAX's kernel",
-        "over gather then product",
+        "M x N x K", "us, 48 blocks send", "us, all send", "product alone", "transfer alone",
+        "of the longer", "over JAX's kernel", "over gather then product",
     ]  # fmt: skip
-    for devices in dict.fromkeys(group["problem"]["devices"] for group in groups):
-        own = [group for group in groups if group["problem"]["devices"] == devices]
-        yield f"Rows gathered on {devices} GPUs", results.table(head, map(_row, own))
+    found = rows(folders)
+    for devices in dict.fromkeys(row.devices for row in found):
+        own = [row for row in found if row.devices == devices]
+        yield f"Rows gathered on {devices} GPUs", results.table(head, map(_cells, own))
+
+
+def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
+    """The record's products, in its order; none where there is no record."""
+    records = results.read(f"{results.GPU}/collective.json", folders)
+    return [_row(group) for record in records for group in record["groups"]]
+
+
+def summary(found: Sequence[Row]) -> str:
+    """What the rows say of the goal and of the other ways, a list in Markdown."""
+    layers = [row for row in found if row.is_layer]
+    others = [row for row in found if not row.is_layer]
+    reached = [row for row in layers if (_share(row.longer, row.us) or 0) >= GOAL]
+    shares = sorted(_share(row.longer, row.us) or 0 for row in layers if row not in reached)
+    ahead = [row for row in layers if min(_over(row)) > 1]
+    rest = f"; the others reach {shares[0]:.3f} or more" if shares else ""
+    lines = [
+        f"{GOAL:.0%} of the longer: reached by {len(reached)} of {len(layers)} layers{rest}.",
+        f"Ahead of JAX's kernel and of gather then product: {len(ahead)} of {len(layers)} layers.",
+        *(
+            f"{row.name}, where the transfer is longer: JAX's kernel takes {row.upstream:.0f} us,"
+            f" ours {row.us:.0f} us."
+            for row in others
+        ),
+    ]  # fmt: skip
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def longest(times: dict[str, float]) -> float | None:
@@ -34,18 +100,36 @@ def longest(times: dict[str, float]) -> float | None:
     return None if None in alone else max(time for time in alone if time is not None)
 
 
-def _row(group: dict[str, Any]) -> list[str]:
-    """The cells of a product."""
+def _row(group: dict[str, Any]) -> Row:
+    """The times of a product."""
     problem, times = group["problem"], dict(_times(group))
-    ours, bound = times.get(OURS), longest(times)
-    alone = [_fastest(times, name) for name in (PRODUCT, TRANSFER)]
-    cells = [" x ".join(f"{problem[axis]:,}" for axis in "mnk")]
-    cells += [f"{time:.0f}" if time else "-" for time in (ours, *alone)]
-    cells.append(f"{bound / ours:.2f}" if ours and bound else "-")
-    for other in (UPSTREAM, SEQUENCE):
-        theirs = _fastest(times, other)
-        cells.append(f"{theirs / ours:.2f}x" if ours and theirs else "-")
-    return cells
+    ways = (_fastest(times, name) for name in (PRODUCT, TRANSFER, UPSTREAM, SEQUENCE))
+    name = " x ".join(f"{problem[axis]:,}" for axis in "mnk")
+    own = (times.get(name, times.get(OURS)) for name in (OURS, SOME_SEND, ALL_SEND))
+    return Row(name, problem["devices"], *own, *ways)
+
+
+def _cells(row: Row) -> list[str]:
+    """The cells of a product."""
+    times = row.some_send, row.all_send, row.product, row.transfer
+    share = _share(row.longer, row.us)
+    over = (_share(other, row.us) for other in (row.upstream, row.sequence))
+    return [
+        row.name,
+        *(f"{time:.0f}" if time else "-" for time in times),
+        f"{share:.3f}" if share else "-",
+        *(f"{ratio:.2f}x" if ratio else "-" for ratio in over),
+    ]
+
+
+def _over(row: Row) -> tuple[float, float]:
+    """JAX's kernel, and gather then product, over ours; 0 for what was not timed."""
+    return _share(row.upstream, row.us) or 0, _share(row.sequence, row.us) or 0
+
+
+def _share(time: float | None, ours: float | None) -> float | None:
+    """A time over ours; None if one was not timed."""
+    return time / ours if time and ours else None
 
 
 def _fastest(times: dict[str, float], kind: str) -> float | None:

@@ -62,7 +62,7 @@ def test_a_name_in_the_wrong_place_is_found(monkeypatch):
     wrong = plgpu_names.misplaced()
     assert "wgmma is used by a chapter: take it off the lists." in wrong
     assert "plgpu has no no_such_name: take it off the lists." in wrong
-    assert "no chapter uses remote_ref: explain it in one, or list why none does." in wrong
+    assert "no chapter uses multicast_ref: explain it in one, or list why none does." in wrong
     assert "TMEM is listed twice." in wrong
 
 

@@ -18,6 +18,7 @@ import contextlib
 import functools
 import itertools
 import threading
+import time
 from collections import defaultdict
 from unittest import mock
 
@@ -98,7 +99,7 @@ def _of_semaphore(semaphores, commit, self, eqn, token, get_invals):
     index = [each for indexer in transforms for each in indexer.indices]
     types = gpu_callbacks.TOKEN_SHAPE_DTYPE
     if eqn.primitive.name == "semaphore_signal":
-        device = _number_of(self.device_info, more[0] or {})
+        device = _number_of(self.device_info, {} if more[0] is None else more[0])
         call = functools.partial(here, semaphores.signal, types)
         return call(amount, number, index, device, token=token, thread=self.thread), []
     takes = bool(getattr(more[0], "val", more[0]))
@@ -107,7 +108,12 @@ def _of_semaphore(semaphores, commit, self, eqn, token, get_invals):
 
 
 def _number_of(info, named):
-    """The number of the device that has these indices, and this one's on all other axes."""
+    """The number of the device that has these indices, and this one's on all other axes.
+
+    On a mesh of one axis an index may stand for itself.
+    """
+    if not isinstance(named, dict):
+        named = dict.fromkeys(info.axis_sizes, named)
     number = 0
     for axis, size in info.axis_sizes.items():
         number = number * size + named.get(axis, info.axis_indices[axis])
@@ -131,6 +137,22 @@ def _global(semaphores, arithmetic, self, eqn, get_invals):
     if eqn.primitive.name == "get_global":
         return jnp.int32(semaphores.numbers[eqn.outvars[0]])
     return arithmetic(self, eqn, get_invals)
+
+
+def _once_allocated(copy, *, dst_allocation_key_as_array, **params):
+    """A copy to GMEM, once the device it goes to has allocated its memory: kernels begin at once.
+
+    JAX lets devices meet before such a kernel; its interpreter does not.
+    """
+    memory = gpu_callbacks._get_shared_memory()
+    key = gpu_callbacks.HostAllocationKey.from_array(dst_allocation_key_as_array)
+    for _ in range(100 * SECONDS):
+        with memory.lock:
+            if key in memory.mem:
+                break
+        memory.check_failed()
+        time.sleep(0.01)
+    return copy(dst_allocation_key_as_array=dst_allocation_key_as_array, **params)
 
 
 def _finish_together(finish, *, token):
@@ -163,8 +185,10 @@ def devices():
     )
     methods = {name: _method(function) for name, function in patched.items()}
     together = functools.partial(_finish_together, gpu_callbacks.cluster_finished)
-    finish = mock.patch.object(gpu_callbacks, "cluster_finished", together)
-    with mock.patch.multiple(Interpreter, **methods), finish:
+    copy = functools.partial(_once_allocated, gpu_callbacks.copy_smem_to_gmem)
+    functions = dict(cluster_finished=together, copy_smem_to_gmem=copy)
+    of_callbacks = mock.patch.multiple(gpu_callbacks, **functions)
+    with mock.patch.multiple(Interpreter, **methods), of_callbacks:
         yield semaphores
 
 

@@ -109,8 +109,9 @@ def default_config(columns: int, devices: int, out_dtype: DTypeLike) -> Collecti
         own to the others.
       out_dtype: the results' dtype.
     """
-    flops_per_byte = columns * devices / (devices - 1)
+    sent = devices - 1  # shards; a byte of a shard takes part in `columns` operations
+    is_shorter = columns * devices < _HIDDEN_BY_48 * sent
     return CollectiveConfig(
         slots=4 if jnp.dtype(out_dtype).itemsize <= 2 else 3,
-        senders=None if flops_per_byte < _HIDDEN_BY_48 else CollectiveConfig.senders,
+        senders=None if is_shorter else CollectiveConfig.senders,
     )

@@ -8,8 +8,8 @@ a kernel of the reader's own; `show_*` show code, reports and hazards, and `diag
 `gallery` has the faulty kernels of chapter 12, `wild` those of chapter 20, `measured` reads the
 records of the benchmarks, `timelines` makes tables of timelines, `files` runs the command line, the
 two ladders have the configurations of chapters 14 to 16, `climbs` shows a rung, `blackwell`
-interprets the kernels of chapter 19, `blackwell_ladder` has those of chapter 21, and `across` checks
-and grades those of several GPUs.
+interprets the kernels of chapter 19, `blackwell_ladder` has those of chapter 21, and `across`
+checks and grades those of several GPUs.
 """
 
 # ruff: noqa: E402 - whose `pipelib` there is comes before what needs it

@@ -47,8 +47,7 @@ class Row(NamedTuple):
     @property
     def longer(self) -> float | None:
         """The longer of what is timed alone."""
-        alone = self.product, self.transfer
-        return None if None in alone else max(time for time in alone if time is not None)
+        return _longer(self.product, self.transfer)
 
     @property
     def is_layer(self) -> bool:
@@ -96,8 +95,12 @@ def summary(found: Sequence[Row]) -> str:
 
 def longest(times: dict[str, float]) -> float | None:
     """The longer of what is timed alone, of medians in microseconds; None if one was not."""
-    alone = [_fastest(times, name) for name in (PRODUCT, TRANSFER)]
-    return None if None in alone else max(time for time in alone if time is not None)
+    return _longer(_fastest(times, PRODUCT), _fastest(times, TRANSFER))
+
+
+def _longer(product: float | None, transfer: float | None) -> float | None:
+    """The longer of two times; None if one was not timed."""
+    return max(product, transfer) if product and transfer else None
 
 
 def _row(group: dict[str, Any]) -> Row:

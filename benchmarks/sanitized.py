@@ -3,9 +3,9 @@
     python -m benchmarks.sanitized measure        writes results/<gpu>/sanitized.json
     python -m benchmarks.sanitized run NAMES...   runs cases, as `measure` does under a tool
 
-The model. A *case* is one call of a kernel, of small arrays. For each tool, one process runs all
-cases, one after the other, and says when one begins, so that what the tool says next is of this
-case. Only Pallas's kernels are instrumented. JAX takes each array's memory from the driver alone
+The model. A *case* is one call of a kernel, of small arrays. For each tool, a few
+processes run the cases, each some of them one after the other, and say when one begins, so that
+what the tool says next is of this case. Only Pallas's kernels are instrumented. JAX takes each array's memory from the driver alone
 (`XLA_PYTHON_CLIENT_ALLOCATOR=platform`): of one large pool, memcheck would see only the end.
 
 ==========  ====================================================================================
@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -219,12 +220,21 @@ def problems(said: str) -> dict[str, list[str]]:
     return found
 
 
-def measure() -> None:
+def of_all(tool: str, jobs: int) -> dict[str, list[str]]:
+    """What a tool says of every case, by processes beside each other."""
+    names = list(cases())
+    with ThreadPoolExecutor(jobs) as pool:
+        said = pool.map(lambda first: problems(under(tool, names[first::jobs])), range(jobs))
+        found = {name: lines for part in said for name, lines in part.items()}
+    return {name: found[name] for name in names}
+
+
+def measure(jobs: int) -> None:
     """Runs all cases under each tool, and writes the record."""
     found: dict[str, Any] = {}
     for tool in TOOLS:
         start = time.monotonic()
-        found[tool] = problems(under(tool, []))
+        found[tool] = of_all(tool, jobs)
         seconds = round(time.monotonic() - start)
         print(f"{tool}: {sum(map(len, found[tool].values()))} problems in {seconds} s", flush=True)
     # An invalid read can end the process, so there may be no end of the case.
@@ -243,11 +253,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", choices=["measure", "run"])
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--jobs", type=int, default=8, help="processes of `measure`")
     options = parser.parse_args()
     if options.command == "run":
         run(options.names)
     else:
-        measure()
+        measure(options.jobs)
 
 
 if __name__ == "__main__":

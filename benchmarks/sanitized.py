@@ -25,10 +25,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -54,8 +56,8 @@ from pipelib.kernels.matmul.tuned import file_name
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TOOLS = "memcheck", "synccheck"
-#: A case and its control; how long all cases may take under a tool.
-CONTROL, LIMIT_S = "control", 900
+#: The name of the control; what is added to what a tool said when its time was over.
+CONTROL, _OUT_OF_TIME = "control", "out of time"
 _BEGINS = re.compile(r"^case: (.+)$")
 _PROBLEM = re.compile(r"^========= (Invalid|Misaligned|Barrier|Program hit|Out-of-range|Divergent)")
 
@@ -186,25 +188,33 @@ def sanitizer() -> str:
     return found
 
 
-def under(tool: str, names: list[str]) -> str:
-    """What a tool says of cases, or of the control."""
+def under(tool: str, names: Sequence[str], seconds: float) -> str:
+    """What a tool says of cases, or of the control, until that time is over."""
     env = os.environ | dict(XLA_PYTHON_CLIENT_ALLOCATOR="platform", PYTHONUNBUFFERED="1")
     command = [
         sanitizer(), "--tool", tool, "--kernel-regex", "kns=mosaic", "--print-limit", "100",
         sys.executable, "-m", "benchmarks.sanitized", "run", *names,
     ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        timeout=LIMIT_S,
-    )  # fmt: skip
-    return done.stdout
+    with tempfile.TemporaryFile("w+") as said:
+        # A group of its own: the tool has a child, which would go on without it.
+        with subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=said, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                print(_OUT_OF_TIME, file=said)
+        said.seek(0)
+        return said.read()
 
 
 def problems(said: str) -> dict[str, list[str]]:
-    """What a tool said, line by line, of each case; the last "case" is the end.
+    """What a tool said, line by line, of each case that came to its end; "end" is the last "case".
 
     Raises:
-      ValueError: the process ended before the last case did; with its last line.
+      ValueError: the process ended by itself before the last case did; with its last line.
     """
     found: dict[str, list[str]] = {}
     case: list[str] = []
@@ -213,39 +223,45 @@ def problems(said: str) -> dict[str, list[str]]:
             case = found.setdefault(begins[1], [])
         elif _PROBLEM.match(line):
             case.append(line.removeprefix("========= ").strip())
-    if "end" not in found:
-        last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
+    if "end" not in found and last != _OUT_OF_TIME:
         raise ValueError(f"the process ended in case {[*found][-1:]}: {last}")
-    del found["end"]
-    return found
+    return dict([*found.items()][:-1])
 
 
-def of_all(tool: str, jobs: int) -> dict[str, list[str]]:
-    """What a tool says of every case, by processes beside each other."""
-    names = list(cases())
+def of_all(tool: str, names: Sequence[str], jobs: int, seconds: float) -> dict[str, list[str]]:
+    """What a tool says of cases, by processes beside each other; those that time was enough for."""
+    shares = [names[first::jobs] for first in range(min(jobs, len(names)))]
     with ThreadPoolExecutor(jobs) as pool:
-        said = pool.map(lambda first: problems(under(tool, names[first::jobs])), range(jobs))
-        found = {name: lines for part in said for name, lines in part.items()}
-    return {name: found[name] for name in names}
+        said = pool.map(lambda share: problems(under(tool, share, seconds)), shares)
+        return {name: lines for part in said for name, lines in part.items()}
 
 
-def measure(jobs: int) -> None:
-    """Runs all cases under each tool, and writes the record."""
-    found: dict[str, Any] = {}
-    for tool in TOOLS:
-        start = time.monotonic()
-        found[tool] = of_all(tool, jobs)
-        seconds = round(time.monotonic() - start)
-        print(f"{tool}: {sum(map(len, found[tool].values()))} problems in {seconds} s", flush=True)
-    # An invalid read can end the process, so there may be no end of the case.
-    control = [line for line in under("memcheck", [CONTROL]).splitlines() if _PROBLEM.match(line)]
-    facts = provenance.provenance()
+def measure(jobs: int, seconds: float) -> None:
+    """Runs all cases under each tool, and writes the record; goes on with that of the same code."""
+    # This process needs no memory there, and those under the tools do; JAX reads it at its start.
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    facts, names = provenance.provenance(), list(cases())
     path = RESULTS / file_name(facts["gpu"]) / "sanitized.json"
-    record = dict(
-        command="python -m benchmarks.sanitized measure", provenance=facts,
-        control=control[:1], tools=found,
-    )  # fmt: skip
-    path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    record = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not record or record["provenance"]["code_digest"] != facts["code_digest"]:
+        record = dict(
+            command=f"python -m benchmarks.sanitized measure --jobs {jobs}", provenance=facts,
+            control=[], tools={tool: {} for tool in TOOLS},
+        )  # fmt: skip
+    for tool in TOOLS:
+        start, found = time.monotonic(), record["tools"][tool]
+        missing = [name for name in names if name not in found]
+        found |= of_all(tool, missing, jobs, seconds)
+        record["tools"][tool] = {name: found[name] for name in names if name in found}
+        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        took, wrong = time.monotonic() - start, sum(map(len, found.values()))
+        print(f"{tool}: {len(found)} cases, {wrong} problems, {took:.0f} s", flush=True)
+    if not record["control"]:
+        # An invalid read can end the process, so there may be no end of the case.
+        said = under("memcheck", [CONTROL], seconds).splitlines()
+        record["control"] = [line for line in said if _PROBLEM.match(line)][:1]
+        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -254,11 +270,12 @@ def main() -> None:
     parser.add_argument("command", choices=["measure", "run"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=8, help="processes of `measure`")
+    parser.add_argument("--seconds", type=float, default=900, help="of each tool; then go on again")
     options = parser.parse_args()
     if options.command == "run":
         run(options.names)
     else:
-        measure(options.jobs)
+        measure(options.jobs, options.seconds)
 
 
 if __name__ == "__main__":

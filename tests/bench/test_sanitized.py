@@ -1,6 +1,7 @@
 """The record of compute-sanitizer: it has all cases, and no problem but the control's."""
 
 import json
+import os
 
 import pytest
 
@@ -26,6 +27,23 @@ def test_what_a_tool_says_is_of_the_case_before():
 def test_a_process_that_ends_early_is_no_success():
     with pytest.raises(ValueError, match=r"ended in case \['b'\]: ========= ERROR SUMMARY"):
         sanitized.problems(SAID.replace("case: end\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("then", "seconds", "found"),
+    [
+        ("echo case: end", 600, {"a": ["Barrier error"], "b": []}),
+        ("sleep 600", 10, {"a": ["Barrier error"]}),
+    ],
+    ids=["ends", "takes too long"],
+)
+def test_cases_count_that_came_to_their_end(monkeypatch, tmp_path, then, seconds, found):
+    tool = tmp_path / "compute-sanitizer"
+    lines = "case: a", "========= Barrier error", "case: b"
+    tool.write_text("\n".join(["#!/bin/sh", *(f"echo '{line}'" for line in lines), then]), "utf-8")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert sanitized.of_all("memcheck", ["a", "b"], jobs=1, seconds=seconds) == found
 
 
 def test_without_the_tool_it_says_what_to_install(monkeypatch, tmp_path):

@@ -56,8 +56,9 @@ from pipelib.kernels.matmul.tuned import file_name
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 TOOLS = "memcheck", "synccheck"
-#: The name of the control; what is added to what a tool said when its time was over.
-CONTROL, _OUT_OF_TIME = "control", "out of time"
+#: The name of the control; what is added to what a tool said, with the process's exit status, or
+#: this word if its time was over.
+CONTROL, _ENDED, _OUT_OF_TIME = "control", "the process ended: ", "out of time"
 _BEGINS = re.compile(r"^case: (.+)$")
 _PROBLEM = re.compile(r"^========= (Invalid|Misaligned|Barrier|Program hit|Out-of-range|Divergent)")
 
@@ -202,19 +203,20 @@ def under(tool: str, names: Sequence[str], seconds: float) -> str:
             start_new_session=True,
         ) as process:  # fmt: skip
             try:
-                process.wait(seconds)
+                code = process.wait(seconds)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                print(_OUT_OF_TIME, file=said)
+                code = _OUT_OF_TIME
+        said.seek(0, os.SEEK_END)
+        print(f"{_ENDED}{code}", file=said)
         said.seek(0)
         return said.read()
 
 
 def problems(said: str) -> dict[str, list[str]]:
-    """What a tool said, line by line, of each case that came to its end; "end" is the last "case".
+    """What a tool said, line by line, of each case that came to an end.
 
-    Raises:
-      ValueError: the process ended by itself before the last case did; with its last line.
+    A case in which the process ended by itself has that as a problem; "end" is the last "case".
     """
     found: dict[str, list[str]] = {}
     case: list[str] = []
@@ -223,17 +225,32 @@ def problems(said: str) -> dict[str, list[str]]:
             case = found.setdefault(begins[1], [])
         elif _PROBLEM.match(line):
             case.append(line.removeprefix("========= ").strip())
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing")
-    if "end" not in found and last != _OUT_OF_TIME:
-        raise ValueError(f"the process ended in case {[*found][-1:]}: {last}")
-    return dict([*found.items()][:-1])
+        elif line.startswith(_ENDED) and "end" not in found:
+            if line != f"{_ENDED}{_OUT_OF_TIME}":
+                case.append(line)
+            elif found:
+                found.popitem()
+    found.pop("end", None)
+    return found
+
+
+def of_some(tool: str, names: Sequence[str], stop: float) -> dict[str, list[str]]:
+    """What a tool says of cases until then; where a process ends early, another one goes on."""
+    found: dict[str, list[str]] = {}
+    while (missing := [x for x in names if x not in found]) and time.monotonic() < stop:
+        more = problems(under(tool, missing, max(stop - time.monotonic(), 0)))
+        if not more:
+            break
+        found |= more
+    return found
 
 
 def of_all(tool: str, names: Sequence[str], jobs: int, seconds: float) -> dict[str, list[str]]:
     """What a tool says of cases, by processes beside each other; those that time was enough for."""
     shares = [names[first::jobs] for first in range(min(jobs, len(names)))]
+    stop = time.monotonic() + seconds
     with ThreadPoolExecutor(jobs) as pool:
-        said = pool.map(lambda share: problems(under(tool, share, seconds)), shares)
+        said = pool.map(lambda share: of_some(tool, share, stop), shares)
         return {name: lines for part in said for name, lines in part.items()}
 
 

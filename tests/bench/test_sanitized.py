@@ -24,9 +24,9 @@ def test_what_a_tool_says_is_of_the_case_before():
     assert sanitized.problems(SAID) == {"a": ["Invalid __global__ read of size 4 bytes"], "b": []}
 
 
-def test_a_process_that_ends_early_is_no_success():
-    with pytest.raises(ValueError, match=r"ended in case \['b'\]: ========= ERROR SUMMARY"):
-        sanitized.problems(SAID.replace("case: end\n", ""))
+def test_a_case_in_which_the_process_ends_has_a_problem():
+    said = SAID.replace("case: end", f"{sanitized._ENDED}-11")
+    assert sanitized.problems(said)["b"] == ["the process ended: -11"]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,9 @@ def test_a_process_that_ends_early_is_no_success():
     [
         ("echo case: end", 600, {"a": ["Barrier error"], "b": []}),
         ("sleep 600", 10, {"a": ["Barrier error"]}),
+        ("exit 3", 600, {"a": ["Barrier error"], "b": ["the process ended: 3"]}),
     ],
-    ids=["ends", "takes too long"],
+    ids=["ends", "takes too long", "ends in a case"],
 )
 def test_cases_count_that_came_to_their_end(monkeypatch, tmp_path, then, seconds, found):
     tool = tmp_path / "compute-sanitizer"

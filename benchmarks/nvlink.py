@@ -10,6 +10,8 @@ difference of their steps, is the time of a step: launches and beginnings drop o
 ==========  =======================================================================================
 kernel      a step of each block
 ==========  =======================================================================================
+signals     signals the block of its number on the other GPU, which waits once, at its end
+waits       takes one off its own semaphore, which holds enough for all steps
 own signal  signals its own semaphore, and waits for that signal
 signal      signals the block of its number on the other GPU, and waits for that block's signal
 tile        stores a tile over there, waits until it has landed, and does what `signal` does
@@ -51,7 +53,10 @@ IN_FLIGHT = 4
 #: How many times as many steps the longer of two contenders has.
 LONGER = 3
 CHAPTER = "22_across_gpus.md"
-OWN, SIGNAL, TILE, STREAM, RING = "own signal", "signal", "tile", "stream", "ring"
+SIGNALS, WAITS, OWN, SIGNAL = "signals", "waits", "own signal", "signal"
+TILE, STREAM, RING = "tile", "stream", "ring"
+#: What sends no tile in its steps.
+WITHOUT_TILES = SIGNALS, WAITS, OWN, SIGNAL
 
 
 class Problem(NamedTuple):
@@ -68,13 +73,13 @@ class Problem(NamedTuple):
         return self.rows * COLUMNS * ITEM_BYTES
 
     def __str__(self) -> str:
-        sent = "" if self.kernel in (OWN, SIGNAL) else f", {self.tile_bytes:,} bytes"
+        sent = "" if self.kernel in WITHOUT_TILES else f", {self.tile_bytes:,} bytes"
         return f"{self.kernel}{sent}, {self.blocks} blocks"
 
 
 #: A ring's arrays are larger than L2 together, so that each launch loads from HBM.
 PROBLEMS = (
-    Problem(OWN), Problem(SIGNAL), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
+    *map(Problem, WITHOUT_TILES), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
     *(Problem(STREAM, blocks, steps=max(64, 2048 // blocks))
       for blocks in (1, 2, 4, 8, 16, 32, 66, 132)),
     Problem(RING, steps=2048),
@@ -108,7 +113,7 @@ def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
         plgpu.copy_gmem_to_smem(x_gmem.at[block], tile_smem, loaded)
         plgpu.barrier_wait(loaded)
         inbox = inbox_gmem.at[block]
-        step, finish = _STEPS[problem.kernel](tile_smem, inbox, arrived, me, 1 - me)
+        step, finish = _STEPS[problem.kernel](tile_smem, inbox, arrived, 1 - me, steps)
         lax.fori_loop(0, steps, lambda k, _: step(k), None)
         finish()
 
@@ -121,8 +126,24 @@ def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
     )  # fmt: skip
 
 
-def _signals(tile_smem, inbox, arrived, me, other):
-    """Signals the other GPU and waits; a step, and what comes after the last one."""
+def _signals(tile_smem, inbox, arrived, other, steps):
+    """Signals the other GPU: a step, and what comes after the last one."""
+
+    def finish():
+        pl.semaphore_wait(arrived, steps)
+        _store(tile_smem, inbox.at[0])
+
+    return lambda _: pl.semaphore_signal(arrived, device_id=other), finish
+
+
+def _waits(tile_smem, inbox, arrived, other, steps):
+    """Waits for signals that were there before."""
+    pl.semaphore_signal(arrived, steps)
+    return lambda _: pl.semaphore_wait(arrived), lambda: _store(tile_smem, inbox.at[0])
+
+
+def _signals_and_waits(tile_smem, inbox, arrived, other, steps):
+    """Signals the other GPU, and waits for the other one's signal."""
 
     def step(_):
         pl.semaphore_signal(arrived, device_id=other)
@@ -131,7 +152,7 @@ def _signals(tile_smem, inbox, arrived, me, other):
     return step, lambda: _store(tile_smem, inbox.at[0])
 
 
-def _own_signals(tile_smem, inbox, arrived, me, other):
+def _own_signals(tile_smem, inbox, arrived, other, steps):
     """The same of its own semaphore."""
 
     def step(_):
@@ -141,7 +162,7 @@ def _own_signals(tile_smem, inbox, arrived, me, other):
     return step, lambda: _store(tile_smem, inbox.at[0])
 
 
-def _tiles(tile_smem, inbox, arrived, me, other):
+def _tiles(tile_smem, inbox, arrived, other, steps):
     """Stores a tile, then signals: the other GPU has the tile when it has the signal."""
     there = plgpu.remote_ref(inbox.at[0], other)
 
@@ -153,7 +174,7 @@ def _tiles(tile_smem, inbox, arrived, me, other):
     return step, lambda: None
 
 
-def _streams(tile_smem, inbox, arrived, me, other):
+def _streams(tile_smem, inbox, arrived, other, steps):
     """Stores tiles one after the other, then signals once."""
 
     def step(k):
@@ -169,7 +190,10 @@ def _streams(tile_smem, inbox, arrived, me, other):
     return step, finish
 
 
-_STEPS = {OWN: _own_signals, SIGNAL: _signals, TILE: _tiles, STREAM: _streams}
+_STEPS = {
+    SIGNALS: _signals, WAITS: _waits, OWN: _own_signals, SIGNAL: _signals_and_waits,
+    TILE: _tiles, STREAM: _streams,
+}  # fmt: skip
 
 
 def _store(tile_smem, there):
@@ -224,7 +248,7 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
     """0.0 if all tiles have come to where they were sent, else 1.0."""
     got = jax.jit(contender)(*args)
     tiles = np.asarray(args[0][:, 0, 0]).reshape(GPUS, -1)
-    kept = tiles if problem.kernel in (OWN, SIGNAL) else tiles[::-1]
+    kept = tiles if problem.kernel in WITHOUT_TILES else tiles[::-1]
     if problem.kernel == RING:
         kept = kept[:, : int(name.split()[0])]
     out = got[0] if problem.kernel == RING else got
@@ -249,7 +273,7 @@ def row(
     if us is None:
         return
     yield f"{us:8.4f} us a step"
-    if problem.kernel not in (OWN, SIGNAL):
+    if problem.kernel not in WITHOUT_TILES:
         yield f"{problem.blocks * problem.tile_bytes / us / 1e3:7.2f} GB/s of a GPU"
 
 

@@ -6,14 +6,14 @@ import pytest
 
 import pipelib
 from benchmarks import compiled, nvlink, turns
-from benchmarks.nvlink import OWN, PROBLEMS, RING, SIGNAL, STREAM, TILE, Problem
+from benchmarks.nvlink import PROBLEMS, RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
 from pipelib.bench import timing
 from pipelib_book import across
 from pipelib_book.grading import lowered
 from tools import records
 
 #: One of each kind, with steps that a check follows in a moment; streams of few blocks and many.
-KINDS = (Problem(OWN), Problem(SIGNAL), Problem(TILE), Problem(STREAM, 3), Problem(RING))
+KINDS = (*map(Problem, WITHOUT_TILES), Problem(TILE), Problem(STREAM, 3), Problem(RING))
 SMALL = [problem._replace(steps=3) for problem in KINDS]
 
 
@@ -58,7 +58,7 @@ def test_a_tile_that_did_not_come_is_an_error(problem):
     shape = nvlink.like(problem).shape
     x = jnp.broadcast_to(jnp.arange(shape[0], dtype="f4")[:, None, None], shape)
     there = x.reshape(2, -1, *x.shape[1:])
-    sent = there if problem.kernel in (OWN, SIGNAL) else there[::-1]
+    sent = there if problem.kernel in WITHOUT_TILES else there[::-1]
     name = f"{problem.steps} steps"
     if problem.kernel == RING:
         out = sent[:, : problem.steps].reshape(-1, *x.shape[1:])
@@ -106,4 +106,4 @@ def test_its_record_knows_its_kernels(monkeypatch, tmp_path):
     groups = turns.read(path)
     assert all(kept["compiled"] for group in groups for kept in group["contenders"].values())
     assert compiled.stale(path) == []
-    assert records._words(groups[0]["problem"]) == OWN
+    assert records._words(groups[0]["problem"]) == SIGNALS

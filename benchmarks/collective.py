@@ -144,16 +144,16 @@ def _theirs(a: jax.Array, b: jax.Array, _: jax.Array, **options: Any) -> jax.Arr
 
 def _on_devices(problem: Problem, function: Contender, gathers: bool) -> Contender:
     """A function of each device's part, as a function of whole arrays."""
-    mesh, out = _mesh(problem.devices), _SPECS[2] if gathers else _OUT
+    mesh, out = devices_mesh(problem.devices), _SPECS[2] if gathers else _OUT
     return jax.shard_map(function, mesh=mesh, in_specs=_SPECS, out_specs=out, check_vma=False)
 
 
-def _mesh(devices: int) -> Mesh | AbstractMesh:
+def devices_mesh(devices: int, axis: str = AXIS) -> Mesh | AbstractMesh:
     """The first GPUs; where there are too few, as many that need not exist."""
     kind = (AxisType.Auto,)
     if len(jax.devices()) < devices:
-        return AbstractMesh((devices,), (AXIS,), axis_types=kind)
-    return jax.make_mesh((devices,), (AXIS,), axis_types=kind, devices=jax.devices()[:devices])
+        return AbstractMesh((devices,), (axis,), axis_types=kind)
+    return jax.make_mesh((devices,), (axis,), axis_types=kind, devices=jax.devices()[:devices])
 
 
 # Arrays, times and errors.
@@ -161,7 +161,7 @@ def _mesh(devices: int) -> Mesh | AbstractMesh:
 
 def operands(problem: Problem) -> Arrays:
     """Normal random rows and columns, each device's on it, and the rows on all."""
-    mesh = _mesh(problem.devices)
+    mesh = devices_mesh(problem.devices)
     if not isinstance(mesh, Mesh):
         raise SystemExit(
             f"benchmarks.collective: {problem} needs {problem.devices} GPUs of one host, and JAX"

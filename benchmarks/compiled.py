@@ -46,6 +46,7 @@ from benchmarks import (
     memory_bound,
     model,
     model_pairs,
+    nvlink,
     probes,
     probing,
     searched,
@@ -153,6 +154,13 @@ def _collective(record: dict[str, Any]) -> Iterator[Measurement]:
         yield from _contenders(group, problem, collective.contenders(problem), problem.args)
 
 
+def _nvlink(record: dict[str, Any]) -> Iterator[Measurement]:
+    for group in record["groups"]:
+        problem = _problem(nvlink.Problem, group)
+        args = (nvlink.like(problem),)
+        yield from _contenders(group, problem, nvlink.contenders(problem), args)
+
+
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
     for row in record["rows"]:
         shape, dtype = (row["rows"], row["length"]), row["dtype"]
@@ -229,7 +237,7 @@ _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
     "profile": _profile, "search": _search, "accounts": _accounts, "decode": _decode,
-    "grouped": _grouped, "collective": _collective,
+    "grouped": _grouped, "collective": _collective, "nvlink": _nvlink,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 
@@ -342,7 +350,10 @@ def note(path: pathlib.Path) -> None:
 def write(path: pathlib.Path, record: dict[str, Any]) -> None:
     """Writes a record in the layout that its benchmark gives it."""
     match path.stem.partition("-jax-")[0]:
-        case "matmul" | "attention" | "search" | "accounts" | "decode" | "grouped" | "collective":
+        case (
+            "matmul" | "attention" | "search" | "accounts" | "decode" | "grouped" | "collective"
+            | "nvlink"
+        ):  # fmt: skip
             write_lines(path, "groups", record["groups"])
         case "tune":
             write_lines(path, "searches", record["searches"])

@@ -1,0 +1,289 @@
+"""Measures NVLink between two GPUs of one host: signals, tiles, streams, and chapter 22's ring.
+
+    python -m benchmarks.nvlink measure    each problem with two numbers of steps
+    python -m benchmarks.nvlink table      prints the record
+
+The model. Both GPUs run one kernel, and each sends to the other. A kernel repeats a **step**, and
+a problem's contenders differ only in how many. So the difference of their times, over the
+difference of their steps, is the time of a step: launches and beginnings drop out.
+
+==========  =======================================================================================
+kernel      a step of each block
+==========  =======================================================================================
+signals     signals the block of its number on the other GPU, which waits once, at its end
+waits       takes one off its own semaphore, which holds enough for all steps
+own signal  signals its own semaphore, and waits for that signal
+signal      signals the block of its number on the other GPU, and waits for that block's signal
+tile        stores a tile over there, waits until it has landed, and does what `signal` does
+stream      stores a tile over there while up to three earlier ones are on their way
+ring        the chapter's own kernel, one tile: a load, a store over there, a signal, and the
+            receiver's load, signal and store. **Held out**: no constant of the simulator comes from
+            it, so `pipelib.simulate` can be held against it
+==========  =======================================================================================
+
+A tile lies in SMEM when the steps begin, but for those of `ring`. A sample is the time of a burst
+by the host's clock, over the burst's launches, as in `benchmarks.collective`.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from benchmarks.collective import bursts, devices_mesh
+from benchmarks.turns import Arrays, Bench, Contender
+from pipelib.bench import timing
+from pipelib_book.across import AXIS
+from tools import notebooks
+
+GPUS = 2
+COLUMNS, ITEM_BYTES = 128, 4  # of a tile, in float32
+#: Rows of a tile of 32 KiB, the chapter's, and of one whose bytes take no time to speak of.
+ROWS, FEW_ROWS = 64, 2
+#: Stores of a stream that are on their way together, each to a slot of its own.
+IN_FLIGHT = 4
+#: How many times as many steps the longer of two contenders has.
+LONGER = 3
+CHAPTER = "22_across_gpus.md"
+SIGNALS, WAITS, OWN, SIGNAL = "signals", "waits", "own signal", "signal"
+TILE, STREAM, RING = "tile", "stream", "ring"
+#: What sends no tile in its steps.
+WITHOUT_TILES = SIGNALS, WAITS, OWN, SIGNAL
+
+
+class Problem(NamedTuple):
+    """A kernel, how many blocks of it each GPU runs, its tiles' rows, and its fewer steps."""
+
+    kernel: str
+    blocks: int = 1
+    rows: int = ROWS
+    steps: int = 1000
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile."""
+        return self.rows * COLUMNS * ITEM_BYTES
+
+    def __str__(self) -> str:
+        sent = "" if self.kernel in WITHOUT_TILES else f", {self.tile_bytes:,} bytes"
+        return f"{self.kernel}{sent}, {self.blocks} blocks"
+
+
+#: A ring's arrays are larger than L2 together, so that each launch loads from HBM.
+PROBLEMS = (
+    *map(Problem, WITHOUT_TILES), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
+    *(Problem(STREAM, blocks, steps=max(64, 2048 // blocks))
+      for blocks in (1, 2, 4, 8, 16, 32, 66, 132)),
+    Problem(RING, steps=2048),
+)  # fmt: skip
+
+
+# Kernels.
+
+
+def contenders(problem: Problem) -> dict[str, Contender]:
+    """The kernel with its fewer and with its more steps, by the number of steps."""
+    make = _ring if problem.kernel == RING else functools.partial(_repeated, problem)
+    return {
+        f"{steps} steps": _on_gpus(make(steps))
+        for steps in (problem.steps, LONGER * problem.steps)
+    }  # fmt: skip
+
+
+def _on_gpus(kernel: Callable[..., Any]) -> Contender:
+    """A function of whole arrays that calls a kernel on each GPU with its part."""
+    mesh, rows = devices_mesh(GPUS, AXIS), P(AXIS)
+    return jax.shard_map(kernel, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+
+
+def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
+    """A kernel that loads a tile, repeats its step, and waits for what the other GPU sends."""
+
+    def body(x_gmem, inbox_gmem, tile_smem, loaded):
+        block, me = lax.axis_index("block"), lax.axis_index(AXIS)
+        arrived = pl.get_global(plgpu.SemaphoreType.REGULAR((problem.blocks,))).at[block]
+        plgpu.copy_gmem_to_smem(x_gmem.at[block], tile_smem, loaded)
+        plgpu.barrier_wait(loaded)
+        inbox = inbox_gmem.at[block]
+        step, finish = _STEPS[problem.kernel](tile_smem, inbox, arrived, 1 - me, steps)
+        lax.fori_loop(0, steps, lambda k, _: step(k), None)
+        finish()
+
+    slots = IN_FLIGHT if problem.kernel == STREAM else 1
+    tile = problem.rows, COLUMNS
+    return plgpu.kernel(
+        body, out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
+        grid=(problem.blocks,), grid_names=("block",),
+        scratch_types=[plgpu.SMEM(tile, jnp.float32), plgpu.Barrier()],
+    )  # fmt: skip
+
+
+def _signals(tile_smem, inbox, arrived, other, steps):
+    """Signals the other GPU: a step, and what comes after the last one."""
+
+    def finish():
+        pl.semaphore_wait(arrived, steps)
+        _store(tile_smem, inbox.at[0])
+
+    return lambda _: pl.semaphore_signal(arrived, device_id=other), finish
+
+
+def _waits(tile_smem, inbox, arrived, other, steps):
+    """Waits for signals that were there before."""
+    pl.semaphore_signal(arrived, steps)
+    return lambda _: pl.semaphore_wait(arrived), lambda: _store(tile_smem, inbox.at[0])
+
+
+def _signals_and_waits(tile_smem, inbox, arrived, other, steps):
+    """Signals the other GPU, and waits for the other one's signal."""
+
+    def step(_):
+        pl.semaphore_signal(arrived, device_id=other)
+        pl.semaphore_wait(arrived)
+
+    return step, lambda: _store(tile_smem, inbox.at[0])
+
+
+def _own_signals(tile_smem, inbox, arrived, other, steps):
+    """The same of its own semaphore."""
+
+    def step(_):
+        pl.semaphore_signal(arrived)
+        pl.semaphore_wait(arrived)
+
+    return step, lambda: _store(tile_smem, inbox.at[0])
+
+
+def _tiles(tile_smem, inbox, arrived, other, steps):
+    """Stores a tile, then signals: the other GPU has the tile when it has the signal."""
+    there = plgpu.remote_ref(inbox.at[0], other)
+
+    def step(_):
+        _store(tile_smem, there)
+        pl.semaphore_signal(arrived, device_id=other)
+        pl.semaphore_wait(arrived)
+
+    return step, lambda: None
+
+
+def _streams(tile_smem, inbox, arrived, other, steps):
+    """Stores tiles one after the other, then signals once."""
+
+    def step(k):
+        there = plgpu.remote_ref(inbox.at[lax.rem(k, IN_FLIGHT)], other)
+        plgpu.copy_smem_to_gmem(tile_smem, there)
+        plgpu.wait_smem_to_gmem(IN_FLIGHT - 1)
+
+    def finish():
+        plgpu.wait_smem_to_gmem(0)
+        pl.semaphore_signal(arrived, device_id=other)
+        pl.semaphore_wait(arrived)
+
+    return step, finish
+
+
+_STEPS = {
+    SIGNALS: _signals, WAITS: _waits, OWN: _own_signals, SIGNAL: _signals_and_waits,
+    TILE: _tiles, STREAM: _streams,
+}  # fmt: skip
+
+
+def _store(tile_smem, there):
+    """Stores a tile and waits until it has landed."""
+    plgpu.copy_smem_to_gmem(tile_smem, there)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _ring(steps: int) -> Callable[..., Any]:
+    """The chapter's ring, as its cells define it."""
+    names = dict[str, Any]()
+    (md,) = (md for md in notebooks.chapters() if md.name == CHAPTER)
+    for cell in notebooks.read_source(md).cells:
+        if cell.cell_type == "code" and any(text in cell.source for text in _OF_RING):
+            exec(cell.source, names)
+    names["STEPS"] = steps
+    return names["stream"](steps=steps)
+
+
+#: What tells the cells of the ring: its imports and types, its threads, its kernel.
+_OF_RING = "ROWS, COLUMNS = ", "def send_all(", "def stream("
+
+
+# Arrays, errors, times.
+
+
+def _tiles_of(problem: Problem) -> int:
+    """How many tiles a GPU has at first."""
+    return problem.blocks if problem.kernel != RING else LONGER * problem.steps
+
+
+def like(problem: Problem) -> jax.ShapeDtypeStruct:
+    """The type of all tiles."""
+    shape = GPUS * _tiles_of(problem), problem.rows, COLUMNS
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def operands(problem: Problem) -> Arrays:
+    """Tiles on the GPUs, each a number of its own."""
+    mesh = devices_mesh(GPUS, AXIS)
+    if not isinstance(mesh, Mesh):
+        raise SystemExit(
+            f"benchmarks.nvlink: {problem} needs {GPUS} GPUs of one host, and JAX has"
+            f" {len(jax.devices())}: there is nobody to send to."
+        )
+    there, x = NamedSharding(mesh, P(AXIS)), like(problem)
+    fill = lambda: jnp.broadcast_to(jnp.arange(x.shape[0], dtype=x.dtype)[:, None, None], x.shape)
+    return (jax.jit(fill, out_shardings=there)(),)
+
+
+def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> float:
+    """0.0 if all tiles have come to where they were sent, else 1.0."""
+    got = jax.jit(contender)(*args)
+    tiles = np.asarray(args[0][:, 0, 0]).reshape(GPUS, -1)
+    kept = tiles if problem.kernel in WITHOUT_TILES else tiles[::-1]
+    if problem.kernel == RING:
+        kept = kept[:, : int(name.split()[0])]
+    out = got[0] if problem.kernel == RING else got
+    out = out.reshape(*kept.shape, -1)
+    return float(not bool(jnp.all(out == kept[..., None])))
+
+
+def step_us(problem: Problem, times: Mapping[str, timing.Samples]) -> float | None:
+    """Microseconds of a step: by how much the longer contender's fastest burst is longer."""
+    few, many = (times.get(f"{n * problem.steps} steps") for n in (1, LONGER))
+    if few is None or many is None:
+        return None
+    slope = min(many.microseconds) - min(few.microseconds)
+    return slope / ((LONGER - 1) * problem.steps)
+
+
+def row(
+    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
+) -> Iterator[str]:
+    """A step's time, and what a GPU sends."""
+    us = step_us(problem, times)
+    if us is None:
+        return
+    yield f"{us:8.4f} us a step"
+    if problem.kernel not in WITHOUT_TILES:
+        yield f"{problem.blocks * problem.tile_bytes / us / 1e3:7.2f} GB/s of a GPU"
+
+
+def benchmark() -> Bench:
+    """What is measured."""
+    return Bench(
+        "nvlink", Problem, PROBLEMS, contenders, operands, error, row, 0.0,
+        "tiles, each of one number", bursts,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    benchmark().main(__doc__ or "")

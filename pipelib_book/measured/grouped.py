@@ -3,45 +3,91 @@
 import pathlib
 import statistics
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelib_book.measured import results
 
 OURS, XLA, UPSTREAM = "ragged_dot", "XLA", "ragged_dot_mgpu"
+_HEAD = "TFLOP/s", "over JAX's kernel", "over `jax.lax`"
 
 
-def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
-    """For each layer a title and a table: a row for each distribution of rows over the groups."""
-    groups = [
-        group
-        for record in results.read(f"{results.GPU}/grouped.json", folders)
-        for group in record["groups"]
-    ]
-    layers = dict.fromkeys(map(_layer, groups))
-    for layer in layers:
-        rows, k, n, count, is_weights = layer
-        kind = "gradients of the matrices, " if is_weights else ""
-        title = f"{kind}{rows:,} rows, K = {k:,}, N = {n:,}, {count} groups"
-        own = [group for group in groups if _layer(group) == layer]
-        head = ["rows of groups", "TFLOP/s", "over JAX's kernel", "over `jax.lax`"]
-        yield title[0].upper() + title[1:], results.table(head, map(_row, own))
+class Layer(NamedTuple):
+    """The sizes of a layer of a mixture of experts, and its rows of a table.
+
+    Attributes:
+      rows, k, n, groups: the product [rows, K] x [groups, K, N].
+      weights: whether it is the gradient of the matrices.
+    """
+
+    rows: int
+    k: int
+    n: int
+    groups: int
+    weights: bool
+
+    def __str__(self) -> str:
+        kind = "gradients of the matrices, " if self.weights else ""
+        sizes = f"{self.rows:,} rows, K = {self.k:,}, N = {self.n:,}, {self.groups} groups"
+        return (kind + sizes)[0].upper() + (kind + sizes)[1:]
 
 
-def _layer(group: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(group["problem"][name] for name in ("rows", "k", "n", "groups", "weights"))
+class _Speed(NamedTuple):
+    """Operations a second of ours, and how often it is done in the time of others; None: no time."""
+
+    rate: float | None
+    over_jax: float | None
+    over_lax: float | None
 
 
-def _row(group: dict[str, Any]) -> list[str]:
+def summary(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
+    """A table of all layers: the geometric means over all distributions, and the least."""
+    rows = []
+    for layer, found in _layers(folders).items():
+        cells = []
+        for speeds in zip(*(_speed(layer, group) for group in found)):
+            some = [speed for speed in speeds if speed]
+            cells.append((statistics.geometric_mean(some), min(some)) if some else None)
+        rate, *ratios = cells
+        ends = (f"{pair[0]:.2f}x, least {pair[1]:.2f}x" if pair else "-" for pair in ratios)
+        rows.append([str(layer), f"{rate[0] / 1e12:.0f}" if rate else "-", *ends])
+    return results.table(["layer", *_HEAD], rows) if rows else results.missing("grouped products")
+
+
+def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[Layer, str]:
+    """For each layer a table: a row for each distribution of rows over the groups."""
+    return {
+        layer: results.table(["rows of groups", *_HEAD], (_row(layer, group) for group in found))
+        for layer, found in _layers(folders).items()
+    }
+
+
+def _layers(folders: tuple[pathlib.Path, ...]) -> dict[Layer, list[dict[str, Any]]]:
+    """The groups of the record, by layer."""
+    found: dict[Layer, list[dict[str, Any]]] = {}
+    for record in results.read(f"{results.GPU}/grouped.json", folders):
+        for group in record["groups"]:
+            layer = Layer(*(group["problem"][name] for name in Layer._fields))
+            found.setdefault(layer, []).append(group)
+    return found
+
+
+def _row(layer: Layer, group: dict[str, Any]) -> list[str]:
     """The cells of a distribution."""
-    problem, times = group["problem"], dict(_times(group))
-    cells = [problem["distribution"]]
+    rate, *ratios = _speed(layer, group)
+    cells = (f"{ratio:.2f}x" if ratio else "-" for ratio in ratios)
+    return [group["problem"]["distribution"], f"{rate / 1e12:.0f}" if rate else "-", *cells]
+
+
+def _speed(layer: Layer, group: dict[str, Any]) -> _Speed:
+    times = dict(_times(group))
     ours = times.get(OURS)
-    flops = 2 * problem["rows"] * problem["k"] * problem["n"]
-    cells.append(f"{flops / ours / 1e6:.0f}" if ours else "-")
-    for other in (UPSTREAM, XLA):
+
+    def over(other: str) -> float | None:
         theirs = [us for name, us in times.items() if name.partition(",")[0] == other]
-        cells.append(f"{min(theirs) / ours:.2f}x" if ours and theirs else "-")
-    return cells
+        return min(theirs) / ours if ours and theirs else None
+
+    flops = 2 * layer.rows * layer.k * layer.n
+    return _Speed(flops / ours * 1e6 if ours else None, over(UPSTREAM), over(XLA))
 
 
 def _times(group: dict[str, Any]) -> Iterator[tuple[str, float]]:

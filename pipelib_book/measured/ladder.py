@@ -164,13 +164,19 @@ def _rungs(numbers: Iterable[int], found: list[Group]) -> str:
 
 
 def ladder_table(found: list[Group]) -> str:
-    """All rungs, the tuned kernel, JAX's own and cuBLAS: TFLOP/s ± spread (share of cuBLAS's)."""
+    """All rungs, the tuned kernel, and what others made: TFLOP/s ± spread (share of cuBLAS's)."""
     if not found:
         return missing("ladder")
     names = NAMES | {UPSTREAM: "JAX's own"}
+    names |= {DEEPGEMM: "DeepGEMM"} if _have(DEEPGEMM, found) else {}
     rows = [_row(words, name, found) for name, words in names.items()]
     rows.append(["cuBLAS", *(g.tflops(g.baseline, without=_UNMEASURED) for g in found)])
     return results.table(_head("kernel", found), rows)
+
+
+def _have(name: str, found: list[Group]) -> bool:
+    """Whether a contender was timed in any of some groups."""
+    return any(group.rate(name) for group in found)
 
 
 def _head(first: str, found: list[Group]) -> list[str]:
@@ -243,15 +249,17 @@ def slots_table(found: list[Group]) -> str:
 
 
 def shapes_table(found: list[Group]) -> str:
-    """TFLOP/s of products of language models, and ratios to cuBLAS's and to JAX's own."""
+    """TFLOP/s of products of language models, by their sizes, and ratios to those of others."""
     if not found:
         return missing("shapes")
+    others = {None: "cuBLAS", UPSTREAM: "JAX's own"}
+    others |= {DEEPGEMM: "DeepGEMM"} if _have(DEEPGEMM, found) else {}
     rows = []
-    for group in found:
-        rates = [group.tflops(name) for name in (group.baseline, UPSTREAM, TUNED)]
-        rows.append([group.shape, *rates, group.times(TUNED), group.times(TUNED, UPSTREAM)])
-    head = "product", "cuBLAS", "JAX's own", "matmul", "of cuBLAS", "of JAX's own"
-    return results.table(head, rows)
+    for group in sorted(found, key=lambda group: [group.problem[axis] for axis in "mnk"]):
+        rates = [group.tflops(name or group.baseline) for name in (*others, TUNED)]
+        rows.append([group.shape, *rates, *(group.times(TUNED, name) for name in others)])
+    ratios = (f"of {words}" for words in others.values())
+    return results.table(["product", *others.values(), "matmul", *ratios], rows)
 
 
 def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
@@ -296,7 +304,7 @@ def power_table(found: list[Group]) -> str:
     rows, dtypes = [], {group.problem["dtype"] for group in found}
     for group in found:
         baselines = group.of_kinds(CUBLAS)
-        for name in (TUNED, UPSTREAM, *baselines):
+        for name in (TUNED, UPSTREAM, DEEPGEMM, *baselines):
             driver = group.driver(name)
             if not group.rate(name) or not group.rate(name, "sustained") or driver is None:
                 continue

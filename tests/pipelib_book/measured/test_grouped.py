@@ -26,12 +26,16 @@ def test_a_table_for_each_layer_and_a_row_for_each_distribution(tmp_path):
         group("even", weights=True, **theirs),
     ]  # fmt: skip
     (folder / "grouped.json").write_text(json.dumps({"groups": groups}), "utf-8")
-    (title, rows), (other, weights) = grouped.tables((tmp_path,))
-    assert title == "1,000 rows, K = 100, N = 50, 4 groups"
-    assert other == "Gradients of the matrices, 1,000 rows, K = 100, N = 50, 4 groups"
+    (title, rows), (other, weights) = grouped.tables((tmp_path,)).items()
+    assert str(title) == "1,000 rows, K = 100, N = 50, 4 groups"
+    assert str(other) == "Gradients of the matrices, 1,000 rows, K = 100, N = 50, 4 groups"
     assert rows.splitlines()[2:] == ["| even | 100 | 2.00x | 10.00x |", "| one | 100 | - | - |"]
     assert weights.splitlines()[2:] == ["| even | - | - | - |"]
+    first, second = grouped.summary((tmp_path,)).splitlines()[2:]
+    assert first == f"| {title} | 100 | 2.00x, least 2.00x | 10.00x, least 10.00x |"
+    assert second == f"| {other} | - | - | - |"
 
 
 def test_without_a_record(tmp_path):
-    assert list(grouped.tables((tmp_path,))) == []
+    assert grouped.tables((tmp_path,)) == {}
+    assert "has no grouped products" in grouped.summary((tmp_path,))

@@ -32,7 +32,7 @@ class Layer(NamedTuple):
 
 
 class _Speed(NamedTuple):
-    """Operations a second of ours, and how often it is done in the time of others; None: no time."""
+    """Operations a second of ours, and its speed over that of others; None: no time."""
 
     rate: float | None
     over_jax: float | None

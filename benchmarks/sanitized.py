@@ -3,9 +3,10 @@
     python -m benchmarks.sanitized measure        writes results/<gpu>/sanitized.json
     python -m benchmarks.sanitized run NAMES...   runs cases, as `measure` does under a tool
 
-The model. A *case* is one call of a kernel, of small arrays. For each tool, a few
-processes run the cases, each some of them one after the other, and say when one begins, so that
-what the tool says next is of this case. Only Pallas's kernels are instrumented. JAX takes each array's memory from the driver alone
+The model. A *case* is one call of a kernel, of small arrays. For each tool, a few processes run the
+cases, each some of them one after the other, and say when one begins, so that what the tool says
+next is of this case. A case in which a process ends by itself has that as a problem. Only Pallas's
+kernels are instrumented. JAX takes each array's memory from the driver alone
 (`XLA_PYTHON_CLIENT_ALLOCATOR=platform`): of one large pool, memcheck would see only the end.
 
 ==========  ====================================================================================

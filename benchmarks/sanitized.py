@@ -261,9 +261,9 @@ def measure(jobs: int, seconds: float) -> None:
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     facts, names = provenance.provenance(), list(cases())
     path = RESULTS / file_name(facts["gpu"]) / "sanitized.json"
-    record = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     if not record or record["provenance"]["code_digest"] != facts["code_digest"]:
-        record = dict(
+        record = dict[str, Any](
             command=f"python -m benchmarks.sanitized measure --jobs {jobs}", provenance=facts,
             control=[], tools={tool: {} for tool in TOOLS},
         )  # fmt: skip

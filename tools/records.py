@@ -62,14 +62,14 @@ QUOTES = {
     "loads.json": r"\blimits\.clock_table",
     "accounts.json": r"\baccounts\.(table|beside)\(",
     "decode.json": r"\bdecode\.table\(",
+    "grouped.json": r"\bgrouped\.\w+\(",
+    "sanitized.json": r"\bsanitized\.sentence\(",
     "collective.json": r"\bcollective\.(tables|rows)\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {
-    "grouped.json": "the kernels' page, for what `ragged_dot` is worth",
     "idle.json": "the model of the clock",
     "starts.json": "the model of a launch",
-    "sanitized.json": "the tests, for what compute-sanitizer says of the kernels",
     "schedule.json": "the tests, for what a check and a simulation may cost",
 }
 #: What most readers look for comes first; the other records by their names.
@@ -202,7 +202,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "decode.json":
         yield "32,768 keys, 32 heads of 8, heads of 128, bfloat16", decoding.table()
     elif name == "grouped.json":
-        yield from of_groups.tables()
+        for layer, table in of_groups.tables().items():
+            yield str(layer), table
     elif name == "collective.json":
         yield from of_devices.tables()
     elif name == "tune.json":

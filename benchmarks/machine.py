@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pipelib
-from benchmarks import kernels, noting, probed, probes, probing, starts
+from benchmarks import kernels, matmul, noting, nvlink, probed, probes, probing, starts
 from pipelib.bench import timing
 from pipelib.bench.cupti import kernel_times
 from pipelib.bench.profiling import write_profile
@@ -44,6 +44,12 @@ CALIBRATED: dict[str, Any] = dict(
     wgmma_restart_cycles=47.0, wgmma_reach=0.987, code_growth=1.54, cold_seconds=2.3e-6,
     hbm_static_reach=0.955,
     clock_at=((0.0, 1.0), (0.13, 0.9975), (0.25, 0.9114), (0.5, 0.9114), (1.0, 0.7873)),
+)  # fmt: skip
+#: Until `nvlink.json` is there. NVIDIA H200 data sheet: 900 GB/s over NVLink, both directions
+#: together. The latencies are assumed.
+NVLINK: dict[str, float] = dict(
+    signal_cycles=500.0, await_cycles=1000.0, nvlink_latency_cycles=1000.0,
+    nvlink_store_latency_cycles=2000.0, nvlink_bytes_per_second=450e9,
 )  # fmt: skip
 #: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
 SHUFFLES_PER_CYCLE = 32.0
@@ -234,7 +240,7 @@ def launching(record: dict[str, Any], clock: float) -> dict[str, float]:
 
 
 def parameters(record: dict[str, Any]) -> Machine:
-    """The machine of a record, and of the record of starts beside it.
+    """The machine of a record, and of the records of starts and of NVLink beside it.
 
     `Machine` says which probe each parameter is from.
     """
@@ -269,7 +275,7 @@ def parameters(record: dict[str, Any]) -> Machine:
     )
     stored = lambda kind: of(f"{kind} ring of 16384 bytes, {probing.SMS} blocks, L2", "second_run")
     gpu = record["provenance"]["gpu"]
-    beside = starts.RESULTS / gpu.lower().replace(" ", "-") / "starts.json"
+    beside = starts.RESULTS / gpu.lower().replace(" ", "-")
     found = Machine(
         name=gpu,
         clock_hz=clock,
@@ -303,9 +309,11 @@ def parameters(record: dict[str, Any]) -> Machine:
         transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),
         exchanges_per_cycle=SHUFFLES_PER_CYCLE,
         add_cost=stored("add store") / stored("store"),
-        **launching(json.loads(beside.read_text()), clock),
+        **launching(json.loads((beside / "starts.json").read_text()), clock),
         **CALIBRATED,
     )
+    groups = matmul.read(beside / "nvlink.json")
+    found = found.changed(**nvlink.parameters(groups, found) if groups else NVLINK)
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
     rounded = {name: digits(value) for name, value in dataclasses.asdict(found).items()}

@@ -26,7 +26,7 @@ by the host's clock, over the burst's launches, as in `benchmarks.collective`.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -41,6 +41,7 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.collective import bursts, devices_mesh
 from benchmarks.turns import Arrays, Bench, Contender
 from pipelib.bench import timing
+from pipelib.schedule.machine import Machine
 from pipelib_book.across import AXIS
 from tools import notebooks
 
@@ -275,6 +276,44 @@ def row(
     yield f"{us:8.4f} us a step"
     if problem.kernel not in WITHOUT_TILES:
         yield f"{problem.blocks * problem.tile_bytes / us / 1e3:7.2f} GB/s of a GPU"
+
+
+# What the simulator takes of it.
+
+
+def steps_us(groups: Iterable[dict[str, Any]]) -> dict[Problem, float]:
+    """Microseconds of a step of each problem that was timed."""
+    found = dict[Problem, float]()
+    for group in groups:
+        problem = Problem(**group["problem"])
+        samples = {
+            name: timing.Samples(tuple(each["burst_microseconds"]))
+            for name, each in group["contenders"].items() if "burst_microseconds" in each
+        }  # fmt: skip
+        if (us := step_us(problem, samples)) is not None:
+            found[problem] = us
+    return found
+
+
+def parameters(groups: Iterable[dict[str, Any]], machine: Machine) -> dict[str, float]:
+    """The fields of a machine that are about semaphores and NVLink; none come from the ring."""
+    found = steps_us(groups)
+    cycles = {
+        (problem.kernel, problem.rows): us * 1e-6 * machine.clock_hz
+        for problem, us in found.items() if problem.kernel not in (STREAM, RING)
+    }  # fmt: skip
+    rates = (p.blocks * p.tile_bytes / us * 1e6 for p, us in found.items() if p.kernel == STREAM)
+    signal, wait, exchange = (cycles[kernel, ROWS] for kernel in (SIGNALS, WAITS, SIGNAL))
+    tile = Problem(TILE, rows=FEW_ROWS)
+    stored = cycles[TILE, FEW_ROWS] - exchange
+    issued = machine.store_issue_cycles + tile.tile_bytes / machine.store_bytes_per_cycle
+    return dict(
+        signal_cycles=signal,
+        await_cycles=wait,
+        nvlink_latency_cycles=max(0.0, exchange - signal - wait),
+        nvlink_store_latency_cycles=stored - issued,
+        nvlink_bytes_per_second=max(rates),
+    )
 
 
 def benchmark() -> Bench:

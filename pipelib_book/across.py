@@ -201,7 +201,7 @@ def _ops(program: Program) -> Iterator[Op]:
 
 def _device(program: Program, op: Op) -> int:
     """The number of an op's device."""
-    return program.block_of(op.thread) * math.prod(program.devices) // program.blocks
+    return program.device_of(program.block_of(op.thread))
 
 
 def _is_of(program: Program, region: Region, buffer: str) -> bool:
@@ -220,7 +220,7 @@ def _parts(
                 (first, last), *rest = region.box
                 size = math.prod(stop - start for start, stop in rest)
                 for part in range(first, last):
-                    yield (part, int(name.partition("@")[2])), size, op
+                    yield (part, program.home_of(name)), size, op
 
 
 def _part_size(program: Program, buffer: str) -> int:

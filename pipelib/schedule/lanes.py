@@ -2,7 +2,8 @@
 
 The model. Each block has a lane for each of its threads, with its warps after it, then one for each
 engine: those of Hopper, and those of other GPUs that it uses. What an engine does is on its lane,
-all else on the lane of the thread.
+all else on the lane of the thread. Where there are several devices or blocks, a lane's name begins
+with them: `device 1 block 0 TMA stores`.
 
 Names. A thread of several is called by its role, which `thread_names` tells by its ops:
 
@@ -60,7 +61,7 @@ class Lanes:
         called = _numbered(program) if by_number else thread_names(program)
         engines = _engines(program)
         for block in range(program.blocks):
-            prefix = f"block {block} " if program.blocks > 1 else ""
+            prefix = _prefix(program, block)
             for thread in _in_order(program, block):
                 self._threads[thread] = len(self.names)
                 self.names.append(prefix + called[thread])
@@ -102,6 +103,13 @@ class Lanes:
 
 
 # ---- Names ---------------------------------------------------------------------------------------
+
+
+def _prefix(program: Program, block: int) -> str:
+    """What the lanes of a block begin with: its device and its number there, if there are more."""
+    devices, each = program.num_devices, program.blocks // program.num_devices
+    device = f"device {program.device_of(block)} " if devices > 1 else ""
+    return device + (f"block {block % each} " if each > 1 else "")
 
 
 class _Role(enum.Enum):

@@ -79,6 +79,13 @@ class Machine:
         (fitted to the clocks of calibration pairs). The power limit lowers it.
       tcgen05_flops_per_cycle: (dtype, rate) of Blackwell's tensor core; Hopper has none.
       tmem_bytes_per_cycle: of a thread's accesses of TMEM; None where there is no TMEM.
+      signal_cycles: a thread that signals a semaphore (`nvlink.json`, "signals", as the next four).
+      await_cycles: from when a semaphore holds enough until a thread that waits goes on ("waits").
+      nvlink_latency_cycles: a signal's way to another device ("signal", less both of the above);
+        None where there is no NVLink, as the next two.
+      nvlink_store_latency_cycles: from a store's bytes' time until a thread that waits for it goes
+        on, if the memory is another device's ("tile" of 1,024 bytes).
+      nvlink_bytes_per_second: what a device sends, in one direction ("stream", the most).
 
     Example:
       A question to a machine that nobody built: what if loads came at once?
@@ -131,6 +138,11 @@ class Machine:
     clock_at: tuple[tuple[float, float], ...]
     tcgen05_flops_per_cycle: tuple[tuple[str, float], ...] = ()
     tmem_bytes_per_cycle: float | None = None
+    signal_cycles: float = 0.0
+    await_cycles: float = 0.0
+    nvlink_latency_cycles: float | None = None
+    nvlink_store_latency_cycles: float | None = None
+    nvlink_bytes_per_second: float | None = None
 
     def changed(self, **fields: Any) -> "Machine":
         """This machine with other values of some fields: a question to a machine nobody built.
@@ -172,10 +184,10 @@ class Machine:
             ) from error
 
     def to_json(self) -> str:
-        """The text that `from_json` reads, without fields for Blackwell if it has none of that."""
+        """The text that `from_json` reads, without fields of what the machine does not have."""
         fields = dataclasses.asdict(self)
         fields |= {name: dict(fields[name]) for name in _RATES}
-        for name in ("tcgen05_flops_per_cycle", "tmem_bytes_per_cycle"):
+        for name in ("tcgen05_flops_per_cycle", "tmem_bytes_per_cycle", *_NVLINK):
             if not fields[name]:
                 del fields[name]
         return json.dumps(fields, indent=1) + "\n"
@@ -238,7 +250,19 @@ class Machine:
             )
         return self.tmem_bytes_per_cycle
 
+    def nvlink(self, name: str, line: str | None = None) -> float:
+        """A field that is about NVLink; ValueError if there is no NVLink."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            raise ValueError(
+                f"{line or 'An op'} reaches another device, but {self.name} has no {name}, so it"
+                " has no time: simulate it on pipelib.H200, or give this machine all fields whose"
+                " names begin with nvlink_."
+            )
+        return value
 
+
+_NVLINK = "nvlink_latency_cycles", "nvlink_store_latency_cycles", "nvlink_bytes_per_second"
 _RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
 _HAVE = {"wgmma": "pipelib.H200 or pipelib.H100", "tcgen05_mma": "pipelib.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
@@ -251,7 +275,8 @@ _FOLDER = pathlib.Path(__file__).parent / "machines"
 H200 = Machine.from_json((_FOLDER / "h200.json").read_text("utf-8"))
 
 #: An H100. The SM is the H200's (both are compute capability 9.0) and its figures were measured on
-#: an H200, L2's bandwidth and latency and the clock among them. Only HBM differs: 3.03 TB/s is the
+#: an H200, L2's bandwidth and latency, the clock and NVLink (the fourth generation, as the H200's)
+#: among them. Only HBM differs: 3.03 TB/s is the
 #: same device copy (x + 1 on 4 GiB of float32, bytes read and written) measured on an H100 80GB
 #: HBM3.
 #:
@@ -281,6 +306,7 @@ _B200_TCGEN05 = (
 #: HBM                         8e12 bytes a second, NVIDIA's peak: a kernel gets less
 #: SMEM, exponentials          128 bytes and 16 a cycle and SM, as on Hopper ("FlashAttention-4")
 #: L2                          assumed: as many bytes a cycle and SM as on an H200
+#: NVLink                      9e11 bytes a second in one direction, NVIDIA's peak
 #: TMEM                        assumed: each of a thread's 4 warps moves a column of its 32 lanes a
 #:                             cycle, 512 bytes
 #: issue, latency, all else    assumed: those measured on an H200, with a commit as late as a
@@ -303,5 +329,6 @@ B200 = H200.changed(
     wgmma_flops_per_cycle=(),
     tcgen05_flops_per_cycle=tuple((name, _B200_FLOPS * by) for name, by in _B200_TCGEN05),
     tmem_bytes_per_cycle=512.0,
+    nvlink_bytes_per_second=9e11,
     clock_at=((0.0, 1.0), (1.0, 1.0)),
 )  # fmt: skip

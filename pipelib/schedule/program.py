@@ -91,6 +91,7 @@ it has arrived and the corresponding loads of all peers have landed there too.
 
 A grid. A program may also have all blocks of a grid, on one or more devices (`devices`): in the
 order of the devices, then of the grid, then within the cluster. Blocks of one device share GMEM.
+Where there are several devices, the name of what lies in a device's GMEM ends in its number: `x@1`.
 Source: this project's own.
 """
 
@@ -508,6 +509,27 @@ class Program:
         return self.is_whole and self.blocks > math.prod(self.cluster)
 
     @property
+    def num_devices(self) -> int:
+        """How many devices its blocks are on: 1, unless it has all blocks of several."""
+        return math.prod(self.devices) if self.spans_grid else 1
+
+    @property
+    def counted(self) -> frozenset[tuple[int, int]]:
+        """The semaphores of which it has all signals, each with an amount that is known.
+
+        A semaphore is its array's id, and its index there. There are none where other blocks or
+        devices may signal.
+        """
+        if not self.is_whole:
+            return frozenset()
+        arrays = (each for each in self.barriers if each.type is BarrierType.SEMAPHORE)
+        places = {(array.id, index) for array in arrays for index in range(array.count)}
+        for op in (op for ops in self.threads if places for op in ops):
+            if op.kind in (Kind.SIGNAL, Kind.AWAIT) and op.amount < 1:  # tensors decide it
+                places.discard(op.place)
+        return frozenset(places)
+
+    @property
     def per_block(self) -> int:
         """How many Pallas threads a block has."""
         return (len(self.threads) - len(self.warps)) // self.blocks
@@ -530,6 +552,15 @@ class Program:
     def threads_of(self, block: int) -> range:
         """The Pallas threads of a block of the cluster."""
         return range(block * self.per_block, (block + 1) * self.per_block)
+
+    def device_of(self, block: int) -> int:
+        """The number of the device that a block is on."""
+        return block * self.num_devices // self.blocks
+
+    def home_of(self, name: str) -> int:
+        """The number of the device whose GMEM has the buffer or the semaphores of this name."""
+        device = name.rpartition("@")[2]
+        return int(device) if self.num_devices > 1 and device.isdigit() else 0
 
     def __str__(self) -> str:
         cut = ", TRUNCATED: the threads' ends are missing" if self.truncated else ""

@@ -400,8 +400,8 @@ def _block(program: Program, number: int) -> str:
     """What a report calls one of several blocks of a program."""
     if not program.spans_grid:
         return f"block {number} of the cluster"
-    each = program.blocks // math.prod(program.devices)
-    words = [f"device {number // each}"] if program.devices else []
+    each = program.blocks // program.num_devices
+    words = [f"device {program.device_of(number)}"] if program.devices else []
     words += [f"block {number % each}"] if each > 1 else []
     return ", ".join(words)
 

@@ -121,6 +121,7 @@ class Source(enum.StrEnum):
         )
 
 
+_LOADS = "TMA loads"  # how the lane of an SM's loads ends
 # What TMA and the tensor core do, while the thread that asked for it goes on.
 ENGINES = (SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA)
 
@@ -341,11 +342,16 @@ class Timeline:
         multiplies = sorted({span.lane for span in self.spans if span.kind == SpanKind.WGMMA})
         cores = (uses[lane] for lane in multiplies)
         found = [UnitUse(core.lane, Unit.TENSOR_CORE, core.busy) for core in cores]
-        for block, moved in enumerate(self.gmem):
-            name = f"block {block} {Unit.GMEM_PORT}" if len(self.gmem) > 1 else Unit.GMEM_PORT
+        for owner, moved in zip(self._owners(), self.gmem):
             if moved:
+                name = f"{owner}{Unit.GMEM_PORT}"
                 found.append(UnitUse(name, Unit.GMEM_PORT, _used(moved, start, stop)))
         return tuple(found)
+
+    def _owners(self) -> list[str]:
+        """What the lanes of each SM's block begin with: each has one for loads."""
+        loads = (lane for lane in self.lanes if lane.endswith(_LOADS))
+        return [lane.removesuffix(_LOADS) for lane in loads] if len(self.gmem) > 1 else [""]
 
     def steady(self) -> Steady | None:
         """The steady state, or None where no thread does three steps."""

@@ -25,26 +25,14 @@ from collections.abc import Iterable
 
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.interleaving import Spot
-from pipelib.schedule.program import BarrierType, Kind, Op, Program
+from pipelib.schedule.program import Kind, Op, Program
 
 Place = tuple[int, int]  # a semaphore: its array, and its index there
 
 
 def followed(program: Program) -> frozenset[Place]:
     """The semaphores whose waits put ops in order."""
-    if not program.is_whole or program.truncated:
-        return frozenset()
-    vague: set[Place] = set()
-    places = {
-        (barrier.id, index)
-        for barrier in program.barriers if barrier.type is BarrierType.SEMAPHORE
-        for index in range(barrier.count)
-    }  # fmt: skip
-    for ops in program.threads if places else ():
-        for op in ops:
-            if op.kind in (Kind.SIGNAL, Kind.AWAIT) and op.amount < 1:  # tensors decide it
-                vague.add(op.place)
-    return frozenset(places - vague)
+    return frozenset() if program.truncated else program.counted
 
 
 def orders(program: Program) -> Order:

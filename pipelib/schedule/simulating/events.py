@@ -4,7 +4,8 @@ The algorithm. A heap has each thread that can go on, with the time at which it 
 thread goes first, among equals the lowest number, so a program has one timeline. A thread does its
 ops one after another for as long as no other thread is earlier. A thread that waits for others is
 not in the heap until one of them resumes it. A thread may also begin later than the others, when
-somebody starts it. Source: the event-scheduling method of discrete-event simulation.
+somebody starts it. What happens by itself at some time, as a signal's arrival, is a **call**, which
+comes before the threads of that time. Source: the event-scheduling method of discrete-event simulation.
 """
 
 import heapq
@@ -17,6 +18,8 @@ from pipelib.schedule.simulating.threads import Thread
 Handler = Callable[[Thread, Op, float], float | None]
 # Takes a thread that has done its last op, and the time.
 Ended = Callable[[Thread, float], None]
+# Takes the time.
+Call = Callable[[float], None]
 
 
 class Events:
@@ -31,13 +34,17 @@ class Events:
         self.waiting: set[int] = set()
         self._heap = [(start, thread.number) for start, thread in zip(starts, threads)]
         self._ended = ended
+        self._calls, self._last = dict[int, Call](), 0  # by numbers below those of threads
 
     def run(self, handlers: Mapping[Kind, Handler]) -> None:
         """Does the ops of all threads until none can go on."""
         heapq.heapify(self._heap)
         while self._heap:
             now, number = heapq.heappop(self._heap)
-            self._advance(self.threads[number], now, handlers)
+            if number < 0:
+                self._calls.pop(number)(now)
+            else:
+                self._advance(self.threads[number], now, handlers)
 
     def _advance(self, thread: Thread, now: float, handlers: Mapping[Kind, Handler]) -> None:
         """Does the thread's ops for as long as no other thread is earlier."""
@@ -54,6 +61,12 @@ class Events:
                 return
             now, thread.at = end, thread.at + 1
         self._ended(thread, now)
+
+    def call(self, time: float, call: Call) -> None:
+        """Has something happen at a time, in cycles, that is not before now."""
+        self._last -= 1
+        self._calls[self._last] = call
+        heapq.heappush(self._heap, (time, self._last))
 
     def start(self, thread: Thread, now: float) -> None:
         """Lets a thread begin."""

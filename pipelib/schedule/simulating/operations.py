@@ -11,6 +11,9 @@ cp_async               as a load that arrives nowhere, with the times of a load 
 wait_cp_async          the thread goes on when the copies have landed
 commit_group           closes the group of stores
 wait_store             the thread goes on when the group's stores have been read, or written
+signal                 the thread takes a fixed time; then the signal is on its way for as long as
+                       NVLink takes to another device, and has arrived at once on its own
+await                  the thread goes on a fixed time after the semaphore holds enough
 arrive                 the thread takes a fixed time, and its arrival counts when that ends
 wait                   the thread goes on `wake` after the phase's end, and no earlier than `wait`
                        after it came
@@ -30,13 +33,14 @@ scope_begin, meet      threads that begin a shared scope, or a thread and its wa
                        on a fixed time after the last of them came
 acc_init, acc_write,   nothing that takes time
 registers, scope_end,
-signal, await, skip,
-opaque
+skip, opaque
 =====================  =============================================================================
 
 `Machine` has the fixed times. Not covered: distributed shared memory's cost (an arrival on a peer's
-barrier costs as one's own); `opaque` ops, whose number is only counted; waits for a semaphore,
-which other blocks and devices may signal. A warp's op costs what a thread's does.
+barrier costs as one's own); `opaque` ops, whose number is only counted; semaphores that blocks and
+devices may signal that are not in the program: these ops take no time. A warp's op costs what a
+thread's does. What reaches another device's memory takes that device's or the own one's way out as
+well (`links`), and NVLink's latency in place of a load's or a store's.
 """
 
 from collections import defaultdict
@@ -48,7 +52,9 @@ from pipelib.schedule.program import Kind, Op, Program, Region, Space
 from pipelib.schedule.simulating.barriers import Barriers
 from pipelib.schedule.simulating.costs import Costs
 from pipelib.schedule.simulating.events import Events, Handler
+from pipelib.schedule.simulating.links import Links
 from pipelib.schedule.simulating.recorder import Recorder, Unrecorded
+from pipelib.schedule.simulating.semaphores import Semaphores
 from pipelib.schedule.simulating.threads import Done, Group, Thread
 from pipelib.schedule.simulating.units import Port, Sm
 from pipelib.schedule.timeline import SpanKind
@@ -73,6 +79,8 @@ class Operations:
         self.events, self.costs = events, Costs(program, machine)
         self.span = recorder.span
         self.barriers = Barriers(program, self._release)
+        self.semaphores = Semaphores(program, self._signalled)
+        self.links = Links(program, machine)
         self.opaque = 0
         self._meets: defaultdict[tuple[int, tuple[int, ...]], list[Thread]] = defaultdict(list)
         self.handlers: dict[Kind, Handler] = {kind: self._handler(kind) for kind in Kind}
@@ -98,6 +106,10 @@ class Operations:
                 return self.arrive
             case Kind.WAIT:
                 return self.wait
+            case Kind.SIGNAL:
+                return self.signal
+            case Kind.AWAIT:
+                return self.await_signals
             case Kind.TEST:
                 return self.test
             case Kind.READ | Kind.WRITE:
@@ -123,9 +135,8 @@ class Operations:
             case Kind.OPAQUE:
                 return self.count_opaque
             case (
-                Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END | Kind.SIGNAL
-                | Kind.AWAIT | Kind.SKIP | Kind.GRID_WAIT | Kind.GRID_SIGNAL
-                | Kind.WAIT_LOAD_TMEM | Kind.WAIT_STORE_TMEM
+                Kind.ACC_INIT | Kind.ACC_WRITE | Kind.REGISTERS | Kind.SCOPE_END | Kind.SKIP
+                | Kind.GRID_WAIT | Kind.GRID_SIGNAL | Kind.WAIT_LOAD_TMEM | Kind.WAIT_STORE_TMEM
             ):  # fmt: skip
                 return self.nothing
             case _:
@@ -160,8 +171,11 @@ class Operations:
         machine, buffers = self.machine, self.program.buffers
         is_read = op.kind == Kind.READ
         if any(buffers[region.buffer].space is Space.GMEM for region in op.reads + op.writes):
-            _, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
+            start, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
+            if link := self.links.of(thread.block, op):
+                done = self.links.move(link, start, done, op.bytes, op)
+                latency += self.links.latency(op) if is_read else 0.0
         else:
             _, done = thread.sm.smem.take(now, self.costs.access(op))
             latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
@@ -184,6 +198,9 @@ class Operations:
             port.move(end, op.bytes, machine.sm_bytes_per_cycle) for port in self._ports(thread, op)
         ]
         latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
+        if link := self.links.of(thread.block, op):
+            moves = [(s, self.links.move(link, s, moved, op.bytes, op)) for s, moved in moves]
+            latency += self.links.latency(op)
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
         span = self.span(thread, op, SpanKind.LOAD, start, last)
         if op.barrier is None:
@@ -237,7 +254,11 @@ class Operations:
         end = self.issue(thread, op, now, self.machine.store_issue_cycles)
         size = op.bytes * (self.machine.add_cost if op.combines else 1)
         start, moved = thread.sm.port.move(end, size, self.machine.store_bytes_per_cycle)
-        written = moved + self.machine.store_latency_cycles
+        latency = self.machine.store_latency_cycles
+        if link := self.links.of(thread.block, op):
+            moved = self.links.move(link, start, moved, size, op)
+            latency = self.links.latency(op)
+        written = moved + latency
         span = self.span(thread, op, SpanKind.STORE, start, written)
         thread.open.append(Group(Done(moved, span), Done(written, span)))
         return end
@@ -341,6 +362,29 @@ class Operations:
         phase.waiters.append(thread)
         return None
 
+    def signal(self, thread: Thread, op: Op, now: float) -> float:
+        """Adds to a semaphore, when the signal has arrived there."""
+        semaphore = self.semaphores.at(thread.copy, op.place)
+        if semaphore is None:
+            return now
+        end = now + self.machine.signal_cycles
+        span = self.span(thread, op, SpanKind.ISSUE, now, end)
+        done = Done(end + self.links.signal_latency(thread.block, op), span)
+        self.events.call(done.time, lambda _: self.semaphores.arrive(semaphore, op.amount, done))
+        return end
+
+    def await_signals(self, thread: Thread, op: Op, now: float) -> float | None:
+        """Goes on when a semaphore holds enough."""
+        semaphore = self.semaphores.at(thread.copy, op.place)
+        if semaphore is None:
+            return now
+        if semaphore.passes(op):
+            end = now + self.machine.await_cycles
+            self.span(thread, op, SpanKind.WAIT, now, end, self._for(op), semaphore.last.span)
+            return end
+        semaphore.waiters.append(thread)
+        return None
+
     def scope_begin(self, thread: Thread, op: Op, now: float) -> float | None:
         """Goes on when all threads of the block have begun the scope, if it is shared."""
         members = tuple(self.program.threads_of(thread.block))
@@ -372,6 +416,11 @@ class Operations:
         """Lets a thread go on that waits for a phase, which is now known to be over."""
         self._resume(thread, self._passed(thread, done), done.span, self._on(thread.op))
 
+    def _signalled(self, thread: Thread, done: Done) -> None:
+        """Lets a thread go on that waits for a semaphore, which now holds enough."""
+        end = done.time + self.machine.await_cycles
+        self._resume(thread, end, done.span, self._for(thread.op))
+
     def _resume(self, thread: Thread, end: float, cause: int | None, text: str) -> None:
         """Ends a thread's wait."""
         self.span(thread, thread.op, SpanKind.WAIT, thread.since, end, text, cause)
@@ -381,6 +430,10 @@ class Operations:
         """When a thread goes on that has waited for a phase since `thread.since`."""
         machine = self.machine
         return max(thread.since + machine.wait_cycles, done.time + machine.wake_cycles)
+
+    def _for(self, op: Op) -> str:
+        barrier, index = op.place
+        return f"waits for {op.amount} on {self.program.barriers[barrier].name}[{index}]"
 
     def _on(self, op: Op) -> str:
         barrier, index = op.place

@@ -1,7 +1,7 @@
 """One run of the simulation, from the first event to the `Timeline`, or to the time alone.
 
-The model. Each block of a cluster has a multiprocessor of its own. Several copies of the program
-may share these; they start together. Where there are more copies than an SM holds at a time, the
+The model. Each block of a cluster, or of a whole grid, has a multiprocessor of its own. Several
+copies of the program may share these; they start together. Where there are more copies than an SM holds at a time, the
 next one starts when the first of those before it has ended. The run ends when no thread can go on.
 Threads that still wait then are stuck: their waits run to the end of everything, and the timeline's
 notes say for what.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Kind, Program
-from pipelib.schedule.report import truncation
+from pipelib.schedule.report import thread_name, truncation
 from pipelib.schedule.simulating.events import Events
 from pipelib.schedule.simulating.operations import Operations
 from pipelib.schedule.simulating.recorder import Recorder, Unrecorded
@@ -98,7 +98,7 @@ class Run:
         if program.truncated:
             yield truncation(program)
         shown = [
-            f"thread {thread.index} waits {self._missing(thread)}"
+            f"{thread_name(program, thread.index)} waits {self._missing(thread)}"
             for thread in stuck
             if not thread.copy
         ]
@@ -123,11 +123,13 @@ class Run:
         if op.kind == Kind.MEET:
             return "for the warps that it meets"
         array, index = op.place
+        name = f"{self.program.barriers[array].name}[{index}]"
+        if semaphore := self.operations.semaphores.at(thread.copy, op.place):
+            return f"for {op.amount} on {name}, which holds {semaphore.held}"
         barrier = self.operations.barriers.at(thread.copy, array, index)
         phase = barrier.phases[op.phase]
         return (
-            f"on {self.program.barriers[array].name}[{index}], phase {op.phase}, which got"
-            f" {phase.arrivals} of {barrier.needed} arrivals"
+            f"on {name}, phase {op.phase}, which got {phase.arrivals} of {barrier.needed} arrivals"
         )
 
 

@@ -2,8 +2,8 @@
 
 The model. Each Pallas thread does its ops in order; an asynchronous op goes on without it. Events
 are taken in the order of their times (a heap of threads, ties by number), so a program has one
-timeline. Each block of a cluster has a multiprocessor of its own, with five servers. A **server**
-does one thing at a time, in the order of the requests; a later request waits.
+timeline. Each block of a cluster, or of a whole grid, has a multiprocessor of its own, with five
+servers. A **server** does one thing at a time, in the order of the requests; a later request waits.
 
 =========  =========================================================================================
 server     how long it is taken
@@ -27,21 +27,30 @@ have landed. A waiting thread goes on `wake` later, and no wait is shorter than 
 begin a shared scope meet. Issuing, arriving and `commit_smem` take the thread a fixed time each.
 Other scopes' beginnings and ends, `commit_group` and `registers` take no time.
 
+Several devices. A program with all blocks of a grid may be of several devices, which all begin at
+cycle 0. Each has one more server, NVLink: all that its blocks store into the memory of other
+devices goes through it, one copy after another, and through the SM's GMEM port at the same time
+(`links`). The thread that waits for such a store goes on when it has landed there and the answer
+has come back. A semaphore is a counter in GMEM. A signal adds to it when it arrives: at once on the
+own device, NVLink's latency later on another one. A wait goes on `await` after it holds enough
+(`semaphores`).
+
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
 servers; the timeline shows the first. They start `block_gap` apart, as blocks do in the first wave.
 How many blocks fit is not computed here; `launch` does that.
 
 The modules. An arrow points from who imports to what is imported::
 
-    simulate, launch -> run -> operations -> barriers, events, recorder -> threads -> units
-                        run -> traffic       costs
+    simulate, launch -> run -> operations -> barriers, semaphores, events, recorder -> threads
+                        run -> traffic       costs, links
+    threads, links -> units
 
 `operations` says what an op of each kind does, `costs` how long it keeps a unit busy, `traffic`
 what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a
 whole launch, which `pipelib.predict` gives.
 
 Not covered: launch, waves and the tail of a grid (`launch` has them); that operands of wgmma and
-ordinary accesses share the banks; which SMs share what they load; SMs that load all at once and
+ordinary accesses share the banks; blocks of a grid that begin later than others; which SMs share what they load; SMs that load all at once and
 then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on
 a peer's barrier costs as one's own); which branch data choose, as a program has all ways of such a
 branch, and takes the time of all; `opaque` ops, which take no time (a note says so); clocks that
@@ -49,7 +58,6 @@ fall under load (`Machine.loaded` has them). Whether barriers are used rightly i
 here the k-th phase takes the arrivals in the order made.
 """
 
-import math
 from numbers import Integral
 
 from pipelib.schedule.arguments import MACHINE, PROGRAM, expect, expect_l2_hits
@@ -83,7 +91,8 @@ def simulate(
     Raises:
       TypeError: `program` or `machine` is something else, or an option is not a number.
       ValueError: an option out of its range, a product on a dtype that the machine has no rate for,
-        a program with all blocks of a grid.
+        a program with all blocks of a grid that has more of them than the machine has SMs, an
+        access of another device's memory on a machine without NVLink.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
@@ -100,11 +109,25 @@ def simulate(
     expect_l2_hits("simulate", l2_hits)
     if blocks_per_sm < 1:
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
-    if program.spans_grid:
-        on = f", on {math.prod(program.devices)} devices" if program.devices else ""
-        raise ValueError(
-            f"{program.name} has all {program.blocks} blocks of its grid{on}, but an SM's timeline"
-            " is of one block or cluster: trace it without whole_grid=True."
-        )
+    _expect_room(program, machine, blocks_per_sm)
     hits = best_l2_hits(program) if l2_hits is None else l2_hits
     return Run(program, machine, blocks_per_sm, hits).timeline()
+
+
+def _expect_room(program: Program, machine: Machine, blocks_per_sm: int) -> None:
+    """Raises a ValueError if not all blocks of a whole grid have SMs of their own."""
+    if not program.spans_grid:
+        return
+    if blocks_per_sm > 1:
+        raise ValueError(
+            f"{blocks_per_sm=}, but {program.name} has all {program.blocks} blocks of its grid, and"
+            " each runs once, on an SM of its own: leave blocks_per_sm= out."
+        )
+    each = program.blocks // program.num_devices
+    if each > machine.sms:
+        on = " of a device" if program.devices else ""
+        raise ValueError(
+            f"{program.name} has all blocks of its grid, {each}{on}, but {machine.name} has"
+            f" {machine.sms} SMs, so {each - machine.sms} blocks would begin later: give it a"
+            " persistent grid, or trace one block without whole_grid=True and use pipelib.predict."
+        )

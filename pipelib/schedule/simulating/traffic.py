@@ -28,7 +28,7 @@ from pipelib.schedule.program import Kind, Op, Program, Space
 
 def best_l2_hits(program: Program) -> float:
     """One minus the least fraction of the grid's loaded bytes that must come from HBM."""
-    total = _loaded(program) * max(1, math.prod(program.grid))
+    total = _loaded(program) * _times(program)
     return max(0.0, 1.0 - _array_bytes(program) / total) if total else 0.0
 
 
@@ -37,11 +37,16 @@ def share_of_sm(program: Program, machine: Machine, copies: int, l2_hits: float)
 
     Grids of fewer blocks than the card has room for leave SMs idle, and the others get more.
     """
-    blocks = max(1, math.prod(program.grid)) * program.blocks
+    blocks = _times(program) * program.blocks // program.num_devices
     active = min(machine.sms, -(-blocks // copies))
     return machine.gmem_bytes_per_cycle(
         active, _hbm_fraction(program, l2_hits), _is_shared(program)
     )
+
+
+def _times(program: Program) -> int:
+    """How many times a grid does what the program has: once, if that is all of the grid."""
+    return 1 if program.spans_grid else max(1, math.prod(program.grid))
 
 
 def _hbm_fraction(program: Program, l2_hits: float) -> float:
@@ -55,7 +60,7 @@ def _hbm_fraction(program: Program, l2_hits: float) -> float:
 def _is_shared(program: Program) -> bool:
     """Whether at least two blocks of the grid load each byte, on average."""
     mine = {op.reads: op.bytes * max(1, len(op.peers)) for op in _loads(program)}
-    return sum(mine.values()) * math.prod(program.grid) >= 2 * _array_bytes(program) > 0
+    return sum(mine.values()) * _times(program) >= 2 * _array_bytes(program) > 0
 
 
 def _array_bytes(program: Program) -> int:

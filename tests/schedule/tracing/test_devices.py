@@ -282,12 +282,16 @@ def test_what_does_not_go_together():
     with pytest.raises(ValueError, match="whole_grid=True traces all blocks, and block=1 asks for"):
         call = plgpu.kernel(turns, out_type=ROW, grid=(4,), grid_names=("i",))
         trace(call, ROW, whole_grid=True, block=1)
-    with pytest.raises(ValueError) as error:
-        simulate(exchanged(), H100)
-    assert str(error.value) == (
-        "exchange has all 2 blocks of its grid, on 2 devices, but an SM's timeline is of one block"
-        " or cluster: trace it without whole_grid=True."
-    )
+
+
+def test_a_traced_exchange_is_simulated_on_both_devices():
+    timeline = simulate(exchanged(), H100)
+    ends = {name: max(s.stop for s in timeline.spans if s.lane == lane)
+            for lane, name in enumerate(timeline.lanes) if "thread" in name}  # fmt: skip
+    assert ends == {f"device {device} thread 0": timeline.cycles for device in (0, 1)}
+    assert simulate(exchanged(signals=False), H100).stuck
+    late = H100.changed(nvlink_store_latency_cycles=1e4)
+    assert simulate(exchanged(), late).cycles > timeline.cycles + 5e3
 
 
 # JAX's all-gather and matmul.

@@ -45,12 +45,6 @@ CALIBRATED: dict[str, Any] = dict(
     hbm_static_reach=0.955,
     clock_at=((0.0, 1.0), (0.13, 0.9975), (0.25, 0.9114), (0.5, 0.9114), (1.0, 0.7873)),
 )  # fmt: skip
-#: Until `nvlink.json` is there. NVIDIA H200 data sheet: 900 GB/s over NVLink, both directions
-#: together. The latencies are assumed.
-NVLINK: dict[str, float] = dict(
-    signal_cycles=500.0, await_cycles=1000.0, nvlink_latency_cycles=1000.0,
-    nvlink_store_latency_cycles=2000.0, nvlink_bytes_per_second=450e9,
-)  # fmt: skip
 #: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
 SHUFFLES_PER_CYCLE = 32.0
 
@@ -312,8 +306,7 @@ def parameters(record: dict[str, Any]) -> Machine:
         **launching(json.loads((beside / "starts.json").read_text()), clock),
         **CALIBRATED,
     )
-    groups = matmul.read(beside / "nvlink.json")
-    found = found.changed(**nvlink.parameters(groups, found) if groups else NVLINK)
+    found = found.changed(**nvlink.parameters(matmul.read(beside / "nvlink.json"), found))
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
     rounded = {name: digits(value) for name, value in dataclasses.asdict(found).items()}

@@ -210,7 +210,6 @@ def _ring(steps: int) -> Callable[..., Any]:
     for cell in notebooks.read_source(md).cells:
         if cell.cell_type == "code" and any(text in cell.source for text in _OF_RING):
             exec(cell.source, names)
-    names["STEPS"] = steps
     return names["stream"](steps=steps)
 
 
@@ -296,23 +295,26 @@ def steps_us(groups: Iterable[dict[str, Any]]) -> dict[Problem, float]:
 
 
 def parameters(groups: Iterable[dict[str, Any]], machine: Machine) -> dict[str, float]:
-    """The fields of a machine that are about semaphores and NVLink; none come from the ring."""
-    found = steps_us(groups)
-    cycles = {
-        (problem.kernel, problem.rows): us * 1e-6 * machine.clock_hz
-        for problem, us in found.items() if problem.kernel not in (STREAM, RING)
-    }  # fmt: skip
-    rates = (p.blocks * p.tile_bytes / us * 1e6 for p, us in found.items() if p.kernel == STREAM)
-    signal, wait, exchange = (cycles[kernel, ROWS] for kernel in (SIGNALS, WAITS, SIGNAL))
+    """The fields of a machine that are about semaphores and NVLink; none come from the ring.
+
+    What a signal costs its thread is from "own signal". Back to back, signals to the other GPU take
+    longer: each waits until the one before it has been answered.
+    """
+    cycles = {p: us * 1e-6 * machine.clock_hz for p, us in steps_us(groups).items()}
+    signals, waits, own, both = (cycles[Problem(kernel)] for kernel in WITHOUT_TILES)
     tile = Problem(TILE, rows=FEW_ROWS)
-    stored = cycles[TILE, FEW_ROWS] - exchange
-    issued = machine.store_issue_cycles + tile.tile_bytes / machine.store_bytes_per_cycle
+    streams = {
+        p.blocks: p.blocks * p.tile_bytes / step for p, step in cycles.items() if p.kernel == STREAM
+    }
+    moved = machine.store_issue_cycles + tile.tile_bytes / streams[1]
     return dict(
-        signal_cycles=signal,
-        await_cycles=wait,
-        nvlink_latency_cycles=max(0.0, exchange - signal - wait),
-        nvlink_store_latency_cycles=stored - issued,
-        nvlink_bytes_per_second=max(rates),
+        signal_cycles=own - waits,
+        await_cycles=waits,
+        nvlink_latency_cycles=both - own,
+        nvlink_answer_cycles=signals - (own - waits),
+        nvlink_store_latency_cycles=cycles[tile] - both - moved,
+        nvlink_sm_bytes_per_cycle=streams[1],
+        nvlink_bytes_per_second=max(streams.values()) * machine.clock_hz,
     )
 
 

@@ -79,12 +79,16 @@ class Machine:
         (fitted to the clocks of calibration pairs). The power limit lowers it.
       tcgen05_flops_per_cycle: (dtype, rate) of Blackwell's tensor core; Hopper has none.
       tmem_bytes_per_cycle: of a thread's accesses of TMEM; None where there is no TMEM.
-      signal_cycles: a thread that signals a semaphore (`nvlink.json`, "signals", as the next four).
+      signal_cycles: a thread that signals a semaphore (`nvlink.json`, as the next six: "own
+        signal", less "waits").
       await_cycles: from when a semaphore holds enough until a thread that waits goes on ("waits").
-      nvlink_latency_cycles: a signal's way to another device ("signal", less both of the above);
-        None where there is no NVLink, as the next two.
+      nvlink_latency_cycles: a signal's way to another device ("signal", less "own signal"); None
+        where there is no NVLink, as the next four.
+      nvlink_answer_cycles: from such a signal until its thread can signal again, since that waits
+        for an answer ("signals", less `signal_cycles`).
       nvlink_store_latency_cycles: from a store's bytes' time until a thread that waits for it goes
-        on, if the memory is another device's ("tile" of 1,024 bytes).
+        on, if the memory is another device's ("tile" of 1,024 bytes, less "signal").
+      nvlink_sm_bytes_per_cycle: what one SM alone sends ("stream", 1 block).
       nvlink_bytes_per_second: what a device sends, in one direction ("stream", the most).
 
     Example:
@@ -141,7 +145,9 @@ class Machine:
     signal_cycles: float = 0.0
     await_cycles: float = 0.0
     nvlink_latency_cycles: float | None = None
+    nvlink_answer_cycles: float | None = None
     nvlink_store_latency_cycles: float | None = None
+    nvlink_sm_bytes_per_cycle: float | None = None
     nvlink_bytes_per_second: float | None = None
 
     def changed(self, **fields: Any) -> "Machine":
@@ -262,7 +268,10 @@ class Machine:
         return value
 
 
-_NVLINK = "nvlink_latency_cycles", "nvlink_store_latency_cycles", "nvlink_bytes_per_second"
+_NVLINK = (
+    "nvlink_latency_cycles", "nvlink_answer_cycles", "nvlink_store_latency_cycles",
+    "nvlink_sm_bytes_per_cycle", "nvlink_bytes_per_second",
+)  # fmt: skip
 _RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
 _HAVE = {"wgmma": "pipelib.H200 or pipelib.H100", "tcgen05_mma": "pipelib.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))

@@ -30,6 +30,7 @@ def sweep(
     machine: Machine = H200,
     *,
     max_steps: int | None = None,
+    whole_grid: bool = False,
     **ranges: Iterable[Any],
 ) -> list[Setting]:
     """The settings of all combinations of the ranges' values, for `player`.
@@ -38,7 +39,7 @@ def sweep(
       kernel_factory: called with a value for each range that is not the machine's; returns
         `(kernel, args)`.
       machine: the `Machine` to simulate on; by default `H200`, which the book's numbers are of.
-      max_steps: as in `trace`.
+      max_steps, whole_grid: as in `trace`.
       **ranges: the values of each slider, in order; the first of each is shown first. A name of a
         field of `machine` changes that instead of the kernel.
 
@@ -62,7 +63,7 @@ def sweep(
     """
     values = _values("sweep", kernel_factory, machine, ranges)
     return [
-        _setting(kernel_factory, machine, max_steps, dict(zip(values, combination)))
+        _setting(kernel_factory, machine, max_steps, whole_grid, dict(zip(values, combination)))
         for combination in itertools.product(*values.values())
     ]
 
@@ -72,12 +73,13 @@ def explore(
     machine: Machine = H200,
     *,
     max_steps: int | None = None,
+    whole_grid: bool = False,
     **ranges: Iterable[Any],
 ) -> Any:
     """Sliders that trace, check and simulate the kernel anew whenever they move.
 
     Args:
-      kernel_factory, machine, max_steps, **ranges: as in `sweep`.
+      kernel_factory, machine, max_steps, whole_grid, **ranges: as in `sweep`.
 
     Returns:
       An `ipywidgets.VBox`: a notebook's cell shows it.
@@ -114,7 +116,7 @@ def explore(
 
     def redraw(_: Any = None) -> None:
         values = {name: slider.value for name, slider in sliders.items()}
-        setting = _setting(kernel_factory, machine, max_steps, values)
+        setting = _setting(kernel_factory, machine, max_steps, whole_grid, values)
         # Not by printing into it: this needs no display, and so no flicker.
         figure.outputs = (_output(setting),)
 
@@ -145,13 +147,14 @@ def _setting(
     kernel_factory: KernelFactory,
     machine: Machine,
     max_steps: int | None,
+    whole_grid: bool,
     values: dict[str, Any],
 ) -> Setting:
     """Traces, checks and simulates at one position; never raises an Exception."""
     try:
         machine, rest = _apply(machine, values)
         kernel, args = _made(kernel_factory(**rest))
-        program = trace(kernel, *args, max_steps=max_steps)
+        program = trace(kernel, *args, max_steps=max_steps, whole_grid=whole_grid)
         return judged(program, machine, values, max_steps)
     except Exception as error:
         return Setting(values, None, type(error).__name__, False, str(error))

@@ -2,7 +2,7 @@
 
 The model. Each device has one server for all that leaves it, over NVLink, at
 `nvlink_bytes_per_second`. Bytes go through the SM's GMEM port and the link at once: a copy is
-through when both have moved all of it. A store takes the link of the storing device. A load takes
+through when both have moved all of it. The port then moves `nvlink_sm_bytes_per_cycle`. A store takes the link of the storing device. A load takes
 the link of the device that has the memory. An access of several devices' memory (`multimem`) leaves
 its own device once, since NVLink's switch spreads it.
 
@@ -12,7 +12,7 @@ sends to a neighbour of its own; what several devices send to one.
 
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.program import Op, Program, Space
-from pipelib.schedule.simulating.units import Server
+from pipelib.schedule.simulating.units import Port, Server
 
 
 class Links:
@@ -42,18 +42,26 @@ class Links:
                 return self._servers[home or 0]
         return None
 
-    def move(self, link: Server, now: float, moved: float, size: float, op: Op) -> float:
-        """When bytes are through that the port moves from `now` to `moved`, in cycles."""
+    def move(
+        self, link: Server, port: Port, now: float, size: float, op: Op
+    ) -> tuple[float, float]:
+        """The cycles at which bytes, requested `now`, start and stop moving through both."""
         machine = self._machine
-        rate = machine.nvlink("nvlink_bytes_per_second", op.line) / machine.clock_hz
-        return max(moved, link.take(now, size / rate)[1])
+        alone = machine.nvlink("nvlink_sm_bytes_per_cycle", op.line)
+        together = machine.nvlink("nvlink_bytes_per_second", op.line) / machine.clock_hz
+        start, moved = port.move(now, size, alone)
+        return start, max(moved, link.take(start, size / together)[1])
 
     def latency(self, op: Op) -> float:
         """Cycles from there until the thread knows that the bytes have landed."""
         return self._machine.nvlink("nvlink_store_latency_cycles", op.line)
 
-    def signal_latency(self, block: int, op: Op) -> float:
-        """Cycles until a signal of a block has arrived: none on its own device."""
+    def signal(self, block: int, op: Op) -> tuple[float, float]:
+        """Cycles until a signal of a block has arrived, and until it has been answered.
+
+        On its own device there is nothing to wait for.
+        """
         if len(self._servers) < 2 or self._semaphores[op.place[0]] == self._here[block]:
-            return 0.0
-        return self._machine.nvlink("nvlink_latency_cycles", op.line)
+            return 0.0, 0.0
+        of = self._machine.nvlink
+        return of("nvlink_latency_cycles", op.line), of("nvlink_answer_cycles", op.line)

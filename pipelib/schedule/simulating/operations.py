@@ -11,8 +11,9 @@ cp_async               as a load that arrives nowhere, with the times of a load 
 wait_cp_async          the thread goes on when the copies have landed
 commit_group           closes the group of stores
 wait_store             the thread goes on when the group's stores have been read, or written
-signal                 the thread takes a fixed time; then the signal is on its way for as long as
-                       NVLink takes to another device, and has arrived at once on its own
+signal                 the thread takes a fixed time, once its last signal to another device has
+                       been answered; the signal then is on its way for as long as NVLink takes to
+                       another device, and has arrived at once on its own
 await                  the thread goes on a fixed time after the semaphore holds enough
 arrive                 the thread takes a fixed time, and its arrival counts when that ends
 wait                   the thread goes on `wake` after the phase's end, and no earlier than `wait`
@@ -171,10 +172,12 @@ class Operations:
         machine, buffers = self.machine, self.program.buffers
         is_read = op.kind == Kind.READ
         if any(buffers[region.buffer].space is Space.GMEM for region in op.reads + op.writes):
-            start, done = thread.sm.port.move(now, op.bytes, machine.sm_bytes_per_cycle)
+            link, port = self.links.of(thread.block, op), thread.sm.port
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
-            if link := self.links.of(thread.block, op):
-                done = self.links.move(link, start, done, op.bytes, op)
+            if link is None:
+                _, done = port.move(now, op.bytes, machine.sm_bytes_per_cycle)
+            else:
+                _, done = self.links.move(link, port, now, op.bytes, op)
                 latency += self.links.latency(op) if is_read else 0.0
         else:
             _, done = thread.sm.smem.take(now, self.costs.access(op))
@@ -194,12 +197,12 @@ class Operations:
         """Arrives on the load's barrier at once; its bytes land there, and at all peers, later."""
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
-        moves = [
-            port.move(end, op.bytes, machine.sm_bytes_per_cycle) for port in self._ports(thread, op)
-        ]
+        ports, link = self._ports(thread, op), self.links.of(thread.block, op)
         latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
-        if link := self.links.of(thread.block, op):
-            moves = [(s, self.links.move(link, s, moved, op.bytes, op)) for s, moved in moves]
+        if link is None:
+            moves = [port.move(end, op.bytes, machine.sm_bytes_per_cycle) for port in ports]
+        else:
+            moves = [self.links.move(link, port, end, op.bytes, op) for port in ports]
             latency += self.links.latency(op)
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
         span = self.span(thread, op, SpanKind.LOAD, start, last)
@@ -253,12 +256,13 @@ class Operations:
         """Has read its SMEM once the bytes moved, and has written GMEM a latency later."""
         end = self.issue(thread, op, now, self.machine.store_issue_cycles)
         size = op.bytes * (self.machine.add_cost if op.combines else 1)
-        start, moved = thread.sm.port.move(end, size, self.machine.store_bytes_per_cycle)
-        latency = self.machine.store_latency_cycles
-        if link := self.links.of(thread.block, op):
-            moved = self.links.move(link, start, moved, size, op)
-            latency = self.links.latency(op)
-        written = moved + latency
+        link, port = self.links.of(thread.block, op), thread.sm.port
+        if link is None:
+            start, moved = port.move(end, size, self.machine.store_bytes_per_cycle)
+            written = moved + self.machine.store_latency_cycles
+        else:
+            start, moved = self.links.move(link, port, end, size, op)
+            written = moved + self.links.latency(op)
         span = self.span(thread, op, SpanKind.STORE, start, written)
         thread.open.append(Group(Done(moved, span), Done(written, span)))
         return end
@@ -367,9 +371,10 @@ class Operations:
         semaphore = self.semaphores.at(thread.copy, op.place)
         if semaphore is None:
             return now
-        end = now + self.machine.signal_cycles
+        end = max(now, thread.answered) + self.machine.signal_cycles
         span = self.span(thread, op, SpanKind.ISSUE, now, end)
-        done = Done(end + self.links.signal_latency(thread.block, op), span)
+        latency, answer = self.links.signal(thread.block, op)
+        done, thread.answered = Done(end + latency, span), end + answer
         self.events.call(done.time, lambda _: self.semaphores.arrive(semaphore, op.amount, done))
         return end
 

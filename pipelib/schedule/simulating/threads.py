@@ -52,17 +52,18 @@ class Thread:
       copies: the end of each copy without a barrier.
       open: the stores that are in no group yet.
       groups: the groups of stores, in order.
+      answered: when its last signal to another device has been answered, in cycles.
     """
 
     __slots__ = (
-        "at", "block", "copies", "copy", "groups", "index", "number", "open", "ops",
+        "answered", "at", "block", "copies", "copy", "groups", "index", "number", "open", "ops",
         "products", "since", "sm",
     )  # fmt: skip
 
     def __init__(self, number: int, index: int, copy: int, block: int, ops: tuple[Op, ...], sm: Sm):
         self.number, self.index, self.copy, self.block = number, index, copy, block
         self.ops, self.sm = ops, sm
-        self.at, self.since = 0, 0.0
+        self.at, self.since, self.answered = 0, 0.0, 0.0
         self.products: list[Done] = []
         self.copies: list[Done] = []
         self.open: list[Group] = []

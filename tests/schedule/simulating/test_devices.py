@@ -13,8 +13,8 @@ pytestmark = pytest.mark.one_jax
 #: NVLink moves half a byte a cycle; all that devices share beside it is fast.
 LINKED = replace(
     TOY, sms=2, l2_bytes_per_second=99e9, hbm_bytes_per_second=99e9, signal_cycles=3,
-    await_cycles=5, nvlink_latency_cycles=100, nvlink_store_latency_cycles=150,
-    nvlink_bytes_per_second=0.5e9,
+    await_cycles=5, nvlink_latency_cycles=100, nvlink_answer_cycles=140,
+    nvlink_store_latency_cycles=150, nvlink_sm_bytes_per_cycle=1, nvlink_bytes_per_second=0.5e9,
 )  # fmt: skip
 BYTES = 20
 #: Of a tile: issued in 2, its bytes through NVLink in 40, known to have landed 150 later.
@@ -105,6 +105,11 @@ def test_blocks_of_a_device_share_its_link_and_not_the_other_device_s():
     }
 
 
+def test_an_sm_alone_may_be_slower_than_the_link():
+    slow = replace(LINKED, nvlink_sm_bytes_per_cycle=0.25)
+    assert run(stored(0, 1), [], machine=slow).cycles == 2 + 80 + 150
+
+
 def test_a_store_into_the_own_device_takes_no_link():
     assert run(stored(0, 0), []).cycles == 2 + 20 + 7
 
@@ -125,6 +130,14 @@ def test_a_semaphore_counts():
     assert run([*three, *takes, awaits(ARRIVED, 0)], []).cycles == 2 * 3 + 3 * 5
     assert run([*three, *takes, awaits(ARRIVED, 0, amount=2)], []).stuck
     assert run([signal(ARRIVED, 0, index=1), awaits(ARRIVED, 0, index=0)], []).stuck
+
+
+def test_a_signal_waits_until_the_one_before_it_is_answered():
+    far, near = signal(ARRIVED, 1), signal(ARRIVED, 0)
+    assert run([far, far], []).cycles == run([far, near], []).cycles == 3 + 140 + 3
+    assert run([near, far], []).cycles == 3 + 3
+    arrives = run([far, far], [awaits(ARRIVED, 1, amount=2)])
+    assert arrives.cycles == 3 + 140 + 3 + 100 + 5
 
 
 def test_signals_arrive_in_the_order_of_their_times_and_not_of_their_threads():
@@ -193,11 +206,12 @@ def test_a_machine_without_nvlink():
     alone = replace(TOY, sms=2)
     with pytest.raises(ValueError, match=told):
         run([signal(ARRIVED, 1)], [], machine=alone)
-    with pytest.raises(ValueError, match="An op reaches .* no nvlink_bytes_per_second, so"):
+    with pytest.raises(ValueError, match="An op reaches .* no nvlink_sm_bytes_per_cycle, so"):
         run(stored(0, 1), [], machine=alone)
     assert run([signal(ARRIVED, 0)], [], machine=alone).cycles == 0
 
 
 def test_the_links_of_known_machines():
-    assert B200.nvlink_bytes_per_second == 9e11 == 2 * 450e9
+    assert B200.nvlink_bytes_per_second == 9e11
+    assert 0.8 * 450e9 < H200.nvlink_bytes_per_second < 450e9  # of NVIDIA's peak
     assert H200.nvlink("nvlink_latency_cycles") > H200.l2_latency_cycles

@@ -27,7 +27,7 @@ by the host's clock, over the burst's launches, as in `benchmarks.collective`.
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,44 +43,23 @@ from benchmarks.turns import Arrays, Bench, Contender
 from pipelib.bench import timing
 from pipelib.schedule.machine import Machine
 from pipelib_book.across import AXIS
+from pipelib_book.measured import nvlink as recorded
+from pipelib_book.measured.nvlink import Problem
 from tools import notebooks
 
 GPUS = 2
-COLUMNS, ITEM_BYTES = 128, 4  # of a tile, in float32
-#: Rows of a tile of 32 KiB, the chapter's, and of one whose bytes take no time to speak of.
-ROWS, FEW_ROWS = 64, 2
+#: Rows of a tile whose bytes take no time to speak of; others have 32 KiB, as the chapter's.
+FEW_ROWS = 2
 #: Stores of a stream that are on their way together, each to a slot of its own.
 IN_FLIGHT = 4
-#: How many times as many steps the longer of two contenders has.
-LONGER = 3
+LONGER = recorded.LONGER
+SIGNALS, WAITS, OWN, SIGNAL = recorded.WITHOUT_TILES
+TILE, STREAM, RING = recorded.TILE, recorded.STREAM, recorded.RING
 CHAPTER = "22_across_gpus.md"
-SIGNALS, WAITS, OWN, SIGNAL = "signals", "waits", "own signal", "signal"
-TILE, STREAM, RING = "tile", "stream", "ring"
-#: What sends no tile in its steps.
-WITHOUT_TILES = SIGNALS, WAITS, OWN, SIGNAL
-
-
-class Problem(NamedTuple):
-    """A kernel, how many blocks of it each GPU runs, its tiles' rows, and its fewer steps."""
-
-    kernel: str
-    blocks: int = 1
-    rows: int = ROWS
-    steps: int = 1000
-
-    @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile."""
-        return self.rows * COLUMNS * ITEM_BYTES
-
-    def __str__(self) -> str:
-        sent = "" if self.kernel in WITHOUT_TILES else f", {self.tile_bytes:,} bytes"
-        return f"{self.kernel}{sent}, {self.blocks} blocks"
-
 
 #: A ring's arrays are larger than L2 together, so that each launch loads from HBM.
 PROBLEMS = (
-    *map(Problem, WITHOUT_TILES), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
+    *map(Problem, recorded.WITHOUT_TILES), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
     *(Problem(STREAM, blocks, steps=max(64, 2048 // blocks))
       for blocks in (1, 2, 4, 8, 16, 32, 66, 132)),
     Problem(RING, steps=2048),
@@ -119,7 +98,7 @@ def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
         finish()
 
     slots = IN_FLIGHT if problem.kernel == STREAM else 1
-    tile = problem.rows, COLUMNS
+    tile = problem.rows, recorded.COLUMNS
     return plgpu.kernel(
         body, out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
         grid=(problem.blocks,), grid_names=("block",),
@@ -227,7 +206,7 @@ def _tiles_of(problem: Problem) -> int:
 
 def like(problem: Problem) -> jax.ShapeDtypeStruct:
     """The type of all tiles."""
-    shape = GPUS * _tiles_of(problem), problem.rows, COLUMNS
+    shape = GPUS * _tiles_of(problem), problem.rows, recorded.COLUMNS
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
@@ -248,7 +227,7 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
     """0.0 if all tiles have come to where they were sent, else 1.0."""
     got = jax.jit(contender)(*args)
     tiles = np.asarray(args[0][:, 0, 0]).reshape(GPUS, -1)
-    kept = tiles if problem.kernel in WITHOUT_TILES else tiles[::-1]
+    kept = tiles if problem.kernel in recorded.WITHOUT_TILES else tiles[::-1]
     if problem.kernel == RING:
         kept = kept[:, : int(name.split()[0])]
     out = got[0] if problem.kernel == RING else got
@@ -256,42 +235,19 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
     return float(not bool(jnp.all(out == kept[..., None])))
 
 
-def step_us(problem: Problem, times: Mapping[str, timing.Samples]) -> float | None:
-    """Microseconds of a step: by how much the longer contender's fastest burst is longer."""
-    few, many = (times.get(f"{n * problem.steps} steps") for n in (1, LONGER))
-    if few is None or many is None:
-        return None
-    slope = min(many.microseconds) - min(few.microseconds)
-    return slope / ((LONGER - 1) * problem.steps)
-
-
 def row(
     problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
 ) -> Iterator[str]:
     """A step's time, and what a GPU sends."""
-    us = step_us(problem, times)
+    us = problem.step_us({name: each.microseconds for name, each in times.items()})
     if us is None:
         return
     yield f"{us:8.4f} us a step"
-    if problem.kernel not in WITHOUT_TILES:
-        yield f"{problem.blocks * problem.tile_bytes / us / 1e3:7.2f} GB/s of a GPU"
+    if problem.sent:
+        yield f"{problem.sent / us / 1e3:7.2f} GB/s of a GPU"
 
 
 # What the simulator takes of it.
-
-
-def steps_us(groups: Iterable[dict[str, Any]]) -> dict[Problem, float]:
-    """Microseconds of a step of each problem that was timed."""
-    found = dict[Problem, float]()
-    for group in groups:
-        problem = Problem(**group["problem"])
-        samples = {
-            name: timing.Samples(tuple(each["burst_microseconds"]))
-            for name, each in group["contenders"].items() if "burst_microseconds" in each
-        }  # fmt: skip
-        if (us := step_us(problem, samples)) is not None:
-            found[problem] = us
-    return found
 
 
 def parameters(groups: Iterable[dict[str, Any]], machine: Machine) -> dict[str, float]:
@@ -300,12 +256,10 @@ def parameters(groups: Iterable[dict[str, Any]], machine: Machine) -> dict[str, 
     What a signal costs its thread is from "own signal". Back to back, signals to the other GPU take
     longer: each waits until the one before it has been answered.
     """
-    cycles = {p: us * 1e-6 * machine.clock_hz for p, us in steps_us(groups).items()}
-    signals, waits, own, both = (cycles[Problem(kernel)] for kernel in WITHOUT_TILES)
+    cycles = {p: us * 1e-6 * machine.clock_hz for p, us in recorded.steps_us(groups).items()}
+    signals, waits, own, both = (cycles[Problem(kernel)] for kernel in recorded.WITHOUT_TILES)
     tile = Problem(TILE, rows=FEW_ROWS)
-    streams = {
-        p.blocks: p.blocks * p.tile_bytes / step for p, step in cycles.items() if p.kernel == STREAM
-    }
+    streams = {p.blocks: p.sent / step for p, step in cycles.items() if p.kernel == STREAM}
     moved = machine.store_issue_cycles + tile.tile_bytes / streams[1]
     return dict(
         signal_cycles=own - waits,

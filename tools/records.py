@@ -30,6 +30,7 @@ from pipelib_book.measured import (
     bandwidth,
     ladder,
     model,
+    nvlink,
     outcomes,
     searches,
 )
@@ -65,6 +66,7 @@ QUOTES = {
     "grouped.json": r"\bgrouped\.\w+\(",
     "sanitized.json": r"\bsanitized\.sentence\(",
     "collective.json": r"\bcollective\.(tables|rows)\(",
+    "nvlink.json": r"\bnvlink\.(table|beside)\(",
 }
 #: What a record is for that no chapter quotes.
 USED = {
@@ -206,6 +208,8 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield str(layer), table
     elif name == "collective.json":
         yield from of_devices.tables()
+    elif name == "nvlink.json":
+        yield "Two GPUs of one host, both sending", nvlink.table()
     elif name == "tune.json":
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)

@@ -6,10 +6,11 @@ import pytest
 
 import pipelib
 from benchmarks import compiled, nvlink, turns
-from benchmarks.nvlink import PROBLEMS, RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
+from benchmarks.nvlink import PROBLEMS
 from pipelib.bench import timing
 from pipelib_book import across
 from pipelib_book.grading import lowered
+from pipelib_book.measured.nvlink import RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
 from tools import records
 
 #: One of each kind, with steps that a check follows in a moment; streams of few blocks and many.
@@ -75,11 +76,21 @@ def test_a_step_is_what_more_steps_add():
     problem = Problem(STREAM, 2, steps=100)
     of = lambda *us: timing.Samples(us)
     times = {"100 steps": of(150.0, 160.0), "300 steps": of(500.0, 350.0)}
-    assert nvlink.step_us(problem, times) == 1.0
     assert [*nvlink.row(problem, times["100 steps"], times)] == [
         "  1.0000 us a step", "  65.54 GB/s of a GPU",
     ]  # fmt: skip
     assert [*nvlink.row(problem, of(1.0), {"100 steps": of(1.0)})] == []
+
+
+@pytest.mark.parametrize("problem, measured", nvlink.recorded.steps().items(), ids=str)
+def test_simulated_beside_measured(problem, measured):
+    """The ring is held out; a few blocks that send together get less of the link than they say."""
+    problem = problem._replace(steps=4 if problem.blocks > 16 else 12)
+    programs = (traced(problem, number) for number in (0, 1))
+    few, many = (pipelib.simulate(program).microseconds for program in programs)
+    simulated = (many - few) / (2 * problem.steps)
+    some = problem.kernel == STREAM and 4 < problem.blocks < 32
+    assert simulated == pytest.approx(measured, rel=0.2 if some else 0.1)
 
 
 def test_too_few_devices():

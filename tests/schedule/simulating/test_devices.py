@@ -164,7 +164,7 @@ def test_backpressure_of_a_ring(slots, step, steps=6):
 
 
 def test_a_signal_that_is_missing():
-    found = run([*stored(0, 1), signal(ARRIVED, 1)], exchange(1)[:-1] + [awaits(ARRIVED, 1, 0, 2)])
+    found = run([*stored(0, 1), signal(ARRIVED, 1)], [*exchange(1)[:-1], awaits(ARRIVED, 1, 0, 2)])
     assert found.stuck and found.notes == (
         f"deadlock at {STORED + 3} cycles: device 1, thread 0 waits for 2 on arrived@1[0], which"
         " holds 1",
@@ -206,7 +206,7 @@ def test_a_machine_without_nvlink():
     alone = replace(TOY, sms=2)
     with pytest.raises(ValueError, match=told):
         run([signal(ARRIVED, 1)], [], machine=alone)
-    with pytest.raises(ValueError, match="An op reaches .* no nvlink_sm_bytes_per_cycle, so"):
+    with pytest.raises(ValueError, match=r"An op reaches .* no nvlink_sm_bytes_per_cycle, so"):
         run(stored(0, 1), [], machine=alone)
     assert run([signal(ARRIVED, 0)], [], machine=alone).cycles == 0
 

@@ -45,7 +45,6 @@ from pipelib.schedule.machine import Machine
 from pipelib_book.across import AXIS
 from pipelib_book.measured import nvlink as recorded
 from pipelib_book.measured.nvlink import Problem
-from tools import notebooks
 
 GPUS = 2
 #: Rows of a tile whose bytes take no time to speak of; others have 32 KiB, as the chapter's.
@@ -184,6 +183,8 @@ def _store(tile_smem, there):
 
 def _ring(steps: int) -> Callable[..., Any]:
     """The chapter's ring, as its cells define it."""
+    from tools import notebooks  # which needs what reads notebooks, as no other benchmark does
+
     names = dict[str, Any]()
     (md,) = (md for md in notebooks.chapters() if md.name == CHAPTER)
     for cell in notebooks.read_source(md).cells:

@@ -5,7 +5,8 @@ thread goes first, among equals the lowest number, so a program has one timeline
 ops one after another for as long as no other thread is earlier. A thread that waits for others is
 not in the heap until one of them resumes it. A thread may also begin later than the others, when
 somebody starts it. What happens by itself at some time, as a signal's arrival, is a **call**, which
-comes before the threads of that time. Source: the event-scheduling method of discrete-event simulation.
+comes before the threads of that time. Source: the event-scheduling method of discrete-event
+simulation.
 """
 
 import heapq

@@ -2,9 +2,10 @@
 
 The model. Each device has one server for all that leaves it, over NVLink, at
 `nvlink_bytes_per_second`. Bytes go through the SM's GMEM port and the link at once: a copy is
-through when both have moved all of it. The port then moves `nvlink_sm_bytes_per_cycle`. A store takes the link of the storing device. A load takes
-the link of the device that has the memory. An access of several devices' memory (`multimem`) leaves
-its own device once, since NVLink's switch spreads it.
+through when both have moved all of it. The port then moves `nvlink_sm_bytes_per_cycle`. A store
+takes the link of the storing device. A load takes the link of the device that has the memory, and
+its own latency comes on top. An access of several devices' memory (`multimem`) leaves its own
+device once, since NVLink's switch spreads it.
 
 Not covered: the way into a device, which is as fast, so that it never bounds what each other device
 sends to a neighbour of its own; what several devices send to one.

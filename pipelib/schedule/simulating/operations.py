@@ -40,8 +40,8 @@ skip, opaque
 `Machine` has the fixed times. Not covered: distributed shared memory's cost (an arrival on a peer's
 barrier costs as one's own); `opaque` ops, whose number is only counted; semaphores that blocks and
 devices may signal that are not in the program: these ops take no time. A warp's op costs what a
-thread's does. What reaches another device's memory takes that device's or the own one's way out as
-well (`links`), and NVLink's latency in place of a load's or a store's.
+thread's does. A store or a load of another device's memory takes a link as well, and NVLink's
+latency: `links` has both. That a `prefetch` or a `cp_async` may reach there is not covered.
 """
 
 from collections import defaultdict

@@ -1,10 +1,10 @@
 """One run of the simulation, from the first event to the `Timeline`, or to the time alone.
 
 The model. Each block of a cluster, or of a whole grid, has a multiprocessor of its own. Several
-copies of the program may share these; they start together. Where there are more copies than an SM holds at a time, the
-next one starts when the first of those before it has ended. The run ends when no thread can go on.
-Threads that still wait then are stuck: their waits run to the end of everything, and the timeline's
-notes say for what.
+copies of the program may share these; they start together. Where there are more copies than an SM
+holds at a time, the next one starts when the first of those before it has ended. The run ends when
+no thread can go on. Threads that still wait then are stuck: their waits run to the end of
+everything, and the timeline's notes say for what.
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ Release = Callable[[Thread, Done], None]
 
 
 class Semaphore:
-    """What a semaphore holds (`held`), the `last` signal that arrived, and the `waiters`, in order."""
+    """What it has `held` since the `last` signal, and the `waiters`, in the order they came."""
 
     __slots__ = ("held", "last", "waiters")
 

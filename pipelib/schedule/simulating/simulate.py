@@ -30,10 +30,9 @@ Other scopes' beginnings and ends, `commit_group` and `registers` take no time.
 Several devices. A program with all blocks of a grid may be of several devices, which all begin at
 cycle 0. Each has one more server, NVLink: all that its blocks store into the memory of other
 devices goes through it, one copy after another, and through the SM's GMEM port at the same time
-(`links`). The thread that waits for such a store goes on when it has landed there and the answer
-has come back. A semaphore is a counter in GMEM. A signal adds to it when it arrives: at once on the
-own device, NVLink's latency later on another one. A wait goes on `await` after it holds enough
-(`semaphores`).
+(`links`). The thread that waits for such a store goes on `nvlink_store_latency` later. A semaphore
+is a counter in GMEM. A signal adds to it when it arrives: at once on the own device, NVLink's
+latency later on another one. A wait goes on `await` after it holds enough (`semaphores`).
 
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
 servers; the timeline shows the first. They start `block_gap` apart, as blocks do in the first wave.
@@ -49,13 +48,14 @@ The modules. An arrow points from who imports to what is imported::
 what an SM gets of the card's bandwidth; `units` are the servers; `launch` goes from blocks to a
 whole launch, which `pipelib.predict` gives.
 
-Not covered: launch, waves and the tail of a grid (`launch` has them); that operands of wgmma and
-ordinary accesses share the banks; blocks of a grid that begin later than others; which SMs share what they load; SMs that load all at once and
-then none; that a `prefetch` makes a later load hit; distributed shared memory's cost (an arrival on
-a peer's barrier costs as one's own); which branch data choose, as a program has all ways of such a
-branch, and takes the time of all; `opaque` ops, which take no time (a note says so); clocks that
-fall under load (`Machine.loaded` has them). Whether barriers are used rightly is `check`'s to say:
-here the k-th phase takes the arrivals in the order made.
+Not covered: launch, waves and the tail of a grid (`launch` has them); blocks of a whole grid that
+begin later than others; that operands of wgmma and ordinary accesses share the banks; which SMs
+share what they load; SMs that load all at once and then none; that a `prefetch` makes a later load
+hit; distributed shared memory's cost (an arrival on a peer's barrier costs as one's own); which
+branch data choose, as a program has all ways of such a branch, and takes the time of all; `opaque`
+ops, which take no time (a note says so); clocks that fall under load (`Machine.loaded` has them).
+Whether barriers are used rightly is `check`'s to say: here the k-th phase takes the arrivals in the
+order made.
 """
 
 from numbers import Integral

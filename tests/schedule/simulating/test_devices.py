@@ -147,6 +147,15 @@ def test_signals_arrive_in_the_order_of_their_times_and_not_of_their_threads():
     assert found.cycles == 20 + 3 + 5
 
 
+def test_who_has_waited_longest_goes_first_if_there_is_enough():
+    late = lambda op: [Op("compute", 0, flops=1), op]
+    two, one = awaits(ARRIVED, 0, amount=2), awaits(ARRIVED, 0)
+    signals = [Op("compute", 0, flops=50), signal(ARRIVED, 0), signal(ARRIVED, 0, amount=2)]
+    threads = [[two], late(one), signals, [], [], []]
+    ends = {s.thread: s.stop for s in run(*threads).spans if s.kind == "wait"}
+    assert ends == {1: 51 + 3 + 5, 0: 51 + 3 + 3 + 5}  # after 51 on the ALU that threads share
+
+
 @pytest.mark.parametrize("slots, step", [(1, 3 + 100 + 5 + STORED + 3 + 100 + 5 + 1000),
                                          (2, 3 + 5 + 1000), (4, 3 + 5 + 1000)])  # fmt: skip
 def test_backpressure_of_a_ring(slots, step, steps=6):

@@ -139,6 +139,29 @@ def test_a_pipeline_that_is_cut_off_is_not_called_right():
     assert (whole.outcome, whole.ok) == ("deadlock", False)
 
 
+def test_a_slider_of_all_blocks_of_a_grid():
+    def copied(blocks):
+        def kernel(x, o, smem):
+            smem[...] = x[...]
+            plgpu.commit_smem()
+            plgpu.copy_smem_to_gmem(smem, o)
+            plgpu.wait_smem_to_gmem(0)
+
+        x = like(8, 128)
+        scratch = [plgpu.SMEM(x.shape, x.dtype)]
+        call = plgpu.kernel(
+            kernel, out_type=x, grid=(blocks,), grid_names=("i",), scratch_types=scratch
+        )
+        return call, (x,)
+
+    one, two = sweep(copied, whole_grid=True, blocks=[1, 2])
+    assert (one.ok, two.ok) == (True, False)  # both write all of the result
+    assert two.outcome.startswith("race")
+    assert [lane for lane in two.timeline.lanes if "thread" in lane] == [
+        "block 0 thread 0", "block 1 thread 0",
+    ]  # fmt: skip
+
+
 def test_an_empty_range_is_refused():
     with pytest.raises(ValueError, match="The range slots has 0 values: a slider needs 1"):
         sweep(matmul, slots=())

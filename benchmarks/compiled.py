@@ -49,6 +49,7 @@ from benchmarks import (
     nvlink,
     probes,
     probing,
+    sanitized,
     searched,
     starts,
     wild,
@@ -161,6 +162,11 @@ def _nvlink(record: dict[str, Any]) -> Iterator[Measurement]:
         yield from _contenders(group, problem, nvlink.contenders(problem), args)
 
 
+def _sanitized(record: dict[str, Any]) -> Iterator[Measurement]:
+    for name, (function, args) in sanitized.cases().items():
+        yield Measurement(name, record["cases"][name], function, args)
+
+
 def _memory_bound(record: dict[str, Any]) -> Iterator[Measurement]:
     for row in record["rows"]:
         shape, dtype = (row["rows"], row["length"]), row["dtype"]
@@ -237,7 +243,7 @@ _RECORDS = {
     "matmul": _matmul, "tune": _tune, "attention": _attention, "memory_bound": _memory_bound,
     "machine": _machine, "model": _model, "loads": _loads, "idle": _idle, "starts": _starts,
     "profile": _profile, "search": _search, "accounts": _accounts, "decode": _decode,
-    "grouped": _grouped, "collective": _collective, "nvlink": _nvlink,
+    "grouped": _grouped, "collective": _collective, "nvlink": _nvlink, "sanitized": _sanitized,
     **{suite.name: functools.partial(_faulty, suite) for suite in (hazards.SUITE, wild.SUITE)},
 }  # fmt: skip
 

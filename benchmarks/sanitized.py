@@ -40,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from benchmarks import noting
 from pipelib.bench import provenance
 from pipelib.kernels import (
     AttentionConfig,
@@ -265,21 +266,27 @@ def measure(jobs: int, seconds: float) -> None:
     if not record or record["provenance"]["code_digest"] != facts["code_digest"]:
         record = dict[str, Any](
             command=f"python -m benchmarks.sanitized measure --jobs {jobs}", provenance=facts,
-            control=[], tools={tool: {} for tool in TOOLS},
+            control=[], cases={name: {} for name in names},
         )  # fmt: skip
     for tool in TOOLS:
-        start, found = time.monotonic(), record["tools"][tool]
-        missing = [name for name in names if name not in found]
-        found |= of_all(tool, missing, jobs, seconds)
-        record["tools"][tool] = {name: found[name] for name in names if name in found}
-        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        start = time.monotonic()
+        missing = [name for name in names if tool not in record["cases"][name]]
+        found = of_all(tool, missing, jobs, seconds)
+        for name, lines in found.items():
+            record["cases"][name][tool] = lines
+        _write(path, record)
         took, wrong = time.monotonic() - start, sum(map(len, found.values()))
-        print(f"{tool}: {len(found)} cases, {wrong} problems, {took:.0f} s", flush=True)
+        print(f"{tool}: {len(found)} of {len(missing)} cases, {wrong} problems, {took:.0f} s")
     if not record["control"]:
         # An invalid read can end the process, so there may be no end of the case.
         said = under("memcheck", [CONTROL], seconds).splitlines()
         record["control"] = [line for line in said if _PROBLEM.match(line)][:1]
-        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        _write(path, record)
+    noting.note(path)
+
+
+def _write(path: pathlib.Path, record: dict[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 def main() -> None:

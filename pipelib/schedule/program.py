@@ -510,7 +510,7 @@ class Program:
 
     @property
     def num_devices(self) -> int:
-        """How many devices its blocks are on: 1, unless it has all blocks of several."""
+        """The number of devices that its blocks are on; 1 unless it has all blocks of several."""
         return math.prod(self.devices) if self.spans_grid else 1
 
     @property

@@ -11,11 +11,13 @@ def sentence(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     if not records:
         return results.missing("run under compute-sanitizer")
     (record,) = records
-    calls = max(map(len, record["tools"].values()))
-    counts = {tool: sum(map(len, found.values())) for tool, found in record["tools"].items()}
+    cases = record["cases"].values()
+    counts = {
+        tool: sum(len(case.get(tool, ())) for case in cases) for tool in ("memcheck", "synccheck")
+    }
     said = " and ".join(f"{tool} reported {count or 'no'} faults" for tool, count in counts.items())
     control = "was" if record["control"] else "was not"
     return (
-        f"On an {record['provenance']['gpu']}, {calls} calls of this project's kernels ran under"
-        f" it: {said}. A read far behind the end of an array, as a control, {control} reported."
+        f"On an {record['provenance']['gpu']}, {len(cases)} calls of this project's kernels ran"
+        f" under it: {said}. A read far behind the end of an array, as a control, {control} reported."
     )

@@ -59,6 +59,8 @@ def test_no_kernel_has_a_problem_and_the_control_has():
     for path in RECORDS:
         record = json.loads(path.read_text("utf-8"))
         assert record["control"], "a read behind the end was not reported"
-        assert record["tools"].keys() == set(sanitized.TOOLS)
-        for found in record["tools"].values():
-            assert found == {name: [] for name in sanitized.cases()}
+        assert record["cases"].keys() == sanitized.cases().keys()
+        for case in record["cases"].values():
+            assert {tool: case[tool] for tool in sanitized.TOOLS} == {
+                tool: [] for tool in sanitized.TOOLS
+            }

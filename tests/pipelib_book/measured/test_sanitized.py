@@ -17,8 +17,8 @@ from pipelib_book.measured import sanitized
 )
 def test_the_sentence_counts_what_was_reported(tmp_path, found, control, words):
     (folder := tmp_path / "nvidia-h200").mkdir()
-    tools = {"memcheck": {"a": [], "b": []}, "synccheck": {"a": [], "b": found}}
-    record = {"provenance": {"gpu": "NVIDIA H200"}, "control": control, "tools": tools}
+    cases = {"a": {"memcheck": [], "synccheck": []}, "b": {"memcheck": [], "synccheck": found}}
+    record = {"provenance": {"gpu": "NVIDIA H200"}, "control": control, "cases": cases}
     (folder / "sanitized.json").write_text(json.dumps(record), "utf-8")
     said = sanitized.sentence((tmp_path,))
     assert "2 calls" in said

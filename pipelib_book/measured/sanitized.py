@@ -19,5 +19,6 @@ def sentence(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
     control = "was" if record["control"] else "was not"
     return (
         f"On an {record['provenance']['gpu']}, {len(cases)} calls of this project's kernels ran"
-        f" under it: {said}. A read far behind the end of an array, as a control, {control} reported."
+        f" under it: {said}. A read far behind the end of an array, as a control, {control}"
+        " reported."
     )

@@ -8,6 +8,8 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
+from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
@@ -89,6 +91,85 @@ def test_a_commit_that_nobody_waits_for():
         " and arrive on `finished`, when the block has ended."
     )
     assert remedy == "Wait on `finished`, or on the barrier of a later commit."
+
+
+# What the tensor core makes in order, as PTX has it: "Pipelined tcgen05 Instructions".
+
+
+def relayed(first, second, is_ordered=True):
+    """Thread 0 starts something of the tensor core, and thread 1 something else after it began."""
+
+    def kernel(a, b, o, a_smem, b_smem, x, y, acc, loaded, begun, copied, finished, ended):
+        def start(what, at):
+            match what:
+                case "product":
+                    plgpu.tcgen05_mma(acc, a_smem, b_smem, at, accumulate=False)
+                case "half a product":
+                    plgpu.tcgen05_mma(
+                        acc.at[:, pl.ds(0, 32)], a_smem, b_smem.at[:, pl.ds(0, 32)], at,
+                        accumulate=False,
+                    )  # fmt: skip
+                case "product of x":
+                    plgpu.tcgen05_mma(acc, x, b_smem, at, accumulate=False)
+                case "product into y":
+                    plgpu.tcgen05_mma(y, a_smem, b_smem, at, accumulate=False)
+                case "copy to x":
+                    plgpu.async_copy_smem_to_tmem(a_smem, x)
+                    plgpu.tcgen05_commit_arrive(at)
+
+        thread = lax.axis_index("thread")
+
+        @pl.when(thread == 0)
+        def _():
+            plgpu.copy_gmem_to_smem(a, a_smem, loaded)
+            plgpu.copy_gmem_to_smem(b, b_smem, loaded)
+            plgpu.barrier_wait(loaded)
+            start("copy to x", copied)
+            plgpu.barrier_wait(copied)
+            start(first, finished)
+            plgpu.barrier_arrive(begun)
+            plgpu.barrier_wait(finished)
+
+        @pl.when(thread == 1)
+        def _():
+            plgpu.barrier_wait(begun)
+            start(second, ended)
+            plgpu.barrier_wait(ended)
+
+    operand = plgpu.TMEM((128, 64), jnp.float16, packed=True)
+    scratch = [
+        blackwell.tiles(128, 64), blackwell.tiles(64, 64),
+        plgpu.RefUnion(operand, plgpu.TMEM((128, 64), jnp.float32)),
+        plgpu.TMEM((128, 64), jnp.float32), plgpu.Barrier(num_arrivals=2),
+        plgpu.Barrier(orders_tensor_core=is_ordered), *[blackwell.ordered() for _ in range(3)],
+    ]  # fmt: skip
+
+    def in_pieces(a, b, o, a_smem, b_smem, memory, *rest):
+        kernel(a, b, o, a_smem, b_smem, *memory, *rest)
+
+    call = of(in_pieces, scratch_types=scratch, num_threads=2, thread_name="thread")
+    return check(pipelib.trace(call, like(128, 64), like(64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_in_order"),
+    [
+        ("product", "product", True),
+        ("product", "half a product", False),
+        ("copy to x", "product of x", True),
+        ("product of x", "copy to x", True),
+        ("product of x", "product into y", True),  # y lies where x does
+        ("copy to x", "copy to x", False),
+        ("product into y", "copy to x", False),
+        ("product into y", "product of x", False),
+    ],
+)
+def test_what_the_tensor_core_makes_in_the_order_of_issue(first, second, is_in_order):
+    """Also if two threads issue it, one after the other, but not if nothing orders the two."""
+    assert {finding.kind for finding in relayed(first, second)} == (
+        set() if is_in_order else {"race"}
+    )
+    assert {finding.kind for finding in relayed(first, second, False)} == {"race"}
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,11 @@ def _is_over(event: Event, clock: Clock) -> bool:
 
 
 def early_exits(order: Order) -> Iterator[EarlyExit]:
-    """The arrivals of other blocks that a block does not wait for before it ends."""
+    """The arrivals of other blocks that a block does not wait for before it ends.
+
+    Where blocks end together, a thread's own arrival is never late; of a commit that nobody waits
+    for `left_over` tells.
+    """
     program = order.program
     for (barrier, index), place in order.places.items() if program.blocks > 1 else ():
         block = program.barriers[barrier].block
@@ -109,6 +113,8 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
             clock.join(order.clocks[thread])
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
+                if program.ends_together and op.kind in (Kind.ARRIVE, Kind.TCGEN05_COMMIT):
+                    continue
                 if program.block_of(thread) != block and not clock.has(thread, at):
                     ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
                     clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))
@@ -131,7 +137,7 @@ def left_over(
 ) -> Iterator[IncompletePhase | UnawaitedLoad]:
     """The arrivals on an mbarrier that complete no phase, and what is to arrive at the end.
 
-    That is a load that nobody waits for, or a commit of products that nobody waits for.
+    That is a load that nobody waits for; or a commit, if nobody waits for it or for a later one.
     """
     extra, waited = place.total % place.expects, place.waited[barrier, index]
     if extra:
@@ -143,7 +149,7 @@ def left_over(
         if loads:
             yield UnawaitedLoad(loads[0], barrier, index)
         commits = place.phases[number].commits
-        late = [at for at, products in commits.items() if order.unawaited(at[0], products)]
+        late = [(thread, at) for thread, at in commits if at > order.last_commit[thread]]
         if late:
             thread, at = late[0]
             yield UnawaitedLoad(order.program.threads[thread][at], barrier, index)

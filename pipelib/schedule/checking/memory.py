@@ -8,9 +8,9 @@ after the write also comes after them. An addition is different: other additions
 it, so it makes nothing forgotten.
 
 - Two accesses in no order are a race. Products on one accumulator are in order as they are issued,
-  since the tensor core has a queue (`_in_queue`). Two atomic operations do not harm each other, nor do two stores
-  that add into GMEM, nor two copies that add registers to SMEM. An ordinary and an asynchronous
-  addition do: PTX promises nothing of the two at once.
+  since the tensor core has a queue (`_in_queue`). Two atomic operations do not harm each other, nor
+  do two stores that add into GMEM, nor two copies that add registers to SMEM. An ordinary and an
+  asynchronous addition do: PTX promises nothing of the two at once.
 - Two accesses in order are a missing commit if the older is ordinary, the newer asynchronous, and
   no fence lies on the way from one to the other. PTX also asks for that fence if the older access
   reads and a copy overwrites. No fault has been seen for want of it, and JAX's own kernels leave it

@@ -172,6 +172,78 @@ def test_what_the_tensor_core_makes_in_the_order_of_issue(first, second, is_in_o
     assert {finding.kind for finding in relayed(first, second, False)} == {"race"}
 
 
+def test_a_copy_s_arrival_does_not_order_tmem():
+    """Also on a barrier that would: Mosaic GPU has no fence before a copy arrives."""
+
+    def kernel(a, b, o, a_smem, b_smem, acc, loaded, finished, read):
+        thread = lax.axis_index("thread")
+
+        @pl.when(thread == 0)
+        def _():
+            plgpu.copy_gmem_to_smem(b, b_smem, loaded)
+            plgpu.barrier_wait(loaded)
+            plgpu.barrier_wait(read)
+            plgpu.tcgen05_mma(acc, a_smem, b_smem, finished, accumulate=False)
+            plgpu.barrier_wait(finished)
+
+        @pl.when(thread == 1)
+        def _():
+            plgpu.async_store_tmem(acc, jnp.zeros((128, 64), jnp.float32))
+            plgpu.commit_tmem()
+            plgpu.copy_gmem_to_smem(a, a_smem, read)
+
+    scratch = [
+        blackwell.tiles(128, 64), blackwell.tiles(64, 64), plgpu.TMEM((128, 64), jnp.float32),
+        plgpu.Barrier(), blackwell.ordered(), blackwell.ordered(),
+    ]  # fmt: skip
+    call = of(kernel, scratch_types=scratch, num_threads=2, thread_name="thread")
+    kinds, cause, remedy = told(call, like(128, 64), like(64, 64))
+    assert kinds == {"race"}
+    assert cause.endswith(
+        "thread 0 waits for a copy that starts after thread 1 has gone on, and a copy's arrival"
+        " puts no accesses of TMEM in order."
+    )
+    assert remedy == (
+        "Let thread 1, once its access is over, arrive on a barrier made with"
+        " orders_tensor_core=True on which thread 0 waits before."
+    )
+
+
+def test_blocks_that_give_tmem_back_as_a_pair_end_together():
+    """So a last arrival at the other block's barrier comes before that block ends."""
+
+    def kernel(o, sums, told):
+        plgpu.barrier_arrive(told)
+        pl.when(lax.axis_index("rank") == 0)(lambda: plgpu.barrier_wait(told))
+
+    def late(is_pair):
+        scratch = [
+            plgpu.TMEM((128, 64), jnp.float32, collective=is_pair),
+            plgpu.ClusterBarrier(collective_axes=("rank",)),
+        ]
+        call = of(kernel, scratch_types=scratch, cluster=(2,), cluster_names=("rank",))
+        program = pipelib.trace(call)
+        assert program.ends_together is is_pair
+        return {finding.kind for finding in check(program)}
+
+    assert late(True) == set() and late(False) == {"barrier-misuse"}
+
+
+def test_a_commit_after_the_one_that_is_waited_for():
+    """Its arrival may come when the block has ended, though the products are over."""
+    program = blackwell.PROGRAMS["one slot"]()
+    last = max(i for i, op in enumerate(program.threads[0]) if op.kind == "tcgen05_commit")
+    barrier = dataclasses.replace(program.barriers[-1], id=len(program.barriers), name="late")
+    ops = [*program.threads[0]]
+    commit = dataclasses.replace(ops[last], barrier=barrier.id, peers=(barrier.id,))
+    ops.insert(last + 1, commit)
+    more = dataclasses.replace(
+        program, threads=(tuple(ops),), barriers=(*program.barriers, barrier)
+    )
+    assert check(program).ok
+    assert [finding.where for finding in check(more)] == ["late"]
+
+
 @pytest.mark.parametrize(
     ("kernel", "needed"),
     [

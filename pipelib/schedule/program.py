@@ -467,8 +467,7 @@ class Program:
     `starts_early` says whether the grid may start before the kernel before it has ended
     (programmatic dependent launch), `auto_barriers` whether a thread's lanes meet before and after
     each ordinary write of the thread, and before each of its loads. `tmem_columns` is the most
-    columns of TMEM that a block has at once. `ends_together` says that all threads of a cluster
-    meet before one of its blocks ends: it gives back TMEM that blocks have as pairs.
+    columns of TMEM that a block has at once.
 
     Example:
       >>> x = jax.ShapeDtypeStruct((2, 128), jnp.float32)
@@ -497,7 +496,6 @@ class Program:
     profiler_bytes: int = 0
     auto_barriers: bool = True
     tmem_columns: int = 0
-    ends_together: bool = False
 
     @property
     def is_whole(self) -> bool:

@@ -53,7 +53,8 @@ _SECOND = (
     "The second block's warp 1 waits for store_done_barrier, though it multiplies nothing. Nothing"
     " waits for this warp: if it slept through a product and both epilogues, the barrier would be a"
     " phase ahead, and the wait would not return. JAX's guide says that the wait is there since two"
-    " arrivals without one trip assertions of the hardware."
+    " arrivals without one trip assertions of the hardware. By PTX's letter a block may also end"
+    " before the other's last arrival there: they meet at the end, but by a relaxed barrier."
 )
 _SCALES = (
     "Each block's own barrier counts the copy of the right operand's scales. The first block waits"

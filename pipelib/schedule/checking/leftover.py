@@ -100,8 +100,9 @@ def _is_over(event: Event, clock: Clock) -> bool:
 def early_exits(order: Order) -> Iterator[EarlyExit]:
     """The arrivals of other blocks that a block does not wait for before it ends.
 
-    Where blocks end together, a thread's own arrival is never late; of a commit that nobody waits
-    for `left_over` tells.
+    Mosaic GPU lets the blocks of a cluster meet before they give back TMEM that they have as pairs
+    (`mosaic/gpu/core.py`), but by `barrier.cluster.arrive.relaxed`: PTX says that it orders no
+    accesses of memory, so an arrival may still be on its way.
     """
     program = order.program
     for (barrier, index), place in order.places.items() if program.blocks > 1 else ():
@@ -113,8 +114,6 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
             clock.join(order.clocks[thread])
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
-                if program.ends_together and op.kind in (Kind.ARRIVE, Kind.TCGEN05_COMMIT):
-                    continue
                 if program.block_of(thread) != block and not clock.has(thread, at):
                     ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
                     clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))

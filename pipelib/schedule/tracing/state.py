@@ -225,7 +225,6 @@ class Cluster:
         self.name, self.mesh_sizes = name, tuple(devices.values())
         self.devices = devices if is_whole else {}
         self.scratch_bytes, self.has_reduction = _aligned(params.reductions), False
-        self.ends_together = False
         self.grid, self.shape = tuple(mesh.grid), tuple(mesh.cluster)
         self.grid_names, self.names = tuple(mesh.grid_names), tuple(mesh.cluster_names)
         self.threads, self.thread_name = mesh.num_threads or 1, mesh.thread_name
@@ -522,8 +521,6 @@ class Cluster:
         size = bytes_of(math.prod(ref.shape), bits_of(aval.dtype))
         if ref.space is Space.TMEM:
             size = columns_of(aval.layout, ref.shape, bits_of(aval.dtype)) * COLUMN_BYTES
-            # The cluster meets before such memory is given back (JAX's `mosaic/gpu/core.py`).
-            self.ends_together |= aval.collective
         return Buffer(
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
         )
@@ -585,7 +582,6 @@ class Cluster:
             scratch_bytes=self.scratch_bytes if self.has_reduction else 0,
             profiler_bytes=self.profiler_bytes, auto_barriers=self.auto_barriers,
             tmem_columns=max(thread.peak_columns for thread in threads),
-            ends_together=self.ends_together,
         )  # fmt: skip
 
 

@@ -545,8 +545,8 @@ class _Explorer:
         return not is_named and barriers[self.place[op.place]][0] > op.phase + 1
 
     def _has_ended(self, counters: tuple[int, ...], place: int) -> bool:
-        """Whether all threads of a barrier's block are at their ends, and it may be gone."""
-        block = None if self.program.ends_together else self.homes[place]
+        """Whether all threads of a barrier's block are at their ends."""
+        block = self.homes[place]
         of_block = self.program.threads_of(block) if block is not None else ()
         return bool(of_block) and all(counters[t] == len(self.threads[t]) for t in of_block)
 

@@ -211,7 +211,7 @@ def test_a_copy_s_arrival_does_not_order_tmem():
 
 @pytest.mark.parametrize("is_pair", [False, True])
 def test_a_late_arrival_at_the_other_block_s_barrier(is_pair):
-    """Also of blocks that give TMEM back as a pair: they meet at the end, but by a relaxed barrier."""
+    """Also of blocks that give TMEM back as a pair: they meet at the end, by a relaxed barrier."""
 
     def kernel(o, sums, told):
         plgpu.barrier_arrive(told)

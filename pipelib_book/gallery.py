@@ -17,6 +17,7 @@ The rest has one tile for each block.
 A faulty kernel may hang the GPU: run it in a process that can be killed (`benchmarks/hazards.py`).
 """
 
+import enum
 import functools
 import inspect
 import math
@@ -41,6 +42,18 @@ TILE, DEPTH = 128, 64
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
+class Gpu(enum.Enum):
+    """A generation of GPUs that a kernel is for, with its `compute_capability`."""
+
+    HOPPER = "9.0"
+    BLACKWELL = "10.0"
+
+    @property
+    def compute_capability(self) -> str:
+        """As `pipelib.target` takes it."""
+        return self.value
+
+
 class Hazard(NamedTuple):
     """One fault: `kernel(*arguments, fixed=...)`, and what is to be known of it.
 
@@ -54,6 +67,7 @@ class Hazard(NamedTuple):
       reference: the right result for these, by numpy.
       kernel: takes jax arrays and `fixed`.
       whole_grid: the fault is one among blocks, so all of them are checked together.
+      gpu: what the kernel is compiled for. This project's GPUs are Hopper's: they run no other.
     """
 
     name: str
@@ -65,12 +79,20 @@ class Hazard(NamedTuple):
     reference: Callable[..., np.ndarray]
     kernel: Callable[..., jax.Array]
     whole_grid: bool = False
+    gpu: Gpu = Gpu.HOPPER
 
     def program(self, *, fixed: bool) -> Program:
         """The trace of one version: of its first block, or of all."""
         args = self.arguments(np.random.default_rng(0), 1)
         kernel = functools.partial(self.kernel, fixed=fixed)
-        return pipelib.trace(kernel, *args, whole_grid=self.whole_grid)
+        with pipelib.target(self.gpu.compute_capability):
+            return pipelib.trace(kernel, *args, whole_grid=self.whole_grid)
+
+    def lowered(self, *args: Any, fixed: bool) -> str:
+        """What JAX makes of one version for its GPU, which need not be there."""
+        kernel = jax.jit(functools.partial(self.kernel, fixed=fixed))
+        with pipelib.target(self.gpu.compute_capability):
+            return kernel.trace(*args).lower(lowering_platforms=("cuda",)).as_text()
 
     def source(self) -> str:
         """The kernel's source, from its `def` on, without its docstring."""

@@ -10,7 +10,7 @@ from typing import Any
 import pipelib
 from pipelib.schedule.drawing.player import Player, Setting
 from pipelib.schedule.report import Report
-from pipelib_book.gallery import GALLERY, Hazard
+from pipelib_book.gallery import GALLERY, Gpu, Hazard
 from pipelib_book.measured import outcomes
 from pipelib_book.notebook import say
 from pipelib_book.page import first_findings, report_text
@@ -94,10 +94,21 @@ def _show(hazard: Hazard, seen: outcomes.Outcomes) -> None:
     report = report_text(pipelib.check(hazard.program(fixed=False)), most=2)
     say(
         f"{hazard.summary}\n\n````python\n{source}````\n\n"
-        f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n"
-        f"- **JAX's race detector:** {seen.in_jax(hazard.name)}\n"
-        f"- **{seen.gpu_name}:** {seen.on_gpu(hazard.name)}\n"
+        f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n{_done(hazard, seen)}\n"
         f"- **Remedy:** {hazard.remedy}"
+    )
+
+
+def _done(hazard: Hazard, seen: outcomes.Outcomes) -> str:
+    """What a faulty kernel did where it ran."""
+    if hazard.gpu is Gpu.BLACKWELL:
+        return (
+            "- **Blackwell:** not run: no such GPU was at hand, and JAX's interpreter has not all"
+            " that it takes. Both versions compile."
+        )
+    return (
+        f"- **JAX's race detector:** {seen.in_jax(hazard.name)}\n"
+        f"- **{seen.gpu_name}:** {seen.on_gpu(hazard.name)}"
     )
 
 
@@ -189,5 +200,6 @@ def _table(hazards: Mapping[str, Hazard], seen: outcomes.Outcomes) -> str:
     rows.append("|---|---|---|---|")
     for name, hazard in hazards.items():
         kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
-        rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(seen.row(name))} |")
+        ran = ("not run", "for Blackwell") if hazard.gpu is Gpu.BLACKWELL else seen.row(name)
+        rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(ran)} |")
     return "\n".join(rows)

@@ -1,12 +1,16 @@
 """Reports for other projects: what they quote is what pipelib prints, and their kernels hold."""
 
+import pathlib
 import re
 import sys
 
 import jax
 import pytest
 
+import pipelib
 from pipelib.command import targets
+from pipelib_book.gallery import Gpu
+from pipelib_book.wild import WILD
 from tools import upstream
 from tools.upstream import UPSTREAM, said
 
@@ -46,11 +50,25 @@ def test_a_mended_kernel_is_right_in_every_block(words):
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_jax_compiles_it_for_hopper(words):
+def test_jax_compiles_it_for_its_gpu(words):
     _, name, *args = words.partition(" --")[0].split()
     function = targets._function(name)
     shapes = list(map(targets.argument, args))
-    assert jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+    with pipelib.target(hazard_of(name).gpu.compute_capability):
+        assert jax.jit(function).trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def hazard_of(name):
+    """The case whose kernel `file.py:function` names."""
+    return WILD[pathlib.Path(name.partition(":")[0]).stem.replace("_", "-")]
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_on_blackwell_says_that_no_gpu_ran_it(report):
+    text = " ".join((UPSTREAM / report).read_text("utf-8").split())
+    hazard = hazard_of(REPORTS[report][0].words.split()[1])
+    assert ("not run on a Blackwell GPU" in text) is (hazard.gpu is Gpu.BLACKWELL)
+    assert ("runs of each version" in text) is (hazard.gpu is Gpu.HOPPER)
 
 
 def test_each_kernel_is_in_a_report_and_each_report_in_the_list():

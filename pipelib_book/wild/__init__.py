@@ -6,6 +6,10 @@ fault, and as `right`, without. It needs JAX and nothing else, so that a report 
 `pipelib_book.gallery` has its own, but for one thing: their shapes are those of the reports,
 however many blocks `arguments` is asked for. `many` makes a hazard of as many copies as that.
 
+A case is for one generation of GPUs (`Hazard.gpu`). Those for Hopper, `RUN`, ran on a GPU, with the
+fault and without, and in JAX's interpreter. Those for Blackwell ran nowhere: no such GPU is at
+hand, and the interpreter has no products of two blocks. They are checked and compiled.
+
 A faulty kernel may hang the GPU: run it in a process that can be killed (`benchmarks/wild.py`).
 """
 
@@ -14,15 +18,18 @@ import functools
 import jax
 import numpy as np
 
-from pipelib_book.gallery import Hazard, integers, matmul
+from pipelib_book.gallery import Gpu, Hazard, integers, matmul
 from pipelib_book.wild import (
     attention_epilogue,
     causal_ring,
     causal_start,
+    copy_order,
     counted_signals,
     early_release,
     grouped_heads,
     next_tile,
+    other_epilogue,
+    two_askers,
     whole_store,
 )
 
@@ -52,6 +59,11 @@ def many(hazard: Hazard) -> Hazard:
 def _tiles(rng: np.random.Generator, count: int) -> tuple[np.ndarray, ...]:
     """So many tiles in a row, as both causal kernels take them."""
     return (integers(rng, count * causal_ring.TILE),)
+
+
+def _pair(rng: np.random.Generator, _: int) -> tuple[np.ndarray, ...]:
+    """The operands of both kernels in which two blocks make each product together."""
+    return integers(rng, 512, 64, dtype=np.float16), integers(rng, 64, 128, dtype=np.float16)
 
 
 def _sums_from(start: int, x: np.ndarray) -> np.ndarray:
@@ -153,5 +165,40 @@ _FOUND = (
         counted_signals.sums,
         whole_grid=True,
     ),
+    Hazard(
+        "other-epilogue",
+        "The other block's sums",
+        "race",
+        "A block of a pair multiplies again when its own sums have been read, not the other's.",
+        "Let both blocks arrive on a barrier of the first: a `ClusterBarrier`.",
+        _pair,
+        lambda a, b: matmul(a, b).astype(np.float16),
+        other_epilogue.product,
+        gpu=Gpu.BLACKWELL,
+    ),
+    Hazard(
+        "copy-order",
+        "A copy that is to order sums",
+        "race",
+        "That the other block's copy has landed is to say that its sums have been read.",
+        "Let both blocks also arrive on a barrier with `orders_tensor_core`.",
+        _pair,
+        lambda a, b: matmul(a, b).astype(np.float16),
+        copy_order.product,
+        gpu=Gpu.BLACKWELL,
+    ),
+    Hazard(
+        "two-askers",
+        "Two blocks that ask",
+        "race",
+        "Each block of a cluster asks for the next tile, and each answer lands in both blocks.",
+        "Tell `dynamic_scheduling_loop` its `cluster_axes`.",
+        lambda rng, _: (integers(rng, 1024, 64, dtype=np.float16),),
+        lambda x: x,
+        two_askers.copied,
+        gpu=Gpu.BLACKWELL,
+    ),
 )
 WILD: dict[str, Hazard] = {hazard.name: hazard for hazard in _FOUND}
+#: The cases that ran on this project's GPUs.
+RUN: dict[str, Hazard] = {name: hazard for name, hazard in WILD.items() if hazard.gpu is Gpu.HOPPER}

@@ -20,6 +20,7 @@ SECONDS = int(os.environ.get("FOREIGN_TEST_SECONDS", "20"))
 
 def pytest_addoption(parser):
     parser.addoption("--foreign-out", type=pathlib.Path, required=True, help="folder of results")
+    parser.addoption("--foreign-gpu", default="9.0", help="the GPU's compute capability (9.0)")
     parser.addoption("--foreign-most", type=int, help="no more cases of one test function")
 
 
@@ -27,7 +28,7 @@ def pytest_configure(config):
     os.environ["JAX_PLATFORMS"] = "cpu"  # before anything imports JAX
     from tests.foreign import stand_in
 
-    stand_in.install()
+    stand_in.install(stand_in.GPUS[config.getoption("foreign_gpu")])
     config.pluginmanager.register(Collector(config))
 
 
@@ -39,6 +40,7 @@ class Collector:
 
         self.examining, self.guides, self.stand_in = examining, guides, stand_in
         self.most = config.getoption("foreign_most")
+        self.gpu = config.getoption("foreign_gpu")
         folder = config.getoption("foreign_out")
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.jsonl"
@@ -80,7 +82,7 @@ class Collector:
         if digest in self.seen:
             return None
         self.seen.add(digest)
-        return {"digest": digest, **self.examining.examine(launch)}
+        return {"digest": digest, **self.examining.examine(launch, self.gpu)}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item):

@@ -1,8 +1,9 @@
-"""What JAX and pipelib say of one launch: lowered for Hopper? traced? found?
+"""What JAX and pipelib say of one launch: lowered for its GPU? traced? found?
 
-A row has `lowered`, None or JAX's refusal. For a kernel that JAX lowers, and that uses nothing of
-Blackwell's, it has `first` and, where the grid has several blocks, `last`: `refused` or `findings`,
-those of the plain check and, under `strict`, those that the strict one adds; and the seconds.
+A row has `lowered`, None or JAX's refusal. For a kernel that JAX lowers, and that uses nothing
+which its GPU lacks (`beyond`), it has `first` and, where the grid has several blocks, `last`:
+`refused` or `findings`, those of the plain check and, under `strict`, those that the strict one
+adds; and the seconds.
 """
 
 import contextlib
@@ -47,8 +48,13 @@ def digest(launch: Launch) -> str:
     return hashlib.sha256(repr((launch.kernel, *values)).encode()).hexdigest()[:16]
 
 
-def examine(launch: Launch) -> dict[str, Any]:
-    """One row of results."""
+def examine(launch: Launch, compute_capability: str) -> dict[str, Any]:
+    """One row of results, for a GPU of this compute capability."""
+    with pipelib.target(compute_capability):
+        return _examined(launch, is_blackwell=compute_capability == "10.0")
+
+
+def _examined(launch: Launch, *, is_blackwell: bool) -> dict[str, Any]:
     (jaxpr,) = launch.params["jaxprs"]
     used = _primitives(jaxpr)
     name, path, line = _place(jaxpr)
@@ -58,11 +64,11 @@ def examine(launch: Launch) -> dict[str, Any]:
         "file": path,
         "line": line,
         "operands": [str(aval) for aval in launch.avals],
-        "blackwell": sorted(filter(_BLACKWELL.search, used)),
+        "beyond": [] if is_blackwell else sorted(filter(_BLACKWELL.search, used)),
         "others": sorted(filter(_OTHERS.search, used)),
         "lowered": _attempt(lower)[1],
     }
-    if row["lowered"] is None and not row["blackwell"]:
+    if row["lowered"] is None and not row["beyond"]:
         row["first"], grid = _judged(launch, None)
         last = tuple(size - 1 for size in grid)
         if any(last):

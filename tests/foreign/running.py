@@ -22,8 +22,9 @@ def run(
         old.unlink()
     command = [
         python, "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "tests.foreign.collecting",
-        "--foreign-out", out.absolute(), "--foreign-most", str(most), "-c", os.devnull,
-        "--rootdir", root, "--import-mode=importlib", "-p", "no:cacheprovider",
+        "--foreign-out", out.absolute(), "--foreign-gpu", source.gpu,
+        "--foreign-most", str(most), "-c", os.devnull, "--rootdir", root,
+        "--import-mode=importlib", "-p", "no:cacheprovider",
         *(["-n", workers] if workers != "0" else []), *source.options, *source.files,
     ]  # fmt: skip
     path = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -1,9 +1,11 @@
 """Where other projects' kernels come from: their tests, at pinned versions.
 
 JAX's tests are those of `REVISION`, the last one before 0.11.2 that could be had when they were
-chosen; they run with JAX 0.11.2 and with 0.12.0.1. tokamax's are in its wheel.
+chosen; they run with JAX 0.11.2 and with 0.12.0.1. Sources for
+Blackwell are those whose tests skip on other GPUs. tokamax's are in its wheel.
 """
 
+import dataclasses
 import importlib.util
 import pathlib
 import subprocess
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 JAX = "https://github.com/jax-ml/jax"
 REVISION = "cec06d116c05f0d52adfceee3d3b730fdbcb0ce5"
+BLACKWELL = "10.0"
 _PARTS = "tests/pallas", "docs/pallas"
 
 
@@ -21,6 +24,7 @@ class Source:
     files: tuple[str, ...]
     options: tuple[str, ...] = ()
     package: str = ""
+    gpu: str = "9.0"  # its compute capability
     is_jax012: bool = False
 
     def root(self, checkouts: pathlib.Path) -> pathlib.Path:
@@ -54,6 +58,21 @@ _OF_JAX = {
             for name in ("collective_matmul", "pipelining", "quickstart", "reference")
         )
     ),
+    "Blackwell": Source(
+        ("tests/pallas/mosaic_gpu_test.py",),
+        ("-k", "TCGen05 or dynamic_work or to_smem_gather or to_gmem_scatter"),
+        gpu=BLACKWELL,
+    ),
+    "Blackwell, matmul": Source(
+        ("tests/pallas/mgpu_matmul_test.py",), ("-k", "TCGen05"), gpu=BLACKWELL
+    ),
+    "Blackwell, ragged dot": Source(
+        ("tests/pallas/mgpu_ragged_dot_test.py",), ("-k", "TCGen05"), gpu=BLACKWELL
+    ),
+    "Blackwell, guide": Source(("tests/pallas/mgpu_examples_test.py",), gpu=BLACKWELL),
+    "Blackwell, interpreter": Source(
+        ("tests/pallas/gpu_pallas_interpret_tcgen05_race_detection_test.py",), gpu=BLACKWELL
+    ),
 }
 _TOKAMAX = Source(
     (
@@ -70,7 +89,7 @@ SOURCES = (
     {"tokamax 0.0.17": _TOKAMAX}
     | {f"JAX 0.11.2, {name}": source for name, source in _OF_JAX.items()}
     | {
-        f"JAX 0.12.0.1, {name}": Source(source.files, source.options, is_jax012=True)
+        f"JAX 0.12.0.1, {name}": dataclasses.replace(source, is_jax012=True)
         for name, source in _OF_JAX.items()
     }
 )

@@ -1,4 +1,4 @@
-"""Makes other projects' code believe that the machine has a Hopper GPU, in a process of its own.
+"""Makes other projects' code believe that the machine has a GPU, in a process of its own.
 
 What is replaced: what code asks of the device (its kind, its number of SMs), the conditions by
 which tests of JAX and of tokamax skip without a GPU, and what such tests compute on the CPU beside
@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import importlib.util
 import unittest
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -32,15 +33,32 @@ GPU, CPU = frozenset({"gpu", "cuda"}), frozenset({"cpu"})
 _tags = set(GPU)
 
 
-class Hopper:
-    """What code asks of an H100."""
+@dataclass(frozen=True)
+class Gpu:
+    """What code asks of its GPU."""
 
-    platform = "gpu"
-    compute_capability = "9.0"
-    device_kind = "NVIDIA H100 80GB HBM3"
-    core_count = 132
-    shared_memory_per_block_optin = 232_448
-    id = 0
+    compute_capability: str
+    device_kind: str
+    core_count: int
+    shared_memory_per_block_optin: int = 232_448
+    platform: str = "gpu"
+    id: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its compute capability, as numbers."""
+        return _numbers(self.compute_capability)
+
+
+#: The GPUs that a source may want, by their compute capability.
+GPUS = {
+    gpu.compute_capability: gpu
+    for gpu in (Gpu("9.0", "NVIDIA H100 80GB HBM3", 132), Gpu("10.0", "NVIDIA B200", 148))
+}
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
 
 
 class Cuda:
@@ -51,12 +69,12 @@ class Cuda:
     cuda_driver_get_version = staticmethod(lambda: 13_000)
 
 
-def install() -> None:
+def install(gpu: Gpu) -> None:
     """Replaces all of it."""
     lib.cuda_versions = Cuda
-    backend.get_default_device = Hopper
-    _modules_of_jax()
-    _tests_of_jax()
+    backend.get_default_device = lambda: gpu
+    _modules_of_jax(gpu)
+    _tests_of_jax(gpu)
     _arithmetic()
     if importlib.util.find_spec("tokamax"):
         _tokamax()
@@ -68,14 +86,17 @@ def believe(tags: frozenset[str]) -> None:
     _tags.update(tags)
 
 
-def _modules_of_jax() -> None:
+def _modules_of_jax(gpu: Gpu) -> None:
     """Kernels that keep a name of their own for what they ask."""
 
     class Jax:
         __getattr__ = staticmethod(functools.partial(getattr, jax))
-        devices = staticmethod(lambda: [Hopper()])
+        devices = local_devices = staticmethod(lambda: [gpu])
 
-    for name in ("attention_mgpu", "collective_matmul_mgpu", "transposed_ragged_dot_mgpu"):
+    for name in (
+        "attention_mgpu", "blackwell_ragged_dot_mgpu", "collective_matmul_mgpu",
+        "transposed_ragged_dot_mgpu",
+    ):  # fmt: skip
         with contextlib.suppress(ImportError):
             module = importlib.import_module(f"{ops.__name__}.{name}")
             if name == "attention_mgpu":
@@ -84,22 +105,23 @@ def _modules_of_jax() -> None:
                 vars(module).update(jax=Jax())
 
 
-def _tests_of_jax() -> None:
-    def version(text: str) -> tuple[int, ...]:
-        return tuple(map(int, text.split(".")))
+def _tests_of_jax(gpu: Gpu) -> None:
+    def only_of(major: int) -> Any:
+        def skip(self: Any) -> None:
+            if gpu.numbers[0] != major:
+                raise unittest.SkipTest(f"for compute capability {major}")
 
-    def skip(self: Any) -> None:
-        raise unittest.SkipTest("for Blackwell")
+        return skip
 
     jtu.cuda_versions = Cuda
     jtu.is_device_cuda = lambda: "cuda" in _tags
     jtu._get_device_tags = lambda: _tags
-    jtu.is_cuda_compute_capability_at_least = lambda text: version(text) <= (9, 0)
-    jtu.is_cuda_compute_capability_equal = lambda text: version(text) == (9, 0)
+    jtu.is_cuda_compute_capability_at_least = lambda text: _numbers(text) <= gpu.numbers
+    jtu.is_cuda_compute_capability_equal = lambda text: _numbers(text) == gpu.numbers
     jtu.is_running_under_pytest = lambda: False
-    jtu.CudaArchSpecificTest.skip_unless_sm90a = lambda self: None
-    jtu.CudaArchSpecificTest.skip_unless_tcgen05 = skip
-    jtu.CudaArchSpecificTest.skip_unless_tcgen05_int8 = skip
+    jtu.CudaArchSpecificTest.skip_unless_sm90a = only_of(9)
+    jtu.CudaArchSpecificTest.skip_unless_tcgen05 = only_of(10)
+    jtu.CudaArchSpecificTest.skip_unless_tcgen05_int8 = only_of(10)
 
 
 def _arithmetic() -> None:

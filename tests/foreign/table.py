@@ -2,8 +2,8 @@
 
 A configuration is a kernel with the types and the integers of its operands. It counts as
 
-- Blackwell's, if it uses primitives of Blackwell's;
-- not lowered, if JAX does not compile it for Hopper on a machine without a GPU: tests of JAX's
+- Blackwell's, if it uses primitives of Blackwell's and its source is for Hopper;
+- not lowered, if JAX does not compile it for its GPU on a machine without one: tests of JAX's
   errors, and kernels that need the mesh of several devices;
 - else as lowered: then it is traced or refused, in its first block and in its last. A check that
   takes longer than `examining.SECONDS` is counted apart.
@@ -64,7 +64,7 @@ def line(results: Row) -> str:
     """One line on one source."""
     counts = collections.Counter(results["counts"])
     return (
-        f"{counts['configurations']} configurations, {counts['lowered']} lowered by JAX for Hopper,"
+        f"{counts['configurations']} configurations, {counts['lowered']} lowered by JAX,"
         f" {counts['traced']} traced, {counts['with findings']} with findings"
     )
 
@@ -82,7 +82,7 @@ def _rows(folder: pathlib.Path) -> Any:
 
 
 def _kind(row: Row) -> str:
-    if row["blackwell"]:
+    if row["beyond"]:
         return "Blackwell's"
     if row["lowered"] is not None:
         return "not lowered"

@@ -44,7 +44,7 @@ def test_the_faults_in_it_are_found_and_nothing_else(sample):
 def row(**fields):
     return {
         "digest": "a", "kernel": "body", "file": "/x/site-packages/jax/k.py", "line": 3,
-        "operands": [], "blackwell": [], "others": [], "lowered": None,
+        "operands": [], "beyond": [], "others": [], "lowered": None,
         "first": {"findings": [], "strict": []},
     } | fields  # fmt: skip
 
@@ -63,7 +63,7 @@ RACE = {"kind": "race", "cause": "it races", "where": "x", "count": 2, "lines": 
     [
         ({}, {"lowered": 1, "traced": 1}),
         ({"lowered": "ValueError: no"}, {"not lowered": 1}),
-        ({"blackwell": ["tcgen05_mma"]}, {"Blackwell's": 1}),
+        ({"beyond": ["tcgen05_mma"]}, {"Blackwell's": 1}),
         ({"last": {"refused": "ValueError: k.py:3: no"}}, {"lowered": 1, "refused": 1}),
         ({"last": {"findings": [RACE], "strict": []}}, {"traced": 1, "with findings": 1}),
         ({"first": {"unchecked": "TimeoutError: late"}}, {"traced": 1, "not checked in time": 1}),
@@ -132,6 +132,8 @@ def test_each_finding_has_been_read():
         ("a.py::A::test_copy_gmem_to_smem1", "uninitialized-read", "true, and harmless"),
         ("a.py::A::test_copy_gmem_to_smem1", "deadlock", None),
         ("docs/gpu/pipelining.md::cells", "race", "fault"),
+        ("a.py::RaggedDotTestCase::test_ragged_dot0", "race", "fault by the letter of PTX"),
+        ("a.py::RaggedDotTCGen05TestCase::test_ragged_dot0", "race", "fault"),
     ],
 )
 def test_a_reading_is_of_one_kind_and_the_longest_name_that_fits(test, kind, verdict):

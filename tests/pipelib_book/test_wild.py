@@ -13,13 +13,14 @@ import pipelib
 import pipelib_book as book
 from benchmarks import compiled, faults, wild
 from pipelib.schedule import check
-from pipelib_book.gallery import GALLERY
+from pipelib_book.gallery import GALLERY, Gpu
 from pipelib_book.measured import outcomes, results
-from pipelib_book.wild import WILD, many
+from pipelib_book.wild import RUN, WILD, many
 from tests.emitters import contract
 from tests.pipelib_book import test_gallery as of_the_gallery
 
 EVERY = pytest.mark.parametrize("hazard", WILD.values(), ids=WILD)
+EVERY_THAT_RAN = pytest.mark.parametrize("hazard", RUN.values(), ids=RUN)
 VERSIONS = "0.11.2", "0.12.0.1"
 INTERPRETERS = [
     json.loads((faults.RESULTS / f"interpreter/wild-jax-{version}.json").read_text())
@@ -57,7 +58,7 @@ def test_a_module_s_own_functions_are_both_versions(hazard):
 
 
 # Not marked `one_jax`: both interpreters run kernels that others' faults are shown by.
-@EVERY
+@EVERY_THAT_RAN
 @pytest.mark.parametrize("copies", [None, 2])
 def test_the_mended_kernel_is_right(hazard, copies):
     if hazard.whole_grid:
@@ -69,13 +70,22 @@ def test_the_mended_kernel_is_right(hazard, copies):
     np.testing.assert_array_equal(result, hazard.reference(*args), strict=True)
 
 
+@EVERY_THAT_RAN
+@pytest.mark.parametrize("fixed", [False, True])
+def test_jax_compiles_many_copies(hazard, fixed):
+    hazard = many(hazard)
+    assert hazard.lowered(*hazard.arguments(np.random.default_rng(0), 3), fixed=fixed)
+
+
 @EVERY
 @pytest.mark.parametrize("fixed", [False, True])
-def test_jax_compiles_many_copies_for_hopper(hazard, fixed):
-    hazard = many(hazard)
-    args = hazard.arguments(np.random.default_rng(0), 3)
-    call = jax.jit(lambda *args: hazard.kernel(*args, fixed=fixed))
-    assert call.trace(*args).lower(lowering_platforms=("cuda",)).as_text()
+def test_jax_compiles_it_for_its_gpu(hazard, fixed):
+    assert hazard.lowered(*hazard.arguments(np.random.default_rng(0), 1), fixed=fixed)
+
+
+def test_there_are_cases_of_both_generations_and_those_for_hopper_ran():
+    assert {hazard.gpu for hazard in WILD.values()} == {*Gpu}
+    assert all((hazard.gpu is Gpu.HOPPER) is (name in RUN) for name, hazard in WILD.items())
 
 
 def test_copies_have_arguments_of_their_own():
@@ -100,7 +110,7 @@ def test_a_wrong_head_that_exists_is_not_found():
 
 
 def test_the_benchmark_runs_many_copies():
-    assert {*wild.SUITE.hazards} == {*WILD} and wild.SUITE.module == "benchmarks.wild"
+    assert {*wild.SUITE.hazards} == {*RUN} and wild.SUITE.module == "benchmarks.wild"
     args = wild.SUITE.hazards["whole-store"].arguments(np.random.default_rng(0), 2)
     assert args[0].shape == (2, 64, 256)
 
@@ -139,7 +149,7 @@ def made_up(outcome="nothing"):
     found = faults.on_gpu(told)
     facts = INTERPRETERS[0]["provenance"] | dict(gpu="NVIDIA H200", compute_capability="9.0")
     head = dict(command="python -m benchmarks.wild", seed=0, runs=faults.RUNS, blocks=256)
-    return head | dict(timeout_s=10, provenance=facts, hazards={name: found for name in WILD})
+    return head | dict(timeout_s=10, provenance=facts, hazards={name: found for name in RUN})
 
 
 # The records.
@@ -147,17 +157,17 @@ def made_up(outcome="nothing"):
 
 @pytest.mark.parametrize("record", INTERPRETERS, ids=VERSIONS)
 def test_the_interpreter_s_record(record):
-    assert list(record["hazards"]) == list(WILD)
+    assert list(record["hazards"]) == list(RUN)
     for found in record["hazards"].values():
         assert found["end"] in ("right", "wrong", "hang", "raised")
     assert record["provenance"]["gpu"] is None
 
 
 @pytest.mark.skipif(not results.find(f"{results.GPU}/wild.json"), reason="no GPU ran them yet")
-@pytest.mark.parametrize("name", WILD)
+@pytest.mark.parametrize("name", RUN)
 def test_the_mended_kernel_was_right_on_the_gpu(name):
     (gpu,) = results.read(f"{results.GPU}/wild.json")
-    assert list(gpu["hazards"]) == list(WILD)
+    assert list(gpu["hazards"]) == list(RUN)
     fixed = gpu["hazards"][name]["fixed"]
     assert fixed["outcome"] == "nothing" and fixed["wrong"] == [0] * gpu["runs"]
 
@@ -193,9 +203,18 @@ def test_a_fault_is_shown_with_what_a_gpu_did_or_that_none_ran_it(seen, capsys):
     assert said[seen] in shown
     head, _, *rows = book.fault_table().splitlines()
     assert head.endswith("| GPU |" if seen == "not yet run" else "| NVIDIA H200 |")
-    assert len(rows) == len(WILD) and all(row.endswith(f" | {seen} |") for row in rows)
+    assert len(rows) == len(WILD)
+    ends = [seen if name in RUN else "for Blackwell" for name in WILD]
+    assert all(row.endswith(f" | {end} |") for row, end in zip(rows, ends, strict=True))
     runs = outcomes.Outcomes.read(suite="wild").runs()
     assert ("20 runs of each version, 256 copies" in runs) is (seen != "not yet run")
+
+
+def test_a_fault_that_no_gpu_ran_says_so(capsys):
+    book.show_fault("copy-order")
+    shown = capsys.readouterr().out
+    assert WILD["copy-order"].remedy in shown and "race: `sums@1` of block 1" in shown
+    assert "- **Blackwell:** not run: no such GPU was at hand" in shown
 
 
 def test_a_record_of_a_gpu_is_of_the_kernels_that_it_ran(tmp_path):

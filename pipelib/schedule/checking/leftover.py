@@ -98,7 +98,12 @@ def _is_over(event: Event, clock: Clock) -> bool:
 
 
 def early_exits(order: Order) -> Iterator[EarlyExit]:
-    """The arrivals of other blocks that a block does not wait for before it ends."""
+    """The arrivals of other blocks that a block does not wait for before it ends.
+
+    Mosaic GPU lets the blocks of a cluster meet before they give back TMEM that they have as pairs
+    (`mosaic/gpu/core.py`), but by `barrier.cluster.arrive.relaxed`: PTX says that it orders no
+    accesses of memory, so an arrival may still be on its way.
+    """
     program = order.program
     for (barrier, index), place in order.places.items() if program.blocks > 1 else ():
         block = program.barriers[barrier].block
@@ -131,7 +136,7 @@ def left_over(
 ) -> Iterator[IncompletePhase | UnawaitedLoad]:
     """The arrivals on an mbarrier that complete no phase, and what is to arrive at the end.
 
-    That is a load that nobody waits for, or a commit of products that nobody waits for.
+    That is a load that nobody waits for; or a commit, if nobody waits for it or for a later one.
     """
     extra, waited = place.total % place.expects, place.waited[barrier, index]
     if extra:
@@ -143,7 +148,7 @@ def left_over(
         if loads:
             yield UnawaitedLoad(loads[0], barrier, index)
         commits = place.phases[number].commits
-        late = [at for at, products in commits.items() if order.unawaited(at[0], products)]
+        late = [(thread, at) for thread, at in commits if at > order.last_commit[thread]]
         if late:
             thread, at = late[0]
             yield UnawaitedLoad(order.program.threads[thread][at], barrier, index)

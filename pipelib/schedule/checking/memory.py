@@ -7,10 +7,10 @@ by the newer one's clock. A write makes older accesses of its box forgotten, sin
 after the write also comes after them. An addition is different: other additions need no order with
 it, so it makes nothing forgotten.
 
-- Two accesses in no order are a race. A thread's own products on one accumulator are in order,
-  since the tensor core has a queue. Two atomic operations do not harm each other, nor do two stores
-  that add into GMEM, nor two copies that add registers to SMEM. An ordinary and an asynchronous
-  addition do: PTX promises nothing of the two at once.
+- Two accesses in no order are a race. Products on one accumulator are in order as they are issued,
+  since the tensor core has a queue (`_in_queue`). Two atomic operations do not harm each other, nor
+  do two stores that add into GMEM, nor two copies that add registers to SMEM. An ordinary and an
+  asynchronous addition do: PTX promises nothing of the two at once.
 - Two accesses in order are a missing commit if the older is ordinary, the newer asynchronous, and
   no fence lies on the way from one to the other. PTX also asks for that fence if the older access
   reads and a copy overwrites. No fault has been seen for want of it, and JAX's own kernels leave it
@@ -216,7 +216,7 @@ class Memory:
     def _compare(self, older: Access, newer: Access, clock: Clock, buffer: Buffer) -> None:
         first, second = older.op, newer.op
         is_over = _is_over(older.end, clock, buffer.space is Space.TMEM)
-        if not is_over and not _in_queue(first, second, buffer):
+        if not is_over and not _in_queue(older, newer, clock, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
                 both = older, newer
@@ -286,13 +286,23 @@ def _is_over(end: End, clock: Clock, is_tmem: bool) -> bool:
     return ends.are_ordered(number, clock) if is_tmem else ends.are_known(number, clock)
 
 
-def _in_queue(first: Op, second: Op, buffer: Buffer) -> bool:
-    """Whether these are products of one thread, which the tensor core makes in order.
+def _in_queue(older: Access, newer: Access, clock: Clock, buffer: Buffer) -> bool:
+    """Whether the tensor core makes these two in the order in which they are issued.
 
-    On Blackwell copies to TMEM are in that queue too, ahead of the products that come after them.
+    On Hopper: products of one thread. On Blackwell it depends on what the two are, and they may be
+    two threads', if what orders these orders the tensor core (PTX ISA, "Pipelined tcgen05
+    Instructions" and "Pipelined instructions, different thread"): a product comes after a copy to
+    TMEM, and after a product on the same accumulator and of the same shape; and a copy or a product
+    writes after an older product has read. The last rule is in newer revisions of the PTX ISA only.
     """
-    if first.thread != second.thread or first.kind.engine is not Engine.TENSOR_CORE:
-        return False
+    first, second = older.op, newer.op
     if buffer.space is Space.ACC:
-        return first.kind is second.kind is Kind.WGMMA
-    return buffer.space is Space.TMEM and second.kind.engine is Engine.TENSOR_CORE
+        return first.thread == second.thread and first.kind is second.kind is Kind.WGMMA
+    if buffer.space is not Space.TMEM or not clock.has_ordered(first.thread, older.index):
+        return False
+    if not (first.kind.engine is second.kind.engine is Engine.TENSOR_CORE):
+        return False
+    if not older.writes:
+        return True
+    is_same = first.kind is Kind.TCGEN05_COPY or first.writes == second.writes
+    return second.kind is Kind.TCGEN05_MMA and is_same

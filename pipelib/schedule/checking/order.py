@@ -29,9 +29,10 @@ causality order").
 A third count is the tensor core's: PTX orders what different threads do with TMEM only by a pair of
 `tcgen05.fence`s around what synchronises them (PTX ISA, tcgen05 memory consistency model), and
 Mosaic GPU has these at barriers made with `orders_tensor_core` only. So an arrival and a wait there
-carry this count across, and no others do. A commit for a thread's products is itself such an
-arrival. An access of TMEM is over where the thread's own `wait_load_tmem` or `commit_tmem` says so,
-a product where some thread has waited for a commit that came after it.
+carry this count across, and no others do; nor does the arrival of a copy there, before which Mosaic
+GPU has no fence (`arrive_expect_tx` in `mosaic/gpu/utils.py`). A commit for a thread's products is
+itself such an arrival. An access of TMEM is over where the thread's own `wait_load_tmem` or
+`commit_tmem` says so, a product where some thread has waited for a commit that came after it.
 
 A scope that all threads share begins with a barrier of the whole block (Mosaic GPU's lowering of
 `run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
@@ -292,8 +293,10 @@ class Order:
     `misused` has the faults of barriers that came up so far. `places` has the single barriers, by
     id and index, `clocks` what each thread knows. `registers` is None if no thread has to wait for
     registers. `met` counts, for each Pallas thread, those of its ops that all of its lanes know to
-    be over: the ones before the last place where its lanes met. After the iteration `position` has
-    the index of the op that each thread is stuck at, or the number of its ops if it is not stuck.
+    be over: the ones before the last place where its lanes met. `last_commit` has the index of each
+    thread's last commit that some thread has waited for, -1 if there is none. After the iteration
+    `position` has the index of the op that each thread is stuck at, or the number of its ops if it
+    is not stuck.
     """
 
     def __init__(
@@ -323,6 +326,7 @@ class Order:
         self._products, self._copies, self._tmem_reads, self._tmem_writes = map(Issued, rest)
         # Of Blackwell's tensor core, whose products whoever waits for a commit waits for.
         self._committed = Issued([Ends({}) for _ in range(self._size)])
+        self.last_commit = [-1] * self._size
         self._meetings: dict[tuple[Members, int], _Meeting] = {}
         self._met: Counter[tuple[int, Members]] = Counter()
         self.registers = Registers(program) if may_wait_for_registers(program) else None
@@ -452,7 +456,7 @@ class Order:
                 self._expect_before(peer, number, index, op)
             phase = peer.phase(number)
             phase.owed -= 1
-            phase.clock.join(clock, peer.orders)
+            phase.clock.join(clock)
             if phase.owed <= 0:
                 self._try_complete(peer, number, phase)
         ends = tuple([(peer.ends, number) for peer in peers])
@@ -548,7 +552,8 @@ class Order:
             return False
         phase = place.pass_wait(op)
         self.clocks[thread].join(phase.clock, place.orders)
-        for (by, _), products in phase.commits.items():
+        for (by, at), products in phase.commits.items():
+            self.last_commit[by] = max(self.last_commit[by], at)
             ends = self._committed.ends[by]
             ends.waits.setdefault(thread, [])
             ends.wait(thread, index, products)
@@ -586,7 +591,7 @@ class Order:
             self._report_early(place, number, index, op)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
-        phase.clock.join(clock, place.orders)
+        phase.clock.join(clock, place.orders and op.kind is not Kind.LOAD)
         place.total += 1
         if place.total % place.expects == 0:
             self._try_complete(place, number, phase)
@@ -610,10 +615,6 @@ class Order:
     def _are_over(self, clock: Clock, thread: int, products: int) -> bool:
         """Whether so many of a thread's products are known to be over."""
         return self._committed.ends[thread].are_known(products - 1, clock) if products else False
-
-    def unawaited(self, thread: int, products: int) -> bool:
-        """Whether no thread waits for so many of a thread's products."""
-        return all(len(waits) < products for waits in self._committed.ends[thread].waits.values())
 
     def _expect_before(self, place: Place, number: int, index: int, op: Op) -> None:
         """A part that lands without an arrival: the phase before has to be over then too."""

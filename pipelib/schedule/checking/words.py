@@ -295,10 +295,15 @@ def _missing_commit(program: Program, fault: MissingCommit) -> Finding:
 def _why_unordered(program: Program, fault: Race) -> str:
     first, second = fault.older, fault.newer
     who, other = (thread_name(program, op.thread) for op in (first, second))
-    if fault.is_unfenced:
+    if fault.is_unfenced and _has_plain_arrivals(program):
         return (
             f"{other} waits for what {who} does after it, but on a barrier without"
             " orders_tensor_core, which puts no accesses of TMEM in order."
+        )
+    if fault.is_unfenced:
+        return (
+            f"{other} waits for a copy that starts after {who} has gone on, and a copy's arrival"
+            " puts no accesses of TMEM in order."
         )
     if first.kind == Kind.LOAD:
         name = "its barrier"
@@ -339,6 +344,16 @@ def _why_unordered(program: Program, fault: Race) -> str:
     return f"nothing that {who} does after it is waited for by {other} before."
 
 
+def _has_plain_arrivals(program: Program) -> bool:
+    """Whether a thread arrives by itself on a barrier that orders no accesses of TMEM."""
+    arrivals = (op for ops in program.threads for op in ops if op.kind is Kind.ARRIVE)
+    return any(
+        not program.barriers[op.barrier].orders_tensor_core
+        for op in arrivals
+        if op.barrier is not None
+    )
+
+
 def _landing_on(load: Op, buffer: Buffer) -> int:
     """The barrier on which a load's part in a buffer lands, which may be another block's."""
     assert load.barrier is not None, "it lands on one"
@@ -354,8 +369,13 @@ _TMEM_WAITS = {
 def _order_them(program: Program, fault: Race) -> str:
     first, second = fault.older, fault.newer
     who, other = (thread_name(program, op.thread) for op in (first, second))
-    if fault.is_unfenced:
+    if fault.is_unfenced and _has_plain_arrivals(program):
         return "Make that barrier with orders_tensor_core=True."
+    if fault.is_unfenced:
+        return (
+            f"Let {who}, once its access is over, arrive on a barrier made with"
+            f" orders_tensor_core=True on which {other} waits before."
+        )
     across = f", then arrive on a barrier on which {other} waits" if who != other else ""
     if first.kind == Kind.LOAD:
         elsewhere = f", or in a thread that then arrives on a barrier on which {other} waits"

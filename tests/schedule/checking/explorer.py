@@ -12,7 +12,8 @@ kind                the state, or the move, that is told
 ==================  ================================================================================
 race                two accesses are in progress at once that overlap, and one writes. In progress
                     are: what is in flight, and each access that is a thread's next op. Exempt: two
-                    products of one thread's queue, or copies to TMEM among them; the writes of two
+                    products of one thread's queue, or copies to TMEM among them, that PTX orders
+                    (`_is_pipelined`); the writes of two
                     reductions into GMEM; two copies that add registers to SMEM; two atomic
                     accesses. Also a scope with SMEM begins whose thread has a product or a
                     `cp_async` in flight, the scope of whose memory has ended; and a thread ends
@@ -240,11 +241,10 @@ class _Explorer:
         atomics, additions = of(_is_atomic), of(_adds_registers)
         flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
         own = [sum(1 << i for i in ops) for ops in self.threads]
-        queue = of(lambda op: op.kind in QUEUE)
         self.conflicts, self.late_conflicts, self.is_local = [], [], []
         for i, op in enumerate(self.ops):
             exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
-            exempt |= queue & own[op.thread] if op.kind in QUEUE else 0
+            exempt |= _union(1 << j for j in self.threads[op.thread] if self._is_pipelined(i, j))
             exempt |= atomics if _is_atomic(op) else 0
             exempt |= additions if _adds_registers(op) else 0
             to_writes = _union(writers[cell] for cell in _bits(self.reads[i]))
@@ -262,6 +262,18 @@ class _Explorer:
         self.to_gmem = sum(1 << i for i, w in enumerate(self.writes) if not w & self.shared_memory)
         if self.before is not None:  # what it wrote is no concern of this kernel but for races
             self.reads[-1] = self.writes[-1] = 0
+
+    def _is_pipelined(self, i: int, j: int) -> bool:
+        """Whether Blackwell's tensor core makes two ops of one thread in the order of issue."""
+        i, j = sorted((i, j))
+        kinds = self.ops[i].kind, self.ops[j].kind
+        if not {*kinds} <= {*QUEUE}:
+            return False
+        if not self.writes[i] & (self.reads[j] | self.writes[j]):
+            return True  # the older one only reads what the newer one writes
+        if kinds == ("tcgen05_copy", "tcgen05_mma"):
+            return True
+        return kinds == ("tcgen05_mma", "tcgen05_mma") and self.writes[i] == self.writes[j]
 
     def _by_cell(self, masks: list[int]) -> dict[int, int]:
         """For each cell, the ops whose mask has it."""

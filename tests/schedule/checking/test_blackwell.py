@@ -8,6 +8,8 @@ import dataclasses
 
 import jax.numpy as jnp
 import pytest
+from jax import lax
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
@@ -89,6 +91,156 @@ def test_a_commit_that_nobody_waits_for():
         " and arrive on `finished`, when the block has ended."
     )
     assert remedy == "Wait on `finished`, or on the barrier of a later commit."
+
+
+# What the tensor core makes in order, as PTX has it: "Pipelined tcgen05 Instructions".
+
+
+def relayed(first, second, is_ordered=True):
+    """Thread 0 starts something of the tensor core, and thread 1 something else after it began."""
+
+    def kernel(a, b, o, a_smem, b_smem, x, y, acc, loaded, begun, copied, finished, ended):
+        def start(what, at):
+            match what:
+                case "product":
+                    plgpu.tcgen05_mma(acc, a_smem, b_smem, at, accumulate=False)
+                case "half a product":
+                    plgpu.tcgen05_mma(
+                        acc.at[:, pl.ds(0, 32)], a_smem, b_smem.at[:, pl.ds(0, 32)], at,
+                        accumulate=False,
+                    )  # fmt: skip
+                case "product of x":
+                    plgpu.tcgen05_mma(acc, x, b_smem, at, accumulate=False)
+                case "product into y":
+                    plgpu.tcgen05_mma(y, a_smem, b_smem, at, accumulate=False)
+                case "copy to x":
+                    plgpu.async_copy_smem_to_tmem(a_smem, x)
+                    plgpu.tcgen05_commit_arrive(at)
+
+        thread = lax.axis_index("thread")
+
+        @pl.when(thread == 0)
+        def _():
+            plgpu.copy_gmem_to_smem(a, a_smem, loaded)
+            plgpu.copy_gmem_to_smem(b, b_smem, loaded)
+            plgpu.barrier_wait(loaded)
+            start("copy to x", copied)
+            plgpu.barrier_wait(copied)
+            start(first, finished)
+            plgpu.barrier_arrive(begun)
+            plgpu.barrier_wait(finished)
+
+        @pl.when(thread == 1)
+        def _():
+            plgpu.barrier_wait(begun)
+            start(second, ended)
+            plgpu.barrier_wait(ended)
+
+    operand = plgpu.TMEM((128, 64), jnp.float16, packed=True)
+    scratch = [
+        blackwell.tiles(128, 64), blackwell.tiles(64, 64),
+        plgpu.RefUnion(operand, plgpu.TMEM((128, 64), jnp.float32)),
+        plgpu.TMEM((128, 64), jnp.float32), plgpu.Barrier(num_arrivals=2),
+        plgpu.Barrier(orders_tensor_core=is_ordered), *[blackwell.ordered() for _ in range(3)],
+    ]  # fmt: skip
+
+    def in_pieces(a, b, o, a_smem, b_smem, memory, *rest):
+        kernel(a, b, o, a_smem, b_smem, *memory, *rest)
+
+    call = of(in_pieces, scratch_types=scratch, num_threads=2, thread_name="thread")
+    return check(pipelib.trace(call, like(128, 64), like(64, 64)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_in_order"),
+    [
+        ("product", "product", True),
+        ("product", "half a product", False),
+        ("copy to x", "product of x", True),
+        ("product of x", "copy to x", True),
+        ("product of x", "product into y", True),  # y lies where x does
+        ("copy to x", "copy to x", False),
+        ("product into y", "copy to x", False),
+        ("product into y", "product of x", False),
+    ],
+)
+def test_what_the_tensor_core_makes_in_the_order_of_issue(first, second, is_in_order):
+    """Also if two threads issue it, one after the other, but not if nothing orders the two."""
+    assert {finding.kind for finding in relayed(first, second)} == (
+        set() if is_in_order else {"race"}
+    )
+    assert {finding.kind for finding in relayed(first, second, False)} == {"race"}
+
+
+def test_a_copy_s_arrival_does_not_order_tmem():
+    """Also on a barrier that would: Mosaic GPU has no fence before a copy arrives."""
+
+    def kernel(a, b, o, a_smem, b_smem, acc, loaded, finished, read):
+        thread = lax.axis_index("thread")
+
+        @pl.when(thread == 0)
+        def _():
+            plgpu.copy_gmem_to_smem(b, b_smem, loaded)
+            plgpu.barrier_wait(loaded)
+            plgpu.barrier_wait(read)
+            plgpu.tcgen05_mma(acc, a_smem, b_smem, finished, accumulate=False)
+            plgpu.barrier_wait(finished)
+
+        @pl.when(thread == 1)
+        def _():
+            plgpu.async_store_tmem(acc, jnp.zeros((128, 64), jnp.float32))
+            plgpu.commit_tmem()
+            plgpu.copy_gmem_to_smem(a, a_smem, read)
+
+    scratch = [
+        blackwell.tiles(128, 64), blackwell.tiles(64, 64), plgpu.TMEM((128, 64), jnp.float32),
+        plgpu.Barrier(), blackwell.ordered(), blackwell.ordered(),
+    ]  # fmt: skip
+    call = of(kernel, scratch_types=scratch, num_threads=2, thread_name="thread")
+    kinds, cause, remedy = told(call, like(128, 64), like(64, 64))
+    assert kinds == {"race"}
+    assert cause.endswith(
+        "thread 0 waits for a copy that starts after thread 1 has gone on, and a copy's arrival"
+        " puts no accesses of TMEM in order."
+    )
+    assert remedy == (
+        "Let thread 1, once its access is over, arrive on a barrier made with"
+        " orders_tensor_core=True on which thread 0 waits before."
+    )
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_a_late_arrival_at_the_other_block_s_barrier(is_pair):
+    """Also of blocks that give TMEM back as a pair: they meet at the end, by a relaxed barrier."""
+
+    def kernel(o, sums, told):
+        plgpu.barrier_arrive(told)
+        pl.when(lax.axis_index("rank") == 0)(lambda: plgpu.barrier_wait(told))
+
+    scratch = [
+        plgpu.TMEM((128, 64), jnp.float32, collective=is_pair),
+        plgpu.ClusterBarrier(collective_axes=("rank",)),
+    ]
+    call = of(kernel, scratch_types=scratch, cluster=(2,), cluster_names=("rank",))
+    report = check(pipelib.trace(call))
+    assert [finding.cause.partition(" when ")[0] for finding in report] == [
+        "Block 1 of the cluster may have ended"
+    ]
+
+
+def test_a_commit_after_the_one_that_is_waited_for():
+    """Its arrival may come when the block has ended, though the products are over."""
+    program = blackwell.PROGRAMS["one slot"]()
+    last = max(i for i, op in enumerate(program.threads[0]) if op.kind == "tcgen05_commit")
+    barrier = dataclasses.replace(program.barriers[-1], id=len(program.barriers), name="late")
+    ops = [*program.threads[0]]
+    commit = dataclasses.replace(ops[last], barrier=barrier.id, peers=(barrier.id,))
+    ops.insert(last + 1, commit)
+    more = dataclasses.replace(
+        program, threads=(tuple(ops),), barriers=(*program.barriers, barrier)
+    )
+    assert check(program).ok
+    assert [finding.where for finding in check(more)] == ["late"]
 
 
 @pytest.mark.parametrize(

@@ -109,14 +109,16 @@ class Run(NamedTuple):
 def count_samples(value: Any) -> int:
     """How many times, cycles or errors a record has: floats, in lists of floats or None.
 
-    A faulty kernel of the gallery that gave no result counts as one sample. An account of cycles
-    says itself how many samples of warps it has.
+    A faulty kernel of the gallery that gave no result counts as one sample, and so does a run under
+    a tool. An account of cycles says itself how many samples of warps it has.
     """
     if isinstance(value, dict):
         if {"samples", "tensor_percent"} <= {*value}:
             return value["samples"]
         if {"outcome", "wrong"} <= {*value} or {"race", "end"} <= {*value}:
             return len(value.get("wrong", ())) or 1
+        if {"memcheck", "synccheck"} <= {*value}:
+            return 2
         return sum(map(count_samples, value.values()))
     if not isinstance(value, list):
         return 0

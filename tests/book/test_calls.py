@@ -28,7 +28,8 @@ def test_a_call_is_in_one_chapter():
         ("plgpu.wgmma_wait", "plgpu.wgmma_wait(n)"),
         (
             "pipelib.sweep",
-            "pipelib.sweep(kernel_factory, machine=..., *, max_steps=None, **ranges)",
+            "pipelib.sweep(kernel_factory, machine=..., *, max_steps=None, whole_grid=False,"
+            " **ranges)",
         ),
     ],
 )

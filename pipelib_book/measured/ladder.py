@@ -249,17 +249,16 @@ def slots_table(found: list[Group]) -> str:
 
 
 def shapes_table(found: list[Group]) -> str:
-    """TFLOP/s of products of language models, by their sizes, and ratios to those of others."""
+    """TFLOP/s of products of language models, by their sizes, and ratios to the rates of others."""
     if not found:
         return missing("shapes")
-    others = {None: "cuBLAS", UPSTREAM: "JAX's own"}
-    others |= {DEEPGEMM: "DeepGEMM"} if _have(DEEPGEMM, found) else {}
-    rows = []
-    for group in sorted(found, key=lambda group: [group.problem[axis] for axis in "mnk"]):
-        rates = [group.tflops(name or group.baseline) for name in (*others, TUNED)]
-        rows.append([group.shape, *rates, *(group.times(TUNED, name) for name in others)])
-    ratios = (f"of {words}" for words in others.values())
-    return results.table(["product", *others.values(), "matmul", *ratios], rows)
+    others = {None: "cuBLAS", UPSTREAM: "JAX's own", DEEPGEMM: "DeepGEMM"}
+    others = {name: words for name, words in others.items() if name is None or _have(name, found)}
+    rows = [
+        [group.shape, group.tflops(TUNED), *(group.times(TUNED, name) for name in others)]
+        for group in sorted(found, key=lambda group: [group.problem[axis] for axis in "mnk"])
+    ]
+    return results.table(["product", "TFLOP/s", *(f"of {x}" for x in others.values())], rows)
 
 
 def geometric_mean(found: list[Group], of: str | None = None) -> float | None:

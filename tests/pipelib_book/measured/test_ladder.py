@@ -144,12 +144,21 @@ def test_the_tuned_configuration_is_the_one_that_matmul_takes():
 def test_shapes_have_ratios_and_their_mean():
     slower = GROUP._replace(contenders=CONTENDERS | {"matmul": timed(8.8, 8.8, 8.8)})
     table = ladder.shapes_table([GROUP, EMPTY])
-    assert "| 455 | 400 | 500 | 1.10x | 1.25x |" in table
-    assert "| - | - | - | - | - |" in table
+    assert "| 500 | 1.10x | 1.25x |" in table
+    assert "| - | - | - |" in table and "DeepGEMM" not in table
     mean = ladder.geometric_mean([GROUP, slower, EMPTY])
     assert mean == pytest.approx((1.1 * 0.25) ** 0.5)
     assert ladder.geometric_mean([GROUP], ladder.UPSTREAM) == pytest.approx(1.25)
     assert ladder.geometric_mean([EMPTY]) is None
+
+
+def test_deepgemm_is_told_where_it_ran():
+    beside = GROUP._replace(contenders=CONTENDERS | {"deepgemm": timed(2.5, 2.5, 2.5)})
+    assert "| 500 | 1.10x | 1.25x | 1.25x |" in ladder.shapes_table([beside, EMPTY])
+    assert row(ladder.ladder_table([beside, EMPTY]), "DeepGEMM")[1:] == [
+        "400 ± 0.0% (88.0%)", "not measured",
+    ]  # fmt: skip
+    assert "DeepGEMM" not in ladder.ladder_table([GROUP])
 
 
 def test_products_that_nobody_tuned_are_told_by_kind():

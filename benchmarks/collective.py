@@ -156,17 +156,23 @@ def devices_mesh(devices: int, axis: str = AXIS) -> Mesh | AbstractMesh:
     return jax.make_mesh((devices,), (axis,), axis_types=kind, devices=jax.devices()[:devices])
 
 
+def gpus_mesh(script: str, problem: object, devices: int, axis: str = AXIS) -> Mesh:
+    """The first GPUs, for arrays; ends the script where there are too few."""
+    mesh = devices_mesh(devices, axis)
+    if not isinstance(mesh, Mesh):
+        raise SystemExit(
+            f"benchmarks.{script}: {problem} needs {devices} GPUs of one host, and JAX has"
+            f" {len(jax.devices())}: there is nobody to send to."
+        )
+    return mesh
+
+
 # Arrays, times and errors.
 
 
 def operands(problem: Problem) -> Arrays:
     """Normal random rows and columns, each device's on it, and the rows on all."""
-    mesh = devices_mesh(problem.devices)
-    if not isinstance(mesh, Mesh):
-        raise SystemExit(
-            f"benchmarks.collective: {problem} needs {problem.devices} GPUs of one host, and JAX"
-            f" has {len(jax.devices())}: there is nothing to send."
-        )
+    mesh = gpus_mesh("collective", problem, problem.devices)
     where = [NamedSharding(mesh, spec) for spec in _SPECS]
     keys = jax.random.split(jax.random.key(SEED))
     rows, columns = (

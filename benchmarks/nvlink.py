@@ -35,10 +35,10 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.collective import bursts, devices_mesh
+from benchmarks.collective import bursts, devices_mesh, gpus_mesh
 from benchmarks.turns import Arrays, Bench, Contender
 from pipelib.bench import timing
 from pipelib.schedule.machine import Machine
@@ -213,12 +213,7 @@ def like(problem: Problem) -> jax.ShapeDtypeStruct:
 
 def operands(problem: Problem) -> Arrays:
     """Tiles on the GPUs, each a number of its own."""
-    mesh = devices_mesh(GPUS, AXIS)
-    if not isinstance(mesh, Mesh):
-        raise SystemExit(
-            f"benchmarks.nvlink: {problem} needs {GPUS} GPUs of one host, and JAX has"
-            f" {len(jax.devices())}: there is nobody to send to."
-        )
+    mesh = gpus_mesh("nvlink", problem, GPUS, AXIS)
     there, x = NamedSharding(mesh, P(AXIS)), like(problem)
     fill = lambda: jnp.broadcast_to(jnp.arange(x.shape[0], dtype=x.dtype)[:, None, None], x.shape)
     return (jax.jit(fill, out_shardings=there)(),)

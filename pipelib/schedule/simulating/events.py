@@ -19,8 +19,8 @@ from pipelib.schedule.simulating.threads import Thread
 Handler = Callable[[Thread, Op, float], float | None]
 # Takes a thread that has done its last op, and the time.
 Ended = Callable[[Thread, float], None]
-# Takes the time.
-Call = Callable[[float], None]
+# What happens by itself.
+Call = Callable[[], None]
 
 
 class Events:
@@ -43,7 +43,7 @@ class Events:
         while self._heap:
             now, number = heapq.heappop(self._heap)
             if number < 0:
-                self._calls.pop(number)(now)
+                self._calls.pop(number)()
             else:
                 self._advance(self.threads[number], now, handlers)
 

@@ -44,17 +44,30 @@ class Links:
         return None
 
     def move(
-        self, link: Server, port: Port, now: float, size: float, op: Op
+        self, link: Server | None, port: Port, now: float, size: float, at_home: float, op: Op
     ) -> tuple[float, float]:
-        """The cycles at which bytes, requested `now`, start and stop moving through both."""
+        """The cycles at which bytes, requested `now`, start and stop moving.
+
+        Args:
+          link: that of the access, through which they move too, if any.
+          port: the SM's.
+          now: in cycles.
+          size: in bytes.
+          at_home: bytes a cycle of an SM alone, where there is no link.
+          op: the access.
+        """
         machine = self._machine
+        if link is None:
+            return port.move(now, size, at_home)
         alone = machine.nvlink("nvlink_sm_bytes_per_cycle", op.line)
         together = machine.nvlink("nvlink_bytes_per_second", op.line) / machine.clock_hz
         start, moved = port.move(now, size, alone)
         return start, max(moved, link.take(start, size / together)[1])
 
-    def latency(self, op: Op) -> float:
+    def latency(self, link: Server | None, op: Op, at_home: float = 0.0) -> float:
         """Cycles from there until the thread knows that the bytes have landed."""
+        if link is None:
+            return at_home
         return self._machine.nvlink("nvlink_store_latency_cycles", op.line)
 
     def signal(self, block: int, op: Op) -> tuple[float, float]:

@@ -174,11 +174,8 @@ class Operations:
         if any(buffers[region.buffer].space is Space.GMEM for region in op.reads + op.writes):
             link, port = self.links.of(thread.block, op), thread.sm.port
             latency = machine.load_latency_cycles(self.l2_hits, op.bytes) if is_read else 0.0
-            if link is None:
-                _, done = port.move(now, op.bytes, machine.sm_bytes_per_cycle)
-            else:
-                _, done = self.links.move(link, port, now, op.bytes, op)
-                latency += self.links.latency(op) if is_read else 0.0
+            _, done = self.links.move(link, port, now, op.bytes, machine.sm_bytes_per_cycle, op)
+            latency += self.links.latency(link, op) if is_read else 0.0
         else:
             _, done = thread.sm.smem.take(now, self.costs.access(op))
             latency = machine.smem_latency_cycles if is_read else machine.smem_write_cycles
@@ -198,12 +195,11 @@ class Operations:
         machine = self.machine
         end = self.issue(thread, op, now, machine.load_issue_cycles)
         ports, link = self._ports(thread, op), self.links.of(thread.block, op)
-        latency = machine.load_latency_cycles(self.l2_hits, op.bytes)
-        if link is None:
-            moves = [port.move(end, op.bytes, machine.sm_bytes_per_cycle) for port in ports]
-        else:
-            moves = [self.links.move(link, port, end, op.bytes, op) for port in ports]
-            latency += self.links.latency(op)
+        latency = machine.load_latency_cycles(self.l2_hits, op.bytes) + self.links.latency(link, op)
+        moves = [
+            self.links.move(link, port, end, op.bytes, machine.sm_bytes_per_cycle, op)
+            for port in ports
+        ]
         start, last = moves[0][0], max(moved for _, moved in moves) + latency
         span = self.span(thread, op, SpanKind.LOAD, start, last)
         if op.barrier is None:
@@ -254,15 +250,14 @@ class Operations:
 
     def store(self, thread: Thread, op: Op, now: float) -> float:
         """Has read its SMEM once the bytes moved, and has written GMEM a latency later."""
-        end = self.issue(thread, op, now, self.machine.store_issue_cycles)
-        size = op.bytes * (self.machine.add_cost if op.combines else 1)
-        link, port = self.links.of(thread.block, op), thread.sm.port
-        if link is None:
-            start, moved = port.move(end, size, self.machine.store_bytes_per_cycle)
-            written = moved + self.machine.store_latency_cycles
-        else:
-            start, moved = self.links.move(link, port, end, size, op)
-            written = moved + self.links.latency(op)
+        machine, link = self.machine, self.links.of(thread.block, op)
+        end = self.issue(thread, op, now, machine.store_issue_cycles)
+        size, rate = (
+            op.bytes * (machine.add_cost if op.combines else 1),
+            machine.store_bytes_per_cycle,
+        )
+        start, moved = self.links.move(link, thread.sm.port, end, size, rate, op)
+        written = moved + self.links.latency(link, op, machine.store_latency_cycles)
         span = self.span(thread, op, SpanKind.STORE, start, written)
         thread.open.append(Group(Done(moved, span), Done(written, span)))
         return end
@@ -375,7 +370,7 @@ class Operations:
         span = self.span(thread, op, SpanKind.ISSUE, now, end)
         latency, answer = self.links.signal(thread.block, op)
         done, thread.answered = Done(end + latency, span), end + answer
-        self.events.call(done.time, lambda _: self.semaphores.arrive(semaphore, op.amount, done))
+        self.events.call(done.time, lambda: self.semaphores.arrive(semaphore, op.amount, done))
         return end
 
     def await_signals(self, thread: Thread, op: Op, now: float) -> float | None:

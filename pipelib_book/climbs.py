@@ -22,7 +22,7 @@ from pipelib.schedule.drawing.player import Player, Setting
 from pipelib.schedule.program import Kind, Program
 from pipelib.schedule.timeline import Timeline
 from pipelib_book.matmul_ladder import RUNGS
-from pipelib_book.measured import ladder
+from pipelib_book.measured import ladder, results
 from pipelib_book.notebook import say
 
 Kernel = Callable[..., Any]
@@ -82,6 +82,31 @@ def core_busy(timeline: Timeline) -> float:
     """
     uses = timeline.uses(0)
     return max((use.busy for use in uses if use.lane.endswith("tensor core")), default=0.0)
+
+
+def predicted_table(rungs: Mapping[int, Kernel], group: ladder.Group) -> str:
+    """Rates of rungs by `pipelib.predict` beside those that the record has, in TFLOP/s.
+
+    Args:
+      rungs: the chapter's kernels by number.
+      group: the product, and what was measured of it.
+
+    Example:
+      >>> rungs = {0: functools.partial(kernels.matmul, config=RUNGS[0].config)}
+      >>> print(climbs.predicted_table(rungs, ladder.groups("ladder")[0]))
+      | rung | predicted | measured | of it |
+      ...
+    """
+    m, n, k = (group.problem[axis] for axis in "mnk")
+    rows = list[list[str]]()
+    for number, rung in rungs.items():
+        (launch,) = pipelib.predict(rung, *factors(k, m, n)).launches
+        predicted = group.flops * launch.clock_hz / launch.cycles
+        cells = [str(number), f"{predicted / 1e12:.0f}", "-", "-"]
+        if measured := group.rate(f"rung {number}"):
+            cells[2:] = f"{measured / 1e12:.0f}", f"{predicted / measured:.0%}"
+        rows.append(cells)
+    return results.table(("rung", "predicted", "measured", "of it"), rows, words=())
 
 
 def climb(number: int, rungs: Mapping[int, Kernel], found: Sequence[ladder.Group]) -> Player:

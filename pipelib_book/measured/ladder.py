@@ -261,6 +261,19 @@ def shapes_table(found: list[Group]) -> str:
     return results.table(["product", "TFLOP/s", *(f"of {x}" for x in others.values())], rows)
 
 
+def shapes_sentence(found: list[Group]) -> str:
+    """The geometric means of the ratios in `shapes_table`, and the worst; nothing without them."""
+    mean, of_jax = (geometric_mean(found, of) for of in (None, UPSTREAM))
+    if not mean or not of_jax:
+        return ""
+    worst = min(group.share(TUNED) or math.inf for group in found)
+    means = [f"{mean:.3f} times cuBLAS", f"{of_jax:.3f} times JAX's own kernel"]
+    if of_deepgemm := geometric_mean(found, DEEPGEMM):
+        means.append(f"{of_deepgemm:.3f} times DeepGEMM")
+    said = f"{', '.join(means[:-1])} and {means[-1]}"
+    return f"Geometric mean of {len(found)}: {said}; the worst {worst:.2f} times cuBLAS."
+
+
 def geometric_mean(found: list[Group], of: str | None = None) -> float | None:
     """Of the tuned kernel's rates over another's, by default cuBLAS's; None without any."""
     shares = [share for group in found if (share := group.share(TUNED, of))]
@@ -316,6 +329,25 @@ def power_table(found: list[Group]) -> str:
             rows.append([product, name, *cells])
     head = "product", "kernel", "burst", "sustained", "of cuBLAS", "MHz", "W"
     return results.table(head, rows, words=(0, 1)) if rows else missing("ladder, sustained")
+
+
+def searches_of(
+    found: list[Group], folders: tuple[pathlib.Path, ...] = results.FOLDERS
+) -> list[Search]:
+    """The searches for the products of some groups; without those that found nothing."""
+    problems = [group.problem for group in found]
+    return [s for s in searches(folders) if s.problem in problems and s.winner]
+
+
+def winners_table(found: list[Search]) -> str:
+    """How much each search measured, and in which fields its winner differs from the last rung."""
+    last, rows = RUNGS[-1], []
+    for search in found:
+        best, fields = search.winner or {}, vars(last.config)
+        changed = [f"`{name}={best[name]!r}`" for name in best if best[name] != fields[name]]
+        rows.append([search.shape, str(len(search.rows)), ", ".join(changed) or "the same"])
+    head = "product", "measured", f"the winner, beside rung {last.number}"
+    return results.table(head, rows, words=(0, 2)) if rows else missing("tune")
 
 
 def search_table(search: Search) -> str:

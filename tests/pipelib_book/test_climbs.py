@@ -7,6 +7,7 @@ import pytest
 from pipelib import kernels
 from pipelib_book import climbs
 from pipelib_book.matmul_ladder import RUNGS
+from pipelib_book.measured import ladder
 
 
 def rung(number):
@@ -41,3 +42,12 @@ def test_a_cluster_is_more_threads():
 def test_what_was_not_measured_is_refused():
     with pytest.raises(ValueError, match=r"rung 1 is not the kernel that was measured\. Thread 0 "):
         climbs.climb(1, {0: rung(0), 1: rung(2)}, [])
+
+
+def test_a_predicted_rate_stands_beside_the_measured_one():
+    problem = dict(m=4096, n=4096, k=4096, dtype="bfloat16")
+    measured = {"rung 3": dict(burst_microseconds=[200.0, 200.0])}
+    table = climbs.predicted_table({3: rung(3), 4: rung(4)}, ladder.Group(problem, measured, {}))
+    three, four = (line.strip("| ").split(" | ") for line in table.splitlines()[2:])
+    assert three[::2] == ["3", "687"] and three[3] == f"{int(three[1]) / 687.2:.0%}"
+    assert four[::2] == ["4", "-"] and int(four[1]) > 687

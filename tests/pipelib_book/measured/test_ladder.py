@@ -161,6 +161,19 @@ def test_deepgemm_is_told_where_it_ran():
     assert "DeepGEMM" not in ladder.ladder_table([GROUP])
 
 
+def test_the_means_of_shapes_are_told_with_deepgemm_s_where_it_ran():
+    beside = GROUP._replace(contenders=CONTENDERS | {"deepgemm": timed(2.5, 2.5, 2.5)})
+    end = "the worst 1.10 times cuBLAS."
+    assert ladder.shapes_sentence([GROUP, EMPTY]) == (
+        f"Geometric mean of 2: 1.100 times cuBLAS and 1.250 times JAX's own kernel; {end}"
+    )
+    assert ladder.shapes_sentence([beside]) == (
+        "Geometric mean of 1: 1.100 times cuBLAS, 1.250 times JAX's own kernel and 1.250 times"
+        f" DeepGEMM; {end}"
+    )
+    assert ladder.shapes_sentence([EMPTY]) == ""
+
+
 def test_products_that_nobody_tuned_are_told_by_kind():
     """The better of cuBLAS and DeepGEMM counts; what lacks one of ours is left out."""
     faster = CONTENDERS | {"deepgemm": timed(1.0, 1.0, 1.0)}  # ours takes 2.0
@@ -233,6 +246,20 @@ def test_near_misses_differ_in_one_thing(tmp_path):
     table = ladder.search_table(search)
     assert "| width=4 (8) | +10.0% |\n" in table
     assert "| cluster_m=2 (1) | out of memory |" in table
+
+
+def test_the_winner_is_told_beside_the_last_rung(tmp_path):
+    unknown = SEARCH | dict(problem=PROBLEM | dict(m=1), finals=[])
+    other = SEARCH | dict(problem=PROBLEM | dict(m=2))
+    write(tmp_path, "tune", dict(searches=[SEARCH, unknown, other]))
+    groups = [GROUP, GROUP._replace(problem=unknown["problem"])]
+    (found,) = ladder.searches_of(groups, (tmp_path,))
+    last = RUNGS[-1].config
+    best = dict(tile_m=last.tile_m, tile_n=last.tile_n, slots=last.slots, width=last.width)
+    for cluster, words in ((1, "`cluster_m=1`"), (last.cluster_m, "the same")):
+        search = found._replace(finals=[(best | dict(cluster_m=cluster), 9.0, "")])
+        assert row(ladder.winners_table([search]), "1000")[1:] == [str(len(ROWS)), words]
+    assert "no part" in ladder.winners_table([])
 
 
 def searched(*finals):

@@ -115,7 +115,7 @@ def not_persistent(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) ->
 
 
 def widened(q: jax.Array, k: jax.Array, v: jax.Array, *, contender: Contender) -> jax.Array:
-    """A contender of arrays in bfloat16; the casts are timed, too, and cost little."""
+    """A contender of arrays in bfloat16; the casts are timed, too: long for few tokens."""
     return contender(*(x.astype(jnp.bfloat16) for x in (q, k, v)))
 
 

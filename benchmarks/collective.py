@@ -5,7 +5,7 @@
 
 The model. A *problem* is a layer whose input lies in rows on several devices, and whose weights lie
 in columns. Each contender takes the rows, the columns, and the rows gathered before. Contenders are
-ours, in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own; the gather and
+ours, by default and in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own; the gather and
 then the product; the product alone, of what was gathered before; and the gather alone. The longer
 of the two last is what a kernel that hides all of the shorter would take.
 
@@ -33,7 +33,6 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.turns import SEED, Arrays, Bench, Contender
 from pipelib.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
-from pipelib.kernels.collective.config import default_config
 from pipelib_book.measured import collective as recorded
 
 OURS, UPSTREAM, SEQUENCE = recorded.OURS, recorded.UPSTREAM, recorded.SEQUENCE
@@ -86,13 +85,11 @@ PROBLEMS = (
 
 # Contenders.
 
-#: Ours beside the default, which is one of the first two and is not measured twice: how many blocks
-#: send; 16 with narrower groups of rows or smaller pieces.
+#: Ours beside the default: more blocks that send, and shorter tiles.
 _OURS = {
-    "48 send": CollectiveConfig(senders=48),
-    "all send": CollectiveConfig(senders=None),
-    "16 send, width 4": CollectiveConfig(senders=16, width=4),
-    "16 send, pieces of 8 rows": CollectiveConfig(senders=16, send_rows=8, send_slots=4),
+    recorded.EIGHT: CollectiveConfig(senders=8),
+    recorded.SIXTEEN: CollectiveConfig(senders=16),
+    recorded.SHORT_TILES: CollectiveConfig(tile_n=128, slots=6, width=4, senders=29),
 }
 _AXES = hopper_matmul_mgpu.MatmulDimension
 #: Of upstream's: the axis that its two compute threads divide, the grid's minor axis, its width.
@@ -102,13 +99,10 @@ _THEIRS = (_AXES.N, _AXES.M, 8), (_AXES.N, _AXES.N, 8)
 
 def contenders(problem: Problem) -> dict[str, Contender]:
     """All of a problem, each a function of whole arrays."""
-    dtype, columns = problem.dtype, problem.n // problem.devices
-    default = default_config(columns, problem.devices, dtype)
     found: dict[str, Contender] = {OURS: functools.partial(_collective, config=None)} | {
-        f"{OURS}, {name}": functools.partial(_collective, config=config)
-        for name, config in _OURS.items() if config != default
-    }  # fmt: skip
-    found |= dict(_upstream(dtype))
+        name: functools.partial(_collective, config=config) for name, config in _OURS.items()
+    }
+    found |= dict(_upstream(problem.dtype))
     found[f"{SEQUENCE}, XLA's"] = lambda a, b, _: jnp.matmul(_gather(a), b)
     found[f"{SEQUENCE}, matmul"] = lambda a, b, _: matmul(_gather(a), b)
     found[f"{PRODUCT}, XLA's"] = lambda a, b, whole: jnp.matmul(whole, b)

@@ -2,8 +2,7 @@
 
 The model. A *layer* is a product whose transfer is the shorter part. "The longer" of a product is
 the longer of what is timed alone, the product and the transfer: a kernel that hides all of the
-shorter part takes as long. A row's `us` is of 48 blocks that send, `all_send` of all blocks; by
-default `collective_matmul` takes the second where the transfer is longer.
+shorter part takes as long.
 """
 
 import pathlib
@@ -16,8 +15,9 @@ from pipelib_book.measured import results
 OURS, UPSTREAM, SEQUENCE = "collective_matmul", "collective_matmul_mgpu", "gather then product"
 #: What is timed alone: the product of what was gathered before, and the gather.
 PRODUCT, TRANSFER = "product alone", "transfer alone"
-#: Ours with all blocks sending, and with some. One of the two is the default, and has its name.
-ALL_SEND, SOME_SEND = f"{OURS}, all send", f"{OURS}, 48 send"
+#: Ours with more blocks that send than its default has for layers, and with short tiles.
+EIGHT, SIXTEEN = f"{OURS}, 8 send", f"{OURS}, 16 send"
+SHORT_TILES = f"{OURS}, tiles of 128 x 128, 29 send"
 #: The share of the longer that `collective_matmul` is to reach.
 GOAL = 0.95
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
       name: M x N x K.
       devices: how many GPUs.
       us: of `collective_matmul`, as it divides the work by itself.
-      some_send, all_send: of `collective_matmul`, 48 blocks or all blocks sending.
+      eight, sixteen, short_tiles: of `collective_matmul` as the module's constants say.
       product, transfer: of each alone.
       upstream, sequence: of JAX's kernel; of the gather and then the product.
     """
@@ -37,8 +37,9 @@ class Row(NamedTuple):
     name: str
     devices: int
     us: float | None
-    some_send: float | None
-    all_send: float | None
+    eight: float | None
+    sixteen: float | None
+    short_tiles: float | None
     product: float | None
     transfer: float | None
     upstream: float | None
@@ -58,7 +59,8 @@ class Row(NamedTuple):
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
     """For each number of devices a title and a table: a row for each product."""
     head = [
-        "M x N x K", "us, 48 blocks send", "us, all send", "product alone", "transfer alone",
+        "M x N x K", "us", "8 blocks send", "16 send", "short tiles, 29 send", "product alone",
+        "transfer alone",
         "of the longer", "over JAX's kernel", "over gather then product",
     ]  # fmt: skip
     found = rows(folders)
@@ -108,13 +110,14 @@ def _row(group: dict[str, Any]) -> Row:
     problem, times = group["problem"], dict(_times(group))
     ways = (_fastest(times, name) for name in (PRODUCT, TRANSFER, UPSTREAM, SEQUENCE))
     name = " x ".join(f"{problem[axis]:,}" for axis in "mnk")
-    own = (times.get(name, times.get(OURS)) for name in (OURS, SOME_SEND, ALL_SEND))
+    own = map(times.get, (OURS, EIGHT, SIXTEEN, SHORT_TILES))
     return Row(name, problem["devices"], *own, *ways)
 
 
 def _cells(row: Row) -> list[str]:
     """The cells of a product."""
-    times = row.some_send, row.all_send, row.product, row.transfer
+    own = row.us, row.eight, row.sixteen, row.short_tiles
+    times = *own, row.product, row.transfer
     share = _share(row.longer, row.us)
     over = (_share(other, row.us) for other in (row.upstream, row.sequence))
     return [

@@ -18,20 +18,20 @@ def test_a_table_for_each_number_of_devices(tmp_path):
     folder.mkdir()
     alone = {f"{collective.PRODUCT}, a": 95.0, f"{collective.PRODUCT}, b": 90.0}
     theirs = {f"{collective.UPSTREAM}, {name}": us for name, us in dict(a=300.0, b=200.0).items()}
-    mine = {collective.OURS: 100.0, f"{collective.OURS}, other": 50.0, collective.ALL_SEND: 120.0}
-    all_by_default = {collective.OURS: 100.0, collective.SOME_SEND: 130.0}
+    mine = {collective.OURS: 100.0, f"{collective.OURS}, other": 50.0, collective.EIGHT: 120.0}
+    short = {collective.OURS: 130.0, collective.SHORT_TILES: 110.0}
     groups = [
         group(**mine, **alone, **theirs, **{collective.TRANSFER: 40.0}),
-        group(8, **all_by_default, **{f"{collective.SEQUENCE}, a": 150.0}),
+        group(8, **short, **{f"{collective.SEQUENCE}, a": 150.0}),
     ]
     (folder / "collective.json").write_text(json.dumps({"groups": groups}), "utf-8")
     (two, rows), (eight, others) = collective.tables((tmp_path,))
     assert (two, eight) == ("Rows gathered on 2 GPUs", "Rows gathered on 8 GPUs")
     assert rows.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 100 | 120 | 90 | 40 | 0.900 | 2.00x | - |"
+        "| 4,096 x 14,336 x 4,096 | 100 | 120 | - | - | 90 | 40 | 0.900 | 2.00x | - |"
     ]
     assert others.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 130 | 100 | - | - | - | - | 1.50x |"
+        "| 4,096 x 14,336 x 4,096 | 130 | - | - | 110 | - | - | - | - | 1.15x |"
     ]
 
 
@@ -41,7 +41,7 @@ def test_without_a_record(tmp_path):
 
 
 def row(us, product=100.0, transfer=50.0, upstream=120.0):
-    return collective.Row("M x N x K", 2, us, us, None, product, transfer, upstream, 130.0)
+    return collective.Row("M x N x K", 2, us, us, us, None, product, transfer, upstream, 130.0)
 
 
 def test_a_summary_of_the_goal_and_of_the_other_ways():
@@ -60,4 +60,4 @@ def test_a_summary_of_the_goal_and_of_the_other_ways():
 def test_the_record_has_layers_and_products_that_are_shorter_than_their_transfer():
     found = collective.rows()
     assert {row.is_layer for row in found} == {True, False}
-    assert all(row.all_send and row.upstream and row.sequence for row in found)
+    assert all(row.us and row.eight and row.upstream and row.sequence for row in found)

@@ -1,4 +1,4 @@
-"""Measures `pipelib.kernels.collective_matmul` beside JAX's ways, on two GPUs of one host.
+"""Measures `pipelib.kernels.collective_matmul` beside JAX's ways, on two or four GPUs of one host.
 
     python -m benchmarks.collective measure    each problem by all contenders
     python -m benchmarks.collective table      prints the record
@@ -75,11 +75,13 @@ class Problem(NamedTuple):
 
 
 #: Layers of models of 8 and 70 billion parameters, on two GPUs; then less to multiply for what is
-#: sent: about as long as the transfer, and shorter.
+#: sent: about as long as the transfer, and shorter. Then the same on four GPUs.
 PROBLEMS = (
     *(Problem(m, n, k) for k, n in ((4096, 14336), (8192, 28672)) for m in (4096, 8192)),
     Problem(4096, 28672, 4096), Problem(8192, 28672, 4096), Problem(4096, 14336, 8192),
     Problem(8192, 14336, 8192), Problem(8192, 2048, 8192), Problem(8192, 1024, 8192),
+    Problem(8192, 14336, 4096, 4), Problem(8192, 28672, 8192, 4), Problem(16384, 28672, 8192, 4),
+    Problem(8192, 4096, 8192, 4),
 )  # fmt: skip
 
 

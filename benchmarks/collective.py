@@ -5,9 +5,9 @@
 
 The model. A *problem* is a layer whose input lies in rows on several devices, and whose weights lie
 in columns. Each contender takes the rows, the columns, and the rows gathered before. Contenders are
-ours, by default and in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own; the gather and
-then the product; the product alone, of what was gathered before; and the gather alone. The longer
-of the two last is what a kernel that hides all of the shorter would take.
+ours, by default and in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own;
+the gather and then the product; the product alone, of what was gathered before; and the gather
+alone. The longer of the two last is what a kernel that hides all of the shorter would take.
 
 Samples. A kernel's own time says little where kernels wait for other devices: what waits is longer,
 whoever is late. So a sample is the time of a burst by the host's clock, from a moment when all
@@ -87,10 +87,10 @@ PROBLEMS = (
 
 # Contenders.
 
-#: Ours beside the default: more blocks that send, and shorter tiles.
+#: Ours beside the default: fewer and more blocks that send, and shorter tiles.
 _OURS = {
+    recorded.TWO: CollectiveConfig(senders=2),
     recorded.EIGHT: CollectiveConfig(senders=8),
-    recorded.SIXTEEN: CollectiveConfig(senders=16),
     recorded.SHORT_TILES: CollectiveConfig(tile_n=128, slots=6, width=4, senders=29),
 }
 _AXES = hopper_matmul_mgpu.MatmulDimension

@@ -15,8 +15,8 @@ from pipelib_book.measured import results
 OURS, UPSTREAM, SEQUENCE = "collective_matmul", "collective_matmul_mgpu", "gather then product"
 #: What is timed alone: the product of what was gathered before, and the gather.
 PRODUCT, TRANSFER = "product alone", "transfer alone"
-#: Ours with more blocks that send than its default has for layers, and with short tiles.
-EIGHT, SIXTEEN = f"{OURS}, 8 send", f"{OURS}, 16 send"
+#: Ours with fewer and more blocks that send than its default has for layers, and with short tiles.
+TWO, EIGHT = f"{OURS}, 2 send", f"{OURS}, 8 send"
 SHORT_TILES = f"{OURS}, tiles of 128 x 128, 29 send"
 #: The share of the longer that `collective_matmul` is to reach.
 GOAL = 0.95
@@ -29,7 +29,7 @@ class Row(NamedTuple):
       name: M x N x K.
       devices: how many GPUs.
       us: of `collective_matmul`, as it divides the work by itself.
-      eight, sixteen, short_tiles: of `collective_matmul` as the module's constants say.
+      two, eight, short_tiles: of `collective_matmul` as the module's constants say.
       product, transfer: of each alone.
       upstream, sequence: of JAX's kernel; of the gather and then the product.
     """
@@ -37,8 +37,8 @@ class Row(NamedTuple):
     name: str
     devices: int
     us: float | None
+    two: float | None
     eight: float | None
-    sixteen: float | None
     short_tiles: float | None
     product: float | None
     transfer: float | None
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
     """For each number of devices a title and a table: a row for each product."""
     head = [
-        "M x N x K", "us", "8 blocks send", "16 send", "short tiles, 29 send", "product alone",
+        "M x N x K", "us", "2 blocks send", "8 send", "short tiles, 29 send", "product alone",
         "transfer alone",
         "of the longer", "over JAX's kernel", "over gather then product",
     ]  # fmt: skip
@@ -110,13 +110,13 @@ def _row(group: dict[str, Any]) -> Row:
     problem, times = group["problem"], dict(_times(group))
     ways = (_fastest(times, name) for name in (PRODUCT, TRANSFER, UPSTREAM, SEQUENCE))
     name = " x ".join(f"{problem[axis]:,}" for axis in "mnk")
-    own = map(times.get, (OURS, EIGHT, SIXTEEN, SHORT_TILES))
+    own = map(times.get, (OURS, TWO, EIGHT, SHORT_TILES))
     return Row(name, problem["devices"], *own, *ways)
 
 
 def _cells(row: Row) -> list[str]:
     """The cells of a product."""
-    own = row.us, row.eight, row.sixteen, row.short_tiles
+    own = row.us, row.two, row.eight, row.short_tiles
     times = *own, row.product, row.transfer
     share = _share(row.longer, row.us)
     over = (_share(other, row.us) for other in (row.upstream, row.sequence))

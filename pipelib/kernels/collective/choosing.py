@@ -26,9 +26,9 @@ from pipelib.kernels.matmul.choosing import Work, estimate_us
 
 #: Tiles of the candidates: rows, columns, slots. With float32 results there is a slot less.
 TILES = (128, 256, 4), (128, 192, 4), (128, 128, 6)
-#: Bytes a microsecond that an SM sends, and that a GPU sends. Source: `benchmarks.nvlink` on two
-#: H200s, its streams.
-_SM_SENDS, _GPU_SENDS = 51e3, 382e3
+#: Bytes a microsecond that an SM sends while others multiply, and that a GPU sends. Sources, on two
+#: H200s: `benchmarks.collective`, where two blocks send, and the streams of `benchmarks.nvlink`.
+_SM_SENDS, _GPU_SENDS = 22e3, 382e3
 #: The most blocks that send: so many reach the GPU's rate, with loads from HBM that come late.
 _MOST_SENDERS = 32
 #: How many more rounds than the fewest are tried.

@@ -28,7 +28,7 @@ def test_a_table_for_each_number_of_devices(tmp_path):
     (two, rows), (eight, others) = collective.tables((tmp_path,))
     assert (two, eight) == ("Rows gathered on 2 GPUs", "Rows gathered on 8 GPUs")
     assert rows.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 100 | 120 | - | - | 90 | 40 | 0.900 | 2.00x | - |"
+        "| 4,096 x 14,336 x 4,096 | 100 | - | 120 | - | 90 | 40 | 0.900 | 2.00x | - |"
     ]
     assert others.splitlines()[2:] == [
         "| 4,096 x 14,336 x 4,096 | 130 | - | - | 110 | - | - | - | - | 1.15x |"

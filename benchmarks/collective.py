@@ -13,7 +13,8 @@ Samples. A kernel's own time says little where kernels wait for other devices: w
 whoever is late. So a sample is the time of a burst by the host's clock, from a moment when all
 devices are idle to one when they are again, over the calls of the burst. The calls are queued one
 behind the other, and each takes longer than its launch. It has all that a call has: JAX's barrier
-of the devices before a kernel that uses others' memory, and the launches.
+of the devices before a kernel that uses others' memory, and the launches. Before a burst the GPUs
+rest, since they would begin with the clock that the last burst has left them.
 
 Errors are relative, by norms, of some columns of the first and the last rows, against float64.
 """
@@ -192,6 +193,7 @@ def bursts(
         jax.block_until_ready(function(*args))
     for _ in range(rounds):
         for name, function in compiled.items():
+            time.sleep(timing.REST_S)
             begin, out = time.perf_counter(), None
             for _ in range(burst):
                 out = function(*args)

@@ -77,22 +77,38 @@ def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
 
 def summary(found: Sequence[Row]) -> str:
     """What the rows say of the goal and of the other ways, a list in Markdown."""
-    layers = [row for row in found if row.is_layer]
-    others = [row for row in found if not row.is_layer]
-    reached = [row for row in layers if (_share(row.longer, row.us) or 0) >= GOAL]
-    shares = sorted(_share(row.longer, row.us) or 0 for row in layers if row not in reached)
-    ahead = [row for row in layers if min(_over(row)) > 1]
-    rest = f"; the others reach {shares[0]:.3f} or more" if shares else ""
-    lines = [
-        f"{GOAL:.0%} of the longer: reached by {len(reached)} of {len(layers)} layers{rest}.",
-        f"Ahead of JAX's kernel and of gather then product: {len(ahead)} of {len(layers)} layers.",
-        *(
-            f"{row.name}, where the transfer is longer: JAX's kernel takes {row.upstream:.0f} us,"
-            f" ours {row.us:.0f} us."
-            for row in others
-        ),
-    ]  # fmt: skip
+    lines = list[str]()
+    for devices in dict.fromkeys(row.devices for row in found):
+        own = [row for row in found if row.devices == devices]
+        layers = [row for row in own if row.is_layer]
+        if layers:
+            lines.append(f"On {devices} GPUs, {_reached(layers)}; {_ahead(layers)}.")
+        lines += (
+            f"{row.name} on {devices} GPUs, where the transfer is longer: JAX's kernel takes"
+            f" {row.upstream:.0f} us, ours {row.us:.0f} us."
+            for row in own if row.upstream and not row.is_layer
+        )  # fmt: skip
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _reached(layers: Sequence[Row]) -> str:
+    """How many layers reach the goal, and how near the others come."""
+    shares = [_share(row.longer, row.us) or 0 for row in layers]
+    below = [share for share in shares if share < GOAL]
+    rest = f" (the others reach {min(below):.3f} or more)" if below else ""
+    count = len(layers) - len(below)
+    return f"{GOAL:.0%} of the longer is reached by {count} of {len(layers)} layers{rest}"
+
+
+def _ahead(layers: Sequence[Row]) -> str:
+    """For how many layers ours is ahead of each of the other ways."""
+    jax, sequence = (
+        sum((_share(other, row.us) or 0) > 1 for row, other in pairs)
+        for pairs in (
+            [(row, row.upstream) for row in layers], [(row, row.sequence) for row in layers],
+        )
+    )  # fmt: skip
+    return f"ours is ahead of JAX's kernel for {jax}, of gather then product for {sequence}"
 
 
 def longest(times: dict[str, float]) -> float | None:
@@ -126,11 +142,6 @@ def _cells(row: Row) -> list[str]:
         f"{share:.3f}" if share else "-",
         *(f"{ratio:.2f}x" if ratio else "-" for ratio in over),
     ]
-
-
-def _over(row: Row) -> tuple[float, float]:
-    """JAX's kernel, and gather then product, over ours; 0 for what was not timed."""
-    return _share(row.upstream, row.us) or 0, _share(row.sequence, row.us) or 0
 
 
 def _share(time: float | None, ours: float | None) -> float | None:

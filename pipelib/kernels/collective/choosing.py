@@ -26,10 +26,11 @@ from pipelib.kernels.matmul.choosing import Work, estimate_us
 
 #: Tiles of the candidates: rows, columns, slots. With float32 results there is a slot less.
 TILES = (128, 256, 4), (128, 192, 4), (128, 128, 6)
-#: Bytes a microsecond that an SM sends while others multiply, and that a GPU sends. Sources, on two
-#: H200s: `benchmarks.collective`, where two blocks send, and the streams of `benchmarks.nvlink`.
-_SM_SENDS, _GPU_SENDS = 22e3, 382e3
-#: The most blocks that send: so many reach the GPU's rate, with loads from HBM that come late.
+#: Bytes a microsecond that an SM sends while others multiply, and that a GPU sends. Measured on two
+#: H200s: the first in `benchmarks.collective`, where two blocks send; the second with 64 blocks
+#: that send and next to no product (in no record).
+_SM_SENDS, _GPU_SENDS = 22e3, 300e3
+#: The most blocks that send: so many reach the GPU's rate while others multiply.
 _MOST_SENDERS = 32
 #: How many more rounds than the fewest are tried.
 _MORE_ROUNDS = 3

@@ -1,19 +1,20 @@
-"""Measures `pipelib.kernels.collective_matmul` beside JAX's ways, on two GPUs of one host.
+"""Measures `pipelib.kernels.collective_matmul` beside JAX's ways, on two or four GPUs of one host.
 
     python -m benchmarks.collective measure    each problem by all contenders
     python -m benchmarks.collective table      prints the record
 
 The model. A *problem* is a layer whose input lies in rows on several devices, and whose weights lie
 in columns. Each contender takes the rows, the columns, and the rows gathered before. Contenders are
-ours, in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own; the gather and
-then the product; the product alone, of what was gathered before; and the gather alone. The longer
-of the two last is what a kernel that hides all of the shorter would take.
+ours, by default and in a few configurations; JAX's `collective_matmul_mgpu`, in a few of its own;
+the gather and then the product; the product alone, of what was gathered before; and the gather
+alone. The longer of the two last is what a kernel that hides all of the shorter would take.
 
 Samples. A kernel's own time says little where kernels wait for other devices: what waits is longer,
 whoever is late. So a sample is the time of a burst by the host's clock, from a moment when all
 devices are idle to one when they are again, over the calls of the burst. The calls are queued one
 behind the other, and each takes longer than its launch. It has all that a call has: JAX's barrier
-of the devices before a kernel that uses others' memory, and the launches.
+of the devices before a kernel that uses others' memory, and the launches. Before a burst the GPUs
+rest, since they would begin with the clock that the last burst has left them.
 
 Errors are relative, by norms, of some columns of the first and the last rows, against float64.
 """
@@ -33,7 +34,6 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.turns import SEED, Arrays, Bench, Contender
 from pipelib.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
-from pipelib.kernels.collective.config import default_config
 from pipelib_book.measured import collective as recorded
 
 OURS, UPSTREAM, SEQUENCE = recorded.OURS, recorded.UPSTREAM, recorded.SEQUENCE
@@ -76,23 +76,23 @@ class Problem(NamedTuple):
 
 
 #: Layers of models of 8 and 70 billion parameters, on two GPUs; then less to multiply for what is
-#: sent: about as long as the transfer, and shorter.
+#: sent: about as long as the transfer, and shorter. Then the same on four GPUs.
 PROBLEMS = (
     *(Problem(m, n, k) for k, n in ((4096, 14336), (8192, 28672)) for m in (4096, 8192)),
     Problem(4096, 28672, 4096), Problem(8192, 28672, 4096), Problem(4096, 14336, 8192),
     Problem(8192, 14336, 8192), Problem(8192, 2048, 8192), Problem(8192, 1024, 8192),
+    Problem(8192, 14336, 4096, 4), Problem(8192, 28672, 8192, 4), Problem(16384, 28672, 8192, 4),
+    Problem(8192, 4096, 8192, 4),
 )  # fmt: skip
 
 
 # Contenders.
 
-#: Ours beside the default, which is one of the first two and is not measured twice: how many blocks
-#: send; 16 with narrower groups of rows or smaller pieces.
+#: Ours beside the default: fewer and more blocks that send, and shorter tiles.
 _OURS = {
-    "48 send": CollectiveConfig(senders=48),
-    "all send": CollectiveConfig(senders=None),
-    "16 send, width 4": CollectiveConfig(senders=16, width=4),
-    "16 send, pieces of 8 rows": CollectiveConfig(senders=16, send_rows=8, send_slots=4),
+    recorded.TWO: CollectiveConfig(senders=2),
+    recorded.EIGHT: CollectiveConfig(senders=8),
+    recorded.SHORT_TILES: CollectiveConfig(tile_n=128, slots=6, width=4, senders=29),
 }
 _AXES = hopper_matmul_mgpu.MatmulDimension
 #: Of upstream's: the axis that its two compute threads divide, the grid's minor axis, its width.
@@ -102,13 +102,10 @@ _THEIRS = (_AXES.N, _AXES.M, 8), (_AXES.N, _AXES.N, 8)
 
 def contenders(problem: Problem) -> dict[str, Contender]:
     """All of a problem, each a function of whole arrays."""
-    dtype, columns = problem.dtype, problem.n // problem.devices
-    default = default_config(columns, problem.devices, dtype)
     found: dict[str, Contender] = {OURS: functools.partial(_collective, config=None)} | {
-        f"{OURS}, {name}": functools.partial(_collective, config=config)
-        for name, config in _OURS.items() if config != default
-    }  # fmt: skip
-    found |= dict(_upstream(dtype))
+        name: functools.partial(_collective, config=config) for name, config in _OURS.items()
+    }
+    found |= dict(_upstream(problem.dtype))
     found[f"{SEQUENCE}, XLA's"] = lambda a, b, _: jnp.matmul(_gather(a), b)
     found[f"{SEQUENCE}, matmul"] = lambda a, b, _: matmul(_gather(a), b)
     found[f"{PRODUCT}, XLA's"] = lambda a, b, whole: jnp.matmul(whole, b)
@@ -196,6 +193,7 @@ def bursts(
         jax.block_until_ready(function(*args))
     for _ in range(rounds):
         for name, function in compiled.items():
+            time.sleep(timing.REST_S)
             begin, out = time.perf_counter(), None
             for _ in range(burst):
                 out = function(*args)

@@ -47,7 +47,7 @@ def run_chain(
     def scope(allocations: ring.Allocations) -> None:
         @plgpu.nd_loop((count,), collective_axes="block")
         def _(info: plgpu.NDLoopInfo) -> None:
-            state = state_in_chain(info)
+            state = state_in_chain(info.local_index == 0)
             before = () if steps is None else (jnp.int32(info.local_index) * steps,)
             pipeline(info.index[0], state, *before)(*refs, allocations=allocations)
 
@@ -62,10 +62,10 @@ def run_chain(
     pl.run_scoped(scope, first.get_allocations(*refs), collective_axes="thread")
 
 
-def state_in_chain(info: plgpu.NDLoopInfo) -> jax.Array:
-    """The place in the chain of the pipeline that a loop over a block's tiles has come to."""
+def state_in_chain(is_first: Bool) -> jax.Array:
+    """The place in the chain of a tile's pipeline, which is the block's first or a later one."""
     places = plgpu.PipelinePipeline
-    return jnp.where(info.local_index == 0, places.START, places.STEADY)
+    return jnp.where(is_first, places.START, places.STEADY)
 
 
 def wait_for_last_releases(allocations: ring.Allocations, unreleased: int) -> None:

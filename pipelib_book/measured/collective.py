@@ -2,8 +2,7 @@
 
 The model. A *layer* is a product whose transfer is the shorter part. "The longer" of a product is
 the longer of what is timed alone, the product and the transfer: a kernel that hides all of the
-shorter part takes as long. A row's `us` is of 48 blocks that send, `all_send` of all blocks; by
-default `collective_matmul` takes the second where the transfer is longer.
+shorter part takes as long.
 """
 
 import pathlib
@@ -16,8 +15,9 @@ from pipelib_book.measured import results
 OURS, UPSTREAM, SEQUENCE = "collective_matmul", "collective_matmul_mgpu", "gather then product"
 #: What is timed alone: the product of what was gathered before, and the gather.
 PRODUCT, TRANSFER = "product alone", "transfer alone"
-#: Ours with all blocks sending, and with some. One of the two is the default, and has its name.
-ALL_SEND, SOME_SEND = f"{OURS}, all send", f"{OURS}, 48 send"
+#: Ours with fewer and more blocks that send than its default has for layers, and with short tiles.
+TWO, EIGHT = f"{OURS}, 2 send", f"{OURS}, 8 send"
+SHORT_TILES = f"{OURS}, tiles of 128 x 128, 29 send"
 #: The share of the longer that `collective_matmul` is to reach.
 GOAL = 0.95
 
@@ -29,7 +29,7 @@ class Row(NamedTuple):
       name: M x N x K.
       devices: how many GPUs.
       us: of `collective_matmul`, as it divides the work by itself.
-      some_send, all_send: of `collective_matmul`, 48 blocks or all blocks sending.
+      two, eight, short_tiles: of `collective_matmul` as the module's constants say.
       product, transfer: of each alone.
       upstream, sequence: of JAX's kernel; of the gather and then the product.
     """
@@ -37,8 +37,9 @@ class Row(NamedTuple):
     name: str
     devices: int
     us: float | None
-    some_send: float | None
-    all_send: float | None
+    two: float | None
+    eight: float | None
+    short_tiles: float | None
     product: float | None
     transfer: float | None
     upstream: float | None
@@ -58,7 +59,8 @@ class Row(NamedTuple):
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
     """For each number of devices a title and a table: a row for each product."""
     head = [
-        "M x N x K", "us, 48 blocks send", "us, all send", "product alone", "transfer alone",
+        "M x N x K", "us", "2 blocks send", "8 send", "short tiles, 29 send", "product alone",
+        "transfer alone",
         "of the longer", "over JAX's kernel", "over gather then product",
     ]  # fmt: skip
     found = rows(folders)
@@ -75,22 +77,38 @@ def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
 
 def summary(found: Sequence[Row]) -> str:
     """What the rows say of the goal and of the other ways, a list in Markdown."""
-    layers = [row for row in found if row.is_layer]
-    others = [row for row in found if not row.is_layer]
-    reached = [row for row in layers if (_share(row.longer, row.us) or 0) >= GOAL]
-    shares = sorted(_share(row.longer, row.us) or 0 for row in layers if row not in reached)
-    ahead = [row for row in layers if min(_over(row)) > 1]
-    rest = f"; the others reach {shares[0]:.3f} or more" if shares else ""
-    lines = [
-        f"{GOAL:.0%} of the longer: reached by {len(reached)} of {len(layers)} layers{rest}.",
-        f"Ahead of JAX's kernel and of gather then product: {len(ahead)} of {len(layers)} layers.",
-        *(
-            f"{row.name}, where the transfer is longer: JAX's kernel takes {row.upstream:.0f} us,"
-            f" ours {row.us:.0f} us."
-            for row in others
-        ),
-    ]  # fmt: skip
+    lines = list[str]()
+    for devices in dict.fromkeys(row.devices for row in found):
+        own = [row for row in found if row.devices == devices]
+        layers = [row for row in own if row.is_layer]
+        if layers:
+            lines.append(f"On {devices} GPUs, {_reached(layers)}; {_ahead(layers)}.")
+        lines += (
+            f"{row.name} on {devices} GPUs, where the transfer is longer: JAX's kernel takes"
+            f" {row.upstream:.0f} us, ours {row.us:.0f} us."
+            for row in own if row.upstream and not row.is_layer
+        )  # fmt: skip
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _reached(layers: Sequence[Row]) -> str:
+    """How many layers reach the goal, and how near the others come."""
+    shares = [_share(row.longer, row.us) or 0 for row in layers]
+    below = [share for share in shares if share < GOAL]
+    rest = f" (the others reach {min(below):.3f} or more)" if below else ""
+    count = len(layers) - len(below)
+    return f"{GOAL:.0%} of the longer is reached by {count} of {len(layers)} layers{rest}"
+
+
+def _ahead(layers: Sequence[Row]) -> str:
+    """For how many layers ours is ahead of each of the other ways."""
+    jax, sequence = (
+        sum((_share(other, row.us) or 0) > 1 for row, other in pairs)
+        for pairs in (
+            [(row, row.upstream) for row in layers], [(row, row.sequence) for row in layers],
+        )
+    )  # fmt: skip
+    return f"ours is ahead of JAX's kernel for {jax}, of gather then product for {sequence}"
 
 
 def longest(times: dict[str, float]) -> float | None:
@@ -108,13 +126,14 @@ def _row(group: dict[str, Any]) -> Row:
     problem, times = group["problem"], dict(_times(group))
     ways = (_fastest(times, name) for name in (PRODUCT, TRANSFER, UPSTREAM, SEQUENCE))
     name = " x ".join(f"{problem[axis]:,}" for axis in "mnk")
-    own = (times.get(name, times.get(OURS)) for name in (OURS, SOME_SEND, ALL_SEND))
+    own = map(times.get, (OURS, TWO, EIGHT, SHORT_TILES))
     return Row(name, problem["devices"], *own, *ways)
 
 
 def _cells(row: Row) -> list[str]:
     """The cells of a product."""
-    times = row.some_send, row.all_send, row.product, row.transfer
+    own = row.us, row.two, row.eight, row.short_tiles
+    times = *own, row.product, row.transfer
     share = _share(row.longer, row.us)
     over = (_share(other, row.us) for other in (row.upstream, row.sequence))
     return [
@@ -123,11 +142,6 @@ def _cells(row: Row) -> list[str]:
         f"{share:.3f}" if share else "-",
         *(f"{ratio:.2f}x" if ratio else "-" for ratio in over),
     ]
-
-
-def _over(row: Row) -> tuple[float, float]:
-    """JAX's kernel, and gather then product, over ours; 0 for what was not timed."""
-    return _share(row.upstream, row.us) or 0, _share(row.sequence, row.us) or 0
 
 
 def _share(time: float | None, ours: float | None) -> float | None:

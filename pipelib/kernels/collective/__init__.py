@@ -6,14 +6,15 @@ the products run at the same time, in one kernel:
 
 =============  =============================================================================
 `config`       how the work is divided, and what that takes of an SM
+`choosing`     which configuration `collective_matmul` takes by itself
 `call`         `collective_matmul` itself: what it refuses, the gradients, the plain way
 `kernel`       what the blocks and threads do, and why it is right on any timing
 =============  =============================================================================
 
-Who sends. Some blocks send a share of their device's shard each, with one warp of their memory
-thread, which a product leaves without work: TMA loads a piece into SMEM, and stores it from there
-into the memory of another device. No compute thread waits for it, and it needs no registers of
-theirs. What it takes is SMEM for its ring.
+Who sends. Some blocks do nothing else. A block that sends has a share of its device's shard: TMA
+loads a piece into SMEM, and stores it from there into the memory of another device. The blocks that
+multiply share nothing with it but L2. The tiles of a product seldom need all SMs: 256 tiles take as
+many rounds on 128 SMs as on 132. Where the transfer is longer, more SMs send and fewer multiply.
 
 Whereto. All devices of a host reach each other at the same speed (NVSwitch). So a device sends its
 shard directly: first all of it to the next device, then to the one after, and so on. At each time a

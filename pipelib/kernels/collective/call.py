@@ -19,12 +19,14 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pipelib import specs, tiles
-from pipelib.kernels.collective.config import CollectiveConfig, default_config
+from pipelib.kernels.collective.choosing import default_config
+from pipelib.kernels.collective.config import CollectiveConfig
 from pipelib.kernels.collective.kernel import Gathered, launch
 from pipelib.kernels.hopper import explained, num_sms, require_hopper
 from pipelib.kernels.matmul import matmul
 from pipelib.kernels.matmul.arguments import stored_dtype
 from pipelib.kernels.matmul.product import Product
+from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
 
 _INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
@@ -43,17 +45,16 @@ def collective_matmul(
     """`jax.lax.all_gather(lhs, axis_name, tiled=True) @ rhs`, the transfer behind the products.
 
     For layers whose input lies in rows on several Hopper GPUs of one host, and whose weights lie in
-    columns. It is called within `jax.shard_map(..., check_vma=False)`, on all devices along an axis
-    of the mesh. Works under `jax.jit` and `jax.grad`.
+    columns. It is called within `jax.shard_map`, on all devices along an axis of the mesh. Works
+    under `jax.jit` and `jax.grad`.
 
     Args:
       lhs: [M, K], this device's rows, float16 or bfloat16.
       rhs: [K, N], this device's columns, of the same dtype.
       axis_name: the axis of the mesh along which the rows lie. With one device along it, this is
         `matmul`.
-      config: how the work is divided; by default as `CollectiveConfig` says, but with all blocks
-        sending where the transfer is the longer part, and three slots for a float32 result, whose
-        tiles take twice the SMEM.
+      config: how the work is divided; by default the likeliest of a few, by estimates of the
+        product and of the transfer (`pipelib.kernels.collective.choosing`).
       out_dtype: float16, bfloat16 or float32; by default that of `lhs`.
 
     Returns:
@@ -65,7 +66,7 @@ def collective_matmul(
 
     Raises:
       TypeError: dtypes, and types of arguments, that are not as above.
-      ValueError: shapes; an axis that is not of the mesh; `check_vma=True`; a GPU that is not
+      ValueError: shapes; an axis that is not of the mesh; a GPU that is not
         Hopper, or a CPU; a configuration that does not fit, with the sum.
 
     Example:
@@ -75,7 +76,7 @@ def collective_matmul(
       >>> rows, columns = jax.P("x", None), jax.P(None, "x")
       >>> multiply = jax.shard_map(
       ...     lambda a, b: pipelib.kernels.collective_matmul(a, b, axis_name="x"),
-      ...     mesh=mesh, in_specs=(rows, columns), out_specs=columns, check_vma=False)
+      ...     mesh=mesh, in_specs=(rows, columns), out_specs=columns)
       >>> lhs, rhs = jnp.ones((64, 128), jnp.bfloat16), jnp.ones((128, 64), jnp.bfloat16)
       >>> with plgpu.force_gpu_interpret_mode():
       ...     out = multiply(lhs, rhs)
@@ -88,14 +89,14 @@ def collective_matmul(
         config.check(lhs.dtype, stored)
     if devices == 1:
         return matmul(lhs, rhs, config=config, out_dtype=stored)
-    _check_unchecked(axis_name)
-    taken = config or default_config(rhs.shape[1], devices, stored)
+    (m, k), n = lhs.shape, rhs.shape[1]
+    taken = config or default_config(m, n, k, devices, lhs.dtype, stored, num_sms())
     product = Product(False, False, taken, None, stored)
     asked = Gathered(product, axis_name, devices)
     plain = "jax.lax.all_gather and jnp.matmul"
     with explained("collective_matmul", plain, is_interpreted=False):
-        out: jax.Array = _collective(lhs, rhs, asked)
-    return out
+        out: jax.Array = _collective(*varying_alike(lhs, rhs), asked)
+    return varying_alike(out, lhs)[0]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -184,22 +185,13 @@ def _check_arrays(lhs: Shaped, rhs: Shaped) -> None:
         )
 
 
-def _check_unchecked(axis_name: str) -> None:
-    """Raises ValueError if JAX keeps track of what varies along the axes of the mesh."""
-    if jax.typeof(lax.axis_index(axis_name)).manual_axis_type.varying:
-        raise ValueError(
-            "collective_matmul: jax.shard_map keeps track of what varies along the mesh (check_vma"
-            "=True, its default), but the kernel's warps have roles of their own, and JAX lets no"
-            " warp use memory that is known to vary, so the kernel cannot be traced: call"
-            " jax.shard_map with check_vma=False."
-        )
-
-
 def _check_blocks(config: CollectiveConfig, sms: int) -> None:
     """Raises ValueError for more blocks than can run at once."""
-    if config.blocks is not None and config.blocks > sms:
+    blocks = config.senders + (config.blocks or 1)
+    if blocks > sms:
         raise ValueError(
-            f"collective_matmul: blocks={config.blocks} is more than the GPU's {sms} SMs, which run"
-            f" one each, so {config.blocks} - {sms} = {config.blocks - sms} would not have begun to"
-            f" send when others wait for what they send: ask for at most {sms}."
+            f"collective_matmul: senders={config.senders} and blocks={config.blocks or 1} are"
+            f" {blocks}, more than the GPU's {sms} SMs, which run one each, so {blocks} - {sms} ="
+            f" {blocks - sms} would not have begun when others wait for what they send or multiply:"
+            f" ask for at most {sms} together."
         )

@@ -1,17 +1,15 @@
 """`CollectiveConfig`: how a collective product is divided, and what it takes of an SM.
 
-The model. That of `MatmulConfig`, and a ring of *pieces* in SMEM, through which a block sends its
-share of the shard: `send_slots` pieces of `send_rows` rows and up to `SENT_COLUMNS` columns.
-
-A tile of 128 x 256 with four slots leaves 35,840 bytes of SMEM. Two staging slots for each compute
-thread take 32,768, and a ring of two pieces 16,384. So by default there is one staging slot.
+The model. Some blocks multiply, as `MatmulConfig` says, and others only send. A block that sends
+moves *pieces* of the shard, of `send_rows` rows and up to `SENT_COLUMNS` columns, through a ring in
+SMEM. The ring lies where blocks that multiply have the slots of their factors, so it takes no more
+than they do. It has as many pieces as there is room for, up to `_MOST_PIECES`.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pipelib.kernels.matmul.config import MatmulConfig
@@ -19,10 +17,11 @@ from pipelib.kernels.matmul.config import MatmulConfig
 #: The most columns of a piece, which TMA copies as one box. Source: CUDA driver API,
 #: `cuTensorMapEncodeTiled`, `boxDim`.
 SENT_COLUMNS = 256
-
-#: Operations to each byte sent, from which on 48 blocks send while their device multiplies: 680
-#: TFLOP/s over 173 GB/s. Source: `benchmarks.collective` on two H200s, 8192 x 2048 x 8192.
-_HIDDEN_BY_48 = 3930
+#: Bytes of an element of a factor.
+_ITEM = 2
+#: The most pieces of a ring. Half of them are being loaded: with pieces of 32 KiB that is more than
+#: an SM's 51 GB/s over NVLink take in the 1.0 us of a load (`benchmarks.nvlink`, two H200s).
+_MOST_PIECES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +31,11 @@ class CollectiveConfig(MatmulConfig):
     Attributes:
       order, width: as in `MatmulConfig`. With "m", a device multiplies `width` rows of tiles with
         all its columns before it needs the next rows, which may be on their way until then.
-      staging: slots through which a compute thread stores its rows of a tile, 1 or 2; 2 only if it
-        stores them in an even number of parts, so that each tile begins with the same slot.
-      send_slots: pieces that a block has in SMEM while it sends them, 2 or more.
+      senders: blocks that only send, each an equal share of the shard.
       send_rows: rows of a piece, a multiple of 8 that divides `tile_m`.
-      senders: blocks that send, each an equal share of the shard, the first ones of all; None: all
-        blocks. Fewer disturb fewer, and take longer. The default was the fastest of 8, 16, 48 and
-        132 (all) on two H200s (geometric mean over six layers of `benchmarks.collective`).
-      blocks: blocks that share the tiles, no more than SMs: they wait for each other, so all must
-        run at once. None: as few as go through the tiles in as many rounds as one for each SM.
+      blocks: blocks that multiply and share the tiles. With those that send they are no more than
+        SMs: they wait for other devices' blocks, so all must run at once. None: as few as go
+        through the tiles in as many rounds as one for each SM that does not send.
 
     The others are those of `MatmulConfig`, but that `form` is "chained", and that there are no
     clusters, no `splits` and no `swapped` products.
@@ -49,69 +44,61 @@ class CollectiveConfig(MatmulConfig):
       ValueError, TypeError: for values, and types of them, that are not as above.
 
     Example:
-      >>> config = pipelib.kernels.CollectiveConfig(send_rows=32)
-      >>> config.smem_bytes(jnp.bfloat16, jnp.bfloat16)
-      245840
-      >>> config.check(jnp.bfloat16, jnp.bfloat16)
+      >>> config = pipelib.kernels.CollectiveConfig(senders=8)
+      >>> config.send_slots, config.smem_bytes(jnp.bfloat16, jnp.bfloat16)
+      (6, 229488)
+      >>> config.multipliers(m=2048, n=7168, devices=2, num_sms=132)
+      112
+      >>> pipelib.kernels.CollectiveConfig(64, 64, slots=3, compute_threads=1)
       Traceback (most recent call last):
-      ValueError: CollectiveConfig: slots of a 4 x 16,384 B + ...
+      ValueError: CollectiveConfig: a piece of send_rows=64 x 256 columns takes 32,768 B, ...
     """
 
     order: Literal["m", "n"] = "m"
-    staging: int = 1
-    send_slots: int = 2
-    send_rows: int = 16
-    senders: int | None = 48
+    senders: int = 4
+    send_rows: int = 64
 
     def _problems(self) -> dict[str, object]:
         """As `MatmulConfig._problems`."""
+        problems = super()._problems()
+        if any(problems.values()):
+            return problems
         is_plain = self.form == "chained" and self.cluster_size == self.splits == 1
-        more = {
+        rows, room = self.send_rows, self.slots * (self.tile_m + self.tile_n) * self.tile_k * _ITEM
+        is_whole = rows >= 8 and rows % 8 == 0 and self.tile_m % rows == 0
+        piece = rows * SENT_COLUMNS * _ITEM
+        return {
             f"{self.form=}, {self.cluster_m=} x {self.cluster_n=}, {self.splits=} and"
             f" {self.swapped=} are not 'chained', 1 x 1, 1 and False, the only form that waits for"
             " other devices' rows: leave them out": not is_plain or self.swapped,
-            f"{self.staging=} is not 1, or 2 with an even number of parts, so two tiles' stores"
-            " would meet in a slot": self.staging not in (1, 2) or self.parts % self.staging,
-            f"{self.send_slots=} is under 2, so no piece would be loaded while another is sent":
-                self.send_slots < 2,
+            f"{self.senders=} is not at least 1, so no block would send": self.senders < 1,
             f"{self.send_rows=} is not a multiple of 8 that divides {self.tile_m=}, so a piece"
-            " would be of two rows of tiles":
-                self.send_rows < 8 or self.send_rows % 8 or self.tile_m % self.send_rows,
-            f"{self.senders=} is not at least 1, so no block would send":
-                self.senders is not None and self.senders < 1,
-        }  # fmt: skip
-        problems = super()._problems()
-        return problems if any(problems.values()) else more
+            " would be of two rows of tiles": not is_whole,
+            f"a piece of {self.send_rows=} x {SENT_COLUMNS} columns takes {piece:,} B, and two of"
+            f" them more than the {room:,} B of the slots of a and b, so no piece would be loaded"
+            " while another is sent": 2 * piece > room,
+        }
 
     @property
-    def staging_slots(self) -> int:
-        """Slots through which a compute thread stores."""
-        return self.staging
+    def send_slots(self) -> int:
+        """Pieces that a block that sends has in SMEM."""
+        room = self.slots * (self.tile_m + self.tile_n) * self.tile_k
+        return min(room // (self.send_rows * SENT_COLUMNS), _MOST_PIECES)
+
+    def multipliers(self, m: int, n: int, devices: int, num_sms: int) -> int:
+        """How many blocks multiply.
+
+        Args:
+          m, n: rows of a shard, and columns of a device.
+          devices: how many shards there are.
+          num_sms: SMs of a GPU.
+        """
+        rows = self.tiles(m, n)[0] * self.tile_m * devices
+        return self.resident_blocks(rows, n, num_sms - self.senders)
 
     def _smem_terms(
         self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
     ) -> list[tuple[str, int, int]]:
         """As `MatmulConfig._smem_terms`."""
-        piece = self.send_rows * SENT_COLUMNS * jnp.dtype(dtype).itemsize
         *terms, (name, barriers, size) = super()._smem_terms(dtype, out_dtype, operands)
-        ring = "sent pieces", self.send_slots, piece
-        return [*terms, ring, (name, barriers + self.send_slots, size)]
-
-
-def default_config(columns: int, devices: int, out_dtype: DTypeLike) -> CollectiveConfig:
-    """What `collective_matmul` takes.
-
-    All blocks send where 48 would send for longer than a device multiplies. Results of float32 take
-    twice the SMEM until they are stored, so one slot fewer is left to load.
-
-    Args:
-      columns, devices: each device multiplies `devices` shards by so many columns, and sends its
-        own to the others.
-      out_dtype: the results' dtype.
-    """
-    sent = devices - 1  # shards; a byte of a shard takes part in `columns` operations
-    is_shorter = columns * devices < _HIDDEN_BY_48 * sent
-    return CollectiveConfig(
-        slots=4 if jnp.dtype(out_dtype).itemsize <= 2 else 3,
-        senders=None if is_shorter else CollectiveConfig.senders,
-    )
+        return [*terms, (name, barriers + self.send_slots, size)]

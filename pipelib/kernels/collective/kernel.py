@@ -2,21 +2,23 @@
 
 The model. Device d has shard d. In **shift** s a device sends its shard to device d + s, and
 multiplies the shard of device d - s, which that device sends it in its own shift s; in shift 0 it
-multiplies its own. All devices are counted modulo D. A block goes through its tiles of all shifts,
-in one chain (`chain`)::
+multiplies its own. All devices are counted modulo D. The first blocks send, the others multiply. A
+block that multiplies goes through its tiles of all shifts, in one chain (`chain`)::
 
-    compute threads            memory thread, warp 0          memory thread, warp 1
-    for each tile:             for each tile:                 for each shift s from 1:
-      for each step k:           if s > 0: wait for             for each unit of the block:
-        wait, multiply,            arrived[s, row of tiles]       for each piece of the unit:
-        release a slot           for each step k:                   load it
-      store the tile               wait for a free slot             store it in device d + s
-                                   load a[m, k] and b[k, n]       wait until all are stored
-                                                                  signal arrived[s, row of tiles]
+    a block that multiplies                                a block that sends
+    compute threads          memory thread                 memory thread
+    for each tile:           for each tile:                for each shift s from 1:
+      for each step k:         if s > 0: wait for            for each unit of the block:
+        wait, multiply,          arrived[s, row of tiles]      for each piece of the unit:
+        release a slot         for each step k:                  load it
+      store the tile             wait for a free slot            store it in device d + s
+                                 load a[m, k] and b[k, n]      wait for the last unit's stores
+                                                               signal arrived[s, its row of tiles]
 
-A **piece** is what one copy moves: some rows, up to 256 columns. A **unit** is up to 8 pieces
-beside each other. The blocks take the units in turns, row by row, so that rows of tiles arrive in
-order.
+A **piece** is what one copy moves: some rows, up to 256 columns. Pieces lie in a ring, in the SMEM
+where a block that multiplies has the slots of its product. A **unit** is up to 8 pieces beside each
+other. The blocks take the units in turns, row by row, so that rows of tiles arrive in order. A unit
+is told of when the next one has been sent, so that the engine never runs empty.
 
 What is right about it, on any timing:
 
@@ -24,7 +26,7 @@ What is right about it, on any timing:
   a signal for each of its units, whoever sent them. Each has a semaphore of its own, so no signal
   stands for another row's.
 - A semaphore is back at zero when the kernel ends. The blocks wait and leave it as it is. Each
-  tells block 0 once it will wait no more (`passed`), and then block 0 takes off what all have
+  tells the last one once it will wait no more (`passed`), and that one then takes off what all have
   waited for.
 - Nobody waits for ever. Sending waits for no other device and for no other block, so all that is
   waited for is sent. All blocks run at once, because there are no more than SMs; a device whose SMs
@@ -48,9 +50,7 @@ for a copy's end and then signal the other device, is as in `collective_matmul_m
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false
 
-import functools
 import math
-import sys
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -139,14 +139,11 @@ def launch(lhs: jax.Array, rhs: jax.Array, asked: Gathered, num_sms: int) -> jax
       [devices x M, N] in the dtype of the product.
     """
     (m, k), n, config = lhs.shape, rhs.shape[1], asked.product.config
-    rows, dtype = config.tiles(m, n)[0] * config.tile_m * asked.devices, asked.product.out_dtype
-    results = jax.ShapeDtypeStruct((asked.devices, m, n), dtype)
+    results = jax.ShapeDtypeStruct((asked.devices, m, n), asked.product.out_dtype)
     shards = jax.ShapeDtypeStruct((asked.devices - 1, m, k), lhs.dtype)
-    staged = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
+    blocks = config.senders + config.multipliers(m, n, asked.devices, num_sms)
     out, _ = plgpu.kernel(
-        _named_block(asked), out_type=(results, shards),
-        scratch_types=[plgpu.SMEM(staged, dtype, transforms=tiles.tiled(dtype))],
-        grid=(config.resident_blocks(rows, n, num_sms),), grid_names=("block",),
+        _named_block(asked), out_type=(results, shards), grid=(blocks,), grid_names=("block",),
         num_threads=config.threads, thread_name="thread",
     )(lhs, rhs)  # fmt: skip
     return out.reshape(asked.devices * m, n)
@@ -155,8 +152,8 @@ def launch(lhs: jax.Array, rhs: jax.Array, asked: Gathered, num_sms: int) -> jax
 def _named_block(asked: Gathered) -> Any:
     """What each thread of a block does, under the name that a profiler shows."""
 
-    def collective_matmul(lhs: Ref, rhs: Ref, out: Ref, shards: Ref, staging: Ref) -> None:
-        Block.of(asked, lhs, rhs, out, shards, staging).run()
+    def collective_matmul(lhs: Ref, rhs: Ref, out: Ref, shards: Ref) -> None:
+        Block.of(asked, lhs, rhs, out, shards).run()
 
     return collective_matmul
 
@@ -168,6 +165,13 @@ class Tile(NamedTuple):
     place: Place
 
 
+class Told(NamedTuple):
+    """A unit, as a signal tells of it: its shift, or 0 if it is none, and its row of tiles."""
+
+    shift: Int
+    row: Int
+
+
 class Block(NamedTuple):
     """A block of the kernel.
 
@@ -176,7 +180,6 @@ class Block(NamedTuple):
       lhs, rhs: the device's shard and columns, in GMEM.
       out: the results of all shards, in GMEM.
       shards: those of other devices, in the order of the shifts, in GMEM.
-      staging: the staging slots.
       arrived: semaphores, for each shift from 1 and each row of tiles: units that have arrived.
       passed: a semaphore: blocks that wait no more.
       units: how the shard is sent.
@@ -187,22 +190,18 @@ class Block(NamedTuple):
     rhs: Ref
     out: Ref
     shards: Ref
-    staging: Ref
     arrived: Ref
     passed: Ref
     units: Units
 
     @classmethod
-    def of(
-        cls, asked: Gathered, lhs: Ref, rhs: Ref, out: Ref, shards: Ref, staging: Ref
-    ) -> "Block":
+    def of(cls, asked: Gathered, lhs: Ref, rhs: Ref, out: Ref, shards: Ref) -> "Block":
         """The block, with its semaphores."""
         config, (m, k) = asked.product.config, lhs.shape
         rows = config.tiles(m, rhs.shape[1])[0]
         arrived = cast(Ref, pl.get_global(plgpu.SemaphoreType.REGULAR((asked.devices - 1, rows))))
         passed = cast(Ref, pl.get_global(plgpu.SemaphoreType.REGULAR))
-        units = Units.of(config, m, k)
-        return cls(asked, lhs, rhs, out, shards, staging, arrived, passed, units)
+        return cls(asked, lhs, rhs, out, shards, arrived, passed, Units.of(config, m, k))
 
     @property
     def config(self) -> CollectiveConfig:
@@ -214,20 +213,41 @@ class Block(NamedTuple):
         """Tiles of a shard along m and n."""
         return self.config.tiles(self.lhs.shape[0], self.rhs.shape[1])
 
+    @property
+    def multipliers(self) -> int:
+        """How many blocks multiply."""
+        return lax.axis_size("block") - self.config.senders
+
     def run(self) -> None:
-        """Gives each thread its role."""
-        zero = jnp.int32(0)
-        first = self._pipeline(self.lhs, Tile(zero, Place(zero, zero)), zero)
-        allocations = first.get_allocations(self.lhs, self.rhs)
+        """Gives the block its role."""
+        config, dtype, zero = self.config, self.asked.product.out_dtype, jnp.int32(0)
+        staged = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
+        staging = plgpu.SMEM(staged, dtype, transforms=tiles.tiled(dtype))
+        first = self._pipeline(self.lhs, Tile(zero, Place(zero, zero)), zero, None)
+        product = first.get_allocations(self.lhs, self.rhs)
         sending = self._sending().get_allocations(self.lhs)
-        pl.run_scoped(self._roles, allocations, sending, collective_axes="thread")
+        # A block has one role, so what it needs for the other one may lie in the same place.
+        shared = plgpu.RefUnion((product.pop("smem"), staging), sending.pop("smem"))
+        pl.run_scoped(self._roles, shared, product, sending, collective_axes="thread")
 
-    def _roles(self, allocations: ring.Allocations, sending: ring.Allocations) -> None:
+    def _roles(self, shared: Any, product: ring.Allocations, sending: ring.Allocations) -> None:
+        (slots, staging), pieces = shared
+        product, sending = product | dict(smem=slots), sending | dict(smem=pieces)
         is_memory_thread = this_thread(self.config) == self.config.compute_threads
-        memory_thread = functools.partial(self._memory_thread, allocations, sending)
-        lax.cond(is_memory_thread, memory_thread, lambda: self._compute_thread(allocations))
+        is_sender = lax.axis_index("block") < self.config.senders
+        pl.when(is_sender & is_memory_thread)(lambda: self._send_shard(sending))
 
-    def _compute_thread(self, allocations: ring.Allocations) -> None:
+        @pl.when(jnp.logical_not(is_sender))
+        def _() -> None:
+            lax.cond(
+                is_memory_thread,
+                lambda: self._memory_thread(product),
+                lambda: self._compute_thread(product, staging),
+            )
+
+    # A block that multiplies.
+
+    def _compute_thread(self, allocations: ring.Allocations, staging: Ref) -> None:
         """Multiplies and stores this thread's rows of the block's tiles."""
         config = self.config
         registers = compute_registers(config.memory_registers, config.compute_threads)
@@ -236,54 +256,19 @@ class Block(NamedTuple):
         @self._for_each_tile
         def _(tile: Tile, state: jax.Array) -> None:
             # The shard's slots do not tell which memory they were loaded from.
-            pipeline = self._pipeline(self.lhs, tile, state)
+            pipeline = self._pipeline(self.lhs, tile, state, staging)
             pipeline.compute(self.lhs, self.rhs, allocations=allocations)
 
         plgpu.wait_smem_to_gmem(0)
 
-    def _memory_thread(self, allocations: ring.Allocations, sending: ring.Allocations) -> None:
-        """Gives the warps their roles; two have none."""
-        plgpu.set_max_registers(self.config.memory_registers, action="decrease")
-
-        def warp(index: jax.Array) -> None:
-            pl.when(index == 0)(lambda: self._load_tiles(allocations))
-            pl.when(index == 1)(lambda: self._send_shard(sending))
-
-        plgpu.warp_map(warp)
-
-    def _for_each_tile(self, visit: Any) -> None:
-        """Calls `visit` with each tile of this block, and its place in the chain."""
-        per_shard = math.prod(self.tiles)
-
-        @plgpu.nd_loop((self.asked.devices * per_shard,), collective_axes="block")
-        def _(info: plgpu.NDLoopInfo) -> None:
-            shift = lax.div(info.index[0], jnp.int32(per_shard))
-            within = lax.rem(info.index[0], jnp.int32(per_shard))
-            tile = Tile(shift, place_of_block(self.config, self.tiles, within))
-            visit(tile, state_in_chain(info))
-
-    def _pipeline(self, shard: Ref, tile: Tile, state: jax.Array) -> WarpSpecializedPipeline:
-        """The pipeline that makes and stores a tile of a shard's product."""
-        product, devices = self.asked.product, self.asked.devices
-        origin = self._device(devices - tile.shift)
-        result = TileResult(product, (), (), self.out.at[origin], (self.staging,))
-        form = Specialized(shard, self.rhs, product, result, lambda _: tile.place, 1)
-        return form.pipeline(tile.place, state)
-
-    def _device(self, distance: Int) -> jax.Array:
-        """The device at a distance of 0 or more after this one."""
-        me, devices = lax.axis_index(self.asked.axis), jnp.int32(self.asked.devices)
-        return lax.rem(me + distance, devices)
-
-    # What a memory thread's warps do.
-
-    def _load_tiles(self, allocations: ring.Allocations) -> None:
+    def _memory_thread(self, allocations: ring.Allocations) -> None:
         """Loads what the compute threads multiply, once it is there."""
+        plgpu.set_max_registers(self.config.memory_registers, action="decrease")
 
         @self._for_each_tile
         def _(tile: Tile, state: jax.Array) -> None:
             def load(shard: Ref) -> None:
-                pipeline = self._pipeline(shard, tile, state)
+                pipeline = self._pipeline(shard, tile, state, None)
                 pipeline.load(shard, self.rhs, allocations=allocations)
 
             def load_from_another_device() -> None:
@@ -295,75 +280,43 @@ class Block(NamedTuple):
             lax.cond(tile.shift == 0, lambda: load(self.lhs), load_from_another_device)
 
         pl.semaphore_signal(self.passed)
+        pl.when(lax.axis_index("block") == lax.axis_size("block") - 1)(self._reset)
         steps = KSteps.of(self.lhs, self.rhs, self.asked.product, Place(0, 0))
         wait_for_last_releases(allocations, steps.slots - steps.delay)
 
-    def _send_shard(self, allocations: ring.Allocations) -> None:
-        """Sends this block's units; block 0 then takes the signals off the semaphores."""
-        self._sending()(self.lhs, allocations=allocations)
-        pl.when(lax.axis_index("block") == 0)(self._reset)
+    def _for_each_tile(self, visit: Any) -> None:
+        """Calls `visit` with each tile of this block, and its place in the chain."""
+        per_shard, first = math.prod(self.tiles), lax.axis_index("block") - self.config.senders
 
-    def _sending(self) -> Pipeline:
-        """The pipeline that sends this block's units of the shard, to one device after another."""
-        units, config, block = self.units, self.config, lax.axis_index("block")
-        blocks = min(config.senders or sys.maxsize, lax.axis_size("block"))
-        turns = lax.div(jnp.int32(units.total + blocks - 1) - block, jnp.int32(blocks))
-        turns = jnp.where(block < blocks, turns, 0)
-        parts = jnp.int32(units.parts)
+        @pl.loop(first, self.asked.devices * per_shard, step=self.multipliers)
+        def _(index: jax.Array) -> None:
+            shift = lax.div(index, jnp.int32(per_shard))
+            within = lax.rem(index, jnp.int32(per_shard))
+            tile = Tile(shift, place_of_block(self.config, self.tiles, within))
+            visit(tile, state_in_chain(index == first))
 
-        def place(turn: Int, piece: Int) -> tuple[jax.Array, jax.Array]:
-            unit = turn * blocks + block
-            return lax.div(unit, parts), lax.rem(unit, parts) * units.pieces + piece
+    def _pipeline(
+        self, shard: Ref, tile: Tile, state: jax.Array, staging: Ref | None
+    ) -> WarpSpecializedPipeline:
+        """The pipeline that makes and stores a tile of a shard's product.
 
-        def send(indices: ring.Indices, piece: Ref) -> None:
-            self._send(indices[0], place(*indices[1:]), indices[2] == units.pieces - 1, piece)
-
-        spec = plgpu.BlockSpec(
-            (units.rows, units.columns), lambda shift, *of_shard: place(*of_shard), delay_release=1
-        )
-        return emit_pipeline(
-            send, grid=(self.asked.devices - 1, turns, units.pieces), in_specs=[spec],
-            max_concurrent_steps=config.send_slots, ordinary_reads=False,
-        )  # fmt: skip
-
-    def _send(
-        self, index: Int, place: tuple[jax.Array, jax.Array], is_last: jax.Array, piece: Ref
-    ) -> None:
-        """Stores a piece in another device; after the last of a unit, tells that it is there.
-
-        Args:
-          index: the shift - 1.
-          place: of the piece in the shard, in pieces.
-          is_last: whether it is the last piece of its unit.
-          piece: the piece, in SMEM.
+        `staging` are the staging slots, where there is a compute thread to store.
         """
-        strip, column = place
-        here = (
-            pl.ds(strip * self.units.rows, self.units.rows),
-            pl.ds(column * self.units.columns, self.units.columns),
-        )
-        for shift in range(1, self.asked.devices):  # a copy's device must be known to the host
+        product, devices = self.asked.product, self.asked.devices
+        origin = self._device(devices - tile.shift)
+        scratch = () if staging is None else (staging,)
+        result = TileResult(product, (), (), self.out.at[origin], scratch)
+        form = Specialized(shard, self.rhs, product, result, lambda _: tile.place, 1)
+        return form.pipeline(tile.place, state)
 
-            @pl.when(index == shift - 1)
-            def _() -> None:
-                there = plgpu.remote_ref(self.shards.at[shift - 1], self._peer(shift))
-                plgpu.copy_smem_to_gmem(piece, there.at[here])
-
-        def finish() -> None:
-            plgpu.wait_smem_to_gmem(0)
-            row = lax.div(strip, jnp.int32(self.units.per_row))
-            arrived = self.arrived.at[index, row]
-            pl.semaphore_signal(arrived, device_id=self._peer(index + 1))
-
-        lax.cond(is_last, finish, lambda: plgpu.wait_smem_to_gmem(1, wait_read_only=True))
-
-    def _peer(self, distance: Int) -> Any:
-        """The device at a distance after this one, as copies and signals name it."""
-        return {self.asked.axis: self._device(distance)}
+    def _device(self, distance: Int) -> jax.Array:
+        """The device at a distance of 0 or more after this one."""
+        me, devices = lax.axis_index(self.asked.axis), jnp.int32(self.asked.devices)
+        return lax.rem(me + distance, devices)
 
     def _reset(self) -> None:
         """Takes off the semaphores what was signalled, when no block waits for it any more."""
-        pl.semaphore_wait(self.passed, lax.axis_size("block"))
+        pl.semaphore_wait(self.passed, self.multipliers)
         sources, rows = self.arrived.shape
 
         @pl.loop(0, sources)
@@ -371,3 +324,80 @@ class Block(NamedTuple):
             @pl.loop(0, rows)
             def _(row: jax.Array) -> None:
                 pl.semaphore_wait(self.arrived.at[source, row], self.units.of_row(row))
+
+    # A block that sends.
+
+    def _send_shard(self, allocations: ring.Allocations) -> None:
+        """Sends this block's units."""
+        last = self._sending()(self.lhs, allocations=allocations)
+        plgpu.wait_smem_to_gmem(0)
+        self._tell(last)
+
+    def _sending(self) -> Pipeline:
+        """The pipeline that sends this block's units of the shard, to one device after another.
+
+        Its carry is the unit that was sent last: the shift, and the row of tiles. Shift 0 is none.
+        """
+        units, config, block = self.units, self.config, lax.axis_index("block")
+        senders = jnp.int32(config.senders)
+        turns = lax.div(units.total + senders - 1 - block, senders)
+        parts, slots = jnp.int32(units.parts), config.send_slots
+        delay = slots // 2  # half of the ring is being loaded, half stored
+
+        def place(turn: Int, piece: Int) -> tuple[jax.Array, jax.Array]:
+            unit = turn * senders + block
+            return lax.div(unit, parts), lax.rem(unit, parts) * units.pieces + piece
+
+        def send(indices: ring.Indices, piece: Ref, before: Told) -> Told:
+            index, turn, of_unit = indices
+            strip, column = place(turn, of_unit)
+            self._store(index, (strip, column), piece)
+            is_last = of_unit == units.pieces - 1
+
+            @pl.when(is_last)
+            def _() -> None:
+                plgpu.wait_smem_to_gmem(units.pieces)  # all but those of this unit
+                self._tell(before)
+
+            plgpu.wait_smem_to_gmem(delay, wait_read_only=True)
+            own = Told(index + 1, lax.div(strip, jnp.int32(units.per_row)))
+            return Told(*(jnp.where(is_last, *pair) for pair in zip(own, before)))
+
+        spec = plgpu.BlockSpec(
+            (units.rows, units.columns), lambda index, *of_shard: place(*of_shard),
+            delay_release=delay,
+        )  # fmt: skip
+        return emit_pipeline(
+            send, grid=(self.asked.devices - 1, turns, units.pieces), in_specs=[spec],
+            max_concurrent_steps=slots, init_carry=Told(jnp.int32(0), jnp.int32(0)),
+            ordinary_reads=False,
+        )  # fmt: skip
+
+    def _store(self, index: Int, place: tuple[jax.Array, jax.Array], piece: Ref) -> None:
+        """Starts the store of a piece in another device.
+
+        Args:
+          index: the shift - 1.
+          place: of the piece in the shard, in pieces.
+          piece: the piece, in SMEM.
+        """
+        rows, columns = self.units.rows, self.units.columns
+        here = pl.ds(place[0] * rows, rows), pl.ds(place[1] * columns, columns)
+        for shift in range(1, self.asked.devices):  # a copy's device must be known to the host
+
+            @pl.when(index == shift - 1)
+            def _() -> None:
+                there = plgpu.remote_ref(self.shards.at[shift - 1], self._peer(shift))
+                plgpu.copy_smem_to_gmem(piece, there.at[here])
+
+    def _tell(self, unit: Told) -> None:
+        """Tells the device that a unit, if it is one, has been stored there."""
+
+        @pl.when(unit.shift > 0)
+        def _() -> None:
+            arrived = self.arrived.at[unit.shift - 1, unit.row]
+            pl.semaphore_signal(arrived, device_id=self._peer(unit.shift))
+
+    def _peer(self, distance: Int) -> Any:
+        """The device at a distance after this one, as copies and signals name it."""
+        return {self.asked.axis: self._device(distance)}

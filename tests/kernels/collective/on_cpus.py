@@ -8,6 +8,7 @@ process of its own, with the environment of `environment`. What the interpreter 
 `across`.
 """
 
+import dataclasses
 import functools
 import sys
 
@@ -23,9 +24,11 @@ from tests.kernels.collective import across
 
 COUNT = int(sys.argv[1]) if __name__ == "__main__" else 1
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
-ONE = CollectiveConfig(64, 64, 64, slots=2, compute_threads=1, width=2, blocks=1)
-TWO = CollectiveConfig(128, 128, staging=2, send_slots=3, send_rows=32, slots=3, width=1, blocks=1)
-COLUMNS = CollectiveConfig(64, 64, 64, slots=2, compute_threads=1, order="n", width=1, blocks=1)
+ONE = CollectiveConfig(
+    64, 64, 64, slots=2, compute_threads=1, width=2, senders=1, send_rows=16, blocks=1
+)
+TWO = CollectiveConfig(128, 128, slots=3, width=1, senders=1, send_rows=32, blocks=1)
+COLUMNS = dataclasses.replace(ONE, order="n", width=1)
 
 
 def environment(devices):
@@ -37,13 +40,16 @@ def environment(devices):
     return dict(XLA_FLAGS=flag, NPROC=str(16 * devices), JAX_PLATFORMS="cpu")
 
 
-def multiplier(devices, config, axes=("x",), sizes=None, **options):
-    """The function on a mesh, whose last axis has the shards, and its operands' sharding."""
+def multiplier(devices, config, axes=("x",), sizes=None, check_vma=False, **options):
+    """The function on a mesh, whose last axis has the shards, and its operands' sharding.
+
+    JAX's interpreter does not keep track of what varies along a mesh (`check_vma=True`).
+    """
     sizes = sizes or (devices,)
     mesh = jax.make_mesh(sizes, axes, axis_types=(jax.sharding.AxisType.Auto,) * len(axes))
     specs = P(axes[-1], None), P(None, axes[-1])
     call = functools.partial(collective_matmul, axis_name=axes[-1], config=config, **options)
-    made = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=specs[1], check_vma=False)
+    made = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=specs[1], check_vma=check_vma)
     return made, mesh, specs
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import re
@@ -17,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 import pipelib
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
-from pipelib.kernels.collective.config import default_config
+from pipelib.kernels.collective.choosing import default_config
 from pipelib.kernels.collective.kernel import Units
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.kernels.collective.on_cpus import environment, multiplier, operands
@@ -28,20 +29,23 @@ from tests.schedule.strategies import with_thread
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 ROOT = pathlib.Path(__file__).parents[3]
 
-SMALL = CollectiveConfig(64, 64, 64, slots=2, compute_threads=1, width=2, blocks=2)
+SMALL = CollectiveConfig(
+    64, 64, 64, slots=2, compute_threads=1, width=2, senders=2, send_rows=16, blocks=2
+)
 TWO = CollectiveConfig(
-    128, 128, staging=2, slots=3, send_slots=3, send_rows=32, width=1, blocks=3, delay_release=2
+    128, 128, slots=3, senders=1, send_rows=32, width=1, blocks=3, delay_release=2
 )
 FEW = CollectiveConfig(
-    64, 128, slots=3, compute_threads=1, delay_release=0, order="n", senders=1, blocks=3
-)
+    64, 128, slots=3, compute_threads=1, delay_release=0, order="n", senders=1, send_rows=8,
+    blocks=3,
+)  # fmt: skip
 
 
 def on_devices(devices, config=None, axes=("x",), **options):
     """The function on a mesh that need not exist, and types for it by the sizes of a device."""
     sizes = devices if isinstance(devices, tuple) else (devices,)
     mesh = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
-    axis, check_vma = axes[-1], options.pop("check_vma", False)
+    axis, check_vma = axes[-1], options.pop("check_vma", True)
     call = functools.partial(collective_matmul, axis_name=axis, config=config, **options)
     specs = dict(in_specs=(P(axis, None), P(None, axis)), out_specs=P(None, axis))
     function = jax.shard_map(call, mesh=mesh, check_vma=check_vma, **specs)
@@ -142,7 +146,7 @@ def test_units_have_all_of_a_shard_once():
 WITHOUT = {
     "arrivals that are awaited": (lambda op: op.kind == "await" and op.keeps, {"race"}),
     "signals of arrivals": (lambda op: op.kind == "signal" and op.amount == 1, {"deadlock"}),
-    "ends of stores": (lambda op: op.kind == "wait_store" and op.pending == 0, {"race"}),
+    "ends of stores": (lambda op: op.kind == "wait_store" and not op.read_only, {"race"}),
     "reads of stores": (lambda op: op.kind == "wait_store" and op.read_only, {"race"}),
     "loads that are awaited": (lambda op: op.kind == "wait", {"race"}),
     "releases": (lambda op: op.kind == "arrive", {"deadlock"}),
@@ -178,22 +182,35 @@ HARMLESS = {
 SYNCHRONISES = {*HARMLESS, "arrive", "signal", "fence", "meet"}
 
 
-@pytest.mark.one_jax
-def test_each_synchronisation_that_is_taken_away_is_found():
-    """Each alone, of the threads of one block, which differ from others' in names only."""
-    program, missed = pair(), []
+def missed_without_one(program, block):
+    """The ops of a block without which, each taken away alone, nothing is found."""
     for thread, ops in enumerate(program.threads):
-        for index, op in enumerate(ops if program.block_of(thread) == 0 else ()):
+        for index, op in enumerate(ops if program.block_of(thread) == block else ()):
             if str(op.kind) in SYNCHRONISES:
                 edited = with_thread(program, thread, ops[:index] + ops[index + 1 :])
-                missed += [] if pipelib.check(edited) else [op]
+                if not pipelib.check(edited):
+                    yield op
+
+
+@pytest.mark.one_jax
+def test_each_synchronisation_of_a_sender_that_is_taken_away_is_found():
+    """It sends four units of four pieces. A row of tiles has two of them."""
+    missed = list(missed_without_one(pair(), 0))
+    assert {str(op.kind) for op in missed} == {"wait_store", "commit_group"}
+    reads, ends = ([op.step for op in missed if op.kind == "wait_store" and op.read_only is read]
+                   for read in (True, False))  # fmt: skip
+    # Nothing is in flight at first, nothing is loaded at the end.
+    assert reads == [(0,), (1,), (14,), (15,)]
+    # There is no unit before the first one, and the other unit of its row waits for more.
+    assert ends == [(3,), (7,), (15,)]
+
+
+@pytest.mark.one_jax
+def test_each_synchronisation_of_a_multiplier_that_is_taken_away_is_found():
+    missed = list(missed_without_one(pair(), 3))
     assert {str(op.kind) for op in missed} <= HARMLESS.keys(), missed
     waits = [op for op in missed if op.kind == "await"]  # those that take off at the end
     assert [(op.keeps, op.amount) for op in waits] == [(False, 4)] * 2
-    # Of four pieces, the first is stored when none is in flight; after the last, none is loaded.
-    sent = [op for op in missed if op.kind == "wait_store" and "collective" in op.line]
-    last = max(op.step[-1] for op in sent)
-    assert {op.step[-1] % 4 for op in sent if op.step[-1] < last - 3} <= {0, 3}
 
 
 # Lowered and compiled.
@@ -260,34 +277,39 @@ def test_a_result_that_cannot_be_stored():
         jax.eval_shape(function, *types(64, 64, 64))
 
 
-def test_check_vma_is_refused_where_it_cannot_work():
-    function, types = on_devices(2, check_vma=True)
-    with pytest.raises(ValueError) as error:
-        jax.eval_shape(function, *types(64, 64, 64))
-    assert str(error.value) == (
-        "collective_matmul: jax.shard_map keeps track of what varies along the mesh (check_vma"
-        "=True, its default), but the kernel's warps have roles of their own, and JAX lets no warp"
-        " use memory that is known to vary, so the kernel cannot be traced: call jax.shard_map with"
-        " check_vma=False."
-    )
-    alone, types = on_devices(1, check_vma=True)
-    assert jax.eval_shape(alone, *types(64, 64, 64)).shape == (64, 64)
+@pytest.mark.parametrize("check_vma", [False, True])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_result_varies_along_the_axis(devices, check_vma):
+    mesh = AbstractMesh((devices,), ("x",), axis_types=(AxisType.Auto,))
+    found = []
+
+    def varying(a, b):
+        found.append(jax.typeof(out := collective_matmul(a, b, axis_name="x")))
+        return out
+
+    specs = dict(in_specs=(P("x", None), P(None, "x")), out_specs=P(None, "x"))
+    call = jax.shard_map(varying, mesh=mesh, check_vma=check_vma, **specs)
+    jax.eval_shape(call, *on_devices(devices)[1](64, 64, 64))
+    assert found[0].manual_axis_type.varying == ({"x"} if check_vma else set())
 
 
 def test_more_blocks_than_can_run_at_once():
-    function, types = on_devices(2, CollectiveConfig(blocks=133))
+    function, types = on_devices(2, CollectiveConfig(senders=5, blocks=128))
     with pytest.raises(ValueError) as error:
         jax.eval_shape(function, *types(2048, 7168, 64))
     assert str(error.value) == (
-        "collective_matmul: blocks=133 is more than the GPU's 132 SMs, which run one each, so 133 -"
-        " 132 = 1 would not have begun to send when others wait for what they send: ask for at most"
-        " 132."
+        "collective_matmul: senders=5 and blocks=128 are 133, more than the GPU's 132 SMs, which"
+        " run one each, so 133 - 132 = 1 would not have begun when others wait for what they send"
+        " or multiply: ask for at most 132 together."
     )
+    function, types = on_devices(2, CollectiveConfig(senders=132))
+    with pytest.raises(ValueError, match="senders=132 and blocks=1 are 133, more than the GPU's"):
+        jax.eval_shape(function, *types(2048, 7168, 64))
 
 
 def test_a_configuration_that_does_not_fit():
-    function, types = on_devices(2, CollectiveConfig(staging=2))
-    with pytest.raises(ValueError, match=r"sent pieces 2 x 8,192 B \+ barriers 10 x 8 B = 245,840"):
+    function, types = on_devices(2, CollectiveConfig(slots=5))
+    with pytest.raises(ValueError, match=r"staging 2 x 16,384 B \+ barriers 16 x 8 B = 278,656 B"):
         jax.eval_shape(function, *types(128, 256, 64))
 
 
@@ -298,13 +320,16 @@ def test_a_configuration_that_does_not_fit():
         (dict(cluster_m=2), "cluster_m=2 x cluster_n=1"),
         (dict(splits=2), "splits=2 and swapped=False"),
         (dict(swapped=True), "swapped=True are not"),
-        (dict(staging=3), "staging=3 is not 1, or 2 with an even number of parts"),
-        (dict(staging=2, tile_n=192), "staging=2 is not 1, or 2 with an even number of parts"),
-        (dict(send_slots=1), "send_slots=1 is under 2, so no piece would be loaded while"),
         (dict(send_rows=24), "send_rows=24 is not a multiple of 8 that divides tile_m=128"),
         (dict(send_rows=4), "send_rows=4 is not a multiple of 8"),
+        (dict(send_rows=0), "send_rows=0 is not a multiple of 8"),
         (dict(senders=0), "senders=0 is not at least 1, so no block would send"),
         (dict(tile_n=320), "tile_n=320 is not a multiple of 64 up to 256"),
+        (
+            dict(tile_m=64, tile_n=64, slots=3, compute_threads=1),
+            "a piece of send_rows=64 x 256 columns takes 32,768 B, and two of them more than the"
+            " 49,152 B of the slots of a and b, so no piece would be loaded while another is sent",
+        ),
     ],
 )
 def test_refused_configurations(fields, text):
@@ -314,19 +339,33 @@ def test_refused_configurations(fields, text):
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 @pytest.mark.parametrize("out_dtype", [HALF, BRAIN, FLOAT])
-def test_the_default_fits_for_all_dtypes(dtype, out_dtype):
-    config = default_config(4096, 2, out_dtype)
-    config.check(dtype, out_dtype)
+def test_the_defaults_fit_for_all_dtypes(dtype, out_dtype):
+    for columns in (512, 4096):
+        config = default_config(4096, columns, 8192, 2, dtype, out_dtype, 132)
+        config.check(dtype, out_dtype)
     with pytest.raises(ValueError, match=r"CollectiveConfig: .* of shared memory, but a block has"):
         dataclasses.replace(config, slots=6).check(dtype, out_dtype)
 
 
-def test_all_blocks_send_where_the_transfer_is_longer():
-    """Sends grow with the other devices, products with all: 4/3 operations a byte, not 2."""
-    few, many = default_config(1920, 2, BRAIN), default_config(2000, 2, BRAIN)
-    assert few.senders is None and many.senders == CollectiveConfig().senders == 48
-    assert default_config(2880, 4, BRAIN).senders is None
-    assert default_config(3000, 4, BRAIN).senders == 48
+def test_as_many_blocks_send_as_the_transfer_needs():
+    """128 of 132 SMs make 896 tiles in as few rounds as all; a longer transfer takes more SMs."""
+    layer = default_config(2048, 7168, 4096, 2, BRAIN, BRAIN, 132)
+    assert (layer.senders, layer.multipliers(2048, 7168, 2, 132), layer.width) == (4, 128, 8)
+    short = default_config(4096, 1024, 8192, 2, BRAIN, BRAIN, 132)
+    assert (short.senders, short.tile_n, short.width) == (29, 128, 4)
+    alone = default_config(8, 64, 64, 2, BRAIN, BRAIN, 132)
+    assert alone.senders >= 1 and alone.multipliers(8, 64, 2, 132) == 2
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_configuration_for_any_shape(devices):
+    """It fits, and leaves an SM for each block."""
+    random = np.random.default_rng(devices)
+    for m, n, k in np.exp2(random.uniform(3, 14, (300, 3))).astype(int):
+        m, n, k = int(m), 64 * math.ceil(n / 64), 64 * math.ceil(k / 64)
+        config = default_config(m, n, k, devices, BRAIN, BRAIN, 132)
+        config.check(BRAIN, BRAIN)
+        assert 1 <= config.senders <= 132 - config.multipliers(m, n, devices, 132)
 
 
 def test_no_forward_mode():
@@ -366,13 +405,13 @@ def gathered(a, b):
         (None, (1024, 1792, 4096), BRAIN, None),
         (None, (1000, 1088, 576), HALF, FLOAT),
         (None, (8, 256, 8192), BRAIN, BRAIN),
-        (CollectiveConfig(slots=3, staging=2, send_slots=4), (2048, 2048, 2048), BRAIN, None),
-        (CollectiveConfig(senders=16), (2048, 2048, 2048), HALF, None),
+        (CollectiveConfig(slots=3, senders=1, send_rows=32), (2048, 2048, 2048), BRAIN, None),
+        (CollectiveConfig(senders=46), (2048, 2048, 2048), HALF, None),
         (CollectiveConfig(order="n", send_rows=8), (512, 1024, 1024), BRAIN, None),
     ],
 )
 def test_products_on_gpus(gpus, config, shape, dtype, out_dtype):
-    function, mesh, specs = multiplier(gpus, config, out_dtype=out_dtype)
+    function, mesh, specs = multiplier(gpus, config, check_vma=True, out_dtype=out_dtype)
     a, b = operands(mesh, specs, *shape, dtype)
     out = jax.jit(function)(a, b)
     assert out.sharding.spec == specs[1]
@@ -394,8 +433,9 @@ def test_many_calls_agree_on_gpus(gpus):
 
 
 @pytest.mark.gpu
-def test_gradients_on_gpus(gpus):
-    function, mesh, specs = multiplier(gpus, None)
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_gradients_on_gpus(gpus, check_vma):
+    function, mesh, specs = multiplier(gpus, None, check_vma=check_vma)
     a, b = operands(mesh, specs, 512, 768, 1024, BRAIN)
     total = lambda call: jax.jit(jax.grad(lambda a, b: call(a, b).astype(FLOAT).sum(), (0, 1)))
     found, wanted = total(function)(a, b), total(gathered)(a, b)

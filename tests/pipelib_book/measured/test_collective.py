@@ -18,20 +18,20 @@ def test_a_table_for_each_number_of_devices(tmp_path):
     folder.mkdir()
     alone = {f"{collective.PRODUCT}, a": 95.0, f"{collective.PRODUCT}, b": 90.0}
     theirs = {f"{collective.UPSTREAM}, {name}": us for name, us in dict(a=300.0, b=200.0).items()}
-    mine = {collective.OURS: 100.0, f"{collective.OURS}, other": 50.0, collective.ALL_SEND: 120.0}
-    all_by_default = {collective.OURS: 100.0, collective.SOME_SEND: 130.0}
+    mine = {collective.OURS: 100.0, f"{collective.OURS}, other": 50.0, collective.EIGHT: 120.0}
+    short = {collective.OURS: 130.0, collective.SHORT_TILES: 110.0}
     groups = [
         group(**mine, **alone, **theirs, **{collective.TRANSFER: 40.0}),
-        group(8, **all_by_default, **{f"{collective.SEQUENCE}, a": 150.0}),
+        group(8, **short, **{f"{collective.SEQUENCE}, a": 150.0}),
     ]
     (folder / "collective.json").write_text(json.dumps({"groups": groups}), "utf-8")
     (two, rows), (eight, others) = collective.tables((tmp_path,))
     assert (two, eight) == ("Rows gathered on 2 GPUs", "Rows gathered on 8 GPUs")
     assert rows.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 100 | 120 | 90 | 40 | 0.900 | 2.00x | - |"
+        "| 4,096 x 14,336 x 4,096 | 100 | - | 120 | - | 90 | 40 | 0.900 | 2.00x | - |"
     ]
     assert others.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 130 | 100 | - | - | - | - | 1.50x |"
+        "| 4,096 x 14,336 x 4,096 | 130 | - | - | 110 | - | - | - | - | 1.15x |"
     ]
 
 
@@ -41,23 +41,26 @@ def test_without_a_record(tmp_path):
 
 
 def row(us, product=100.0, transfer=50.0, upstream=120.0):
-    return collective.Row("M x N x K", 2, us, us, None, product, transfer, upstream, 130.0)
+    return collective.Row("M x N x K", 2, us, us, us, None, product, transfer, upstream, 130.0)
 
 
 def test_a_summary_of_the_goal_and_of_the_other_ways():
     """A layer is a product that takes longer than its transfer; one that takes less is named."""
     found = [row(100.0), row(110.0), row(125.0), row(170.0, 60.0, 150.0, 160.0)]
     assert collective.summary(found).splitlines() == [
-        "- 95% of the longer: reached by 1 of 3 layers; the others reach 0.800 or more.",
-        "- Ahead of JAX's kernel and of gather then product: 2 of 3 layers.",
-        "- M x N x K, where the transfer is longer: JAX's kernel takes 160 us, ours 170 us.",
+        "- On 2 GPUs, 95% of the longer is reached by 1 of 3 layers (the others reach 0.800 or"
+        " more); ours is ahead of JAX's kernel for 2, of gather then product for 3.",
+        "- M x N x K on 2 GPUs, where the transfer is longer: JAX's kernel takes 160 us, ours 170"
+        " us.",
     ]
-    assert collective.summary(found[:1]).startswith(
-        "- 95% of the longer: reached by 1 of 1 layers.\n"
-    )
+    assert collective.summary([row(100.0), row(100.0)._replace(devices=4)]).splitlines() == [
+        f"- On {devices} GPUs, 95% of the longer is reached by 1 of 1 layers; ours is ahead of"
+        " JAX's kernel for 1, of gather then product for 1."
+        for devices in (2, 4)
+    ]
 
 
 def test_the_record_has_layers_and_products_that_are_shorter_than_their_transfer():
     found = collective.rows()
     assert {row.is_layer for row in found} == {True, False}
-    assert all(row.all_send and row.upstream and row.sequence for row in found)
+    assert all(row.us and row.eight and row.upstream and row.sequence for row in found)

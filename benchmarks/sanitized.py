@@ -53,6 +53,7 @@ from pipelib.kernels import (
     scaled_matmul,
     softmax,
 )
+from pipelib.kernels.attention import default_config
 from pipelib.kernels.matmul.tuned import file_name
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -127,11 +128,13 @@ def _attentions() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ..
     for schedule in ("plain", "overlap", "pingpong", "both", "optimistic"):
         config = AttentionConfig(schedule=schedule)
         yield f"attention, {schedule}", functools.partial(causal, config=config), heads(128)
-    for size in (64, 80, 256):
-        yield f"attention, heads of {size}", attention, heads(size)
+    for size, tiles in ((64, 64), (80, 128), (256, 256)):
+        given = functools.partial(attention, config=default_config(tiles))
+        yield f"attention, heads of {size}", given, heads(size)
     yield "attention, float8", attention, heads(128, dtype=_FLOAT8)
     for deterministic in (False, True):
-        asked = functools.partial(causal, deterministic=deterministic)
+        config = default_config(128, deterministic)
+        asked = functools.partial(causal, config=config, deterministic=deterministic)
         order = "in order" if deterministic else "in any order"
         yield f"attention, gradients {order}", gradients(asked), heads(128)
     lengths = jnp.asarray(np.array([10, 1000], np.int32))

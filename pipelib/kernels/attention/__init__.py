@@ -8,6 +8,7 @@ The model. Each module has one part of it:
 `call`              `attention` itself: it picks a configuration, and has the gradients' rules
 `band`              which scores are seen, and so which steps a block takes
 `order`             which block runs when
+`choosing`          the configuration of the forward kernel, if none is given
 `padding`           arrays that copies can address
 `forward`           the forward kernel: its launch
 `queries`           the parts of its compute threads
@@ -44,8 +45,8 @@ from pipelib.kernels.attention.call import (
     attention,
     attention_kernel,
     attention_reference,
-    default_config,
 )
+from pipelib.kernels.attention.choosing import default_config
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.attention.decode import decode_attention
 from pipelib.kernels.attention.decode_config import DecodeConfig

@@ -20,10 +20,11 @@ lane has. A kernel with no register to spare reads them from SMEM instead (`numb
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -129,27 +130,30 @@ class Band(NamedTuple):
         rows: int,
         columns: int,
         tiles: Tiles,
-        row: Int,
+        row: Int | np.ndarray,
     ) -> "Band":
         """The band of the block whose first row is `row`, of `rows` rows in all.
 
-        It has at least one step, which may be masked as a whole.
+        It has at least one step, which may be masked as a whole. Of a NumPy array of rows, it has
+        arrays of the first and of the number of steps, which are known before the kernel runs.
 
         Args:
           behind, ahead, columns, tiles: as the attributes.
           rows: how many rows there are in all.
           row: the first row of the block.
         """
+        known = isinstance(row, np.ndarray)
+        numbers, div = cast(Any, (np, np.floor_divide) if known else (jnp, lax.div))
         blocks = pl.cdiv(columns, tiles.block)
         first: Int = 0
         end: Int = blocks
         if ahead is not None:
-            last = jnp.minimum(row + tiles.threads * tiles.rows, rows) - 1 + ahead
-            end = jnp.clip(lax.div(last, jnp.int32(tiles.block)) + 1, 1, blocks)
+            last = numbers.minimum(row + tiles.threads * tiles.rows, rows) - 1 + ahead
+            end = numbers.clip(div(last, numbers.int32(tiles.block)) + 1, 1, blocks)
         if behind is not None:
-            first = lax.div(jnp.maximum(row - behind, 0), jnp.int32(tiles.block))
-            first = jnp.minimum(first, end - 1)
-            end = jnp.maximum(end - first, 1)
+            first = div(numbers.maximum(row - behind, 0), numbers.int32(tiles.block))
+            first = numbers.minimum(first, end - 1)
+            end = numbers.maximum(end - first, 1)
         return cls(behind, ahead, columns, tiles, first, end)
 
     def column(self, step: Int) -> Int:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pipelib.kernels.attention import backward, forward, narrow, reference
+from pipelib.kernels.attention import backward, choosing, forward, narrow, reference
 from pipelib.kernels.attention.arguments import (
     FLOAT8,
     SegmentIds,
@@ -24,7 +24,8 @@ from pipelib.kernels.attention.arguments import (
     options_of,
     segments_of,
 )
-from pipelib.kernels.attention.band import Options, padded
+from pipelib.kernels.attention.band import Options, Sizes, padded
+from pipelib.kernels.attention.choosing import default_config
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.padding import Padding
 from pipelib.kernels.hopper import default_device, explained, require_hopper
@@ -96,8 +97,9 @@ def attention(
       scale: the factor of the scores, positive; by default 1 / sqrt(head_dim).
       segment_ids: integers [batch, seq], or a pair of q's and k's: a query sees only keys of its
         own segment.
-      config: by default picked from head_dim alone; there is no table of tuned ones yet. It must
-        fit the head_dim that the kernel gets.
+      config: by default picked from the sizes and the mask: that of the least estimated time, or
+        of the least measured time where there is one (`choosing`). It must fit the head_dim that
+        the kernel gets.
       deterministic: whether q's gradient is added up in a fixed order, so that equal calls give
         equal bits. If not, the fastest kernels are picked: with heads of up to 128, one that adds
         it up as blocks come. A `config` says itself, by `fused`.
@@ -160,7 +162,8 @@ def attention_kernel(
       TypeError, ValueError: as `attention`, and for sizes that need more than the kernel.
     """
     check_arrays(q, k, v)
-    options = _configured(options_of(q, causal, window, scale, config), q.shape[-1])
+    given = options_of(q, causal, window, scale, config)
+    options = _configured(given, q, k, q.shape[-1], whole=True)
     if not is_addressable(q, k) or k.shape != v.shape:
         raise ValueError(
             f"attention_kernel: q {q.shape}, k {k.shape} and v {v.shape} must have one head_dim of"
@@ -220,27 +223,6 @@ def attention_reference(
     return (out, lse) if return_residuals else out
 
 
-def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfig:
-    """The configuration of `attention` for heads of this size: 64, 128, 192 or 256.
-
-    Unless it must be deterministic, one kernel makes all gradients, where there is one.
-
-    A step has as many keys, and a block as many threads, as registers and SMEM hold. With heads of
-    64, three threads take turns: their exponentials take as long as their products, so a step
-    without a maximum gains less than a third thread. If JAX's default device is not a GPU, the
-    configuration is the one that JAX's interpreter runs fastest.
-    """
-    if default_device().platform != "gpu":
-        return AttentionConfig(
-            block_kv=64, compute_threads=1, schedule="plain", probabilities="interpreted"
-        )
-    fused = None if deterministic or head_dim > 128 else True
-    if head_dim == 64:
-        return AttentionConfig(block_kv=128, compute_threads=3, slots=4, fused=fused)
-    block_kv = 128 if head_dim == 128 else 64
-    return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 @functools.partial(jax.jit, static_argnums=4)
 def _attention_of_float8(
@@ -298,10 +280,10 @@ def _attention(
         return reference.forward(q, k, v, segments, options)
     require_hopper("attention")
     if _copies_rows(q, v):
-        sized = _configured(options, forward.head_dim_of(q, v))
+        sized = _configured(options, q, k, forward.head_dim_of(q, v), segments)
         found = forward.launch_forward(q, k, v, segments, sized)
     else:
-        sized = _configured(options, padding.head_dim)
+        sized = _configured(options, q, k, padding.head_dim, segments)
         found = _filled_forward(padding, q, k, v, segments, sized)
     out, lse, _ = varying_alike(*found, q)
     return out, lse
@@ -314,10 +296,27 @@ def _copies_rows(q: Shaped, v: Shaped) -> bool:
 
 
 def _configured(
-    options: Options[AttentionConfig | None], head_dim: int
+    options: Options[AttentionConfig | None],
+    q: Shaped,
+    k: Shaped,
+    head_dim: int,
+    segments: tuple[jax.Array, ...] = (),
+    whole: bool = False,
 ) -> Options[AttentionConfig]:
-    """The options with a configuration: by default, one for heads of this size."""
-    return options.configured(options.config or default_config(head_dim, options.deterministic))
+    """The options with a configuration: by default, the one that is chosen for the forward kernel.
+
+    Args:
+      options, q, k, segments: as `attention` has them.
+      head_dim: the size of a head that the kernel gets.
+      whole: whether queries must divide into whole blocks.
+    """
+    if options.config is not None:
+        return options.configured(options.config)
+    sizes = Sizes.of(q, k)._replace(head_dim=head_dim)
+    config = choosing.chosen(
+        options, sizes, q.dtype.itemsize, segmented=bool(segments), whole=whole
+    )
+    return options.configured(config)
 
 
 #: What the backward pass needs: q, k, v, segments, the result and the log-sum-exp.
@@ -350,7 +349,8 @@ def _backward(
         d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
     else:
         require_hopper("attention")  # the forward pass may have run on another device
-        fill, sized = padding.filled, _configured(options, padding.head_dim)
+        config = options.config or default_config(padding.head_dim, options.deterministic)
+        fill, sized = padding.filled, options.configured(config)
         filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
         numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
         grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))

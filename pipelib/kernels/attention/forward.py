@@ -140,14 +140,19 @@ def order_of(
         return order.on(num_sms())
     if config.schedule != "optimistic":
         return order
-    with jax.ensure_compile_time_eval():
-        rows = jnp.arange(0, blocks * config.block_q, config.block_q, dtype=jnp.int32)
-        steps = jax.vmap(lambda row: _band(options, sizes, row).steps)(rows)
-        return order.by_length_on(num_sms(), tuple(map(int, np.asarray(steps))))
+    steps = steps_of(options, sizes)
+    return order.by_length_on(num_sms(), tuple(steps.tolist()), bytes_per_head)
 
 
-def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int) -> Band:
-    """The band of the block whose first query is `row`."""
+def steps_of(options: Options[AttentionConfig], sizes: Sizes) -> np.ndarray:
+    """How many steps each block of a head takes, [blocks]."""
+    size = options.config.block_q
+    rows = np.arange(0, sizes.queries, size, dtype=np.int32)
+    return np.broadcast_to(np.asarray(_band(options, sizes, rows).steps), rows.shape)
+
+
+def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int | np.ndarray) -> Band:
+    """The band of the block whose first query is `row`, or of several."""
     sides = options.left, options.right
     return Band.of(*sides, sizes.queries, sizes.keys, options.config.tiles, row)
 

@@ -126,6 +126,20 @@ def test_persistent_by_length(shape, options, monkeypatch):
     check_close(found, exact(*arrays, **options), HALF)
 
 
+def test_persistent_by_length_of_more_heads_than_l2_has_room_for(monkeypatch):
+    """Whose blocks are short; of one head, whose blocks no two SMs share well."""
+    on_two_sms(monkeypatch)
+    monkeypatch.setattr(order, "L2_BYTES", 1)
+    arrays, config = operands(384, 384, 2, 1), small("optimistic")
+    call = functools.partial(attention, config=config, causal=True, return_residuals=True)
+    program = pipelib.trace(call, *arrays)
+    assert program.grid == (1, 1, 2)
+    assert pipelib.check(program, strict=True).ok
+    with interpreted():
+        found = call(*arrays)
+    check_close(found, exact(*arrays, causal=True), HALF)
+
+
 @pytest.mark.one_jax
 def test_persistent_under_vmap(monkeypatch):
     """Each element of the axis has blocks of its own."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelib.kernels.attention.order import AXES, L2_BYTES, Order
+from pipelib.kernels.attention.order import AXES, L2_BYTES, MOST_BYTES, Order
 from pipelib.kernels.hopper import H100_SMS
 
 pytestmark = pytest.mark.one_jax
@@ -137,6 +137,21 @@ def test_each_sm_gets_its_share(blocks):
             steps.append(int((place + 1).sum()))
         assert max(steps) <= 1.05 * sum(steps) / H100_SMS
     assert Order.of(1, 2, 8, (None, 0), 1).by_length_on(132, (1,) * 8).persistent is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "seq", "together"),
+    [(8, 16, 896, 128), (16, 12, 768, 192), (4, 24, 1536, 96), (16, 16, 1024, 8), (1, 16, 8192, 8)],
+)
+def test_short_blocks_take_more_heads_together_than_l2_has_room_for(batch, heads, seq, together):
+    """If no number within its room leaves each SM its share; long blocks never do."""
+    size = 2 * seq * 128 * 2
+    order = Order.of(batch, heads, seq // 128, (None, 0), size)
+    found = order.by_length_on(H100_SMS, tuple(range(1, seq // 128 + 1)), size)
+    assert found.together == together
+    assert found.by_length == (seq != 8192)
+    assert (found.together * size > L2_BYTES) == (together >= 96)
+    assert found.together * size <= MOST_BYTES
 
 
 def test_blocks_that_all_run_at_once_need_no_order():

@@ -145,15 +145,22 @@ class Operand:
         changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
         return functools.reduce(lax.bitwise_or, changes, step == num_steps - 1)
 
-    def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Index | EllipsisType, ...]:
-        """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
+    def gmem_slices(
+        self, indices: Sequence[jax.Array], shape: Sequence[int]
+    ) -> tuple[Index | EllipsisType, ...]:
+        """The index of a step's block in GMEM, for `gmem_ref.at[...]` of an array of a shape."""
         if self.spec.block_shape is None:
             return (...,)
         slices: list[Index] = []
-        for index, dim in zip(self.block_indices(indices), self.spec.block_shape, strict=True):
+        found = zip(self.block_indices(indices), self.spec.block_shape, shape, strict=True)
+        for index, dim, length in found:
             size = _block_size(dim)
-            start = index if size is None or isinstance(dim, pl.Element) else index * size
-            slices.append(start if size is None else pl.ds(start, size))
+            if size is None:
+                slices.append(index)
+                continue
+            start = index if isinstance(dim, pl.Element) else index * size
+            is_beyond = isinstance(start, (int, np.integer)) and start + size > length
+            slices.append(maybe_beyond(start, size) if is_beyond else pl.ds(start, size))
         return tuple(slices)
 
 

@@ -1,8 +1,11 @@
 """The contract in the GPU interpreter, with race detection; `contract` has the cases."""
 
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pipelib
 from tests.emitters import contract
 
 
@@ -40,3 +43,23 @@ def test_a_race_is_seen(emitter):
         contract.total(emitter, ordinary_reads=False)
     with contract.interpreted():
         contract.total(emitter)
+
+
+def test_a_block_that_is_longer_than_its_array_lowers():
+    """Its first index is 0, a number; from 0.12 on JAX refuses a slice that then ends beyond."""
+
+    def kernel(x_gmem, o_gmem, o_smem):
+        def body(_, x_smem):
+            o_smem[...] = x_smem[...]
+
+        spec = plgpu.BlockSpec((8, 128), lambda i: (i, 0))
+        pipelib.emit_pipeline(body, grid=(2,), in_specs=[spec])(x_gmem)
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(o_smem, o_gmem)
+        plgpu.wait_smem_to_gmem(0)
+
+    out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    made = plgpu.kernel(kernel, out_type=out, scratch_types=[plgpu.SMEM((8, 128), jnp.float32)])
+    types = jax.ShapeDtypeStruct((16, 96), jnp.float32)
+    lowered = jax.jit(made).trace(types).lower(lowering_platforms=("cuda",))
+    assert "mosaic_gpu" in lowered.as_text()

@@ -66,8 +66,8 @@ def collective_matmul(
 
     Raises:
       TypeError: dtypes, and types of arguments, that are not as above.
-      ValueError: shapes; an axis that is not of the mesh; a GPU that is not
-        Hopper, or a CPU; a configuration that does not fit, with the sum.
+      ValueError: shapes; an axis that is not of the mesh; a GPU that is not Hopper, or a CPU; a
+        configuration that does not fit, with the sum.
 
     Example:
       On a mesh of one device, which is `matmul`:

@@ -144,9 +144,7 @@ def test_check_finds_nothing_in_a_kind(head_dim, kind, mask, h200):
 
 
 @named
-@pytest.mark.parametrize(
-    ("queries", "size"), [(1000, 0), (777, 0), pytest.param(1000, 16, marks=pytest.mark.one_jax)]
-)
+@pytest.mark.parametrize(("queries", "size"), [(1000, 0), (777, 0), (1000, 16)])
 def test_a_kind_lowers(head_dim, kind, queries, size, h200):
     """Also by rows, where copies cannot address the length, or the size of a head."""
     arrays = operands(queries, queries, 20, 4, head_dim - size, BRAIN)

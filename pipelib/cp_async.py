@@ -112,7 +112,7 @@ def _copies(
     buffer: ring.Buffer, slot: jax.Array, indices: ring.Indices
 ) -> Iterator[tuple[Ref, Ref]]:
     """What the copies of a step's block have in GMEM and in its slot: a run each."""
-    slices, smem = buffer.slices(indices), buffer.at(slot)
+    slices, smem = buffer.operand.gmem_slices(indices), buffer.at(slot)
     for place in itertools.product(*map(range, _Runs.of(buffer.operand, buffer.gmem).outer)):
         there, here = [*slices], list[int]()
         for axis, at in enumerate(place):
@@ -209,7 +209,7 @@ class _State(NamedTuple):
 
 def _store(buffer: ring.Buffer, indices: ring.Indices) -> None:
     """Copies an output's slot to a step's block, through registers."""
-    block = buffer.gmem.at[buffer.slices(indices)]
+    block = buffer.gmem.at[buffer.operand.gmem_slices(indices)]
     block[...] = buffer.at(jnp.int32(0))[...]
 
 

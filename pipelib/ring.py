@@ -38,7 +38,6 @@ Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from types import EllipsisType
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -49,7 +48,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs, tiles
-from pipelib.refs import Body, Bool, Index, Int, Ref, Tree, TreeDef, flatten, structure
+from pipelib.refs import Body, Bool, Int, Ref, Tree, TreeDef, flatten, structure
 
 #: Grid indices of a step: an int32 scalar for each axis.
 Indices = tuple[jax.Array, ...]
@@ -220,16 +219,13 @@ class Buffer(NamedTuple):
         """The ref that the body gets: a slot, or the GMEM ref if pinned."""
         return self.gmem if self.smem is None else self.smem.at[slot]
 
-    def slices(self, indices: Indices) -> tuple[Index | EllipsisType, ...]:
-        """The index of a step's block in GMEM."""
-        return self.operand.gmem_slices(indices, self.gmem.shape)
-
     def _copies(self, slot: jax.Array, indices: Indices) -> Iterator[tuple[Ref, Ref]]:
         """What the copies of a step's block have in GMEM and in its slot."""
         assert self.copied is not None, "what is pinned is not copied"
-        slices, pieces = self.slices(indices), self.operand.pieces(self.gmem.dtype)
+        slices, pieces = self.operand.gmem_slices(indices), self.operand.pieces(self.gmem.dtype)
         if pieces == 1:
-            yield self.gmem.at[slices], self.copied.at[slot]
+            here = tuple(map(specs.maybe_longer, slices, self.gmem.shape))
+            yield self.gmem.at[here], self.copied.at[slot]
             return
         whole = cast("pl.Slice", slices[-1])
         width = whole.size // pieces

@@ -145,22 +145,15 @@ class Operand:
         changes = (jnp.asarray(old != new) for old, new in zip(*blocks))
         return functools.reduce(lax.bitwise_or, changes, step == num_steps - 1)
 
-    def gmem_slices(
-        self, indices: Sequence[jax.Array], shape: Sequence[int]
-    ) -> tuple[Index | EllipsisType, ...]:
-        """The index of a step's block in GMEM, for `gmem_ref.at[...]` of an array of a shape."""
+    def gmem_slices(self, indices: Sequence[jax.Array]) -> tuple[Index | EllipsisType, ...]:
+        """The index of a step's block in GMEM, for `gmem_ref.at[...]`."""
         if self.spec.block_shape is None:
             return (...,)
         slices: list[Index] = []
-        found = zip(self.block_indices(indices), self.spec.block_shape, shape, strict=True)
-        for index, dim, length in found:
+        for index, dim in zip(self.block_indices(indices), self.spec.block_shape, strict=True):
             size = _block_size(dim)
-            if size is None:
-                slices.append(index)
-                continue
-            start = index if isinstance(dim, pl.Element) else index * size
-            is_beyond = isinstance(start, (int, np.integer)) and start + size > length
-            slices.append(maybe_beyond(start, size) if is_beyond else pl.ds(start, size))
+            start = index if size is None or isinstance(dim, pl.Element) else index * size
+            slices.append(start if size is None else pl.ds(start, size))
         return tuple(slices)
 
 
@@ -463,6 +456,13 @@ def maybe_beyond(start: Int, size: Int) -> pl.Slice:
     if is_integer(start):
         start = lax.optimization_barrier(jnp.int32(start))
     return pl.ds(start, size)
+
+
+def maybe_longer(index: Index | EllipsisType, length: int) -> Index | EllipsisType:
+    """The index of a copy along an axis; from 0.12 on JAX refuses a block longer than its array."""
+    if not isinstance(index, pl.Slice) or not isinstance(index.start, (int, np.integer)):
+        return index
+    return maybe_beyond(index.start, index.size) if index.start + index.size > length else index
 
 
 def check_array(name: str, value: object) -> None:

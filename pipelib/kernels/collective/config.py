@@ -19,8 +19,8 @@ from pipelib.kernels.matmul.config import MatmulConfig
 SENT_COLUMNS = 256
 #: Bytes of an element of a factor.
 _ITEM = 2
-#: The most pieces of a ring. Half of them are being loaded: with pieces of 32 KiB that is more than
-#: an SM's 51 GB/s over NVLink take in the 1.0 us of a load (`benchmarks.nvlink`, two H200s).
+#: The most pieces of a ring; half of them are being loaded, half stored. Of pieces of 32 KiB that
+#: is nearly all the SMEM of a block. Fewer or more were not measured.
 _MOST_PIECES = 6
 
 

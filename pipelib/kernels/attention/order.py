@@ -33,6 +33,7 @@ together (`SHORT`, `MOST_BYTES`). Of causal heads of 128 on an H200, that saved 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -130,8 +131,7 @@ class Order(NamedTuple):
         together, every = 1, batch * heads
         if sides != (None, None) and every * blocks > H100_SMS:  # else all run at once
             room = L2_BYTES / bytes_per_head
-            divisors = (size for size in range(1, every + 1) if every % size == 0)
-            together = min(divisors, key=lambda size: max(size / room, room / size))
+            together = min(_divisors(every), key=lambda size: max(size / room, room / size))
         last_is_longest = ahead is not None and (behind is None or behind > ahead)
         return cls(batch, heads, blocks, together, last_is_longest)
 
@@ -157,10 +157,14 @@ class Order(NamedTuple):
         every = self.batch * self.heads
         if every * self.blocks <= sms:
             return self
-        numbers = [*range(self.together, 0, -1)]
+        divisors = _divisors(every)
+        numbers = [n for n in reversed(divisors) if n <= self.together]
         if bytes_per_head is not None and max(steps) <= SHORT:
-            numbers += range(self.together + 1, min(every, MOST_BYTES // bytes_per_head) + 1)
-        for together in (n for n in numbers if every % n == 0):
+            most = MOST_BYTES // bytes_per_head
+            numbers += [n for n in divisors if self.together < n <= most]
+        if len(set(steps)) == 1:  # then each number is as good as another
+            numbers = numbers[:1]
+        for together in numbers:
             order = self._replace(together=together, persistent=sms, by_length=True)
             if order.imbalance(sms, steps) <= IMBALANCE:
                 return order
@@ -240,12 +244,20 @@ class Order(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
+def _divisors(number: int) -> tuple[int, ...]:
+    """All divisors of a number, the least first."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return tuple(sorted({*small, *(number // n for n in small)}))
+
+
+@functools.lru_cache(maxsize=256)
 def _imbalance(
     sms: int, steps: tuple[int, ...], together: int, heads: int, last_is_longest: bool
 ) -> float:
     """The most steps of a persistent kernel's block over the mean, in the order by length."""
     lengths = np.repeat(steps[::-1] if last_is_longest else steps, together)
     lengths = np.tile(lengths, heads // together)
-    rounds = np.pad(lengths, (0, -len(lengths) % sms)).reshape(-1, sms)
+    rounds = np.zeros((-(-len(lengths) // sms), sms), lengths.dtype)
+    rounds.flat[: len(lengths)] = lengths
     rounds[1::2] = rounds[1::2, ::-1]
     return float(rounds.sum(axis=0).max() / (lengths.sum() / sms))

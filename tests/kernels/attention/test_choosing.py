@@ -1,6 +1,5 @@
 """The configuration that a formula chooses: whether it is sound, and how near to the fastest."""
 
-import collections
 import dataclasses
 import functools
 import json
@@ -66,20 +65,14 @@ def random_problems(seed=0):
 
 
 @pytest.mark.one_jax
-def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(monkeypatch, h200):
-    counts = collections.Counter()
-    estimate = choosing.estimate_us
-
-    def counting(*args):
-        counts["estimates"] += 1
-        return estimate(*args)
-
-    monkeypatch.setattr(choosing, "estimate_us", counting)
+def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates, h200):
     found = set()
     for options, sizes, segmented in random_problems():
-        counts.clear()
-        found.add((chosen(options, sizes, ITEM, segmented=segmented), sizes.head_dim))
-        assert counts["estimates"] <= choosing.MOST_KINDS == 3
+        config, estimates = with_estimates(
+            choosing, chosen, options, sizes, ITEM, segmented=segmented
+        )
+        assert estimates <= choosing.MOST_KINDS == 3
+        found.add((config, sizes.head_dim))
     for config, head_dim in found:
         config.check(head_dim)
     every = {(config_of(*each), each[0]) for each in EACH} | {(default_config(192), 192)}

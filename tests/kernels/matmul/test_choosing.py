@@ -1,7 +1,7 @@
 """The configuration that a formula chooses: whether it is sound, and how near to the fastest."""
 
-import collections
 import dataclasses
+import itertools
 import math
 import random
 import statistics
@@ -31,21 +31,13 @@ def random_shapes(seed=0):
 
 
 @pytest.mark.one_jax
-def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(monkeypatch):
-    counts = collections.Counter()
-    estimate = choosing.estimate_us
-
-    def counting(*args):
-        counts["estimates"] += 1
-        return estimate(*args)
-
-    monkeypatch.setattr(choosing, "estimate_us", counting)
+def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates):
+    dtypes = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float8_e5m2", "bfloat16")]
     chosen = set()
-    for index, shape in enumerate(random_shapes()):
-        counts.clear()
-        dtypes = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float8_e5m2", "bfloat16")]
-        chosen.add((default_config(*shape, *dtypes[index % 3]), *dtypes[index % 3]))
-        assert 1 <= counts["estimates"] <= choosing.MOST_CANDIDATES == 69
+    for shape, kind in zip(random_shapes(), itertools.cycle(dtypes)):
+        config, estimates = with_estimates(choosing, default_config, *shape, *kind)
+        assert 1 <= estimates <= choosing.MOST_CANDIDATES == 69
+        chosen.add((config, *kind))
     for config, *dtypes in chosen:
         config.check(*dtypes)
     tiles = lambda c: (c.tile_m, c.tile_n, c.compute_threads)

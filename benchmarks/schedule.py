@@ -9,6 +9,10 @@ JAX remembers jaxprs. They are seconds of the core, which do not pass while othe
 saw at most in one more trace, `kept_bytes` what it saw after it, the program. `move_seconds` are
 those on the clock that a slider of `pipelib.explore` takes to trace, check, simulate and draw anew.
 
+Cores differ by more than a factor of two, and so does one core by what its neighbours do. So a
+fixed piece of plain Python, the `yardstick`, is timed beside each sample: `first_yardsticks` beside
+`first_seconds`, and so on. Goals are for a core on which it takes `YARDSTICK` seconds.
+
 `large` has what would grow with the square of something without care: a million ops, a loop of
 3,000 tiles with an emitter in it, a cluster of 16 blocks beside one block. Each sample is taken in
 a process of its own. `traced_bytes` and `checked_bytes` are the most memory that the process had by
@@ -28,7 +32,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +47,26 @@ from pipelib.schedule import Program
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
 MILLION, TILES, CLUSTER_STEPS = 91_000, 3_000, 512  # steps for a million ops, tiles, steps
+#: Seconds that `yardstick` takes on the core that goals are for.
+YARDSTICK = 0.1
+
+
+class _Access(NamedTuple):
+    """What the yardstick makes many of."""
+
+    key: tuple[int, int]
+    number: int
+
+
+def yardstick() -> float:
+    """Seconds of the core for small objects, dictionaries and calls, as a trace and a check are."""
+    start, last = time.process_time(), dict[tuple[int, int], _Access]()
+    for number in range(150_000):
+        access = _Access((number % 1000, number & 7), number)
+        before = last.get(access.key)
+        if before is None or before.number < access.number:
+            last[access.key] = access
+    return time.process_time() - start
 
 
 def _product(steps: int, cluster: tuple[int, int] = (1, 1)) -> Program:
@@ -77,14 +101,20 @@ LARGE: dict[str, tuple[Callable[[int], Program], int]] = {
 def sample(name: str) -> dict[str, Any]:
     """One sample of a large program, taken in this process: seconds of the core, bytes at most."""
     make, count = LARGE[name]
+    sticks = [yardstick()]
     start = time.process_time()
     program = make(count)
-    traced, traced_bytes = time.process_time(), _peak_bytes()
+    trace_seconds, traced_bytes = time.process_time() - start, _peak_bytes()
+    sticks.append(yardstick())
+    start = time.process_time()
     report = pipelib.check(program)
-    seconds = time.process_time() - traced
+    check_seconds = time.process_time() - start
+    sticks.append(yardstick())
     assert report.ok, str(report)
     return dict(
-        ops=sum(map(len, program.threads)), trace_seconds=traced - start, check_seconds=seconds,
+        ops=sum(map(len, program.threads)),
+        trace_seconds=trace_seconds, trace_yardsticks=(sticks[0] + sticks[1]) / 2,
+        check_seconds=check_seconds, check_yardsticks=(sticks[1] + sticks[2]) / 2,
         traced_bytes=traced_bytes, checked_bytes=_peak_bytes(),
     )  # fmt: skip
 
@@ -126,6 +156,7 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
     for _ in range(SAMPLES):
         jax.clear_caches()
         for which in ("first", "again"):
+            samples[f"{which}_yardsticks"].append(yardstick())
             gc.collect()
             wall, core = time.perf_counter(), time.process_time()
             pipelib.trace(matmul, a, b)
@@ -146,6 +177,7 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
         ("simulate", lambda program: pipelib.simulate(program, pipelib.H100)),
     ):
         for _ in range(SAMPLES):
+            samples[f"{which}_yardsticks"].append(yardstick())
             core = time.process_time()
             function(program)
             samples[f"{which}_seconds"].append(time.process_time() - core)
@@ -181,10 +213,14 @@ def cpu() -> str:
 
 
 def sources_digest() -> str:
-    """Of the code that is timed, with all that it imports, and of this file. No figure is timed."""
+    """Of the code that is timed: `pipelib.schedule` without its figures, and the benchmark's.
+
+    The emitters are not in it. They run in a trace, but take a small part of its time.
+    """
     here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
-    timed = (path for path in imports.sources("pipelib.schedule") if path.parent.name != "drawing")
-    return code_digest(*here, *timed)
+    package = pathlib.Path(pipelib.schedule.__file__).parent
+    timed = (path for path in imports.sources("pipelib.schedule") if package in path.parents)
+    return code_digest(*here, *(path for path in timed if path.parent.name != "drawing"))
 
 
 def main() -> None:

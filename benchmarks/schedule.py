@@ -218,7 +218,7 @@ def sources_digest() -> str:
     The emitters are not in it. They run in a trace, but take a small part of its time.
     """
     here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
-    package = pathlib.Path(pipelib.schedule.__file__).parent
+    package = imports.ROOT / "pipelib" / "schedule"
     timed = (path for path in imports.sources("pipelib.schedule") if package in path.parents)
     return code_digest(*here, *(path for path in timed if path.parent.name != "drawing"))
 

@@ -462,7 +462,12 @@ def maybe_longer(index: Index | EllipsisType, length: int) -> Index | EllipsisTy
     """The index of a copy along an axis; from 0.12 on JAX refuses a block longer than its array."""
     if not isinstance(index, pl.Slice) or not isinstance(index.start, (int, np.integer)):
         return index
-    return maybe_beyond(index.start, index.size) if index.start + index.size > length else index
+    if index.start + index.size <= length:
+        return index
+    beyond = maybe_beyond(index.start, index.size)
+    # A tiled axis asks for a start that is seen to be a multiple of the tile.
+    start = pl.multiple_of(cast(jax.Array, beyond.start), math.gcd(index.start, index.size))
+    return pl.ds(start, index.size)
 
 
 def check_array(name: str, value: object) -> None:

@@ -45,14 +45,24 @@ def test_a_race_is_seen(emitter):
         contract.total(emitter)
 
 
-def test_a_block_that_is_longer_than_its_array_lowers():
-    """Its first index is 0, a number; from 0.12 on JAX refuses a slice that then ends beyond."""
+@pytest.mark.parametrize("shape", [(16, 96), (5, 256), (5, 96)], ids=str)
+@pytest.mark.parametrize("is_tiled", [False, True])
+def test_a_block_that_is_longer_than_its_array_lowers(shape, is_tiled):
+    """Its first index is 0, a number; from 0.12 on JAX refuses a slice that then ends beyond.
+
+    A tiled axis asks for an index that is seen to be a multiple of the tile.
+    """
+    transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128)) if is_tiled else ()
 
     def kernel(x_gmem, o_gmem, o_smem):
         def body(_, x_smem):
-            o_smem[...] = x_smem[...]
+            # No registers have as few rows in tiles: there the copies alone are lowered.
+            o_smem[...] = jnp.zeros(o_smem.shape, o_smem.dtype) if is_tiled else x_smem[...]
 
-        spec = plgpu.BlockSpec((8, 128), lambda i: (i, 0))
+        spec = plgpu.BlockSpec(
+            (8, 128), lambda i: (i, 0) if shape[0] > 8 else (0, i),
+            transforms=transforms,
+        )  # fmt: skip
         pipelib.emit_pipeline(body, grid=(2,), in_specs=[spec])(x_gmem)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(o_smem, o_gmem)
@@ -60,6 +70,6 @@ def test_a_block_that_is_longer_than_its_array_lowers():
 
     out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
     made = plgpu.kernel(kernel, out_type=out, scratch_types=[plgpu.SMEM((8, 128), jnp.float32)])
-    types = jax.ShapeDtypeStruct((16, 96), jnp.float32)
+    types = jax.ShapeDtypeStruct(shape, jnp.float32)
     lowered = jax.jit(made).trace(types).lower(lowering_platforms=("cuda",))
     assert "mosaic_gpu" in lowered.as_text()

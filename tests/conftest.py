@@ -7,6 +7,7 @@ An ordinary run keeps JAX on the CPU and skips what is marked `gpu`. What is mar
 the committed one is printed at the end of every ordinary run.
 """
 
+import gc
 import json
 import os
 import pathlib
@@ -32,6 +33,9 @@ def pytest_configure(config):
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
     # Each thread of an interpreted kernel holds one of XLA's, which are as many as cores.
     os.environ.setdefault("NPROC", "8")
+    # Programs and jaxprs are many objects without cycles: by default, to look for some among them
+    # takes a tenth of the checker's tests.
+    gc.set_threshold(50_000)
     if folders := sorted(ROOT.glob(".venv-compile/lib/python*/site-packages")):
         os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
     if not is_gpu_run(config):

@@ -74,6 +74,7 @@ def test_one_pass(kernel, shape, dtype):
 
 
 # Chunks that divide the row, and that do not, with 3 rows, of which the last block has one.
+@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("kernel", "length", "padded"),
     [(rms_norm, 160 * 128, False), (softmax, 160 * 128, False), (softmax, 163 * 128, True)],
@@ -93,6 +94,7 @@ def test_weight(weight_dtype, length):
     check(rms_norm, normal(3, length), weight)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("kernel", "slots", "rows", "weights"), [(softmax, 2, 4, 0), (rms_norm, 3, 1, 1)]
 )
@@ -106,6 +108,7 @@ def test_blocks_take_several_steps(kernel, slots, rows, weights, monkeypatch):
     check(kernel, normal(13, 1024), *weight, slots=slots, rows=rows)
 
 
+@pytest.mark.one_jax
 def test_rms_norm_of_extremes():
     scale = jnp.array([1e-30, 1e-3, 1e4, 1e18, 0.0, -7.0])[:, None]
     check(rms_norm, scale * normal(6, 256), tolerance=2e-5)
@@ -155,6 +158,7 @@ def test_vmap_of_the_weight():
     np.testing.assert_allclose(y, exact(rms_norm, x, weight[:, None]), 1e-5)
 
 
+@pytest.mark.one_jax
 def test_gradients():
     x, weight, c = normal(3, 256), normal(256, seed=1), normal(3, 256, seed=2)
 

@@ -101,6 +101,7 @@ def test_persistent(shape, schedule, monkeypatch):
     check_close(found, exact(*arrays), HALF)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("shape", "options"),
     [
@@ -126,6 +127,7 @@ def test_persistent_by_length(shape, options, monkeypatch):
     check_close(found, exact(*arrays, **options), HALF)
 
 
+@pytest.mark.one_jax
 def test_persistent_by_length_of_more_heads_than_l2_has_room_for(monkeypatch):
     """Whose blocks are short; of one head, whose blocks no two SMs share well."""
     on_two_sms(monkeypatch)
@@ -302,6 +304,7 @@ def test_causal_blocks_skip_what_is_masked():
     assert counts == [8, 6, 4, 2]
 
 
+@pytest.mark.usefixtures("traced_anew")
 def test_next_queries_wait_for_the_store(monkeypatch):
     """They are loaded where it reads."""
     wait = plgpu.wait_smem_to_gmem
@@ -323,6 +326,7 @@ MUTATIONS = {
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.usefixtures("traced_anew")
 def test_check_finds_what_is_missing(mutation, monkeypatch):
     name, change = MUTATIONS[mutation]
     monkeypatch.setattr(plgpu, name, change(getattr(plgpu, name)))

@@ -309,13 +309,14 @@ MUTATIONS = {
         (decode_threads, "pl", without(pl, when=lambda _: does_nothing), "race"),
     "a barrier that does not count all pages": (decode_kernel, "_ring", one_arrival, "race"),
     "a result that is not committed":
-        (decode_threads, "plgpu", without(plgpu, commit_smem=does_nothing), "race"),
+        (decode_threads, "plgpu", without(plgpu, commit_smem=does_nothing), "missing-commit"),
     "a part stored over one that is being stored":
         (decode_threads, "plgpu", without(plgpu, wait_smem_to_gmem=does_nothing), "race"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.usefixtures("traced_anew")
 def test_check_finds_what_is_missing(mutation, monkeypatch):
     module, name, change, kind_of_finding = MUTATIONS[mutation]
     monkeypatch.setattr(module, name, change)

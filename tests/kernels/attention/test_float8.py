@@ -122,12 +122,11 @@ def test_without_maxima(largest):
 
 
 @pytest.mark.one_jax
+@pytest.mark.usefixtures("traced_anew")
 def test_without_maxima_nor_sums_that_ask_it_is_wrong(monkeypatch):
     monkeypatch.setattr(narrow, "LARGEST", np.inf)
-    jax.clear_caches()
     with pytest.raises(AssertionError):
         test_without_maxima(400.0)
-    jax.clear_caches()
 
 
 def test_vmap_jit_and_scan():

@@ -91,6 +91,7 @@ def test_gradients(case):
         check(operands(*shape), config=small("plain"), **options)
 
 
+@pytest.mark.one_jax
 def test_three_kernels():
     """Of dQ, of dK and of dV, with a head of 256."""
     with interpreted():
@@ -297,6 +298,7 @@ def test_causal_blocks_skip_what_is_masked():
 
 
 @pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.usefixtures("traced_anew")
 def test_check_finds_what_is_missing(call, monkeypatch):
     """No fence: between ordinary writes and the stores, ordinary reads and the next load."""
     monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
@@ -309,6 +311,7 @@ def report_of_one_kernel():
     return pipelib.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
 
 
+@pytest.mark.usefixtures("traced_anew")
 def test_one_slot_of_ds_races(monkeypatch):
     give = GradientOfAll._give
     monkeypatch.setattr(
@@ -318,6 +321,7 @@ def test_one_slot_of_ds_races(monkeypatch):
     assert any("d_s" in finding.cause for finding in races)
 
 
+@pytest.mark.usefixtures("traced_anew")
 def test_dk_staged_while_others_multiply_races(monkeypatch):
     """Without the last meeting: the threads' K is where they stage dK."""
     add_to_sums, calls = GradientOfAll._add_to_sums, []

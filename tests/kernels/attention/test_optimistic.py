@@ -137,6 +137,7 @@ def test_what_is_no_number_stays_so(value):
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("head_dim", [128, 256])
+@pytest.mark.usefixtures("traced_anew")
 def test_k_stays_until_the_sums_are_there(head_dim, causal, monkeypatch):
     """Else the scores that are made again are those of another step: the checker sees both ways."""
     arrays = operands(256, 1280, 1, 1, head_dim)

@@ -107,15 +107,14 @@ def test_check_finds_nothing(config, operands):
     assert program.smem_bytes == config.smem_bytes(HALF, HALF, [HALF] * operands)
 
 
-@pytest.mark.usefixtures("on_an_h200")
+@pytest.mark.usefixtures("on_an_h200", "traced_anew")
 def test_a_slot_that_is_loaded_by_rows_too_early_is_found(monkeypatch):
     """The check sees that both refs are of one memory."""
     from pipelib import ring
 
     monkeypatch.setattr(ring.Channel, "wait_until_released", lambda self, slot: None)
     a, b = factors(199, 200, 264, **T_B)
-    config = dataclasses.replace(ALONE, width=5)  # not traced yet
-    call = lambda a, b: matmul(a, b, config=config, transpose_b=True)
+    call = lambda a, b: matmul(a, b, config=ALONE, transpose_b=True)
     kinds = {finding.kind for finding in pipelib.check(pipelib.trace(call, a, b))}
     assert "race" in kinds
 
@@ -136,6 +135,7 @@ def test_copies_by_rows_are_the_same_instructions():
 # K in parts.
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("splits", [2, 3])
 @pytest.mark.parametrize("name", ["one", "two", "ring", "two threads", "alone", "persistent"])
 def test_parts_of_k(name, splits):
@@ -148,6 +148,7 @@ def test_parts_of_k(name, splits):
     check_close(out, reference(a, b), HALF)
 
 
+@pytest.mark.one_jax
 def test_parts_of_k_in_all_that_is_asked_of_a_product():
     config, (m, n, k) = dataclasses.replace(ALONE, splits=2), (64, 128, 256)
     a, b = factors(k, n, m, BRAIN)  # a is stored [K, M]
@@ -163,6 +164,7 @@ def test_parts_of_k_in_all_that_is_asked_of_a_product():
     check_close(out, 2 * reference(a, b, True, True) + np.arange(n), FLOAT)
 
 
+@pytest.mark.one_jax
 def test_vmap_and_gradients_of_parts_of_k():
     config = dataclasses.replace(ONE, splits=2)
     a, b = factors(64, 64, 256, FLOAT, batch=(2,))
@@ -186,6 +188,7 @@ def test_check_finds_nothing_in_parts_of_k(name):
     assert program.smem_bytes == config.smem_bytes(HALF, FLOAT)
 
 
+@pytest.mark.one_jax
 def test_float8_in_parts_of_k():
     config = MatmulConfig(64, 64, 128, slots=2, compute_threads=1, form="specialized", splits=2)
     a, b = factors(64, 64, 512, E4M3, **T_B)

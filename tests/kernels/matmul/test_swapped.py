@@ -48,6 +48,7 @@ def operands_of(sizes):
     return draw(m, n).astype(HALF), draw(n), draw(m, 1)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("with_epilogue", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted(name, with_epilogue):

@@ -65,10 +65,17 @@ def on_an_h200():
         yield
 
 
+@pytest.fixture
+def few_blocks(monkeypatch):
+    """A block has several tiles, one after another; and interpreting many blocks takes long."""
+    monkeypatch.setattr("pipelib.kernels.ragged.call.num_sms", lambda: 2)
+
+
 # Visits.
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@pytest.mark.one_jax
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6),
     rows=st.integers(1, 200),
@@ -94,6 +101,7 @@ def test_visits_have_all_rows_once_and_of_one_group(sizes, rows, tile):
 
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("config", [SMALL, TWO, None], ids=["small", "two", "default"])
+@pytest.mark.usefixtures("few_blocks")
 def test_products(name, config):
     rows, sizes = GROUPS[name]
     arrays = operands(rows, sizes)
@@ -105,6 +113,7 @@ def test_products(name, config):
 @pytest.mark.one_jax
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(HALF, FLOAT), (BRAIN, HALF)])
+@pytest.mark.usefixtures("few_blocks")
 def test_dtypes_and_edges(transpose, dtype, out_dtype):
     """K and N that are no tiles."""
     arrays = operands(83, [40, 20, 23], 136, 192, dtype, transpose)
@@ -118,6 +127,7 @@ def test_dtypes_and_edges(transpose, dtype, out_dtype):
     ("rows", "sizes", "k"),
     [(160, [5, 0, 130, 3], 128), (40, [0, 0], 64), (83, [40, 43], 72)],  # the last in plain JAX
 )
+@pytest.mark.usefixtures("few_blocks")
 def test_gradients(rows, sizes, k, transpose):
     lhs, rhs, sizes = operands(rows, sizes, k, 128, transpose=transpose)
     g = jnp.asarray(np.random.default_rng(1).standard_normal((rows, 128)), BRAIN)
@@ -130,6 +140,7 @@ def test_gradients(rows, sizes, k, transpose):
         close(out, right.T @ left if transpose else left.T @ right)
 
 
+@pytest.mark.one_jax
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("config", [SMALL, TWO, AT_ONCE], ids=["small", "two", "at once"])
 def test_gradients_of_matrices_by_blocks_of_many_tiles(name, config):
@@ -143,6 +154,8 @@ def test_gradients_of_matrices_by_blocks_of_many_tiles(name, config):
         close(found, left.T @ right)
 
 
+@pytest.mark.one_jax
+@pytest.mark.usefixtures("few_blocks")
 def test_vmap_scan_and_jit():
     lhs, rhs, sizes = operands(72, [20, 30])
     many = jnp.stack([sizes, sizes[::-1]])
@@ -154,6 +167,8 @@ def test_vmap_scan_and_jit():
         np.testing.assert_array_equal(out, same)
 
 
+@pytest.mark.one_jax
+@pytest.mark.usefixtures("few_blocks")
 def test_shard_map():
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     lhs, rhs, sizes = operands(72, [20, 30])
@@ -188,7 +203,7 @@ def test_check_finds_nothing_in_the_gradients_of_matrices(name):
     assert list(pipelib.check(pipelib.trace(call, lhs, lhs), strict=True)) == []
 
 
-@pytest.mark.usefixtures("on_an_h200")
+@pytest.mark.usefixtures("on_an_h200", "traced_anew")
 def test_check_finds_a_staging_slot_that_is_written_too_early(monkeypatch):
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -196,7 +211,7 @@ def test_check_finds_a_staging_slot_that_is_written_too_early(monkeypatch):
     monkeypatch.setattr(plgpu, "wait_smem_to_gmem", lambda n, **how: wait(n + 2 * bool(how), **how))
     monkeypatch.setattr("pipelib.kernels.ragged.call.num_sms", lambda: 1)  # many tiles for a block
     lhs, rhs, sizes = operands(160, [5, 0, 130, 3])
-    config = MatmulConfig(64, 128, 64, slots=2, compute_threads=1, width=3)  # not traced yet
+    config = MatmulConfig(64, 128, 64, slots=2, compute_threads=1, width=3)
     call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=config)
     assert "race" in {finding.kind for finding in pipelib.check(pipelib.trace(call, lhs, rhs))}
 

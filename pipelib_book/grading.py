@@ -10,12 +10,12 @@ traced     it can be traced for these arguments
 checked    `pipelib.check` finds no fault in the first block, nor in any of `blocks`; a write to
            shared memory that nothing reads is no fault where the result is right
 right      it is run, natively or interpreted, and its result is the expected one
-again      with each of `again`, other arrays, it is traced, checked and right, too
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
-compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
-           products nor spills registers
+again      with each of `again`, other arrays, it is traced, checked and right, too
 as asked   it does what else the task asks: each of `asks`
 alone      the kernel takes the arguments and makes the results: XLA does nothing beside it
+compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
+           products nor spills registers; at the end, since it takes seconds
 =========  ===================================================================================
 
 A wrong answer is no error. The grade says what is wrong and what comes of it, but not which line
@@ -167,9 +167,6 @@ def _look(
     if unread:
         yield f"The checker finds only writes that nothing reads{where}: they do no harm."
     or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
-    if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
-        for fault in or_fails("Its result is right, but ptxas refuses it", _faults, answer, *args):
-            raise Fails(f"It is right, but it wastes time: {fault}")
     yield said
     for others, wanted in again:
         where = f" with arrays of {', '.join(str(x.shape) for x in others)}"
@@ -184,6 +181,9 @@ def _look(
         yield said
     for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
+    if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
+        for fault in or_fails("It is right, but ptxas refuses it", _faults, answer, *args):
+            raise Fails(f"It is right, but it wastes time: {fault}")
 
 
 def _checked(

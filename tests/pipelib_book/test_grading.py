@@ -382,6 +382,14 @@ def test_products_that_ptxas_finds_fault_with_do_not_pass(monkeypatch):
     assert grade(squared, SQUARE, expected=UNIT).passed
 
 
+def test_what_fails_before_is_not_compiled(monkeypatch):
+    monkeypatch.setattr(grading, "lacking", lambda: None)
+    monkeypatch.setattr(grading, "_faults", None)
+    refuses = lambda _: (False, "It is not what the task asks.")
+    got = grade(squared, SQUARE, expected=UNIT, asks=[refuses])
+    assert got.lines[-1] == "It is not what the task asks."
+
+
 def test_without_a_compiler_nothing_is_said_of_it(monkeypatch):
     monkeypatch.setattr(grading, "lacking", lambda: "JAX's CUDA plugin is not installed.")
     monkeypatch.setattr(grading, "_faults", None)

@@ -86,6 +86,16 @@ def skip_without_compiler(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture
+def traced_anew():
+    """For tests that change what kernels do: JAX keeps the jaxpr of a function that it has seen."""
+    import jax
+
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
 def pytest_sessionstart(session):
     session.config.stash[START] = time.monotonic()
 

@@ -27,10 +27,10 @@ def test_each_has_a_name_and_says_what_was_expected():
     assert len({idea.config for idea in IDEAS}) == len(IDEAS)
 
 
+@pytest.mark.parametrize("problem", **PROBLEM)
 @pytest.mark.parametrize("idea", **IDEA)
-def test_the_checker_finds_nothing(idea):
-    """With a mask, which has all that a dense problem has."""
-    function, args = kernel(attention.TRIED[-1], idea)
+def test_the_checker_finds_nothing(problem, idea):
+    function, args = kernel(problem, idea)
     program = pipelib.trace(function, *args)
     for strict in (False, True):
         assert pipelib.check(program, strict=strict).ok

@@ -39,6 +39,7 @@ def test_a_product():
 
 
 @pytest.mark.compiler
+@pytest.mark.usefixtures("traced_anew")
 def test_a_product_whose_factor_is_written_over_is_serialized(monkeypatch):
     """So attention rounds the next probabilities late: these registers are still read."""
     config = AttentionConfig(schedule="overlap", persistent=False)
@@ -47,7 +48,6 @@ def test_a_product_whose_factor_is_written_over_is_serialized(monkeypatch):
     monkeypatch.setattr(AttentionConfig, "rounds_late", False)
     jax.clear_caches()  # or JAX would take the kernel that it has traced
     found = pipelib.compiled(lambda *qkv: call(*qkv), HEADS, HEADS, HEADS)
-    jax.clear_caches()
     (remark,) = found.serialized
     assert "C7513" in remark and remark in found.faults[0] and not found.ok
 

@@ -1,15 +1,6 @@
 """What tests of several kernels use."""
 
-import jax
 import pytest
-
-
-@pytest.fixture
-def traced_anew():
-    """For tests that change what kernels do: JAX keeps the jaxpr of a function that it has seen."""
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
 
 
 @pytest.fixture

@@ -397,6 +397,7 @@ def test_without_a_compiler_nothing_is_said_of_it(monkeypatch):
 
 
 @pytest.mark.compiler
+@pytest.mark.usefixtures("traced_anew")
 def test_serialized_products_are_found(monkeypatch):
     heads = jax.ShapeDtypeStruct((2, 512, 2, 128), jnp.float16)
     config = AttentionConfig(schedule="overlap", probabilities="registers", persistent=False)

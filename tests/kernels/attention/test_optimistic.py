@@ -45,15 +45,14 @@ def growing(largest, queries=128, keys=512, head_dim=64, dtype=HALF, place=None)
 
 
 @pytest.fixture
-def limit(monkeypatch):
+def limit(monkeypatch, traced_anew):
     """Sets `LIMIT`, for kernels that are traced from now on."""
 
     def put(value):
         monkeypatch.setattr(optimistic, "LIMIT", value)
         jax.clear_caches()
 
-    yield put
-    jax.clear_caches()
+    return put
 
 
 def run(arrays, scale=1.0):

@@ -75,7 +75,7 @@ def few_blocks(monkeypatch):
 
 
 @pytest.mark.one_jax
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6),
     rows=st.integers(1, 200),

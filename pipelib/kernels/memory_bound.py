@@ -60,6 +60,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
 from pipelib.kernels.hopper import explained, num_sms, require_hopper
+from pipelib.kernels.sharding import varying_alike
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.ring import Indices
@@ -438,7 +439,7 @@ def _forward(
             return jax.vmap(operation.reference, axes)(*operands), True
         return call(*operands), True
 
-    return call(*operands)
+    return varying_alike(call(*operands), operands[0])[0]
 
 
 def rms_norm(
@@ -451,8 +452,8 @@ def rms_norm(
 ) -> jax.Array:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last axis, in float32.
 
-    Works under `jax.jit`, `jax.vmap` and `jax.grad`. The module's docstring says what plain JAX
-    computes.
+    Works under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.shard_map`. The module's docstring says
+    what plain JAX computes.
 
     Args:
       x: (..., length), float32, bfloat16 or float16.
@@ -487,6 +488,8 @@ def rms_norm(
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
     eps = _checked_eps(eps)
+    if weight is not None:
+        x, weight = varying_alike(x, weight)
     with explained("rms_norm", "pipelib.kernels.memory_bound.rms_norm_reference"):
         return _rms_norm(x, weight, eps, slots, rows)
 
@@ -495,7 +498,8 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
     """`exp(x - max(x)) / sum(exp(x - max(x)))` over the last axis, in float32.
 
     Elements of -inf give 0, and a row of nothing else gives NaN, as in `jax.nn.softmax`. Works
-    under `jax.jit`, `jax.vmap` and `jax.grad`. The module's docstring says what plain JAX computes.
+    under `jax.jit`, `jax.vmap`, `jax.grad` and `jax.shard_map`. The module's docstring says what
+    plain JAX computes.
 
     Args:
       x: (..., length), float32, bfloat16 or float16.

@@ -1,13 +1,14 @@
-"""Kernels under `jax.shard_map`, whose arrays all vary along an axis of the mesh.
+"""Kernels' gradients under `jax.shard_map`, which knows what varies along the axes of the mesh.
 
-`jax.shard_map` adds up the gradient of a value that was cast to vary, over the devices. A kernel's
-own casts are of what varies already, so nothing is to be added up.
+It adds up, over the devices, the gradient of a value that was cast to vary. A kernel's own casts
+are of what varies already, so of that nothing is to be added up.
 """
 
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
@@ -22,7 +23,7 @@ from pipelib.kernels import (
 )
 from pipelib.kernels.hopper import Gpu, assumed
 
-BRAIN = jnp.bfloat16
+BRAIN, FLOAT = jnp.bfloat16, jnp.float32
 HEADS = {size: [(2, 256, 4, size)] * 3 for size in (64, 80, 128, 256)}
 SIZES = jnp.array([100, 28], jnp.int32)
 #: Functions, and the shapes that each device has.
@@ -35,53 +36,86 @@ CALLS = {
     ),
     "matmul, sizes of no copy": (matmul, [(77, 131), (131, 55)]),
     "ragged_dot": (lambda a, b: ragged_dot(a, b, SIZES), [(128, 128), (2, 128, 128)]),
-    "collective_matmul": (
-        functools.partial(collective_matmul, axis_name="x"), [(128, 256), (256, 128)],
-    ),
-    "collective_matmul, sizes of no copy": (
-        functools.partial(collective_matmul, axis_name="x"), [(9, 64), (64, 64)],
-    ),
     **{f"attention, heads of {size}": (attention, heads) for size, heads in HEADS.items()},
     "attention, deterministic": (functools.partial(attention, deterministic=True), HEADS[128]),
     "attention, causal": (functools.partial(attention, causal=True), HEADS[128]),
     "rms_norm": (rms_norm, [(128, 1024), (1024,)]),
-    "softmax": (softmax, [(128, 1024)]),
+    "softmax": (lambda x: softmax(x) ** 2, [(128, 1024)]),
 }  # fmt: skip
-#: What adds up over devices; `collective_matmul` adds up in a `reduce_scatter`.
-ADDS = {"psum", "psum_invariant", "psum2"}
+#: Also those that need other devices.
+GATHERS = functools.partial(collective_matmul, axis_name="x")
+ALL = CALLS | {
+    "collective_matmul": (GATHERS, [(128, 256), (256, 128)]),
+    "collective_matmul, sizes of no copy": (GATHERS, [(9, 64), (64, 64)]),
+}
+#: Primitives that add up over devices. `collective_matmul` does it in a "reduce_scatter".
+ADDS = {"psum", "psum_invariant"}
+
+
+def total(function, count, mesh, alike=0):
+    """The sum of a function of so many arrays, on all devices of a mesh.
+
+    Each device has its own arrays, but for the last few, which are alike on all.
+    """
+    specs = (P("x"),) * (count - alike) + (P(),) * alike
+
+    def of_device(*arrays):
+        own = (array[0] for array in arrays[: count - alike])
+        return function(*own, *arrays[count - alike :])[None]
+
+    call = jax.shard_map(of_device, mesh=mesh, in_specs=specs, out_specs=P("x"))
+    return lambda *arrays: call(*arrays).astype(FLOAT).sum()
+
+
+def adding(function, shapes, alike=0):
+    """The primitives that add up over devices in the gradients of a function, on two devices."""
+    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    types = [
+        jax.ShapeDtypeStruct(shape if i >= len(shapes) - alike else (2, *shape), BRAIN)
+        for i, shape in enumerate(shapes)
+    ]
+    summed = total(function, len(shapes), mesh, alike)
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        made = jax.make_jaxpr(jax.grad(summed, tuple(range(len(shapes)))))(*types)
+    return set(primitives(made.jaxpr)) & ADDS
 
 
 def primitives(jaxpr):
-    """The names of all primitives outside of kernels."""
+    """The names of all primitives of a jaxpr, and of those in it."""
+    is_jaxpr = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
     for eqn in jaxpr.eqns:
         yield eqn.primitive.name
-        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from primitives(inner)
+        for inner in filter(is_jaxpr, jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr)):
+            yield from primitives(getattr(inner, "jaxpr", inner))
 
 
-def gradients(function, shapes):
-    """The primitives of the gradients of a call on two devices, each with arrays of its own."""
-    mesh = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
-
-    def of_device(*arrays):
-        return function(*(array[0] for array in arrays))[None]
-
-    call = jax.shard_map(of_device, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    total = lambda *arrays: call(*arrays).astype(jnp.float32).sum()
-    types = [jax.ShapeDtypeStruct((2, *shape), BRAIN) for shape in shapes]
-    with assumed(Gpu("NVIDIA H200", "9.0")):
-        made = jax.make_jaxpr(jax.grad(total, tuple(range(len(types)))))(*types)
-    return set(primitives(made.jaxpr))
-
-
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", ALL)
 def test_gradients_of_what_varies_are_not_added_up(name):
-    assert not gradients(*CALLS[name]) & ADDS
+    assert not adding(*ALL[name])
 
 
-def test_a_cast_of_what_is_alike_adds_up_its_gradient():
-    """So the test above can fail."""
-    alike = lambda x: jax.lax.pcast(jax.lax.pmean(x, "x"), "x", to="varying")
-    assert gradients(alike, [(8,)]) & ADDS
+@pytest.mark.parametrize("name", ["matmul", "ragged_dot", "rms_norm"])
+def test_gradients_of_what_is_alike_are_added_up(name):
+    """Weights, of which each device has a copy."""
+    assert adding(*ALL[name], alike=1)
+
+
+# On two GPUs or more of one host.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_on_gpus(name):
+    function, shapes = CALLS[name]
+    if (count := len(jax.devices())) < 2:
+        pytest.skip(f"needs two GPUs of one host, and there is {count}")
+    mesh = jax.make_mesh((count,), ("x",), axis_types=(AxisType.Auto,))
+    draw = np.random.default_rng(0).standard_normal
+    arrays = [jnp.asarray(draw((count, *shape)), BRAIN) for shape in shapes]
+    every = tuple(range(len(shapes)))
+    found = jax.jit(jax.grad(total(function, len(shapes), mesh), every))(*arrays)
+    one = jax.jit(jax.grad(lambda *own: function(*own).astype(FLOAT).sum(), every))
+    for device in range(count):
+        for given, wanted in zip(found, one(*(array[device] for array in arrays))):
+            given, wanted = (np.asarray(x).astype(np.float64) for x in (given[device], wanted))
+            assert np.linalg.norm(given - wanted) <= 1e-2 * np.linalg.norm(wanted)

@@ -96,7 +96,7 @@ def collective_matmul(
     plain = "jax.lax.all_gather and jnp.matmul"
     with explained("collective_matmul", plain, is_interpreted=False):
         out: jax.Array = _collective(*varying_alike(lhs, rhs), asked)
-    return varying_alike(out, lhs)[0]
+    return out
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -108,7 +108,8 @@ def _collective(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
         return jnp.matmul(rows, rhs, preferred_element_type=dtype)
     require_hopper("collective_matmul")
     _check_blocks(asked.product.config, num_sms())
-    return launch(lhs, rhs, asked, num_sms())
+    # Here and not where it is called: a cast's gradient adds up what the devices have.
+    return varying_alike(launch(lhs, rhs, asked, num_sms()), lhs)[0]
 
 
 def is_addressable(lhs: Shaped, rhs: Shaped, asked: Gathered) -> bool:

@@ -97,9 +97,8 @@ def launch(
         else plgpu.SMEM(slots, grouped.out_dtype)
     )  # fmt: skip
     visits = Visits.of(sizes, m, config.tile_m)
-    most = len(visits.group) * math.ceil(n / config.tile_n)  # tiles: more blocks have nothing to do
     return plgpu.kernel(
-        named_block(grouped), out_type=out, scratch_types=[staging], grid=(min(num_sms, most),),
+        named_block(grouped), out_type=out, scratch_types=[staging], grid=(num_sms,),
         grid_names=("block",), num_threads=config.threads, thread_name="thread",
     )(lhs, rhs, *visits)  # fmt: skip
 

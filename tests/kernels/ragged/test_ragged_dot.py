@@ -194,15 +194,6 @@ def test_check_finds_nothing(name, config, transpose):
     assert list(pipelib.check(pipelib.trace(call, lhs, rhs), strict=True)) == []
 
 
-@pytest.mark.one_jax
-@pytest.mark.parametrize(("rows", "blocks"), [(72, 12), (8192, 132)])
-@pytest.mark.usefixtures("on_an_h200")
-def test_there_are_no_more_blocks_than_tiles(rows, blocks):
-    lhs, rhs, sizes = operands(rows, [20, 30], 136, 192)
-    call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=SMALL)
-    assert pipelib.trace(call, lhs, rhs).grid == (blocks,)
-
-
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.usefixtures("on_an_h200")
 def test_check_finds_nothing_in_the_gradients_of_matrices(name):

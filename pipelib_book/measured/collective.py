@@ -5,6 +5,7 @@ the longer of what is timed alone, the product and the transfer: a kernel that h
 shorter part takes as long.
 """
 
+import json
 import pathlib
 import statistics
 from collections.abc import Iterator, Sequence
@@ -23,11 +24,11 @@ GOAL = 0.95
 
 
 class Row(NamedTuple):
-    """A product on some devices: the fastest time of each way, microseconds; None if not timed.
+    """A product on some GPUs: the fastest time of each way, microseconds; None if not timed.
 
     Attributes:
       name: M x N x K.
-      devices: how many GPUs.
+      gpus: how many, and of which model: "2 H200s".
       us: of `collective_matmul`, as it divides the work by itself.
       two, eight, short_tiles: of `collective_matmul` as the module's constants say.
       product, transfer: of each alone.
@@ -35,7 +36,7 @@ class Row(NamedTuple):
     """
 
     name: str
-    devices: int
+    gpus: str
     us: float | None
     two: float | None
     eight: float | None
@@ -57,34 +58,36 @@ class Row(NamedTuple):
 
 
 def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tuple[str, str]]:
-    """For each number of devices a title and a table: a row for each product."""
+    """For each number of GPUs of a model a title and a table: a row for each product."""
     head = [
         "M x N x K", "us", "2 blocks send", "8 send", "short tiles, 29 send", "product alone",
         "transfer alone",
         "of the longer", "over JAX's kernel", "over gather then product",
     ]  # fmt: skip
     found = rows(folders)
-    for devices in dict.fromkeys(row.devices for row in found):
-        own = [row for row in found if row.devices == devices]
-        yield f"Rows gathered on {devices} GPUs", results.table(head, map(_cells, own))
+    for gpus in dict.fromkeys(row.gpus for row in found):
+        own = [row for row in found if row.gpus == gpus]
+        yield f"Rows gathered on {gpus}", results.table(head, map(_cells, own))
 
 
 def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
-    """The record's products, in its order; none where there is no record."""
-    records = results.read(f"{results.GPU}/collective.json", folders)
+    """The products of all records, the book's GPU first; none where there is no record."""
+    paths = results.find("nvidia-*/collective.json", folders)
+    paths.sort(key=lambda path: path.parent.name != results.GPU)
+    records = (json.loads(path.read_text("utf-8")) for path in paths)
     return [_row(group) for record in records for group in record["groups"]]
 
 
 def summary(found: Sequence[Row]) -> str:
     """What the rows say of the goal and of the other ways, a list in Markdown."""
     lines = list[str]()
-    for devices in dict.fromkeys(row.devices for row in found):
-        own = [row for row in found if row.devices == devices]
+    for gpus in dict.fromkeys(row.gpus for row in found):
+        own = [row for row in found if row.gpus == gpus]
         layers = [row for row in own if row.is_layer]
         if layers:
-            lines.append(f"On {devices} GPUs, {_reached(layers)}; {_ahead(layers)}.")
+            lines.append(f"On {gpus}, {_reached(layers)}; {_ahead(layers)}.")
         lines += (
-            f"{row.name} on {devices} GPUs, where the transfer is longer: JAX's kernel takes"
+            f"{row.name} on {gpus}, where the transfer is longer: JAX's kernel takes"
             f" {row.upstream:.0f} us, ours {row.us:.0f} us."
             for row in own if row.upstream and not row.is_layer
         )  # fmt: skip
@@ -126,8 +129,9 @@ def _row(group: dict[str, Any]) -> Row:
     problem, times = group["problem"], dict(_times(group))
     ways = (_fastest(times, name) for name in (PRODUCT, TRANSFER, UPSTREAM, SEQUENCE))
     name = " x ".join(f"{problem[axis]:,}" for axis in "mnk")
+    _, model, *_ = group["run"]["provenance"]["gpu"].split()  # "NVIDIA H100 80GB HBM3"
     own = map(times.get, (OURS, TWO, EIGHT, SHORT_TILES))
-    return Row(name, problem["devices"], *own, *ways)
+    return Row(name, f"{problem['devices']} {model}s", *own, *ways)
 
 
 def _cells(row: Row) -> list[str]:

@@ -5,14 +5,15 @@ import json
 from pipelib_book.measured import collective
 
 
-def group(devices=2, **microseconds):
+def group(devices=2, gpu="NVIDIA H200", **microseconds):
     problem = {"m": 4096, "n": 14336, "k": 4096, "devices": devices, "dtype": "bfloat16"}
     contenders = {name: {"burst_microseconds": [us, us, 9e9]} for name, us in microseconds.items()}
     contenders["failed"] = {"reason": "it did not run"}
-    return {"part": "collective", "problem": problem, "contenders": contenders}
+    run = {"provenance": {"gpu": gpu}}
+    return {"part": "collective", "problem": problem, "run": run, "contenders": contenders}
 
 
-def test_a_table_for_each_number_of_devices(tmp_path):
+def test_a_table_for_each_number_of_gpus_of_a_model(tmp_path):
     """The longer of both alone is 90 us, of ours 100; JAX's fastest counts."""
     folder = tmp_path / "nvidia-h200"
     folder.mkdir()
@@ -25,8 +26,13 @@ def test_a_table_for_each_number_of_devices(tmp_path):
         group(8, **short, **{f"{collective.SEQUENCE}, a": 150.0}),
     ]
     (folder / "collective.json").write_text(json.dumps({"groups": groups}), "utf-8")
-    (two, rows), (eight, others) = collective.tables((tmp_path,))
-    assert (two, eight) == ("Rows gathered on 2 GPUs", "Rows gathered on 8 GPUs")
+    other = tmp_path / "nvidia-h100-80gb-hbm3" / "collective.json"
+    other.parent.mkdir()
+    named = group(gpu="NVIDIA H100 80GB HBM3", **mine)
+    other.write_text(json.dumps({"groups": [named]}), "utf-8")
+    (two, rows), (eight, others), (of_another, _) = collective.tables((tmp_path,))
+    assert (two, eight) == ("Rows gathered on 2 H200s", "Rows gathered on 8 H200s")
+    assert of_another == "Rows gathered on 2 H100s"
     assert rows.splitlines()[2:] == [
         "| 4,096 x 14,336 x 4,096 | 100 | - | 120 | - | 90 | 40 | 0.900 | 2.00x | - |"
     ]
@@ -41,22 +47,22 @@ def test_without_a_record(tmp_path):
 
 
 def row(us, product=100.0, transfer=50.0, upstream=120.0):
-    return collective.Row("M x N x K", 2, us, us, us, None, product, transfer, upstream, 130.0)
+    return collective.Row("M x N x K", "2 H200s", us, us, us, None, product, transfer, upstream, 130.0)
 
 
 def test_a_summary_of_the_goal_and_of_the_other_ways():
     """A layer is a product that takes longer than its transfer; one that takes less is named."""
     found = [row(100.0), row(110.0), row(125.0), row(170.0, 60.0, 150.0, 160.0)]
     assert collective.summary(found).splitlines() == [
-        "- On 2 GPUs, 95% of the longer is reached by 1 of 3 layers (the others reach 0.800 or"
+        "- On 2 H200s, 95% of the longer is reached by 1 of 3 layers (the others reach 0.800 or"
         " more); ours is ahead of JAX's kernel for 2, of gather then product for 3.",
-        "- M x N x K on 2 GPUs, where the transfer is longer: JAX's kernel takes 160 us, ours 170"
-        " us.",
+        "- M x N x K on 2 H200s, where the transfer is longer: JAX's kernel takes 160 us, ours"
+        " 170 us.",
     ]
-    assert collective.summary([row(100.0), row(100.0)._replace(devices=4)]).splitlines() == [
-        f"- On {devices} GPUs, 95% of the longer is reached by 1 of 1 layers; ours is ahead of"
+    assert collective.summary([row(100.0), row(100.0)._replace(gpus="4 H100s")]).splitlines() == [
+        f"- On {gpus}, 95% of the longer is reached by 1 of 1 layers; ours is ahead of"
         " JAX's kernel for 1, of gather then product for 1."
-        for devices in (2, 4)
+        for gpus in ("2 H200s", "4 H100s")
     ]
 
 

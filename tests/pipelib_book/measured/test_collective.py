@@ -47,7 +47,8 @@ def test_without_a_record(tmp_path):
 
 
 def row(us, product=100.0, transfer=50.0, upstream=120.0):
-    return collective.Row("M x N x K", "2 H200s", us, us, us, None, product, transfer, upstream, 130.0)
+    own = us, us, us, None
+    return collective.Row("M x N x K", "2 H200s", *own, product, transfer, upstream, 130.0)
 
 
 def test_a_summary_of_the_goal_and_of_the_other_ways():

@@ -1,7 +1,8 @@
-"""Kernels' gradients under `jax.shard_map`, which knows what varies along the axes of the mesh.
+"""All kernels that have gradients, under JAX's transformations: traced, and on two GPUs or more.
 
-It adds up, over the devices, the gradient of a value that was cast to vary. A kernel's own casts
-are of what varies already, so of that nothing is to be added up.
+`jax.shard_map` knows what varies along the axes of a mesh. It adds up, over the devices, the
+gradient of a value that was cast to vary. A kernel's own casts are of what varies already, so of
+that nothing is to be added up.
 """
 
 import functools
@@ -52,6 +53,59 @@ ALL = CALLS | {
 ADDS = {"psum", "psum_invariant"}
 
 
+#: The primitive that launches a kernel.
+KERNEL = "mpmd_map"
+
+
+def summed(function):
+    return lambda *arrays: function(*arrays).astype(FLOAT).sum()
+
+
+def gradients(function, count):
+    """The gradients of the sum of a function, by all of its arrays."""
+    return jax.grad(summed(function), tuple(range(count)))
+
+
+def scanned(function):
+    """The sum of a function of each of three, one after the other."""
+    add = lambda total, arrays: (total + summed(function)(*arrays), None)
+    return lambda *many: jax.lax.scan(add, FLOAT(0), many)[0]
+
+
+#: By name: a function of a function and its number of arrays, and how many of each array there are.
+TRANSFORMED = {
+    "grad of jit": (lambda f, n: gradients(jax.jit(f), n), ()),
+    "grad of vmap": (lambda f, n: gradients(jax.vmap(f), n), (3,)),
+    "vmap of grad": (lambda f, n: jax.vmap(gradients(f, n)), (3,)),
+    "vmap of vmap": (lambda f, n: jax.vmap(jax.vmap(f)), (2, 3)),
+    "vmap of the first": (lambda f, n: jax.vmap(gradients(f, n), (0, *(None,) * (n - 1))), (3,)),
+    "checkpoint": (lambda f, n: gradients(jax.checkpoint(f), n), ()),
+    "scan": (lambda f, n: gradients(scanned(f), n), (3,)),
+}
+#: What plain JAX computes, as the kernels say: a weight for each of the arrays.
+PLAIN = {("rms_norm", how) for how in ("grad of vmap", "vmap of grad", "vmap of vmap")}
+
+
+@pytest.mark.parametrize("how", TRANSFORMED)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_transformed_kernel_is_traced(name, how):
+    """Its results have the arrays' shapes, if they are gradients, and it is still a kernel."""
+    function, shapes = CALLS[name]
+    make, many = TRANSFORMED[how]
+    types = [jax.ShapeDtypeStruct((*many, *shape), BRAIN) for shape in shapes]
+    if how == "vmap of the first":
+        types[1:] = [jax.ShapeDtypeStruct(shape, BRAIN) for shape in shapes[1:]]
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        made, out = jax.make_jaxpr(make(function, len(shapes)), return_shape=True)(*types)
+    if how != "vmap of vmap":
+        assert [each.shape for each in out] == [(*many, *shape) for shape in shapes]
+    is_plain = "no copy" in name or (name, how) in PLAIN
+    assert (KERNEL in set(primitives(made.jaxpr))) != is_plain
+
+
+# Under `jax.shard_map`.
+
+
 def total(function, count, mesh, alike=0):
     """The sum of a function of so many arrays, on all devices of a mesh.
 
@@ -64,7 +118,7 @@ def total(function, count, mesh, alike=0):
         return function(*own, *arrays[count - alike :])[None]
 
     call = jax.shard_map(of_device, mesh=mesh, in_specs=specs, out_specs=P("x"))
-    return lambda *arrays: call(*arrays).astype(FLOAT).sum()
+    return summed(call)
 
 
 def adding(function, shapes, alike=0):
@@ -74,9 +128,9 @@ def adding(function, shapes, alike=0):
         jax.ShapeDtypeStruct(shape if i >= len(shapes) - alike else (2, *shape), BRAIN)
         for i, shape in enumerate(shapes)
     ]
-    summed = total(function, len(shapes), mesh, alike)
+    every = tuple(range(len(shapes)))
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        made = jax.make_jaxpr(jax.grad(summed, tuple(range(len(shapes)))))(*types)
+        made = jax.make_jaxpr(jax.grad(total(function, len(shapes), mesh, alike), every))(*types)
     return set(primitives(made.jaxpr)) & ADDS
 
 
@@ -114,7 +168,7 @@ def test_gradients_on_gpus(name):
     arrays = [jnp.asarray(draw((count, *shape)), BRAIN) for shape in shapes]
     every = tuple(range(len(shapes)))
     found = jax.jit(jax.grad(total(function, len(shapes), mesh), every))(*arrays)
-    one = jax.jit(jax.grad(lambda *own: function(*own).astype(FLOAT).sum(), every))
+    one = jax.jit(gradients(function, len(shapes)))
     for device in range(count):
         for given, wanted in zip(found, one(*(array[device] for array in arrays))):
             given, wanted = (np.asarray(x).astype(np.float64) for x in (given[device], wanted))

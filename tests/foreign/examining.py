@@ -56,7 +56,7 @@ def examine(launch: Launch, compute_capability: str) -> dict[str, Any]:
 
 def _examined(launch: Launch, *, is_blackwell: bool) -> dict[str, Any]:
     (jaxpr,) = launch.params["jaxprs"]
-    used = _primitives(jaxpr)
+    used = primitives(jaxpr)
     name, path, line = _place(jaxpr)
     lower = lambda: jax.jit(launch.call).trace(*launch.args).lower(lowering_platforms=("cuda",))
     row: dict[str, Any] = {
@@ -115,14 +115,14 @@ def _place(jaxpr: Any) -> tuple[str, str, int]:
     return (match[1], match[2], int(match[3])) if match else (said, "", 0)
 
 
-def _primitives(jaxpr: Any) -> set[str]:
+def primitives(jaxpr: Any) -> set[str]:
     """The names of all primitives within."""
     found: set[str] = set()
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         found.add(eqn.primitive.name)
         for inner in jax.tree.leaves(list(eqn.params.values()), is_leaf=_is_jaxpr):
             if _is_jaxpr(inner):
-                found |= _primitives(inner)
+                found |= primitives(inner)
     return found
 
 

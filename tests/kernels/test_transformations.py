@@ -23,6 +23,7 @@ from pipelib.kernels import (
     softmax,
 )
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.foreign.examining import primitives
 
 BRAIN, FLOAT = jnp.bfloat16, jnp.float32
 HEADS = {size: [(2, 256, 4, size)] * 3 for size in (64, 80, 128, 256)}
@@ -51,8 +52,6 @@ ALL = CALLS | {
 }
 #: Primitives that add up over devices. `collective_matmul` does it in a "reduce_scatter".
 ADDS = {"psum", "psum_invariant"}
-
-
 #: The primitive that launches a kernel.
 KERNEL = "mpmd_map"
 
@@ -100,7 +99,7 @@ def test_a_transformed_kernel_is_traced(name, how):
     if how != "vmap of vmap":
         assert [each.shape for each in out] == [(*many, *shape) for shape in shapes]
     is_plain = "no copy" in name or (name, how) in PLAIN
-    assert (KERNEL in set(primitives(made.jaxpr))) != is_plain
+    assert (KERNEL in primitives(made.jaxpr)) != is_plain
 
 
 # Under `jax.shard_map`.
@@ -131,16 +130,7 @@ def adding(function, shapes, alike=0):
     every = tuple(range(len(shapes)))
     with assumed(Gpu("NVIDIA H200", "9.0")):
         made = jax.make_jaxpr(jax.grad(total(function, len(shapes), mesh, alike), every))(*types)
-    return set(primitives(made.jaxpr)) & ADDS
-
-
-def primitives(jaxpr):
-    """The names of all primitives of a jaxpr, and of those in it."""
-    is_jaxpr = lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
-    for eqn in jaxpr.eqns:
-        yield eqn.primitive.name
-        for inner in filter(is_jaxpr, jax.tree.leaves(list(eqn.params.values()), is_leaf=is_jaxpr)):
-            yield from primitives(getattr(inner, "jaxpr", inner))
+    return primitives(made.jaxpr) & ADDS
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -4,7 +4,9 @@ The model. `jax.shard_map` keeps in the type of each array along which axes of t
 (`check_vma=True`, the default). The result of a kernel varies wherever one of its arrays does, but
 Pallas gives it a type that varies nowhere. So all arrays, and the result, are cast to vary along
 the same axes. `jax.lax.pcast` then also adds up the gradient of an array over the axes that it did
-not vary along. Outside of `shard_map` no array varies, and nothing happens here.
+not vary along. For an array that is right, and for a result it would be wrong: its gradient varies,
+too. So a result is cast within the function whose gradient is defined, not where that is called.
+Outside of `shard_map` no array varies, and nothing happens here.
 """
 
 # Parts of the signatures of JAX's functions have no types.

@@ -5,7 +5,6 @@ the longer of what is timed alone, the product and the transfer: a kernel that h
 shorter part takes as long.
 """
 
-import json
 import pathlib
 import statistics
 from collections.abc import Iterator, Sequence
@@ -72,9 +71,7 @@ def tables(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Iterator[tupl
 
 def rows(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Row]:
     """The products of all records, the book's GPU first; none where there is no record."""
-    paths = results.find("nvidia-*/collective.json", folders)
-    paths.sort(key=lambda path: path.parent.name != results.GPU)
-    records = (json.loads(path.read_text("utf-8")) for path in paths)
+    records = results.read("nvidia-*/collective.json", folders)
     return [_row(group) for record in records for group in record["groups"]]
 
 

@@ -15,9 +15,12 @@ GPU = "nvidia-h200"
 
 
 def find(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[pathlib.Path]:
-    """The records of a pattern, by name, in the first folder that has any; none if none has."""
+    """The records of a pattern, in the first folder that has any; none if none has.
+
+    They are sorted by name, and those of the book's GPU come first.
+    """
     for folder in folders:
-        if found := sorted(folder.glob(pattern)):
+        if found := sorted(folder.glob(pattern), key=lambda path: (path.parent.name != GPU, path)):
             return found
     return []
 

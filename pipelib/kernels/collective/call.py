@@ -94,8 +94,9 @@ def collective_matmul(
     product = Product(False, False, taken, None, stored)
     asked = Gathered(product, axis_name, devices)
     plain = "jax.lax.all_gather and jnp.matmul"
+    lhs, rhs = varying_alike(lhs, rhs)
     with explained("collective_matmul", plain, is_interpreted=False):
-        out: jax.Array = _collective(*varying_alike(lhs, rhs), asked)
+        out: jax.Array = _collective(lhs, rhs, asked)
     return out
 
 
@@ -108,7 +109,6 @@ def _collective(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
         return jnp.matmul(rows, rhs, preferred_element_type=dtype)
     require_hopper("collective_matmul")
     _check_blocks(asked.product.config, num_sms())
-    # Here and not where it is called: a cast's gradient adds up what the devices have.
     return varying_alike(launch(lhs, rhs, asked, num_sms()), lhs)[0]
 
 

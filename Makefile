@@ -21,13 +21,20 @@ WHEELS := .wheels
 WHEEL_TAGS := manylinux_2_28 manylinux_2_17 manylinux2014 manylinux_2_12 \
 	manylinux2010 manylinux_2_5 manylinux1
 
-# Where the tests are that run with the second JAX too, but for what it cannot change (one_jax).
-JAX012_TESTS := tests/emitters tests/kernels tests/schedule tests/tuning tests/test_examples.py \
-	tests/test_launches.py tests/test_testing.py tests/test_pytest_plugin.py tests/test_upstream.py \
-	tests/pipelib_book
+# The tests in two tiers. `make test` runs the fast one, `make test-all` both. What is marked `slow`
+# is of the slow one, as is what is marked `compiler`; `gpu` is for `make test-gpu`.
+JOBS ?= 2
+PATHS ?= tests
+PYTEST = -m pytest -n $(JOBS) --dist loadgroup
+FAST := not slow and not compiler and not gpu
+SLOW := (slow or compiler) and not gpu
+# CPU seconds that a test of the fast tier may take.
+BUDGET := 5
+# Where the tests are that run with the second JAX too: what is marked `both_jax`.
+BOTH_JAX := tests/emitters tests/kernels tests/schedule tests/test_launches.py tests/test_targets.py
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-foreign lint sync refresh lab serve record wheels dist test-gpu \
+.PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab serve record wheels dist test-gpu \
 	benchmark lock clean \
 	env env-compile env-jax012 env-foreign env-lab env-lint
 
@@ -45,14 +52,22 @@ book: env ## Build the book into _build/html (no GPU needed).
 	@echo "The book is built. Open $(HTML)/index.html in a browser," \
 		"or run 'make serve'."
 
+test: env lint ## Run what every change needs: the fast tests, style and types.
+	@$(BIN)/python $(PYTEST) -m "$(FAST)" --budget $(BUDGET) $(PATHS)
+
+test-all: ## Run all tests that need no GPU: the fast ones, the slow ones, the second JAX.
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-jax012
+	@$(MAKE) --no-print-directory test-slow
+
 # Without what compiles kernels, the tests of it are skipped, and say so. So is the test of `make lab`
 # where that has never run.
-test: env env-jax012 lint ## Run all tests that need no GPU.
+test-slow: env ## Run the slow tests: chapters, the site, ptxas, ... (PATHS=tests/book: those there).
 	@$(MAKE) --no-print-directory env-compile || true
-	@echo "== The emitters with JAX 0.12.0.1"
-	@$(ENV_JAX012)/bin/python -m pytest -q -n 2 -m "not one_jax" $(JAX012_TESTS)
-	@echo "== All tests with JAX 0.11.2"
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python $(PYTEST) -m "$(SLOW)" $(PATHS) $(ARGS)
+
+test-jax012: env-jax012 ## Run with JAX 0.12.0.1 what may differ between the two.
+	@$(ENV_JAX012)/bin/python $(PYTEST) -q -m "both_jax and not gpu" $(BOTH_JAX)
 
 # Another folder that has JAX's tests, where GitHub cannot be reached: FOREIGN=folder.
 FOREIGN ?= .foreign

@@ -1,7 +1,8 @@
 """How the tests run: on the CPU, strictly; or on a Hopper GPU, recorded.
 
 An ordinary run keeps JAX on the CPU and skips what is marked `gpu`. What is marked
-`compiler` runs where `pipelib.compiled` does: `make test` makes .venv-compile for it. A GPU run
+`compiler` runs where `pipelib.compiled` does: `make test-slow` makes .venv-compile for it. With
+`--budget SECONDS`, as in `make test`, a test that takes longer fails (`tests.budget`). A GPU run
 (`make test-gpu`, or `-m gpu`) leaves JAX its default device. With
 `--gpu-record FILE` the run's counts, machine and versions are written to FILE;
 the committed one is printed at the end of every ordinary run.
@@ -15,6 +16,8 @@ import time
 
 import pytest
 
+from tests import budget
+
 ROOT = pathlib.Path(__file__).parents[1]
 GPU_RECORD = pathlib.Path(__file__).with_name("gpu_record.json")
 
@@ -26,6 +29,12 @@ def pytest_addoption(parser):
         type=pathlib.Path,
         help="write what a GPU run found to FILE",
     )
+    parser.addoption(
+        "--budget",
+        metavar="SECONDS",
+        type=float,
+        help="fail a test that takes more CPU time and is not marked slow",
+    )
 
 
 def pytest_configure(config):
@@ -36,6 +45,7 @@ def pytest_configure(config):
     # Programs and jaxprs are many objects without cycles: by default, to look for some among them
     # takes a tenth of the checker's tests.
     gc.set_threshold(50_000)
+    config.pluginmanager.register(budget.Budget(config.getoption("budget")))
     if folders := sorted(ROOT.glob(".venv-compile/lib/python*/site-packages")):
         os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
     if not is_gpu_run(config):

@@ -42,8 +42,8 @@ def run(folder):
 
 
 # Stand-ins, since other tests execute these: `git clone`, pip's installs (`test_colab`,
-# `test_packaging`), and `make`, of which it is asked whether it has the target. (`make test` is
-# what runs this.) The compiler's tools come from the folder that `make test` has.
+# `test_packaging`), and `make`, of which it is asked whether it has the target. (`make test-slow`
+# is what runs this.) The compiler's tools come from the folder that it makes.
 STAND_INS = {
     "git": '[ "$1" = clone ] && mkdir "${2##*/}"',
     "make": 'exec "$MAKE" --directory="$ROOT" --dry-run "$@" > /dev/null',

@@ -4,6 +4,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import tomllib
 
 import pytest
 import yaml
@@ -53,10 +54,27 @@ def test_a_job_calls_targets_that_exist_and_pinned_actions(job, rights):
 
 def test_the_jobs_make_what_they_are_for():
     steps = {name: str(job["steps"]) for name, (job, _) in JOBS.items()}
-    assert "'make env-lab test'" in steps["test-test"]  # so that `make lab` is tested, too
-    assert "playwright install --with-deps chromium" in steps["test-test"]
+    assert "make env-lab test-slow" in steps["test-slow"]  # so that `make lab` is tested, too
+    assert "playwright install --with-deps chromium" in steps["test-slow"]
     assert "'make book'" in steps["pages-build"] and "'_build/html'" in steps["pages-build"]
     assert "deploy-pages" in steps["pages-publish"]
+
+
+def test_the_jobs_together_are_test_all():
+    """Each part of it, and each file of slow tests once."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (recipe,) = re.findall(r"^test-all:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    parts = {line.split()[-1] for line in recipe.splitlines()}
+    runs = [step.get("run", "") for job, _ in JOBS.values() for step in job["steps"]]
+    assert parts == {*re.findall(r"\b(test[\w-]*)", " ".join(run for run in runs if "make" in run))}
+    slow, _ = JOBS["test-slow"]
+    files = []
+    for part in slow["strategy"]["matrix"]["part"]:
+        words, _, ignored = part.partition(" --ignore ")
+        found = [path for word in words.split() for path in ROOT.glob(word)]
+        found = [p for path in found for p in ([path] if path.is_file() else path.rglob("test_*.py"))]
+        files += [path for path in found if not ignored or ROOT / ignored not in path.parents]
+    assert sorted(files) == sorted((ROOT / "tests").rglob("test_*.py"))
 
 
 def test_a_release_has_the_wheels_that_the_chapters_first_cell_installs(tmp_path):
@@ -80,6 +98,9 @@ def test_a_release_has_the_wheels_that_the_chapters_first_cell_installs(tmp_path
 def test_they_run_the_python_that_the_package_needs():
     versions = re.findall(r'python-version: "([\d.]+)"', "".join(p.read_text() for p in FILES))
     assert {*versions} == {"3.12"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    said = re.findall(r"Python :: (3\.\d+)", " ".join(project["classifiers"]))
+    assert JOBS["test-fast"][0]["strategy"]["matrix"]["python"] == said
 
 
 # What other repositories call.

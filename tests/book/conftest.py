@@ -52,7 +52,7 @@ AXE = """async () => {
 def site(tmp_path_factory):
     """The folder that `make book` writes, built afresh."""
     out = tmp_path_factory.mktemp("site")
-    # Make's own variables would be those of the `make test` around us.
+    # Make's own variables would be those of the `make test-slow` around us.
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
     done = subprocess.run(
         ["make", "book", f"OUT={out}"],

@@ -1,4 +1,4 @@
-"""Kernels that come with JAX, called as a test of JAX's would: what `make test` collects."""
+"""Kernels that come with JAX, called as a test of JAX's would: what `make test-slow` collects."""
 
 import jax
 import jax.numpy as jnp

@@ -95,7 +95,7 @@ SOURCES = (
 )
 
 
-#: What `make test` runs: kernels that come with JAX.
+#: What `make test-slow` runs: kernels that come with JAX.
 SAMPLE = Source(("tests/foreign/sample.py",))
 
 

@@ -22,7 +22,7 @@ from pipelib.kernels.matmul import tuned
 from pipelib.tuning.rows import Row
 from pipelib.tuning.workers import Failed
 from pipelib_book.measured.attention import FA3, OTHERS
-from tests.bench.test_matmul import Pool, behaviour
+from tests.bench.pools import Pool, behaviour
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDS = sorted(RESULTS.glob("*/attention.json"))

@@ -7,7 +7,7 @@ import pytest
 
 from pipelib.command import blocks
 from pipelib.command.targets import CallersFailure
-from tests.schedule.test_report import SCHEMA, closed
+from tests.schedule.schema import SCHEMA, closed
 
 X = "f32[32,64]"
 NAMES = "grid_kernels.py"

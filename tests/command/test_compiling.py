@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipelib.command import compiling
-from tests.compiling.test_result import made
+from tests.compiling.results import made
 
 CALL = "compile", "grid_kernels.py:right", "f32[32,64]"
 

@@ -3,6 +3,7 @@
 import pytest
 
 from pipelib.compiling import assembling
+from tests.compiling.results import SERIALIZED
 
 # Of CUDA 13.0.
 CLEAN = """\
@@ -25,11 +26,6 @@ ptxas info    : Function properties for attention_dkv
 ptxas info    : Used 255 registers, used 16 barriers, 136 bytes cumulative stack size, 1 bytes smem
 ptxas info    : Compile time = 115.624 ms
 """
-SERIALIZED = (
-    "(C7513) Potential Performance Loss: wgmma.mma_async instructions are serialized due to non"
-    " wgmma instructions defining input registers of a wgmma between start and end of the pipeline"
-    " stage in the function 'attention_mosaic_gpu_kernel'"
-)
 
 
 def test_a_clean_report():

@@ -13,6 +13,7 @@ from pipelib.schedule import check
 from pipelib.schedule.report import FindingKind
 from pipelib_book import gallery
 from tests.emitters import contract
+from tests.pipelib_book.workers import RIGHT, Told
 
 GALLERY = gallery.GALLERY
 EVERY = pytest.mark.parametrize("hazard", GALLERY.values(), ids=GALLERY)
@@ -127,26 +128,6 @@ def test_the_benchmark_counts_what_differs():
     assert faults.compare(actual, expected) == {"wrong": 1, "error": None}
 
 
-class Told:
-    """A worker that tells these events, then ends, or hangs."""
-
-    def __init__(self, events, hangs=False, status=0, words=""):
-        self.events, self.hangs = [{"ready": True}, *events], hangs
-        self.process, self.words, self.stdin = self, words, None
-        self.wait = lambda: status
-
-    def next(self, timeout_s):
-        if self.events:
-            return self.events.pop(0)
-        if self.hangs:
-            raise TimeoutError
-        return None
-
-    def last_words(self):
-        return self.words
-
-
-RIGHT = [dict(version="fixed", wrong=0, error=0.0)] * faults.RUNS
 WRONG = dict(version="faulty", wrong=3, error=None)
 KILLED = dict(version="faulty", outcome="killed", text="\n  CUDA error \n more")
 

@@ -6,13 +6,12 @@ import subprocess
 import sys
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib_book as book
 from pipelib_book import notebook
+from tests.pipelib_book.doubling import run_a_kernel
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -132,7 +131,7 @@ def test_say_prints_outside_a_notebook(capsys):
 
 def test_after_setup_a_kernel_runs_here():
     """In a process of its own, since setup() is for good."""
-    program = "import tests.pipelib_book.test_notebook as t; t.run_a_kernel()"
+    program = "from tests.pipelib_book import doubling; doubling.run_a_kernel()"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -147,26 +146,6 @@ def test_after_setup_a_kernel_runs_on_the_gpu(monkeypatch):
     monkeypatch.setattr(notebook, "_device", None)
     run_a_kernel()
     assert notebook._device.native
-
-
-def run_a_kernel():
-    book.setup()
-
-    def double(x_gmem, y_gmem, x_smem, landed):
-        plgpu.copy_gmem_to_smem(x_gmem, x_smem, landed)
-        plgpu.barrier_wait(landed)
-        x_smem[...] = x_smem[...] * 2
-        plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(x_smem, y_gmem)
-        plgpu.wait_smem_to_gmem(0)
-
-    x = jnp.arange(256, dtype=jnp.float32)
-    y = plgpu.kernel(
-        double,
-        out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        scratch_types=dict(x_smem=plgpu.SMEM(x.shape, x.dtype), landed=plgpu.Barrier()),
-    )(x)
-    np.testing.assert_array_equal(y, 2 * np.asarray(x))
 
 
 def test_importing_it_loads_no_notebook_or_plotting_library():

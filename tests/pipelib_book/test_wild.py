@@ -17,7 +17,7 @@ from pipelib_book.gallery import GALLERY, Gpu
 from pipelib_book.measured import outcomes, results
 from pipelib_book.wild import RUN, WILD, many
 from tests.emitters import contract
-from tests.pipelib_book import test_gallery as of_the_gallery
+from tests.pipelib_book.workers import RIGHT, Told
 
 EVERY = pytest.mark.parametrize("hazard", WILD.values(), ids=WILD)
 EVERY_THAT_RAN = pytest.mark.parametrize("hazard", RUN.values(), ids=RUN)
@@ -145,7 +145,7 @@ def made_up(outcome="nothing"):
     """A record of a GPU, as the benchmark writes it, in which every fault had this outcome."""
     told = [dict(version="faulty", wrong=int(outcome == "wrong"), error=1.0)] * faults.RUNS
     hangs = outcome == "hang"
-    told = of_the_gallery.Told([*of_the_gallery.RIGHT, *(told if not hangs else [])], hangs=hangs)
+    told = Told([*RIGHT, *(told if not hangs else [])], hangs=hangs)
     found = faults.on_gpu(told)
     facts = INTERPRETERS[0]["provenance"] | dict(gpu="NVIDIA H200", compute_capability="9.0")
     head = dict(command="python -m benchmarks.wild", seed=0, runs=faults.RUNS, blocks=256)

@@ -13,11 +13,9 @@ from pipelib.schedule.editing import (
     Move,
     Remove,
     Repeat,
-    counted,
     edited,
     site,
 )
-from tests.schedule import corpus
 from tests.schedule.strategies import Writer, ring, where
 
 pytestmark = pytest.mark.one_jax
@@ -41,13 +39,6 @@ def phases(program, thread, kind, index=0):
 
 def test_no_edit_leaves_a_program_as_it_is(program):
     assert edited(program, []) is program and check(program).ok
-
-
-@pytest.mark.parametrize("kernel", corpus.clean(), ids=lambda kernel: kernel.name)
-def test_the_phases_that_are_traced_are_those_that_are_counted(kernel):
-    program = kernel.trace()
-    if not program.warps:
-        assert counted(program) == program
 
 
 def test_a_wait_that_is_taken_away_leaves_earlier_phases_to_the_waits_after_it(program):

@@ -1,7 +1,6 @@
 """A report as JSON, held to the schema that is shipped with it."""
 
 import json
-import pathlib
 
 import pytest
 
@@ -9,12 +8,9 @@ from pipelib.schedule import check, report
 from pipelib.schedule.checking.grid import check_grid
 from pipelib.schedule.report import FindingKind
 from tests.schedule import build
+from tests.schedule.schema import SCHEMA, closed
 
 pytestmark = pytest.mark.one_jax
-
-SCHEMA = json.loads(
-    pathlib.Path(report.__file__).with_name("report.schema.json").read_text("utf-8")
-)
 
 
 def validate(document):
@@ -23,16 +19,6 @@ def validate(document):
     whole = {"$defs": closed(SCHEMA["$defs"]), "$ref": "#/$defs/report"}
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.Draft202012Validator(whole).validate(document)
-
-
-def closed(schema):
-    """The schema, which then refuses fields that it does not describe."""
-    if isinstance(schema, list):
-        return [closed(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    parts = {name: closed(part) for name, part in schema.items()}
-    return parts | ({"additionalProperties": False} if "properties" in parts else {})
 
 
 RACE = build.program(

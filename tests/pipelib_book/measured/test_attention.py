@@ -7,7 +7,7 @@ import pytest
 from benchmarks.attentions import Problem
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention, results
-from tests.pipelib_book.measured.test_ladder import RUN, row, timed
+from tests.pipelib_book.measured.made_up import RUN, row, timed
 
 PROBLEM = Problem(1000, 64, False, "float16")
 US = PROBLEM.flops / 1e15 * 1e6  # at 1,000 TFLOP/s

@@ -6,13 +6,9 @@ import pytest
 
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from pipelib_book.measured import bandwidth, ladder, results
+from tests.pipelib_book.measured.made_up import RUN, row, timed
 
 PROBLEM = dict(m=1000, n=1000, k=500, dtype="bfloat16")  # 1e9 operations
-RUN = {"provenance": dict(gpu="NVIDIA H200", jax="0.11.2", utc="2026-11-21T18:00:00+00:00")}
-
-
-def timed(*us, **more):
-    return dict(burst_microseconds=list(us), **more)
 
 
 def sustained(us, mhz, watts):
@@ -36,11 +32,6 @@ CONTENDERS = {
 }
 GROUP = ladder.Group(PROBLEM, CONTENDERS, RUN)
 EMPTY = ladder.Group(PROBLEM, {}, RUN)
-
-
-def row(table, begin):
-    (line,) = (line for line in table.splitlines() if line.startswith(f"| {begin}"))
-    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 # Groups.

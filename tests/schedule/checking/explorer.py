@@ -177,6 +177,7 @@ class _Explorer:
 
     def __init__(self, program: Program, limit: int):
         self.program, self.limit, self.bad = program, limit, set()
+        self.as_bad: dict[tuple[str, tuple[int, ...]], Bad] = {}
         self.ops: list[Op] = []
         self.places: list[tuple[int, int]] = []
         self.threads: list[list[int]] = []
@@ -242,6 +243,7 @@ class _Explorer:
         flying, products = of(lambda op: op.kind in FLYING), of(lambda op: op.kind == "wgmma")
         own = [sum(1 << i for i in ops) for ops in self.threads]
         self.conflicts, self.late_conflicts, self.is_local = [], [], []
+        self.is_ordinary = [op.kind in (*ORDINARY, "opaque") for op in self.ops]
         for i, op in enumerate(self.ops):
             exempt = 1 << i | (products & own[op.thread] if op.kind == "wgmma" else 0)
             exempt |= _union(1 << j for j in self.threads[op.thread] if self._is_pipelined(i, j))
@@ -298,12 +300,24 @@ class _Explorer:
                 self.homes.append(barrier.block if self.program.blocks > 1 else None)
         self.arrives_at = [tuple(self._arrives_at(op)) for op in self.ops]
         self.ends = [0] * len(self.ops)
+        self.commits_before = self._of_thread_before("tcgen05_commit")
+        self.queued_before = self._of_thread_before(*QUEUE)
         self.meetings: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
         for thread, ops in enumerate(self.threads):
             for counter, i in enumerate(ops):
                 if members := self._members(self.ops[i]):
                     self.meetings[thread, members].append(counter)
             self._ends(thread)
+
+    def _of_thread_before(self, *kinds: str) -> list[int]:
+        """For each op, those of these kinds that its thread makes before."""
+        found = [0] * len(self.ops)
+        for ops in self.threads:
+            before = 0
+            for i in ops:
+                found[i] = before
+                before |= 1 << i if self.ops[i].kind in kinds else 0
+        return found
 
     def _ends(self, thread: int) -> None:
         """What each wait for copies or products of a thread ends."""
@@ -385,19 +399,21 @@ class _Explorer:
         return State((0,) * len(self.threads), 0, 0, 0, barriers, (0,) * len(self.semaphores))
 
     def _tell(self, kind: str, *ops: int) -> None:
-        places = (self.places[i] for i in ops)
-        self.bad.add(Bad(kind, tuple(sorted(filter(None, places)))))
+        if (told := (kind, ops)) not in self.as_bad:
+            places = (self.places[i] for i in ops)
+            self.as_bad[told] = Bad(kind, tuple(sorted(filter(None, places))))
+        self.bad.add(self.as_bad[told])
 
     def _next(self, state: State, thread: int) -> int | None:
         ops, counter = self.threads[thread], state.counters[thread]
         return ops[counter] if counter < len(ops) else None
 
     def _tell_races(self, state: State) -> None:
-        active = [i for i in map(self._next, itertools.repeat(state), range(len(self.threads)))
-                  if i is not None and self.ops[i].kind in (*ORDINARY, "opaque")]  # fmt: skip
-        active += _bits(state.flying)
-        mask = state.flying | sum(1 << i for i in active if not state.flying >> i & 1)
-        for i in active:
+        mask = state.flying
+        for ops, counter in zip(self.threads, state.counters):
+            if counter < len(ops) and self.is_ordinary[ops[counter]]:
+                mask |= 1 << ops[counter]
+        for i in _bits(mask):
             hits = self.conflicts[i] & mask | self.late_conflicts[i] & state.writing
             for other in _bits(hits):
                 self._tell("race", i, other)
@@ -423,8 +439,8 @@ class _Explorer:
 
     def _following(self, state: State) -> Iterator[State | None]:
         """The states one move away; None for a move that misuses a barrier."""
-        moves = [(t, i) for t in range(len(self.threads))
-                 if (i := self._next(state, t)) is not None]  # fmt: skip
+        counters = enumerate(zip(self.threads, state.counters))
+        moves = [(t, ops[counter]) for t, (ops, counter) in counters if counter < len(ops)]
         for thread, i in moves:
             if self.is_local[i]:
                 yield self._moved(state, thread, i)
@@ -438,10 +454,7 @@ class _Explorer:
 
     def _may_end(self, state: State, i: int) -> bool:
         """Whether this is a commit and the next of its thread to arrive."""
-        own = (other for other in self.threads[self.ops[i].thread] if other < i)
-        commits = (other for other in own if self.ops[other].kind == "tcgen05_commit")
-        is_commit = self.ops[i].kind == "tcgen05_commit"
-        return is_commit and not any(state.flying >> other & 1 for other in commits)
+        return self.ops[i].kind == "tcgen05_commit" and not state.flying & self.commits_before[i]
 
     def _is_enabled(self, state: State, i: int) -> bool:
         op = self.ops[i]
@@ -597,8 +610,7 @@ class _Explorer:
                 barriers = self._counted(barriers, place, done, arrived, copies - 1)
         ended = 1 << i
         if op.kind == "tcgen05_commit":  # so are the products that its thread started before
-            own = (other for other in self.threads[op.thread] if other < i)
-            ended |= sum(1 << other for other in own if self.ops[other].kind in QUEUE)
+            ended |= self.queued_before[i]
         return state._replace(flying=state.flying & ~ended, barriers=barriers)
 
     # What is told of moves.

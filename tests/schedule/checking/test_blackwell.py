@@ -1,6 +1,6 @@
 """The check of kernels for Blackwell: what it says of each fault, and a fault of JAX's found again.
 
-`test_mutants_of_constructs` takes each synchronisation of these kernels away, and
+`test_mutants` takes each synchronisation of these kernels away, and
 `test_interpreter_races` has what JAX's interpreter says of some.
 """
 

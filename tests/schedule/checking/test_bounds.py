@@ -1,7 +1,5 @@
 """Accesses and barriers outside of their arrays: what `check` says, what a copy leaves out."""
 
-import itertools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ import pipelib
 from pipelib.schedule.checking.bounds import arriving, clipped
 from pipelib.schedule.program import Buffer, Op, Program, Region
 from tests.schedule import kernels
+from tests.schedule.checking.boxes import elements
 from tests.schedule.kernels import like
 
 pytestmark = pytest.mark.one_jax
@@ -198,10 +197,6 @@ def test_a_concrete_argument_is_not_read_outside():
     report = pipelib.check(made(3))
     assert [finding.kind for finding in report] == ["out-of-bounds"]
     assert "reads `table` at index 3 of axis 0, which has 3 (0 to 2)" in report[0].cause
-
-
-def elements(box):
-    return set(itertools.product(*(range(a, b) for a, b in box)))
 
 
 INTERVALS = st.tuples(st.integers(-3, 8), st.integers(1, 4)).map(lambda x: (x[0], x[0] + x[1]))

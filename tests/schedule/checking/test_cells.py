@@ -10,7 +10,7 @@ from pipelib.schedule import check
 from pipelib.schedule.checking import cells
 from pipelib.schedule.checking.cells import Cells
 from pipelib.schedule.program import Buffer, Op, Program, Region
-from tests.schedule.checking.test_bounds import elements
+from tests.schedule.checking.boxes import elements
 
 pytestmark = pytest.mark.one_jax
 

@@ -1,76 +1,20 @@
-"""`check` against the explorer, on programs that hypothesis writes.
-
-What agreement is to be expected, and why no more:
-
-- A clean verdict of one is a clean verdict of the other, always.
-- One finds a deadlock or a misused barrier if and only if the other finds one of the two: where
-  phases are not what they are meant to be, each judge sees its own part of what may follow.
-- Else both find a race, or neither does. If not, they find the same kinds.
-- What the checker points at is bad: the very ops of each finding are among those that the explorer
-  saw go wrong. Not asked of a misused barrier, where the ops that tell of it are a choice, nor
-  where one is misused or threads are stuck and the rest is a guess, nor of a result that is lost:
-  beside a race the explorer does not look for it, and of several writes any may be blamed.
-- Where threads ask for more registers in all than there are, the checker says so, without a run.
-  For the explorer this is a deadlock.
-
-The checker counts one fault once, and is silent of the others that follow from a race: so it need
-not point at all that the explorer saw.
-"""
+"""`check` against the explorer, on programs that hypothesis writes: they `agree`."""
 
 from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelib.schedule import check
 from tests.schedule import strategies
+from tests.schedule.checking.agreement import BARRIERS, agree, quick
 from tests.schedule.checking.explorer import explore
 
 pytestmark = pytest.mark.one_jax
 
-BARRIERS = {"deadlock", "barrier-misuse"}
-TOO_MANY = "who asks last waits for ever"  # registers
 KINDS = BARRIERS | {"race", "missing-commit", "uninitialized-read", "lost-store"}
-quick = settings(
-    max_examples=400, deadline=None, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
-
-
-def agree(program):
-    """Raises unless the two judges agree as the module says; else the kinds that the checker found.
-
-    What the checker says of too many registers is a deadlock here.
-    """
-    outcome, report = explore(program), check(program)
-    kinds, found = outcome.kinds, frozenset(map(_kind, report))
-    verdicts = f"explored {sorted(kinds)}, checked {sorted(found)} of\n{program}\n{report}"
-    assert bool(kinds) == bool(found), verdicts
-    assert bool(kinds & BARRIERS) == bool(found & BARRIERS), verdicts
-    if not kinds & BARRIERS:
-        assert ("race" in kinds) == ("race" in found), verdicts
-        assert "race" in kinds or kinds == found, verdicts
-    bad = {
-        (kind, frozenset(program.threads[thread][index].line for thread, index in places))
-        for kind, places in outcome.bad
-    }
-    for finding in report:
-        if _is_to_be_seen(finding, kinds | found):
-            assert (finding.kind, frozenset(op.line for op in finding.ops)) in bad, verdicts
-    return found
-
-
-def _kind(finding):
-    return "deadlock" if TOO_MANY in finding.cause else str(finding.kind)
-
-
-def _is_to_be_seen(finding, kinds):
-    if _kind(finding) == "deadlock":
-        return bool(finding.ops) and "barrier-misuse" not in kinds
-    is_lost_write = finding.kind == "lost-store" and finding.ops[-1].kind == "write"
-    return not kinds & BARRIERS and not is_lost_write
 
 
 @quick

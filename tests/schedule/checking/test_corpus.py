@@ -1,4 +1,8 @@
-"""Kernels that were not written for the tracer: the emitters' contract, and JAX's own."""
+"""Kernels that were not written for the tracer: the emitters' contract, and JAX's own.
+
+Each is traced once, and asked all that is held of a program, of what is found in it, and of what
+its blocks do to each other.
+"""
 
 import functools
 import itertools
@@ -12,6 +16,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 import pipelib
 from pipelib.schedule import Program
 from pipelib.schedule.checking.grid import check_grid
+from pipelib.schedule.editing import counted
 from tests.schedule import corpus
 from tests.schedule.kernels import like
 
@@ -31,6 +36,7 @@ def test_a_right_kernel_has_no_finding(kernel):
     by_upstream = "upstream" in kernel.name or kernel.name.startswith("jax/")
     report = pipelib.check(program, strict=not by_upstream)
     assert report.ok, str(report)
+    blocks_compared(kernel, program)
 
 
 @named(SUSPECT)
@@ -40,25 +46,36 @@ def test_what_is_wrong_with_a_kernel_of_jax_s_is_found(kernel):
     found = pipelib.check(program)
     assert {finding.kind for finding in found} == {*kernel.doubt}, str(found)
     assert all(kernel.doubt[finding.kind] in finding.cause for finding in found)
+    blocks_compared(kernel, program)
 
 
-def test_the_blocks_of_a_kernel_do_nothing_to_each_other():
-    """Of all kernels whose small grids have several blocks."""
-    compared = 0
-    for kernel in KERNELS:
-        if isinstance(kernel.trace, functools.partial):  # others are of one block
-            size = kernel.trace().grid
-            if 1 < math.prod(size) <= 32:
-                blocks = itertools.product(*map(range, size))
-                report = check_grid(kernel.trace(block=block) for block in blocks)
-                assert report.ok and not report.notes, (kernel.name, str(report))
-                compared += report.compared
-    assert compared > 100
+def blocks_compared(kernel, program):
+    """How many blocks there are, if several and not too many; they do nothing to each other."""
+    size = program.grid
+    if not (is_traced_by_block(kernel) and 1 < math.prod(size) <= 32):
+        return 0
+    blocks = itertools.product(*map(range, size))
+    report = check_grid(kernel.trace(block=block) for block in blocks)
+    assert report.ok and not report.notes, str(report)
+    assert report.compared == math.prod(size)
+    return report.compared
+
+
+def is_traced_by_block(kernel):
+    """Whether `trace` takes a block; other kernels are of one block."""
+    return isinstance(kernel.trace, functools.partial)
+
+
+def test_many_blocks_are_compared():
+    """As each test of a kernel does: of these alone there are more than a hundred."""
+    several = [k for k in KERNELS if "blackwell_matmul" in k.name and is_traced_by_block(k)]
+    assert sum(blocks_compared(kernel, kernel.trace()) for kernel in several[:1]) == 32
+    assert sum(math.prod(kernel.trace().grid) for kernel in several) > 100
 
 
 def is_sound(program):
     """Regions lie in their buffers, or are a copy's in GMEM, which is clipped; every op says where
-    it was written; JSON keeps it all.
+    it was written; JSON keeps it all; the phases traced are those that `counted` counts.
     """
     assert not program.truncated
     for op in (op for ops in program.threads for op in ops):
@@ -69,6 +86,7 @@ def is_sound(program):
             for (a, b), n in zip(region.box, buffer.shape, strict=True):
                 assert 0 <= a <= b and (b <= n or may_reach)
     assert Program.from_json(program.to_json()) == program
+    assert program.warps or counted(program) == program
 
 
 def test_names_are_unique():

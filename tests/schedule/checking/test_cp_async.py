@@ -1,4 +1,4 @@
-"""Copies without a barrier, in programs by hand; `test_mutants_of_constructs` has whole kernels."""
+"""Copies without a barrier, in programs by hand; `test_mutants` has whole kernels."""
 
 import dataclasses
 

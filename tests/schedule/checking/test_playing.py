@@ -9,7 +9,7 @@ from pipelib.schedule import check
 from pipelib.schedule.interleaving import Turn
 from pipelib.schedule.program import Action, Kind
 from tests.schedule import build
-from tests.schedule.checking import test_lanes, test_launch, test_reductions
+from tests.schedule.constructs import lanes, launches, reductions
 from tests.schedule.strategies import Writer, ring, with_thread
 
 pytestmark = pytest.mark.one_jax
@@ -108,20 +108,20 @@ def made(turn):
 
 
 def test_the_other_races_in_words():
-    program = test_lanes.one_thread([("write", "a"), ("read", "b")])
+    program = lanes.one_thread([("write", "a"), ("read", "b")])
     assert then(program) == (
         "one lane of thread 0 goes on to its access, and another has yet to make the write at"
         " k.py:1."
     )
-    program = test_lanes.one_thread(["load", ("read", "a"), "load"])
+    program = lanes.one_thread(["load", ("read", "a"), "load"])
     assert then(program) == (
         "the load of thread 0 is in flight, and one of the thread's lanes has yet to make the read"
         " at k.py:3."
     )
-    assert then(test_reductions.reductions(0, 0)) == (
+    assert then(reductions.reductions(0, 0)) == (
         "thread 0 and thread 1 go on to their reductions, and may use the scratch at once."
     )
-    program = test_launch.early(test_launch.specialized([]))
+    program = launches.early(launches.specialized([]))
     assert [then(program, number) for number in (0, -1)] == [
         "the load of thread 0 is in flight, and the kernel before has not ended.",
         "thread 1 goes on to its access, and the kernel before has not ended.",

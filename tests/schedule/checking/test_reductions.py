@@ -1,13 +1,12 @@
 """The scratch of reductions: its bytes as Mosaic GPU counts them, and threads that share it."""
 
+import pathlib
 import re
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
@@ -17,15 +16,8 @@ from pipelib.schedule.tracing import layouts
 from pipelib.schedule.tracing.arithmetic import Scratch
 from tests.schedule import build
 from tests.schedule.checking.explorer import explore
-from tests.schedule.strategies import Writer, with_thread
-
-F32 = jnp.float32
-X = jax.ShapeDtypeStruct((2, 64, 64), F32)
-TILES = plgpu.SMEM((2, 64, 64), F32)
-
-
-def to_a_number(x):
-    return x - jnp.sum(x)
+from tests.schedule.constructs.reductions import F32, X, reduced, reductions, to_a_number
+from tests.schedule.strategies import with_thread
 
 
 def over_rows(x):
@@ -42,30 +34,12 @@ def over_rows_of_some_layout(x):
     return x - lax.broadcast_in_dim(jnp.max(x, axis=0), x.shape, (1,))
 
 
-def reduced(body, threads=2, in_turn=False, extra=(), **params):
-    """Each thread reduces a tile of its own; in turn, if a barrier makes the second one wait."""
-
-    def kernel(x, o, smem, loaded, first, *_):
-        wg = lax.axis_index("wg") if threads > 1 else 0
-        plgpu.copy_gmem_to_smem(x.at[wg], smem.at[wg], loaded.at[wg])
-        plgpu.barrier_wait(loaded.at[wg])
-        if in_turn:
-            pl.when(wg == 1)(lambda: plgpu.barrier_wait(first))
-        o[wg] = body(smem[wg])
-        if in_turn:
-            pl.when(wg == 0)(lambda: plgpu.barrier_arrive(first))
-
-    scratch = [TILES, plgpu.Barrier(num_barriers=2), plgpu.Barrier(), *extra]
-    mesh = dict(num_threads=2, thread_name="wg") if threads > 1 else {}
-    return plgpu.kernel(
-        kernel, out_type=X, scratch_types=scratch,
-        compiler_params=plgpu.CompilerParams(**params), **mesh,
-    )  # fmt: skip
-
-
 def computes(program):
     ops = (op for ops in program.threads for op in ops if op.kind == "compute")
     return [(op.scratch, op.is_sure) for op in ops]
+
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 # Which reductions use it, and what is reserved.
@@ -183,7 +157,7 @@ def test_two_threads_that_reduce_at_once(body):
 def line_of(body):
     """The last line of a body, where it reduces, as the trace names it."""
     last = max(number for *_, number in body.__code__.co_lines() if number)
-    return f"tests/schedule/checking/test_reductions.py:{last}"
+    return f"{pathlib.Path(body.__code__.co_filename).relative_to(ROOT)}:{last}"
 
 
 @pytest.mark.parametrize("body", [to_a_number, over_rows])
@@ -234,21 +208,6 @@ def test_an_operand_of_mma_may_be_in_every_warp():
 
 
 # By hand: the explorer is the judge.
-
-
-def reductions(*places, blocks=1, links=()):
-    """Threads that reduce at these places; each link lets a thread go on after another one's."""
-    writer = Writer(len(places))
-    barriers = [(writer.barrier(), first, second) for first, second in links]
-    for thread, place in enumerate(places):
-        for barrier, _, second in barriers:
-            if second == thread:
-                writer.wait(barrier, thread=thread)
-        writer.op("compute", thread, scratch=place)
-        for barrier, first, _ in barriers:
-            if first == thread:
-                writer.arrive(barrier, thread=thread)
-    return replace(writer.program(), blocks=blocks)
 
 
 @pytest.mark.parametrize(

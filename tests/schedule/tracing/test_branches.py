@@ -14,7 +14,7 @@ from pipelib.schedule.program import Kind
 from pipelib.schedule.tracing import branches
 from tests.schedule import kernels
 from tests.schedule.kernels import TRANSFORMS, like
-from tests.schedule.tracing.test_trace import refused, words
+from tests.schedule.tracing.told import refused, words
 
 FLAG = like(4, dtype=jnp.int32)
 ACC = plgpu.ACC((64, 64), jnp.float32)

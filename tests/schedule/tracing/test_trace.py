@@ -20,14 +20,9 @@ import pipelib
 from pipelib.schedule import Op, Program
 from tests.schedule import kernels
 from tests.schedule.kernels import like
+from tests.schedule.tracing.told import refused, words
 
 X = like(256, 64)
-
-
-def words(program, thread=0):
-    """The ops of a thread on one line each, without source lines and scopes' ends."""
-    lines = (program.describe(replace(op, line=None)) for op in program.threads[thread])
-    return [line for line in lines if not line.startswith("scope_")]
 
 
 def names(program):
@@ -237,13 +232,6 @@ def test_loops_bounded_by_a_concrete_argument():
     assert words(program)[-2:] == [
         "read reads x[0, 0:64] step 1", "write writes o[1, 0:64] step 1",
     ]  # fmt: skip
-
-
-def refused(kernel, *args, **options):
-    """The error of tracing this kernel."""
-    with pytest.raises((ValueError, NotImplementedError)) as error:
-        pipelib.trace(kernels.of(kernel, **options), *(args or (X,)))
-    return str(error.value)
 
 
 ADVICE = (

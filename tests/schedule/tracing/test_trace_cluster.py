@@ -10,23 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
 from pipelib.schedule.tracing.views import View, share
-from tests.schedule import corpus, kernels
-from tests.schedule.kernels import like
+from tests.schedule import corpus
+from tests.schedule.constructs.clusters import X, of, of_two
 
-X = like(256, 64)
 CORPUS = {kernel.name: kernel for kernel in corpus.clean()}
 MULTICAST = [
     name for name in CORPUS if "cluster_dimension" in name or name.startswith("contract/multicast")
 ]
-
-
-def of(kernel, shape=(2,), names=("x",), **options):
-    return kernels.of(kernel, cluster=shape, cluster_names=names, **options)
 
 
 @pytest.mark.parametrize("name", MULTICAST)
@@ -168,33 +162,6 @@ def test_what_a_block_does_in_another():
             f"load writes there@{other}[0:64, 0:64] on barrier@{other}[0] #1 (from registers)",
             f"wait on barrier@{block}[0] #0",
         ]
-
-
-def of_two(atomic):
-    """Two blocks store their values to the memory of one, which one of the two reads."""
-
-    def kernel(x, o, total, ready, barrier):
-        @pl.when(lax.axis_index("x") == 0)
-        def _():
-            total[...] = jnp.zeros((64, 64), jnp.float32)
-            plgpu.commit_smem()
-
-        plgpu.barrier_arrive(ready)
-        plgpu.barrier_wait(ready)
-        ones = jnp.ones((64, 64), jnp.float32)
-        value = plgpu.layout_cast(ones, plgpu.Layout.WG_STRIDED((64, 64), vec_size=2))
-        plgpu.async_store_smem(
-            value, total, barrier, cluster_idx=jnp.int32(0), cluster_dim="x", atomic=atomic
-        )
-
-        @pl.when(lax.axis_index("x") == 0)
-        def _():
-            plgpu.barrier_wait(barrier)
-            o[0:64] = total[...].astype(jnp.float16)
-
-    tile = plgpu.SMEM((64, 64), jnp.float32)
-    barriers = [plgpu.ClusterBarrier(collective_axes=("x",)), plgpu.Barrier(num_arrivals=2)]
-    return pipelib.trace(of(kernel, scratch_types=[tile, *barriers]), X)
 
 
 def test_what_two_blocks_add_to_the_memory_of_one():

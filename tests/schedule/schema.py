@@ -1,0 +1,20 @@
+"""The schema of a report as JSON, and the same without room for other fields."""
+
+import json
+import pathlib
+
+from pipelib.schedule import report
+
+SCHEMA = json.loads(
+    pathlib.Path(report.__file__).with_name("report.schema.json").read_text("utf-8")
+)
+
+
+def closed(schema):
+    """The schema, which then refuses fields that it does not describe."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {name: closed(part) for name, part in schema.items()}
+    return parts | ({"additionalProperties": False} if "properties" in parts else {})

@@ -10,18 +10,7 @@ import pytest
 
 from pipelib.kernels import attention, decode_attention, hopper, matmul, rms_norm, softmax
 from pipelib.kernels.attention import attention_kernel
-
-#: What JAX says of the forward mode of a function that has only a reverse rule.
-NO_FORWARD_MODE = "can't apply forward-mode autodiff (jvp) to a custom_vjp function."
-
-
-def pretend(monkeypatch, device_kind, compute_capability, platform="gpu"):
-    """JAX's only device is another."""
-    found = types.SimpleNamespace(
-        platform=platform, device_kind=device_kind, compute_capability=compute_capability,
-        core_count=108,
-    )  # fmt: skip
-    monkeypatch.setattr(jax, "devices", lambda *_: [found])
+from tests.kernels.devices import pretend
 
 
 @pytest.mark.parametrize(("platform", "sms"), [("gpu", 114), ("cpu", 132)])

@@ -13,7 +13,7 @@ from pipelib.kernels import MatmulConfig
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.scaled import SCALED, ScaledConfig, scaled_matmul
 from tests.emitters.contract import interpreted
-from tests.kernels.matmul.test_matmul import check_close
+from tests.kernels.matmul.products import check_close
 
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
 BRAIN, FLOAT = jnp.bfloat16, jnp.float32

@@ -12,7 +12,7 @@ from pipelib import tiles
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
-from tests.kernels.matmul.test_matmul import (
+from tests.kernels.matmul.products import (
     ALONE,
     BRAIN,
     CLUSTER,

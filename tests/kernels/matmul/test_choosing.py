@@ -16,7 +16,7 @@ from pipelib.kernels.matmul import choosing, default_config, tuned
 from pipelib.tuning.candidates import estimate_us, rates
 from pipelib.tuning.products import Problem
 from pipelib_book.measured import ladder
-from tests.kernels.matmul.test_matmul import factors
+from tests.kernels.matmul.products import factors
 
 SHAPES = 10_000
 HALF = "float16"

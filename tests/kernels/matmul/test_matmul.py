@@ -19,24 +19,27 @@ from pipelib.kernels.matmul import default_config
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from tests.emitters.contract import interpreted
-from tests.kernels.test_hopper import NO_FORWARD_MODE, pretend
+from tests.kernels.devices import NO_FORWARD_MODE, pretend
+from tests.kernels.matmul.products import (
+    ALONE,
+    BRAIN,
+    CLUSTER,
+    E4M3,
+    E5M2,
+    FLOAT,
+    HALF,
+    MANY,
+    ONE,
+    RING,
+    SHARED,
+    TWO,
+    check_close,
+    factors,
+    reference,
+    uses_kernel,
+)
 
-HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
-E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
-
-# Of the norm, by the output's dtype: its rounding alone gives 0.0002, 0.0017 and 0.00000003, and
-# tensor cores cut off what they add. One step of 64 lost in 4096 gives 0.12.
-TOLERANCE = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 3e-5}
-
-# Two blocks go through several tiles each, and not equally many.
-ONE = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=0, blocks=2)
-TWO = MatmulConfig(128, 128, 64, slots=3, compute_threads=2, delay_release=1, width=2, blocks=2)
 ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, order="m", blocks=1)
-RING = MatmulConfig(64, 64, 64, slots=2, compute_threads=1, delay_release=1, form="ring")
-SHARED = dataclasses.replace(RING, tile_m=128, slots=3, compute_threads=2)
-ALONE = MatmulConfig(64, 64, 64, slots=3, compute_threads=1, form="specialized")
-MANY = dataclasses.replace(TWO, form="persistent")
-CLUSTER = dataclasses.replace(ONE, cluster_m=2, slots=3, delay_release=1)
 SQUARE = dataclasses.replace(ONE, cluster_m=2, cluster_n=2, blocks=4, form="persistent")
 FORMS = {
     "ring": RING,
@@ -51,36 +54,6 @@ FORMS = {
 
 BOTH = dict(transpose_a=True, transpose_b=True)
 EPILOGUE = dict(out_dtype=FLOAT, epilogue=lambda acc: 2.0 * acc * acc - 1.0)
-
-
-def factors(m, n, k, dtype=HALF, transpose_a=False, transpose_b=False, dtype_b=None, batch=()):
-    """Normal random factors, stored as asked for."""
-    draw = np.random.default_rng(m + n + k).standard_normal
-    a = draw((*batch, *((k, m) if transpose_a else (m, k))), np.float32)
-    b = draw((n, k) if transpose_b else (k, n), np.float32)
-    return jnp.asarray(a.astype(dtype)), jnp.asarray(b.astype(dtype_b or dtype))
-
-
-def check_close(out, expected, dtype):
-    out, expected = np.asarray(out), np.asarray(expected)
-    assert out.shape == expected.shape and out.dtype == jnp.dtype(dtype)
-    error = np.linalg.norm(out.astype(np.float64) - expected) / np.linalg.norm(expected)
-    assert error <= TOLERANCE[out.dtype.name]
-
-
-def reference(a, b, transpose_a=False, transpose_b=False):
-    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
-    return (a.T if transpose_a else a) @ (b.T if transpose_b else b)
-
-
-def uses_kernel(*args, **options):
-    """Whether such a product is the kernel's; else `trace` finds none."""
-    try:
-        pipelib.trace(lambda a, b: matmul(a, b, **options), *args)
-    except ValueError as e:
-        assert "kernel" in str(e)
-        return False
-    return True
 
 
 # Interpreted, with race detection.

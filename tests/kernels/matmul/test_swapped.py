@@ -8,7 +8,7 @@ import pipelib
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
-from tests.kernels.matmul.test_matmul import (
+from tests.kernels.matmul.products import (
     FLOAT,
     HALF,
     check_close,

@@ -16,7 +16,7 @@ from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.ragged.visits import Visits, most_visits
 from pipelib.kernels.ragged.weights import launch_weights
 from tests.emitters.contract import interpreted
-from tests.kernels.matmul.test_matmul import check_close
+from tests.kernels.matmul.products import check_close
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 SMALL = MatmulConfig(64, 64, 64, slots=2, compute_threads=1)

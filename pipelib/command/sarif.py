@@ -26,51 +26,6 @@ from pipelib.schedule.report import FindingKind
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _HOME = "https://pallas-pipelib.github.io/pipelib"
 _HELP = f"{_HOME}/book/12_what_can_go_wrong.html"
-# Each rule: what is wrong, and what the hardware then does.
-RULES = {
-    FindingKind.OUT_OF_BOUNDS: (
-        "An index of memory or of a barrier that its array does not have.",
-        "The device checks no index: an ordinary access takes what belongs to another array, and a"
-        " copy of a tile outside of GMEM loads zeros or stores nothing.",
-    ),
-    FindingKind.DEADLOCK: (
-        "Threads that wait for ever.",
-        "A phase of a barrier never gets all of its arrivals, so the kernel never ends.",
-    ),
-    FindingKind.RACE: (
-        "Two accesses of the same memory, one a write, in no order.",
-        "Some timing of the threads, or of the blocks of a grid, lets either come first: the result"
-        " may be wrong, and differ from run to run.",
-    ),
-    FindingKind.MISSING_COMMIT: (
-        "Ordinary and asynchronous accesses in order, but with no commit_smem between.",
-        "The two go different ways to memory, and may be seen in another order without a fence.",
-    ),
-    FindingKind.BARRIER_MISUSE: (
-        "Arrivals that a phase does not expect, or a waiter that can miss a phase.",
-        "A wait sees the parity of a phase only, so a thread may go on too early, or never.",
-    ),
-    FindingKind.UNINITIALIZED_READ: (
-        "A read of memory that nothing has written.",
-        "The kernel computes with what the memory held before.",
-    ),
-    FindingKind.MIXED_TILE: (
-        "Blocks of a cluster that load parts of different tiles to one place.",
-        "Blocks that share a load each copy a part of it for all: each gets parts of two tiles.",
-    ),
-    FindingKind.UNWRITTEN_OUTPUT: (
-        "A part of an output that no block of the grid writes.",
-        "The caller gets there what the memory held before.",
-    ),
-    FindingKind.LOST_STORE: (
-        "A result that never leaves SMEM, or may leave it too late.",
-        "The output lacks the result, or has what was in its place later.",
-    ),
-    FindingKind.RESOURCE: (
-        "More shared memory or registers than there are.",
-        "The kernel cannot be launched, waits for ever, or spills to slow memory.",
-    ),
-}
 
 
 def sarif(checks: Sequence[dict[str, Any]], folder: pathlib.Path) -> dict[str, Any]:
@@ -108,15 +63,15 @@ def sarif(checks: Sequence[dict[str, Any]], folder: pathlib.Path) -> dict[str, A
 
 
 def _rule(kind: FindingKind) -> dict[str, Any]:
-    short, follows = RULES[kind]
+    whole = f"{kind.fault} {kind.effect}"
     return {
         "id": str(kind),
         "name": "".join(word.capitalize() for word in kind.split("-")),
-        "shortDescription": {"text": short},
-        "fullDescription": {"text": f"{short} {follows}"},
+        "shortDescription": {"text": kind.fault},
+        "fullDescription": {"text": whole},
         "help": {
-            "text": f"{short} {follows} The result says what to do. See {_HELP}",
-            "markdown": f"{short} {follows} The result says what to do. See [the book]({_HELP}).",
+            "text": f"{whole} The result says what to do. See {_HELP}",
+            "markdown": f"{whole} The result says what to do. See [the book]({_HELP}).",
         },
         "helpUri": _HELP,
         "defaultConfiguration": {"level": "error"},

@@ -1,28 +1,14 @@
 """`Finding` and `Report`: what is wrong with a program, in words.
 
-The model. A **finding** is one fault: its kind, the ops that show it first, a sentence on the cause
-and a sentence on the remedy. The same fault at later steps (the same kind and the same source
-lines) is counted, not listed again. A **report** has the findings of one program, or those between
-the blocks of a grid, gravest kinds first.
-
-===================  ===============================================================================
-kind                 what is wrong
-===================  ===============================================================================
-race                 two accesses of the same memory, one a write, in no order
-missing-commit       ordinary and asynchronous accesses in order, but with no `commit_smem` between
-deadlock             threads that wait for ever
-out-of-bounds        an index of memory or of a barrier that its array does not have
-barrier-misuse       arrivals that a phase does not expect, or a waiter that can miss a phase
-uninitialized-read   a read of memory that nothing has written
-mixed-tile           blocks of a cluster that load parts of different tiles to one place
-unwritten-output     a part of an output that no block of the grid writes
-lost-store           a result that never leaves SMEM, or may leave it too late
-resource             more shared memory or registers than there are
-===================  ===============================================================================
+The model. A **finding** is one fault: its kind (`FindingKind` says what each is), the ops that show
+it first, a sentence on the cause and a sentence on the remedy. The same fault at later steps (the
+same kind and the same source lines) is counted, not listed again. A **report** has the findings of
+one program, or those between the blocks of a grid, gravest kinds first.
 
 A report is text for a person, HTML for a notebook, and JSON for a program: `report.schema.json`,
-beside this module, is the JSON Schema of format 1. A later format may add fields without a new
-number; it gets a new number where a field goes or changes its meaning.
+beside this module, is the JSON Schema of format 1, and `schema()` the same with a list of the kinds
+that a finding may have. A later format may add fields without a new number; it gets a new number
+where a field goes or changes its meaning.
 
 `Report.timeline` and `Report.play` hand over to `checking.playing` and to the player, since whoever
 has a report in a notebook wants to see its fault. They import these when they are called.
@@ -32,6 +18,7 @@ import html
 import json
 import linecache
 import math
+import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -50,18 +37,81 @@ FORMAT = 1
 class FindingKind(
     Name, what="a kind of finding", consequence="a report would not know how grave it is"
 ):
-    """What is wrong, gravest first; equal to its name, so `finding.kind == "race"` holds."""
+    """What is wrong, gravest first; equal to its name, so `finding.kind == "race"` holds.
 
-    OUT_OF_BOUNDS = "out-of-bounds"
-    DEADLOCK = "deadlock"
-    RACE = "race"
-    MISSING_COMMIT = "missing-commit"
-    BARRIER_MISUSE = "barrier-misuse"
-    UNINITIALIZED_READ = "uninitialized-read"
-    MIXED_TILE = "mixed-tile"
-    UNWRITTEN_OUTPUT = "unwritten-output"
-    LOST_STORE = "lost-store"
-    RESOURCE = "resource"
+    The one table of kinds: `fault` says what is wrong, `effect` what the hardware then does. The
+    rules of SARIF and the kinds of the JSON Schema are made of it.
+    """
+
+    fault: str
+    effect: str
+
+    def __new__(cls, name: str, fault: str = "", effect: str = "") -> "FindingKind":
+        """A kind of this name."""
+        kind = str.__new__(cls, name)
+        kind._value_, kind.fault, kind.effect = name, fault, effect
+        return kind
+
+    OUT_OF_BOUNDS = (
+        "out-of-bounds",
+        "An index of memory or of a barrier that its array does not have.",
+        "The device checks no index: an ordinary access takes what belongs to another array, and a"
+        " copy of a tile outside of GMEM loads zeros or stores nothing.",
+    )
+    DEADLOCK = (
+        "deadlock",
+        "Threads that wait for ever.",
+        "A phase of a barrier never gets all of its arrivals, so the kernel never ends.",
+    )
+    RACE = (
+        "race",
+        "Two accesses of the same memory, one a write, in no order.",
+        "Some timing of the threads, or of the blocks of a grid, lets either come first: the result"
+        " may be wrong, and differ from run to run.",
+    )
+    MISSING_COMMIT = (
+        "missing-commit",
+        "Ordinary and asynchronous accesses in order, but with no commit_smem between.",
+        "The two go different ways to memory, and may be seen in another order without a fence.",
+    )
+    BARRIER_MISUSE = (
+        "barrier-misuse",
+        "Arrivals that a phase does not expect, or a waiter that can miss a phase.",
+        "A wait sees the parity of a phase only, so a thread may go on too early, or never.",
+    )
+    UNINITIALIZED_READ = (
+        "uninitialized-read",
+        "A read of memory that nothing has written.",
+        "The kernel computes with what the memory held before.",
+    )
+    MIXED_TILE = (
+        "mixed-tile",
+        "Blocks of a cluster that load parts of different tiles to one place.",
+        "Blocks that share a load each copy a part of it for all: each gets parts of two tiles.",
+    )
+    UNWRITTEN_OUTPUT = (
+        "unwritten-output",
+        "A part of an output that no block of the grid writes.",
+        "The caller gets there what the memory held before.",
+    )
+    LOST_STORE = (
+        "lost-store",
+        "A result that never leaves SMEM, or may leave it too late.",
+        "The output lacks the result, or has what was in its place later.",
+    )
+    RESOURCE = (
+        "resource",
+        "More shared memory or registers than there are.",
+        "The kernel cannot be launched, waits for ever, or spills to slow memory.",
+    )
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of what is saved, with all kinds of findings."""
+    text = pathlib.Path(__file__).with_name("report.schema.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    found["$defs"]["finding"]["properties"]["kind"]["enum"] = [str(kind) for kind in FindingKind]
+    return found
 
 
 #: How many turns of an order a report shows: the last ones.

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from pipelib.command.sarif import RULES, sarif
-from pipelib.schedule import report
+from pipelib.command.sarif import sarif
 from pipelib.schedule.report import FindingKind
 
 pytestmark = pytest.mark.one_jax
@@ -144,9 +143,9 @@ def test_a_file_outside_of_the_repository_has_its_whole_address(tmp_path):
     assert place(result["locations"][0]) == ({"uri": (tmp_path / "k.py").as_uri()}, 3)
 
 
-def test_there_is_a_rule_for_each_kind_with_the_report_s_words():
-    assert [*RULES] == [*FindingKind]
-    for kind, (short, follows) in RULES.items():
-        (line,) = re.findall(rf"^{kind} +(.*)$", report.__doc__, re.MULTILINE)
-        assert short.lower() == line.replace("`", "").lower() + "."
-        assert follows.endswith(".")
+def test_there_is_a_rule_for_each_kind_with_its_words(tmp_path):
+    rules = sarif([], tmp_path)["runs"][0]["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == [*FindingKind]
+    for rule, kind in zip(rules, FindingKind, strict=True):
+        assert rule["shortDescription"]["text"] == kind.fault
+        assert rule["fullDescription"]["text"] == f"{kind.fault} {kind.effect}"

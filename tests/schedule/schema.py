@@ -1,13 +1,8 @@
 """The schema of a report as JSON, and the same without room for other fields."""
 
-import json
-import pathlib
-
 from pipelib.schedule import report
 
-SCHEMA = json.loads(
-    pathlib.Path(report.__file__).with_name("report.schema.json").read_text("utf-8")
-)
+SCHEMA = report.schema()
 
 
 def closed(schema):

@@ -83,6 +83,7 @@ def test_a_document_that_is_not_so_is_refused():
             validate(found)
 
 
-def test_the_docstring_has_every_kind():
+def test_every_kind_says_what_is_wrong_and_what_comes_of_it():
     for kind in FindingKind:
-        assert f"\n{kind} " in report.__doc__
+        assert all(text[0].isupper() and text.endswith(".") for text in (kind.fault, kind.effect))
+    assert len({kind.fault for kind in FindingKind}) == len(FindingKind)

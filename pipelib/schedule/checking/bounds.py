@@ -19,10 +19,31 @@ which is in the next row, or another member of a union.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import override
 
 from pipelib.schedule.checking.cells import Box
-from pipelib.schedule.checking.facts import BeyondArray, OutsideBarriers, OutsideBuffer, Overshoot
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Fault
+from pipelib.schedule.checking.facts.bounds import (
+    BeyondArray,
+    OutsideBarriers,
+    OutsideBuffer,
+    Overshoot,
+)
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Space
+
+
+class Bounds(Detector):
+    """Finds accesses outside of arrays, and remarks on tiles behind the end of one."""
+
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Fault]:
+        yield from out_of_bounds(self.program)
+        for fact in beyond_arrays(self.program):
+            if isinstance(fact, Overshoot):
+                self.note(fact)
+            else:
+                yield fact
 
 
 def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]:

@@ -1,14 +1,10 @@
 """`check`: races, deadlocks and misused barriers of a program, for every schedule of its threads.
 
-The model. First come accesses outside of their arrays (`bounds`), and tiles of which blocks load
-parts that do not belong together (`multicasts`). `order` runs the threads once and
-gives each op a clock; its docstring says why one run is enough for all interleavings. By these
-clocks `memory` compares accesses, `launch` compares each access of GMEM with the end of the kernel
-before, `reductions` compares what threads do in a scratch that they share, and `lanes` compares
-what the lanes of one thread do, where the compiler keeps them in no order. Then comes what only
-the end shows: which threads are stuck (`deadlock`), what is unfinished (`leftover`), what does not
-fit (`resources`). Each of these gives `facts`, and `words` makes the sentences of the report. A
-fault that only some orders of the ops bring out gets the shortest of these (`interleavings`).
+The model. `order` runs the threads once and gives each op a clock; its docstring says why one run
+is enough for all interleavings. `deadlock` looks at where the run got stuck. Each `Detector` of the
+list below looks for faults of one family: by the clocks, as the events come, or by what only the
+end shows. What is found are `facts`, which make the sentences of the report. A fault that only some
+orders of the ops bring out gets the shortest of these (`interleavings`).
 
 The proxy question. An ordinary write needs `commit_smem` before an engine reads or overwrites the
 same memory, always. By the letter of PTX an ordinary *read* of a slot needs one too before a load
@@ -22,45 +18,35 @@ these); blocks of the grid that are not in the program (`grid` compares blocks; 
 address; registers that the compiler needs.
 """
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pipelib.schedule.arguments import PROGRAM, expect
-from pipelib.schedule.checking import words
-from pipelib.schedule.checking.bounds import beyond_arrays, out_of_bounds
+from pipelib.schedule.checking.bounds import Bounds
 from pipelib.schedule.checking.deadlock import deadlock
-from pipelib.schedule.checking.facts import (
-    Fault,
-    Overshoot,
-    Remark,
-    Signalled,
-    Tested,
-    Truncated,
-    Trusted,
-    Unchecked,
-    clash_of,
-)
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Fault, Fleeting, Remark
+from pipelib.schedule.checking.facts.left_out import Truncated, Unchecked
 from pipelib.schedule.checking.interleavings import shortest
 from pipelib.schedule.checking.lanes import Lanes
 from pipelib.schedule.checking.launch import Launch
-from pipelib.schedule.checking.leftover import Readers, early_exits, left_over, unobserved
+from pipelib.schedule.checking.left_out import LeftOut
+from pipelib.schedule.checking.leftover import Arrivals, Readers
 from pipelib.schedule.checking.memory import Memory
-from pipelib.schedule.checking.multicasts import mixed_tiles
+from pipelib.schedule.checking.multicasts import MixedTiles
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.checking.reductions import Reductions
-from pipelib.schedule.checking.resources import (
-    barriers,
-    named_barriers,
-    register_requests,
-    registers,
-    shared_memory,
-    tensor_memory,
-)
+from pipelib.schedule.checking.resources import Resources
 from pipelib.schedule.checking.semaphores import orders
 from pipelib.schedule.garbage import uncollected
 from pipelib.schedule.interleaving import Interleaving
-from pipelib.schedule.program import BarrierType, Kind, Program
+from pipelib.schedule.program import Program
 from pipelib.schedule.report import Finding, Report
+
+# Faults of one kind, and remarks, are in this order.
+_DETECTORS: tuple[type[Detector], ...] = (
+    LeftOut, Bounds, MixedTiles, Memory, Readers, Launch, Reductions, Lanes, Arrivals, Resources,
+)  # fmt: skip
 
 
 def check(program: Program, *, strict: bool = False) -> Report:
@@ -97,73 +83,21 @@ def check(program: Program, *, strict: bool = False) -> Report:
 
 def _checked(program: Program, strict: bool) -> Report:
     findings, order = Findings(program), orders(program)
-    memory, readers = Memory(program, findings.add, strict), Readers(order)
-    launch, reductions, lanes = Launch(order), Reductions(order), Lanes(order)
-    findings.add_all(out_of_bounds(program))
-    findings.add_all(mixed_tiles(program))
-    overshoots: list[Remark] = []
-    for fact in beyond_arrays(program):
-        if isinstance(fact, Overshoot):
-            overshoots.append(fact)
-        else:
-            findings.add(fact)
+    detectors = [detector(order, strict=strict) for detector in _DETECTORS]
+    watching = [each for each in detectors if type(each).see is not Detector.see]
     for event in order:
-        memory.see(event)
-        findings.add_all(readers.see(event))
-        findings.add_all(launch.see(event))
-        findings.add_all(reductions.see(event))
-        findings.add_all(lanes.see(event))
-    findings.add_all(order.misused)
-    stuck = deadlock(program, order)
-    if stuck is not None:
+        for each in watching:
+            findings.add_all(each.see(event))
+    remarks: list[Remark] = [Truncated()] if program.truncated else []
+    if (stuck := deadlock(program, order)) is not None:
         findings.add(stuck)
-    is_whole = stuck is None and not program.truncated
-    memory.finish(is_whole)
-    if is_whole:
-        findings.add_all(readers.finish())
-        findings.add_all(early_exits(order))
-        for (barrier, index), place in order.places.items():
-            if program.barriers[barrier].type is BarrierType.MBARRIER:
-                findings.add_all(left_over(order, barrier, index, place))
-    findings.add_all(shared_memory(program))
-    findings.add_all(tensor_memory(program))
-    findings.add_all(barriers(program))
-    findings.add_all(named_barriers(program))
-    findings.add_all(register_requests(program))
-    for block in range(program.blocks):
-        findings.add_all(registers(program, block))
-    remarks = [
-        *_remarks(program, stuck is not None, order.semaphores.places),
-        *overshoots,
-        *memory.remarks(),
-        *launch.remarks(),
-        *reductions.remarks(),
-        *lanes.remarks(),
-    ]
-    if is_whole:
-        remarks += unobserved(order)
-    notes = tuple(words.note(program, remark) for remark in remarks)
+        remarks.append(Unchecked())
+    is_whole = not remarks
+    for each in detectors:
+        findings.add_all(each.finish(is_whole))
+        remarks += each.remarks()
+    notes = tuple(remark.note(program) for remark in remarks)
     return Report(program, findings.all(order), notes)
-
-
-def _remarks(program: Program, is_stuck: bool, places: Set[tuple[int, int]]) -> Iterator[Remark]:
-    """What the check did not look at."""
-    if program.truncated:
-        yield Truncated()
-    if is_stuck:
-        yield Unchecked()
-    opaque = {op.function for ops in program.threads for op in ops if op.kind == Kind.OPAQUE}
-    if opaque:
-        yield Trusted(tuple(sorted(opaque)))
-    if any(op.kind == Kind.TEST for ops in program.threads for op in ops):
-        yield Tested()
-    signalled = tuple(
-        barrier.name for barrier in program.barriers
-        if barrier.type is BarrierType.SEMAPHORE
-        and any((barrier.id, index) not in places for index in range(barrier.count))
-    )  # fmt: skip
-    if signalled:
-        yield Signalled(signalled)
 
 
 class Findings:
@@ -179,7 +113,7 @@ class Findings:
 
     def add(self, fault: Fault) -> None:
         """One more fault."""
-        new = words.finding(self.program, fault)
+        new = fault.finding(self.program)
         alike = new.kind, new.where, *((op.kind, op.line, op.scope) for op in new.ops)
         seen = self._found.get(alike)
         self._found[alike] = replace(seen, count=seen.count + 1) if seen else new
@@ -192,11 +126,14 @@ class Findings:
 
     def all(self, order: Order) -> tuple[Finding, ...]:
         """What was found, in the order of first occurrence, with orders of ops that show it."""
-        clashes = {k: clash for k, fault in self._first.items() if (clash := clash_of(fault))}
-        found = shortest(order, [*clashes.values()])
-        for (alike, clash), turns in zip(clashes.items(), found, strict=True):
+        fleeting = [
+            (alike, fault, fault.clash) for alike, fault in self._first.items()
+            if isinstance(fault, Fleeting) and fault.clash.spots
+        ]  # fmt: skip
+        found = shortest(order, [clash for *_, clash in fleeting])
+        for (alike, fault, clash), turns in zip(fleeting, found, strict=True):
             if turns is not None:
-                then = words.moment(self.program, self._first[alike])
+                then = fault.moment(self.program)
                 shown = Interleaving(turns, clash.coming, clash.in_flight, then)
                 self._found[alike] = replace(self._found[alike], interleaving=shown)
         return tuple(self._found.values())

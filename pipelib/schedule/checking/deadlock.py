@@ -7,7 +7,8 @@ thread waits for could come from there, directly or by way of other such threads
 
 from collections.abc import Iterable
 
-from pipelib.schedule.checking.facts import Clash, Deadlock, NoRegisters, Stuck
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.facts.barriers import Deadlock, NoRegisters, Stuck
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Kind, Op, Program
 

@@ -24,11 +24,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from pipelib.schedule.checking import words
 from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import Box, Cells, is_empty
 from pipelib.schedule.checking.check import Findings
-from pipelib.schedule.checking.facts import BlocksMeet, BlocksRace, UnwrittenOutput
+from pipelib.schedule.checking.facts.blocks import BlocksMeet, BlocksRace, UnwrittenOutput
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 from pipelib.schedule.report import Report
@@ -112,7 +111,7 @@ def compare(footprints: Sequence[Footprint]) -> Report:
         is_output = shared.buffer.role is Role.OUT
         if is_output and _are_all(footprints) and (bare := shared.unwritten()) is not None:
             findings.add(UnwrittenOutput(bare))
-    notes = (words.note(first, replace(one, times=times)) for one, times in meetings.items())
+    notes = (replace(one, times=times).note(first) for one, times in meetings.items())
     return Report(first, findings.all(Order(first)), tuple(notes), len(footprints))
 
 

@@ -21,10 +21,12 @@ which lanes meet: without it `memory` tells of a missing commit.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, override
 
 from pipelib.schedule.checking.cells import overlap
-from pipelib.schedule.checking.facts import Clash, LanesRace, LanesRacePerhaps
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.facts.races import LanesRace, LanesRacePerhaps
 from pipelib.schedule.checking.order import Event, Order
 from pipelib.schedule.program import Kind, Op, Region, Space
 
@@ -38,16 +40,16 @@ class _Seen(NamedTuple):
     writes: bool
 
 
-class Lanes:
-    """Sees all events in turn: `see` gives the races of one thread's lanes."""
+class Lanes(Detector):
+    """Finds races of one thread's lanes."""
 
-    def __init__(self, order: Order):
-        self.order, self.program = order, order.program
+    def __init__(self, order: Order, *, strict: bool = False) -> None:
+        super().__init__(order, strict=strict)
         # Of each thread, by its buffers: the accesses since its lanes met.
         self._seen: defaultdict[int, defaultdict[int, list[_Seen]]]
         self._seen = defaultdict(lambda: defaultdict(list))
-        self._remarks: dict[LanesRacePerhaps, None] = {}
 
+    @override
     def see(self, event: Event) -> Iterator[LanesRace]:
         """One event; what it races with, of what its own thread did."""
         op = event.op
@@ -68,10 +70,6 @@ class Lanes:
                 yield from self._compare(older, now)
             if not is_load:
                 seen.append(now)
-
-    def remarks(self) -> Iterator[LanesRacePerhaps]:
-        """What is a race if layouts are what is not known."""
-        yield from self._remarks
 
     def _compare(self, older: _Seen, newer: _Seen) -> Iterator[LanesRace]:
         first, second = older.op, newer.op
@@ -95,7 +93,7 @@ class Lanes:
             clash = Clash(in_flight=spots) if is_load else Clash(coming=spots)
             yield LanesRace(second, first, buffer, newer.writes, older.writes, clash)
         else:
-            self._remarks[LanesRacePerhaps(first.line, second.line, buffer.name)] = None
+            self.note(LanesRacePerhaps(first.line, second.line, buffer.name))
 
 
 _ORDINARY = Kind.READ, Kind.WRITE

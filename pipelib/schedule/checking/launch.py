@@ -18,22 +18,25 @@ Source: PTX ISA, `griddepcontrol`.
 """
 
 from collections.abc import Iterator
+from typing import override
 
 from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import is_empty
-from pipelib.schedule.checking.facts import Clash, EarlyAccess, EarlySignal
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.facts.races import EarlyAccess, EarlySignal
 from pipelib.schedule.checking.order import End, Event, Order
 from pipelib.schedule.program import Buffer, Kind, Op, Region, Space
 
 
-class Launch:
-    """Sees all events in turn: `see` gives the accesses that come too early.
+class Launch(Detector):
+    """Finds accesses of GMEM that come before the kernels before are known to have ended.
 
     `waits` has, for each thread that has one, the index and the op of its first wait.
     """
 
-    def __init__(self, order: Order):
-        self.program = order.program
+    def __init__(self, order: Order, *, strict: bool = False) -> None:
+        super().__init__(order, strict=strict)
         self.waits: dict[int, tuple[int, Op]] = {}
         for thread, ops in enumerate(self.program.threads):
             for index, op in enumerate(ops):
@@ -44,8 +47,8 @@ class Launch:
         # Of each block: its signals so far, and the last write of each thread to each buffer.
         self._signals: dict[int, list[Op]] = {}
         self._writes: dict[tuple[int, Kind, int], tuple[Op, End]] = {}
-        self._remarks: dict[tuple[str | None, str], EarlySignal] = {}
 
+    @override
     def see(self, event: Event) -> Iterator[EarlyAccess]:
         """One event; its access of GMEM, if no wait comes before it."""
         if event.op.kind in (Kind.SKIP, Kind.OPAQUE):
@@ -54,10 +57,6 @@ class Launch:
             yield from self._early(event)
         if self._may_signal:
             self._follow(event)
-
-    def remarks(self) -> Iterator[EarlySignal]:
-        """The signals that do not come after all writes."""
-        yield from self._remarks.values()
 
     def _early(self, event: Event) -> Iterator[EarlyAccess]:
         op, clock = event.op, event.clock
@@ -81,17 +80,17 @@ class Launch:
             if buffer := self._in_gmem(op, region):
                 self._writes[op.thread, op.kind, buffer.id] = op, end
                 for signal in self._signals.get(block, ()):
-                    self._note(signal, op, buffer)
+                    self._tell(signal, op, buffer)
         if op.kind is Kind.GRID_SIGNAL:
             self._signals.setdefault(block, []).append(op)
             for (thread, _, buffer), (write, (ends, number)) in self._writes.items():
                 is_over = ends.are_known(number, event.clock)
                 if not is_over and self.program.block_of(thread) == block:
-                    self._note(op, write, self.program.buffers[buffer])
+                    self._tell(op, write, self.program.buffers[buffer])
 
-    def _note(self, signal: Op, write: Op, buffer: Buffer) -> None:
-        key = signal.line, buffer.name
-        self._remarks.setdefault(key, EarlySignal(signal.line, buffer.name, write.line))
+    def _tell(self, signal: Op, write: Op, buffer: Buffer) -> None:
+        remark = EarlySignal(signal.line, buffer.name, write.line)
+        self.note(remark, key=(signal.line, buffer.name))
 
     def _in_gmem(self, op: Op, region: Region) -> Buffer | None:
         """The array in GMEM that an op accesses in a region, if it accesses any of it."""

@@ -11,35 +11,38 @@ memory that they read before the block ends.
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
+from typing import override
 
 from pipelib.schedule.checking.clocks import Clock
-from pipelib.schedule.checking.facts import (
-    Clash,
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Clash, Fault
+from pipelib.schedule.checking.facts.barriers import (
     EarlyExit,
     IncompletePhase,
-    Outliving,
     UnawaitedLoad,
     Unobserved,
 )
+from pipelib.schedule.checking.facts.memory import Outliving
 from pipelib.schedule.checking.order import Event, Order, Place
 from pipelib.schedule.interleaving import Spot
-from pipelib.schedule.program import Engine, Kind, Op, Region, Space
+from pipelib.schedule.program import BarrierType, Engine, Kind, Op, Region, Space
 
 
-class Readers:
-    """Copies from SMEM, products and `cp_async`s that may still use memory when others get it.
+class Readers(Detector):
+    """Finds copies from SMEM, products and `cp_async`s that may use memory when others get it.
 
     A copy must also be over where its thread ends; what a warp started, its thread may wait for.
     """
 
-    def __init__(self, order: Order):
-        self.order = order
+    def __init__(self, order: Order, *, strict: bool = False) -> None:
+        super().__init__(order, strict=strict)
         program = order.program
         self.own = [program.pallas_thread(thread) for thread in range(len(program.threads))]
         self.pending: dict[int, deque[Event]] = defaultdict(deque)  # the oldest of them is not over
         self.ended: dict[int, set[int | None]] = defaultdict(set)
         self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
 
+    @override
     def see(self, event: Event) -> Iterator[Outliving]:
         """One event: a copy or a product begins to read, or a scope ends, or one takes memory."""
         op = event.op
@@ -61,9 +64,10 @@ class Readers:
                 if self._scopes(load.writes) & self.ended[op.thread]:
                     yield Outliving(load, op, _clash((by, at), event))
 
-    def finish(self) -> Iterator[Outliving]:
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Outliving]:
         """The copies that threads have not waited for when they end."""
-        for thread in self.pending:
+        for thread in self.pending if is_whole else ():
             for late in self._unfinished(thread):
                 if late.op.kind in (Kind.STORE, Kind.CP_ASYNC):
                     yield Outliving(late.op, None)
@@ -95,6 +99,25 @@ def _is_over(event: Event, clock: Clock) -> bool:
     """Whether a thread with this clock has waited for an event's reads."""
     ends, number = event.read_end
     return ends.are_known(number, clock)
+
+
+class Arrivals(Detector):
+    """Finds arrivals that a phase does not expect, or that come too late, and waits that miss one.
+
+    What `order` found as it ran comes first. A remark has the phases that nobody waits for.
+    """
+
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Fault]:
+        yield from self.order.misused
+        if not is_whole:
+            return
+        yield from early_exits(self.order)
+        for (barrier, index), place in self.order.places.items():
+            if self.program.barriers[barrier].type is BarrierType.MBARRIER:
+                yield from left_over(self.order, barrier, index, place)
+        for remark in unobserved(self.order):
+            self.note(remark)
 
 
 def early_exits(order: Order) -> Iterator[EarlyExit]:

@@ -35,32 +35,32 @@ address. After FastTrack: Flanagan and Freund, PLDI 2009.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import override
 
 from pipelib.schedule.checking.bounds import arriving, axis_outside, clipped
 from pipelib.schedule.checking.cells import Access, Cell, Cells
 from pipelib.schedule.checking.clocks import Clock
-from pipelib.schedule.checking.facts import (
-    Clash,
-    Fault,
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Clash, Fault
+from pipelib.schedule.checking.facts.memory import (
     LostWrite,
-    MissingCommit,
     Overwritten,
-    Race,
     Uninitialized,
     Unplaced,
     Unused,
     Unwritten,
 )
-from pipelib.schedule.checking.order import End, Event
-from pipelib.schedule.program import Buffer, Engine, Kind, Op, Program, Region, Role, Space
+from pipelib.schedule.checking.facts.races import MissingCommit, Race
+from pipelib.schedule.checking.order import End, Event, Order
+from pipelib.schedule.program import Buffer, Engine, Kind, Op, Region, Role, Space
 
 # Where in the source a thread accesses a buffer: the kind of op, the thread, the line, the buffer.
 _Site = tuple[Kind, int, str | None, int]
 
 
-class Memory:
-    """Sees all events in turn, and calls `tell` with each fault; `finish` when all are seen.
+class Memory(Detector):
+    """Finds accesses that race, lack a fence, or touch what nothing has written or reads.
 
     `overwritten` counts writes, by source line and buffer, that the same line overwrites; only the
     last may be meant. `unused` counts copies and products that nothing reads, by line, kind of op
@@ -68,8 +68,10 @@ class Memory:
     has a part of each output that nothing has written, if it is known.
     """
 
-    def __init__(self, program: Program, tell: Callable[[Fault], None], strict: bool):
-        self.program, self.tell, self.strict = program, tell, strict
+    def __init__(self, order: Order, *, strict: bool = False) -> None:
+        super().__init__(order, strict=strict)
+        self._found: list[Fault] = []
+        program = order.program
         self.cells = [Cells(_is_given(buffer)) for buffer in program.buffers]
         self.raced: set[_Site] = set()
         self.latest: dict[_Site, int] = {}
@@ -83,7 +85,13 @@ class Memory:
         # Nothing can go wrong where nothing is written.
         self.is_plain = [_is_given(b) and b.id not in changes for b in program.buffers]
 
-    def see(self, event: Event) -> None:
+    @override
+    def see(self, event: Event) -> list[Fault]:
+        self._found = []
+        self._see(event)
+        return self._found
+
+    def _see(self, event: Event) -> None:
         """The accesses of one event."""
         op = event.op
         if op.kind == Kind.OPAQUE:
@@ -104,8 +112,9 @@ class Memory:
             else:
                 self._see_anywhere(op, region)
 
-    def finish(self, is_whole: bool) -> None:
-        """Tells what stayed suspect and no race explains; what a whole run never read is lost."""
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Fault]:
+        """What stayed suspect and no race explains; what a whole run never read is lost."""
         if is_whole:
             for buffer, cells in zip(self.program.buffers, self.cells):
                 for cell in cells:
@@ -116,12 +125,13 @@ class Memory:
             if site in self.raced:
                 continue
             if access.writes:
-                self.tell(LostWrite(access.op, buffer, is_useful=site in self.useful))
+                yield LostWrite(access.op, buffer, is_useful=site in self.useful)
             else:
-                self.tell(Uninitialized(access.op, buffer))
+                yield Uninitialized(access.op, buffer)
 
+    @override
     def remarks(self) -> Iterator[Overwritten | Unplaced | Unwritten | Unused]:
-        """What may be meant or a mistake."""
+        """Writes, copies and products that change nothing, by mistake or as they are meant."""
         for (line, name), times in self.overwritten.items():
             yield Overwritten(line, name, times)
         for (line, name), times in self.unplaced.items():
@@ -224,7 +234,7 @@ class Memory:
                     in_flight=tuple(access.spot for access in both if not access.is_ordinary),
                     coming=tuple(access.spot for access in both if access.is_ordinary),
                 )
-                self.tell(
+                self._found.append(
                     Race(
                         second, first, buffer, newer.writes, older.writes, clash,
                         is_unfenced=_is_over(older.end, clock, False),
@@ -234,7 +244,7 @@ class Memory:
             if buffer.space is Space.SMEM and clock.has_fenced(first.thread, older.index):
                 return
             if older.writes or self.strict:
-                self.tell(MissingCommit(second, first, buffer, newer.writes, older.writes))
+                self._found.append(MissingCommit(second, first, buffer, newer.writes, older.writes))
 
     def _note_unread(self, cell: Cell, buffer: Buffer, by: Access | None = None) -> None:
         """Notes the writes that nothing has read when `by`, or the end, makes them void."""

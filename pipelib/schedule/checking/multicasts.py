@@ -1,4 +1,4 @@
-"""`mixed_tiles`: blocks of a cluster that put parts of different tiles together.
+"""`MixedTiles`: blocks of a cluster that put parts of different tiles together.
 
 The model. Blocks that share a load each copy a part of one tile, to the same place in the SMEM of
 all of them (`whole` of the op says which tile and which place). Nothing on the device compares the
@@ -12,27 +12,31 @@ on what a tensor holds. Source: `collective_axes` of `copy_gmem_to_smem` in JAX'
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, override
 
-from pipelib.schedule.checking.facts import MixedTile
-from pipelib.schedule.program import Op, Program
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts.memory import MixedTile
+from pipelib.schedule.program import Op
 
 
-def mixed_tiles(program: Program) -> Iterator[MixedTile]:
-    """The loads that have another tile than the peers' loads which they belong with."""
-    if program.blocks == 1:
-        return
-    nth: Counter[tuple[Any, ...]] = Counter()
-    first: dict[tuple[Any, ...], Op] = {}
-    for ops in program.threads:
-        for op in ops:
-            if not op.whole or not all(region.is_placed for region in op.whole):
-                continue
-            tile, place = op.whole
-            to = tuple(region.buffer for region in op.writes), place.box
-            block = program.block_of(op.thread)
-            together = *to, nth[*to, block]
-            nth[*to, block] += 1
-            older = first.setdefault(together, op)
-            if older.whole[0] != tile:
-                yield MixedTile(op, older)
+class MixedTiles(Detector):
+    """Finds loads that have another tile than the peers' loads which they belong with."""
+
+    @override
+    def finish(self, is_whole: bool) -> Iterator[MixedTile]:
+        if self.program.blocks == 1:
+            return
+        nth: Counter[tuple[Any, ...]] = Counter()
+        first: dict[tuple[Any, ...], Op] = {}
+        for ops in self.program.threads:
+            for op in ops:
+                if not op.whole or not all(region.is_placed for region in op.whole):
+                    continue
+                tile, place = op.whole
+                to = tuple(region.buffer for region in op.writes), place.box
+                block = self.program.block_of(op.thread)
+                together = *to, nth[*to, block]
+                nth[*to, block] += 1
+                older = first.setdefault(together, op)
+                if older.whole[0] != tile:
+                    yield MixedTile(op, older)

@@ -55,8 +55,9 @@ from functools import partial
 from typing import Literal, assert_never
 
 from pipelib.schedule.checking.clocks import Clock
-from pipelib.schedule.checking.facts import Clash, EarlyArrival, LappedWait
-from pipelib.schedule.checking.resources import may_wait_for_registers, registers_at_first
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.facts.barriers import EarlyArrival, LappedWait
+from pipelib.schedule.checking.registers import may_wait_for_registers, registers_at_first
 from pipelib.schedule.interleaving import Spot
 from pipelib.schedule.program import BarrierType, Kind, Op, Program
 

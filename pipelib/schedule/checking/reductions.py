@@ -15,22 +15,25 @@ that has ended, where the scratch is next.
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import override
 
-from pipelib.schedule.checking.facts import Clash, SharedScratch, SharedScratchPerhaps
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Clash
+from pipelib.schedule.checking.facts.races import SharedScratch, SharedScratchPerhaps
 from pipelib.schedule.checking.order import Event, Order
 from pipelib.schedule.program import Op
 
 
-class Reductions:
-    """Sees all events in turn: `see` gives the reductions that race."""
+class Reductions(Detector):
+    """Finds reductions that race for the scratch of their block."""
 
-    def __init__(self, order: Order):
-        self.program = order.program
+    def __init__(self, order: Order, *, strict: bool = False) -> None:
+        super().__init__(order, strict=strict)
         # Of each block, and place in its SMEM: the last reductions of each thread, sure and unsure.
         self._last: defaultdict[tuple[int, int], dict[tuple[int, bool], tuple[int, Op]]]
         self._last = defaultdict(dict)
-        self._remarks: dict[SharedScratchPerhaps, None] = {}
 
+    @override
     def see(self, event: Event) -> Iterator[SharedScratch]:
         """One event; the reductions that it races with, if it is one."""
         op = event.op
@@ -44,9 +47,5 @@ class Reductions:
                     both = (older.thread, index), (op.thread, event.index)
                     yield SharedScratch(op, older, Clash(coming=both))
                 else:
-                    self._remarks[SharedScratchPerhaps(older.line, op.line)] = None
+                    self.note(SharedScratchPerhaps(older.line, op.line))
         last[own, op.is_sure] = event.index, op
-
-    def remarks(self) -> Iterator[SharedScratchPerhaps]:
-        """The reductions that race if they are across warps."""
-        yield from self._remarks

@@ -2,37 +2,49 @@
 
 The model. `Program.smem_bytes` is the most SMEM that a block allocates at once, with the SMEM that
 Mosaic GPU reserves for reductions and for the profiler. Registers are the ones that threads ask
-for, and at least the ones that accumulators take. A block begins with the same number for each
-lane, a multiple of 8, and its threads share out these when they ask for others later
-(`setmaxnreg`): a thread that finds too few waits, and the end of another block brings no more.
+for (`registers`), and at least the ones that accumulators take.
 Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each) are
 Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
 registers that the compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
 (10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
-TMEM: PTX ISA, "Tensor Memory", 512 columns for each block; the pool of a block: PTX ISA,
-`setmaxnreg`.
+TMEM: PTX ISA, "Tensor Memory", 512 columns for each block.
 """
 
 from collections.abc import Iterator
+from typing import override
 
-from pipelib.schedule.checking.facts import (
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import Fault
+from pipelib.schedule.checking.facts.barriers import TakenBarrier
+from pipelib.schedule.checking.facts.resources import (
     Spill,
-    TakenBarrier,
     TooManyBarriers,
     TooManyColumns,
     TooManyRegisters,
     TooMuchMemory,
     WrongWay,
 )
+from pipelib.schedule.checking.registers import THREAD_REGISTERS, asked_later, registers_at_first
 from pipelib.schedule.machine import THREAD_LANES
 from pipelib.schedule.program import Action, BarrierType, Kind, Program, Space
 
-SMEM_BYTES, REGISTERS, THREAD_REGISTERS = 232_448, 65_536, 255
+SMEM_BYTES = 232_448
 EARLIER_SMEM_BYTES = 166_912  # of compute capability 8.0, the most before Hopper
 TMEM_COLUMNS = 512
 ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
-_REGISTER_BYTES, _REGISTER_UNIT, _MOST_REGISTERS = 4, 8, 256
+_REGISTER_BYTES = 4
+
+
+class Resources(Detector):
+    """Finds what a block asks for and cannot have, and named barriers that are not its own."""
+
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Fault]:
+        for find in (shared_memory, tensor_memory, barriers, named_barriers, register_requests):
+            yield from find(self.program)
+        for block in range(self.program.blocks):
+            yield from registers(self.program, block)
 
 
 def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
@@ -69,29 +81,6 @@ def named_barriers(program: Program) -> Iterator[TakenBarrier]:
             yield TakenBarrier(op, number)
 
 
-def registers_at_first(program: Program) -> int:
-    """The registers a lane that each thread of a block begins with."""
-    equally = min(REGISTERS // (THREAD_LANES * program.per_block), _MOST_REGISTERS)
-    return equally // _REGISTER_UNIT * _REGISTER_UNIT
-
-
-def may_wait_for_registers(program: Program) -> bool:
-    """Whether threads may have to wait for registers, and get them if the others are right."""
-    first = registers_at_first(program)
-    asks = any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops)
-    return asks and first < THREAD_REGISTERS and not any(
-        sum(_asked_later(program, block)) > program.per_block * first
-        for block in range(program.blocks)
-    )  # fmt: skip
-
-
-def _asked_later(program: Program, block: int) -> tuple[int, ...]:
-    """The registers a lane that the block's threads have in the end."""
-    first = registers_at_first(program)
-    asked = [program.registers[t] if program.registers else None for t in program.threads_of(block)]
-    return tuple(own or first for own in asked)
-
-
 def register_requests(program: Program) -> Iterator[WrongWay]:
     """The requests for fewer registers that are an increase, or for more that are none.
 
@@ -112,7 +101,7 @@ def register_requests(program: Program) -> Iterator[WrongWay]:
 
 def registers(program: Program, block: int) -> Iterator[TooManyRegisters | Spill]:
     """Whether the block's threads ask for too many registers, or accumulators need too many."""
-    first, later = registers_at_first(program), _asked_later(program, block)
+    first, later = registers_at_first(program), asked_later(program, block)
     if sum(later) > program.per_block * first:
         yield TooManyRegisters(later, first)
     for thread in program.threads_of(block):

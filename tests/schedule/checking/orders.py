@@ -11,7 +11,7 @@ in which each lane is a thread; the slowest lane makes them, too, up to the olde
 import contextlib
 
 from pipelib.schedule import check
-from pipelib.schedule.checking.facts import EarlyArrival
+from pipelib.schedule.checking.facts.barriers import EarlyArrival
 from pipelib.schedule.checking.order import Order
 from tests.schedule.checking.explorer import LANDING, QUEUE, TooLarge, _bits, _Explorer
 from tests.schedule.checking.lanes_apart import LANES, apart

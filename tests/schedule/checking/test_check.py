@@ -10,7 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pipelib
 from pipelib import specs
 from pipelib.schedule import check
-from pipelib.schedule.checking import resources
+from pipelib.schedule.checking import registers, resources
 from pipelib.schedule.program import Barrier, Buffer, Op, Region
 from tests.schedule import build, kernels
 from tests.schedule.build import (
@@ -600,7 +600,7 @@ def test_more_registers_than_there_are():
 def test_the_checker_s_limits_are_the_emitters():
     """Neither imports the other, so each has the numbers; here they are held to each other."""
     assert resources.SMEM_BYTES == specs.SMEM_BYTES
-    assert resources.REGISTERS == specs.REGISTERS * 128
+    assert registers.REGISTERS == specs.REGISTERS * 128
     most = lambda size: check(program([], smem_bytes=size)).ok
     assert most(specs.SMEM_BYTES) and not most(specs.SMEM_BYTES + 1)
 

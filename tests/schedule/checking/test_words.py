@@ -1,26 +1,31 @@
-"""Detectors give facts; `words` alone makes sentences of them. `test_check` has the texts."""
+"""Detectors give facts; `facts` alone makes sentences of them. `test_check` has the texts."""
 
 import ast
 import dataclasses
 import pathlib
-import typing
 
 import pytest
 
 from pipelib.schedule import check
-from pipelib.schedule.checking import facts, words
+from pipelib.schedule.checking import facts
+from pipelib.schedule.checking.check import _DETECTORS
+from pipelib.schedule.checking.detector import Detector
+from pipelib.schedule.checking.facts import (
+    barriers,
+    blocks,
+    bounds,
+    left_out,
+    memory,
+    races,
+    resources,
+)
 from pipelib.schedule.program import Region
 from pipelib.schedule.report import Finding, FindingKind
 from tests.schedule import build
 
 pytestmark = pytest.mark.one_jax
 
-CHECKING = pathlib.Path(words.__file__).parent
-DETECTORS = (
-    "bounds", "cells", "check", "clocks", "deadlock", "facts", "grid", "interleavings", "lanes",
-    "launch", "leftover", "memory", "multicasts", "order", "playing", "reductions", "resources",
-    "semaphores",
-)  # fmt: skip
+FACTS = pathlib.Path(facts.__file__).parent
 LOAD, STORE, WAIT = build.load(0, 0), build.store(0, 0), build.wait(build.PRODUCED)
 PROGRAM = build.program([LOAD, WAIT, build.read(0)])
 SMEM = build.BUFFERS[build.SMEM]
@@ -29,84 +34,93 @@ REGISTERS = build.just("registers", registers=40, action="increase")
 REDUCTION = build.just("compute", scratch=0)
 CLASH = facts.Clash(coming=((0, 1),))
 FAULTS = [
-    facts.Race(LOAD, STORE, SMEM, True, False, CLASH),
-    facts.MissingCommit(STORE, build.write(0), SMEM, False, True),
-    facts.Uninitialized(STORE, SMEM),
-    facts.LostWrite(build.write(0), SMEM, is_useful=False),
-    facts.Outliving(STORE, None),
-    facts.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None, CLASH),
-    facts.MixedTile(SHARED, SHARED),
-    facts.SharedScratch(REDUCTION, REDUCTION, CLASH),
-    facts.LanesRace(LOAD, build.read(0), SMEM, True, False, CLASH),
-    facts.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
-    facts.OutsideBarriers(WAIT),
-    facts.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
-    facts.EarlyArrival(LOAD, LOAD, 0, 0, 1, 1, bytes_missing=True, clash=CLASH),
-    facts.LappedWait(WAIT, LOAD, 0, 0, 1, CLASH),
-    facts.IncompletePhase((LOAD,), 0, 0, 1, 2),
-    facts.UnawaitedLoad(LOAD, 0, 0),
-    facts.EarlyExit(LOAD, 0, 0, 1, CLASH),
-    facts.TakenBarrier(build.arrive(0), 1),
-    facts.Deadlock((facts.Stuck(WAIT, 0, 1, (LOAD,)),), CLASH),
-    facts.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
-    facts.UnwrittenOutput(build.at(build.OUT, 3)),
-    facts.TooMuchMemory(232_448),
-    facts.TooManyColumns(512),
-    facts.TooManyRegisters((240, 240), 168),
-    facts.WrongWay(REGISTERS, 168),
-    facts.TooManyBarriers(0, 32),
-    facts.Spill(0, 300, 255),
+    races.Race(LOAD, STORE, SMEM, True, False, CLASH),
+    races.MissingCommit(STORE, build.write(0), SMEM, False, True),
+    memory.Uninitialized(STORE, SMEM),
+    memory.LostWrite(build.write(0), SMEM, is_useful=False),
+    memory.Outliving(STORE, None),
+    races.EarlyAccess(LOAD, build.BUFFERS[build.GMEM], False, None, CLASH),
+    memory.MixedTile(SHARED, SHARED),
+    races.SharedScratch(REDUCTION, REDUCTION, CLASH),
+    races.LanesRace(LOAD, build.read(0), SMEM, True, False, CLASH),
+    bounds.OutsideBuffer(LOAD, build.at(build.SMEM, 7), 0),
+    bounds.OutsideBarriers(WAIT),
+    bounds.BeyondArray(LOAD, build.at(build.GMEM, 64), 0),
+    barriers.EarlyArrival(LOAD, LOAD, 0, 0, 1, 1, bytes_missing=True, clash=CLASH),
+    barriers.LappedWait(WAIT, LOAD, 0, 0, 1, CLASH),
+    barriers.IncompletePhase((LOAD,), 0, 0, 1, 2),
+    barriers.UnawaitedLoad(LOAD, 0, 0),
+    barriers.EarlyExit(LOAD, 0, 0, 1, CLASH),
+    barriers.TakenBarrier(build.arrive(0), 1),
+    barriers.Deadlock((barriers.Stuck(WAIT, 0, 1, (LOAD,)),), CLASH),
+    blocks.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
+    blocks.UnwrittenOutput(build.at(build.OUT, 3)),
+    resources.TooMuchMemory(232_448),
+    resources.TooManyColumns(512),
+    resources.TooManyRegisters((240, 240), 168),
+    resources.WrongWay(REGISTERS, 168),
+    resources.TooManyBarriers(0, 32),
+    resources.Spill(0, 300, 255),
 ]
 REMARKS = [
-    facts.Truncated(),
-    facts.Unchecked(),
-    facts.Trusted(("mma",)),
-    facts.Tested(),
-    facts.Overwritten("k.py:1", "ring", 2),
-    facts.Unwritten(Region(build.OUT, ((0, 1), (0, build.WIDTH)))),
-    facts.Unused("k.py:1", "acc", True, 2),
-    facts.Unplaced("k.py:1", "x", 2),
-    facts.Signalled(("semaphore.0",)),
-    facts.Unobserved(build.CONSUMED, 2),
-    facts.Overshoot("load", "k.py:1", "x", 2),
-    facts.BlocksMeet(("k.py:1", None), "out", True, 2),
-    facts.EarlySignal("k.py:1", "out", None),
-    facts.SharedScratchPerhaps("k.py:1", None),
-    facts.LanesRacePerhaps("k.py:1", None, "ring"),
+    left_out.Truncated(),
+    left_out.Unchecked(),
+    left_out.Trusted(("mma",)),
+    left_out.Tested(),
+    memory.Overwritten("k.py:1", "ring", 2),
+    memory.Unwritten(Region(build.OUT, ((0, 1), (0, build.WIDTH)))),
+    memory.Unused("k.py:1", "acc", True, 2),
+    memory.Unplaced("k.py:1", "x", 2),
+    left_out.Signalled(("semaphore.0",)),
+    barriers.Unobserved(build.CONSUMED, 2),
+    bounds.Overshoot("load", "k.py:1", "x", 2),
+    blocks.BlocksMeet(("k.py:1", None), "out", True, 2),
+    races.EarlySignal("k.py:1", "out", None),
+    races.SharedScratchPerhaps("k.py:1", None),
+    races.LanesRacePerhaps("k.py:1", None, "ring"),
 ]
 
 
-def test_every_fact_is_here():
-    assert [type(fault) for fault in FAULTS] == [*typing.get_args(facts.Fault)]
-    assert [type(remark) for remark in REMARKS] == [*typing.get_args(facts.Remark)]
+def of_all(base):
+    """The names of the classes that are made: those below a base that have no class below them."""
+    below = base.__subclasses__()  # a class with slots is there twice, by one name
+    return {name for each in below for name in of_all(each)} if below else {base.__name__}
+
+
+def names(classes):
+    return {each.__name__ for each in classes}
+
+
+def test_every_fact_and_every_detector_is_here():
+    assert names(map(type, FAULTS)) == of_all(facts.Fault)
+    assert names(map(type, REMARKS)) == of_all(facts.Remark)
+    assert names(_DETECTORS) == of_all(Detector)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_every_fault_has_words(fault):
-    found = words.finding(PROGRAM, fault)
+    found = fault.finding(PROGRAM)
     assert isinstance(found, Finding) and found.kind in FindingKind and found.count == 1
     assert found.cause.endswith(".") and found.remedy.endswith(".")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
 def test_every_fault_with_a_clash_has_its_moment_in_words(fault):
-    if facts.clash_of(fault) is None and type(fault) is not facts.Outliving:
-        with pytest.raises(AssertionError, match="has no clash"):
-            words.moment(PROGRAM, fault)
-    else:
-        said = words.moment(PROGRAM, fault)
+    assert isinstance(fault, facts.Fleeting) == hasattr(fault, "clash")
+    if isinstance(fault, facts.Fleeting):
+        said = fault.moment(PROGRAM)
         assert said.endswith(".") and (said[0].islower() or said.startswith("`"))
 
 
 @pytest.mark.parametrize("remark", REMARKS, ids=lambda remark: type(remark).__name__)
 def test_every_remark_has_words(remark):
-    assert words.note(PROGRAM, remark).endswith(".")
+    assert remark.note(PROGRAM).endswith(".")
 
 
-@pytest.mark.parametrize("word", [words.finding, words.note])
-def test_a_fact_without_words_is_an_error(word):
-    with pytest.raises(AssertionError, match="but got: 'new'"):
-        word(PROGRAM, "new")
+def test_a_fact_without_words_cannot_be_made():
+    for base in (facts.Fault, facts.Fleeting, facts.Remark):
+        with pytest.raises(TypeError, match="abstract method"):
+            type("New", (base,), {})()
 
 
 def sentences(source):
@@ -122,10 +136,9 @@ def sentences(source):
 
 
 def test_no_detector_makes_a_sentence():
-    assert {path.stem for path in CHECKING.glob("*.py")} == {*DETECTORS, "words", "__init__"}
-    for name in DETECTORS:
-        assert sentences((CHECKING / f"{name}.py").read_text("utf-8")) == [], name
-    assert len(sentences((CHECKING / "words.py").read_text("utf-8"))) > 50
+    for path in FACTS.parent.glob("*.py"):
+        assert sentences(path.read_text("utf-8")) == [], path.name
+    assert sum(len(sentences(path.read_text("utf-8"))) for path in FACTS.glob("*.py")) > 50
     assert sentences('"""Doc string."""\nraise ValueError("two words")') == ["two words"]
 
 

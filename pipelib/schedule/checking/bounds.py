@@ -39,11 +39,30 @@ class Bounds(Detector):
     @override
     def finish(self, is_whole: bool) -> Iterator[Fault]:
         yield from out_of_bounds(self.program)
-        for fact in beyond_arrays(self.program):
-            if isinstance(fact, Overshoot):
-                self.note(fact)
+        yield from self._beyond_arrays()
+
+    def _beyond_arrays(self) -> Iterator[BeyondArray]:
+        """The copies of tiles that lie outside of their arrays as a whole, unless meant to."""
+        program = self.program
+        inside: set[tuple[object, ...]] = set()
+        beyond: list[tuple[tuple[Kind, str | None, str], BeyondArray]] = []
+        for op in (op for ops in program.threads for op in ops):
+            for region in op.reads + op.writes if op.kind in (Kind.LOAD, Kind.STORE) else ():
+                buffer = program.buffers[region.buffer]
+                if buffer.space is Space.GMEM:
+                    axis, site = _axis_beyond(region.box, buffer), (op.kind, op.line, buffer.name)
+                    if axis is None:
+                        inside.add(site)
+                    else:
+                        beyond.append((site, BeyondArray(op, region, axis)))
+        overshoots = Counter[Overshoot]()
+        for site, fault in beyond:
+            if site in inside and fault.region.box[fault.axis][1] > 0:
+                overshoots[Overshoot(*site, times=0)] += 1
             else:
-                yield fact
+                yield fault
+        for each, times in overshoots.items():
+            self.note(replace(each, times=times))
 
 
 def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]:
@@ -67,28 +86,6 @@ def _axis_wrong(op: Op, region: Region, buffer: Buffer) -> int | None:
     if op.kind.is_copy and buffer.space is Space.GMEM:
         return None
     return axis_outside(region.box, buffer)
-
-
-def beyond_arrays(program: Program) -> Iterator[BeyondArray | Overshoot]:
-    """The copies of tiles that lie outside of their arrays as a whole."""
-    inside: set[tuple[object, ...]] = set()
-    beyond: list[tuple[tuple[Kind, str | None, str], BeyondArray]] = []
-    for op in (op for ops in program.threads for op in ops):
-        for region in op.reads + op.writes if op.kind in (Kind.LOAD, Kind.STORE) else ():
-            buffer = program.buffers[region.buffer]
-            if buffer.space is Space.GMEM:
-                axis, site = _axis_beyond(region.box, buffer), (op.kind, op.line, buffer.name)
-                if axis is None:
-                    inside.add(site)
-                else:
-                    beyond.append((site, BeyondArray(op, region, axis)))
-    overshoots = Counter[Overshoot]()
-    for site, fault in beyond:
-        if site in inside and fault.region.box[fault.axis][1] > 0:
-            overshoots[Overshoot(*site, times=0)] += 1
-        else:
-            yield fault
-    yield from (replace(each, times=times) for each, times in overshoots.items())
 
 
 def axis_outside(box: Box, buffer: Buffer) -> int | None:

@@ -27,7 +27,8 @@ from math import prod
 from pipelib.schedule.checking.bounds import clipped
 from pipelib.schedule.checking.cells import Box, Cells, is_empty
 from pipelib.schedule.checking.check import Findings
-from pipelib.schedule.checking.facts.blocks import BlocksMeet, BlocksRace, UnwrittenOutput
+from pipelib.schedule.checking.facts.memory import UnwrittenOutput
+from pipelib.schedule.checking.facts.races import BlocksMeet, BlocksRace
 from pipelib.schedule.checking.order import Order
 from pipelib.schedule.program import Buffer, Kind, Op, Program, Region, Role, Space
 from pipelib.schedule.report import Report

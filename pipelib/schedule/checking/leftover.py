@@ -116,8 +116,21 @@ class Arrivals(Detector):
         for (barrier, index), place in self.order.places.items():
             if self.program.barriers[barrier].type is BarrierType.MBARRIER:
                 yield from left_over(self.order, barrier, index, place)
-        for remark in unobserved(self.order):
-            self.note(remark)
+        self._note_unobserved()
+
+    def _note_unobserved(self) -> None:
+        """Notes arrays of barriers with phases that nobody waits for, no load among them."""
+        counts: Counter[int] = Counter()
+        for (barrier, index), place in self.order.places.items():
+            waited = place.waited[barrier, index]
+            late = (place.phases.get(number) for number in range(waited, place.completed))
+            if not any(
+                op.kind == Kind.LOAD for phase in late if phase for *_, op in phase.arrivals
+            ):
+                counts[barrier] += place.completed - waited
+        for barrier, count in counts.items():
+            if count:
+                self.note(Unobserved(barrier, count))
 
 
 def early_exits(order: Order) -> Iterator[EarlyExit]:
@@ -141,17 +154,6 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
                     ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
                     clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))
                     yield EarlyExit(op, barrier, index, block, clash)
-
-
-def unobserved(order: Order) -> Iterator[Unobserved]:
-    """The arrays of barriers of which phases complete that nobody waits for, no load among them."""
-    counts: Counter[int] = Counter()
-    for (barrier, index), place in order.places.items():
-        waited = place.waited[barrier, index]
-        late = (place.phases.get(number) for number in range(waited, place.completed))
-        if not any(op.kind == Kind.LOAD for phase in late if phase for *_, op in phase.arrivals):
-            counts[barrier] += place.completed - waited
-    yield from (Unobserved(barrier, count) for barrier, count in counts.items() if count)
 
 
 def left_over(

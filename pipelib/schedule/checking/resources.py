@@ -2,10 +2,10 @@
 
 The model. `Program.smem_bytes` is the most SMEM that a block allocates at once, with the SMEM that
 Mosaic GPU reserves for reductions and for the profiler. Registers are the ones that threads ask
-for (`registers`), and at least the ones that accumulators take.
-Named barriers 0 (all threads of a block) and 1 to the number of threads (the lanes of each) are
-Mosaic GPU's own: `warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered:
-registers that the compiler needs.
+for (`registers`), and at least the ones that accumulators take. Named barriers 0 (all threads of a
+block) and 1 to the number of threads (the lanes of each) are Mosaic GPU's own:
+`warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered: registers that the
+compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
 (10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
 TMEM: PTX ISA, "Tensor Memory", 512 columns for each block.
@@ -41,22 +41,18 @@ class Resources(Detector):
 
     @override
     def finish(self, is_whole: bool) -> Iterator[Fault]:
-        for find in (shared_memory, tensor_memory, barriers, named_barriers, register_requests):
+        for find in (allocated_memory, barriers, named_barriers, register_requests):
             yield from find(self.program)
         for block in range(self.program.blocks):
             yield from registers(self.program, block)
 
 
-def shared_memory(program: Program) -> Iterator[TooMuchMemory]:
-    """Whether a block allocates more SMEM than it can have: with `cp.async`, before Hopper."""
+def allocated_memory(program: Program) -> Iterator[TooMuchMemory | TooManyColumns]:
+    """Whether a block allocates more SMEM (before Hopper, with `cp.async`) or TMEM than it can."""
     is_earlier = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
     limit = EARLIER_SMEM_BYTES if is_earlier else SMEM_BYTES
     if program.smem_bytes > limit:
         yield TooMuchMemory(limit)
-
-
-def tensor_memory(program: Program) -> Iterator[TooManyColumns]:
-    """Whether a block allocates more columns of TMEM than its SM has."""
     if program.tmem_columns > TMEM_COLUMNS:
         yield TooManyColumns(TMEM_COLUMNS)
 

@@ -12,7 +12,6 @@ from pipelib.schedule.checking.check import _DETECTORS
 from pipelib.schedule.checking.detector import Detector
 from pipelib.schedule.checking.facts import (
     barriers,
-    blocks,
     bounds,
     left_out,
     memory,
@@ -53,8 +52,8 @@ FAULTS = [
     barriers.EarlyExit(LOAD, 0, 0, 1, CLASH),
     barriers.TakenBarrier(build.arrive(0), 1),
     barriers.Deadlock((barriers.Stuck(WAIT, 0, 1, (LOAD,)),), CLASH),
-    blocks.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
-    blocks.UnwrittenOutput(build.at(build.OUT, 3)),
+    races.BlocksRace(STORE, STORE, build.BUFFERS[build.OUT], True, True, (PROGRAM, PROGRAM)),
+    memory.UnwrittenOutput(build.at(build.OUT, 3)),
     resources.TooMuchMemory(232_448),
     resources.TooManyColumns(512),
     resources.TooManyRegisters((240, 240), 168),
@@ -74,7 +73,7 @@ REMARKS = [
     left_out.Signalled(("semaphore.0",)),
     barriers.Unobserved(build.CONSUMED, 2),
     bounds.Overshoot("load", "k.py:1", "x", 2),
-    blocks.BlocksMeet(("k.py:1", None), "out", True, 2),
+    races.BlocksMeet(("k.py:1", None), "out", True, 2),
     races.EarlySignal("k.py:1", "out", None),
     races.SharedScratchPerhaps("k.py:1", None),
     races.LanesRacePerhaps("k.py:1", None, "ring"),

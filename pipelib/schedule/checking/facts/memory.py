@@ -65,47 +65,37 @@ class Outliving(Fleeting):
     @override
     def finding(self, program: Program) -> Finding:
         late, taker = self.late, self.taker
-        if late.kind == Kind.CP_ASYNC:
-            return _late_cp_async(program, late, taker)
-        name = program.buffers[late.reads[0].buffer].name
         if late.kind == Kind.LOAD:
             assert taker is not None, "what lands after the end is told of its barrier"
             return _landing(program, late, taker)
-        if late.kind == Kind.STORE:
+        kind, what, does = FindingKind.RACE, "product", "read"
+        before = "before its memory is given to others, or the kernel ends."
+        if late.kind == Kind.CP_ASYNC:
+            what, does, missing = "copy", "write", "wait_gmem_to_smem"
+            remedy = f"Call wait_gmem_to_smem(0) {before}"
+        elif late.kind == Kind.STORE:
             kind, what, missing = FindingKind.LOST_STORE, "copy", "wait_smem_to_gmem"
-            remedy = (
-                "Call wait_smem_to_gmem(0) (after commit_smem_to_gmem_group, if the copy has"
-                " commit_group=False) before its memory is given to others, or the kernel ends."
-            )
-        else:
-            kind, what, missing = FindingKind.RACE, "product", "wgmma_wait"
+            after = "(after commit_smem_to_gmem_group, if the copy has commit_group=False)"
+            remedy = f"Call wait_smem_to_gmem(0) {after} {before}"
+        elif late.kind is Kind.WGMMA:
+            missing = "wgmma_wait"
             remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
-            if late.kind is not Kind.WGMMA:
-                missing = "wait for a commit"
-                remedy = "Wait for a tcgen05_commit_arrive after it before the next scope begins."
+        else:
+            missing = "wait for a commit"
+            remedy = "Wait for a tcgen05_commit_arrive after it before the next scope begins."
+        used = late.writes if late.kind is Kind.CP_ASYNC else late.reads
+        name = program.buffers[used[0].buffer].name
         ceases = "ceases to exist" if taker is None else "is given to the next scope"
         return Finding(
             kind, (late,) if taker is None else (taker, late),
             f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still"
-            f" read it: no {missing} after it covers it.",
+            f" {does} it: no {missing} after it covers it.",
             remedy, name,
         )  # fmt: skip
 
     @override
     def moment(self, program: Program) -> str:
         return f"the {self.late.kind} is in flight, and its memory is given to the next scope."
-
-
-def _late_cp_async(program: Program, late: Op, taker: Op | None) -> Finding:
-    """A copy without a barrier that may land in memory which others have by then."""
-    name, who = program.buffers[late.writes[0].buffer].name, thread_name(program, late.thread)
-    ceases = "ceases to exist" if taker is None else "is given to the next scope"
-    return Finding(
-        FindingKind.RACE, (late,) if taker is None else (taker, late),
-        f"`{name}` {ceases} while this copy of {who} may still write it: no wait_gmem_to_smem after"
-        " it covers it.",
-        "Call wait_gmem_to_smem(0) before its memory is given to others, or the kernel ends.", name,
-    )  # fmt: skip
 
 
 def _landing(program: Program, load: Op, taker: Op) -> Finding:
@@ -142,6 +132,25 @@ class MixedTile(Fault):
             f"Let all blocks along {axes} name the same tile, without {axes} in its index, or leave"
             " collective_axes out, so that each block loads a tile of its own.",
             buffer.name, slot_of(buffer, op),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenOutput(Fault):
+    """A part of an output that no block of the grid writes."""
+
+    region: Region
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        name = program.buffers[self.region.buffer].name
+        return Finding(
+            FindingKind.UNWRITTEN_OUTPUT, (),
+            f"No block of grid {program.grid} writes all of the output `{name}`, at least not"
+            f" `{program.index_of(self.region)}`: the caller gets there what the memory held"
+            " before.",
+            "Let the grid, or a block's loop, also cover that part (pl.cdiv rounds up a number of"
+            " tiles), or make the output smaller.", name,
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Two accesses of one memory that nothing puts in order, or that no fence stands between."""
 
 from dataclasses import dataclass
-from typing import override
+from typing import NamedTuple, override
 
 from pipelib.schedule.checking.facts import Clash, Fault, Fleeting, Remark
 from pipelib.schedule.checking.facts.naming import (
@@ -15,7 +15,7 @@ from pipelib.schedule.checking.facts.naming import (
     slot_of,
 )
 from pipelib.schedule.program import Buffer, Engine, Kind, Op, Program, Space
-from pipelib.schedule.report import Finding, FindingKind, thread_name
+from pipelib.schedule.report import Finding, FindingKind, block_name, count, thread_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,13 @@ class Race(Collision, Fleeting):
         first, second, buffer = self.older, self.newer, self.buffer
         verb = "overwritten" if self.newer_writes else "read"
         doing = "written" if self.older_writes else "read"
+        why, remedy = self._why_and_remedy(program)
         return Finding(
             FindingKind.RACE, (second, first),
             f"{place(buffer, first, second)} is {verb} by {agent(program, second)} while it may"
-            f" still be {doing} by {agent(program, first)}: {self._why_unordered(program)}"
+            f" still be {doing} by {agent(program, first)}: {why}"
             + if_rounded(program, buffer, first, second),
-            self._order_them(program), buffer.name, slot_of(buffer, first, second),
+            remedy, buffer.name, slot_of(buffer, first, second),
         )  # fmt: skip
 
     @override
@@ -60,104 +61,63 @@ class Race(Collision, Fleeting):
         agents = agents if flying[0] else agents[::-1]
         return f"{agents[0]} is in flight, and {agents[1]} goes on to its access."
 
-    def _why_unordered(self, program: Program) -> str:
+    def _why_and_remedy(self, program: Program) -> tuple[str, str]:
+        """Why nothing puts the two in order, and what would."""
         first, second = self.older, self.newer
         who, other = (thread_name(program, op.thread) for op in (first, second))
+        across = f", then arrive on a barrier on which {other} waits" if who != other else ""
         if self.is_unfenced and _has_plain_arrivals(program):
             return (
                 f"{other} waits for what {who} does after it, but on a barrier without"
-                " orders_tensor_core, which puts no accesses of TMEM in order."
+                " orders_tensor_core, which puts no accesses of TMEM in order.",
+                "Make that barrier with orders_tensor_core=True.",
             )
         if self.is_unfenced:
             return (
                 f"{other} waits for a copy that starts after {who} has gone on, and a copy's"
-                " arrival puts no accesses of TMEM in order."
+                " arrival puts no accesses of TMEM in order.",
+                f"Let {who}, once its access is over, arrive on a barrier made with"
+                f" orders_tensor_core=True on which {other} waits before.",
             )
         if first.kind == Kind.LOAD:
-            name = "its barrier"
+            name, elsewhere = "its barrier", ""
             if first.barrier is not None:
                 name = barrier_name(program, _landing_on(first, self.buffer), first.index)
+            if len(program.threads) > 1:
+                elsewhere = (
+                    f", or in a thread that then arrives on a barrier on which {other} waits"
+                )
             return (
                 f"the copy has landed when phase {first.phase} of {name} is over, and {other} has"
-                " not waited for that."
+                " not waited for that.",
+                f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access.",
             )
-        if first.kind == Kind.CP_ASYNC:
+        if (wait := _WAITS.get(first.kind)) is not None:
             return (
-                f"the copy has landed once a wait_gmem_to_smem of {who} that covers it returns, and"
-                " nothing makes that come first."
-            )
-        if first.kind == Kind.STORE:
-            return (
-                f"the copy is over once a wait_smem_to_gmem of {who} that covers its group returns,"
-                " and nothing makes that come first."
-            )
-        if first.kind == Kind.WGMMA:
-            return (
-                f"the product is over once a wgmma_wait of {who} that covers it returns, and"
-                " nothing makes that come first."
+                f"{wait.over} once a {wait.call} of {who}{wait.covers} returns, and nothing makes"
+                " that come first.",
+                f"Call {wait.call}{wait.all} in {who}{across}, before the access{wait.more}.",
             )
         if first.kind.engine is Engine.TENSOR_CORE:
             what = "product" if first.kind is Kind.TCGEN05_MMA else "copy"
             return (
                 f"the {what} is over once a tcgen05_commit_arrive of {who} after it has arrived on"
-                f" its barrier, and {other} has not waited for that."
-            )
-        if first.kind.engine is Engine.TMEM:
-            call, what = _TMEM_WAITS[first.kind]
-            return (
-                f"the {what} is over once a {call} of {who} returns, and nothing makes that come"
-                " first."
-            )
-        if first.thread == second.thread:
-            return "nothing puts them in order."
-        return f"nothing that {who} does after it is waited for by {other} before."
-
-    def _order_them(self, program: Program) -> str:
-        first, second = self.older, self.newer
-        who, other = (thread_name(program, op.thread) for op in (first, second))
-        if self.is_unfenced and _has_plain_arrivals(program):
-            return "Make that barrier with orders_tensor_core=True."
-        if self.is_unfenced:
-            return (
-                f"Let {who}, once its access is over, arrive on a barrier made with"
-                f" orders_tensor_core=True on which {other} waits before."
-            )
-        across = f", then arrive on a barrier on which {other} waits" if who != other else ""
-        if first.kind == Kind.LOAD:
-            elsewhere = f", or in a thread that then arrives on a barrier on which {other} waits"
-            elsewhere = elsewhere if len(program.threads) > 1 else ""
-            return f"Call barrier_wait on that barrier in {other}{elsewhere}, before the access."
-        if first.kind == Kind.CP_ASYNC:
-            return (
-                f"Call wait_gmem_to_smem(0) in {who}{across}, before the access; in a pipeline,"
-                " leave as many copies in flight as have begun after the step's own, and no more."
-            )
-        if first.kind == Kind.STORE:
-            return f"Call wait_smem_to_gmem(0) in {who}{across}, before the access."
-        if first.kind == Kind.WGMMA:
-            return (
-                f"Call wgmma_wait(0) in {who}{across}, before the access; in a pipeline, leave as"
-                " many products in flight as delay_release says, and no more."
-            )
-        if first.kind.engine is Engine.TENSOR_CORE:
-            return (
+                f" its barrier, and {other} has not waited for that.",
                 f"Give tcgen05_mma a barrier, or call tcgen05_commit_arrive after it in {who}, and"
-                f" call barrier_wait on that barrier in {other}, before the access."
+                f" call barrier_wait on that barrier in {other}, before the access.",
             )
-        if first.kind.engine is Engine.TMEM:
-            call, _ = _TMEM_WAITS[first.kind]
-            return f"Call {call} in {who}{across}, before the access."
-        return f"Let {who}, after its access, arrive on a barrier on which {other} waits before."
+        is_own = first.thread == second.thread
+        return (
+            "nothing puts them in order." if is_own else
+            f"nothing that {who} does after it is waited for by {other} before.",
+            f"Let {who}, after its access, arrive on a barrier on which {other} waits before.",
+        )  # fmt: skip
 
 
 def _has_plain_arrivals(program: Program) -> bool:
     """Whether a thread arrives by itself on a barrier that orders no accesses of TMEM."""
-    arrivals = (op for ops in program.threads for op in ops if op.kind is Kind.ARRIVE)
-    return any(
-        not program.barriers[op.barrier].orders_tensor_core
-        for op in arrivals
-        if op.barrier is not None
-    )
+    arrivals = (op.barrier for ops in program.threads for op in ops if op.kind is Kind.ARRIVE)
+    return any(b is not None and not program.barriers[b].orders_tensor_core for b in arrivals)
 
 
 def _landing_on(load: Op, buffer: Buffer) -> int:
@@ -167,8 +127,29 @@ def _landing_on(load: Op, buffer: Buffer) -> int:
     return peers.get(buffer.id, load.barrier)
 
 
-_TMEM_WAITS = {
-    Kind.LOAD_TMEM: ("wait_load_tmem", "read"), Kind.STORE_TMEM: ("commit_tmem", "write"),
+class _Wait(NamedTuple):
+    """The call that waits for an engine's access, and what is said of it."""
+
+    over: str
+    call: str
+    covers: str = ""
+    all: str = ""
+    more: str = ""
+
+
+_MANY = "; in a pipeline, leave as many {} as {}, and no more"
+_WAITS = {
+    Kind.CP_ASYNC: _Wait(
+        "the copy has landed", "wait_gmem_to_smem", " that covers it", "(0)",
+        _MANY.format("copies in flight", "have begun after the step's own"),
+    ),
+    Kind.STORE: _Wait("the copy is over", "wait_smem_to_gmem", " that covers its group", "(0)"),
+    Kind.WGMMA: _Wait(
+        "the product is over", "wgmma_wait", " that covers it", "(0)",
+        _MANY.format("products in flight", "delay_release says"),
+    ),
+    Kind.LOAD_TMEM: _Wait("the read is over", "wait_load_tmem"),
+    Kind.STORE_TMEM: _Wait("the write is over", "commit_tmem"),
 }  # fmt: skip
 
 
@@ -358,4 +339,57 @@ class LanesRacePerhaps(Remark):
             f"{lines(self.older, self.newer)}: one thread accesses `{self.buffer}` twice, and its"
             " lanes do not meet between (unsafe_no_auto_barriers): right if each lane accesses the"
             " same elements both times, which depends on layouts that are not known here."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRace(Collision, Fault):
+    """The two are of different blocks of a grid; `programs` are the newer's and the older's."""
+
+    programs: tuple[Program, Program]
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        (later, earlier), buffer = self.programs, self.buffer
+        verb = "overwritten" if self.newer_writes else "read"
+        doing = "written" if self.older_writes else "read"
+        if self.newer_writes and self.older_writes:
+            verb, doing = "written", "written too"
+        who, other = (
+            f"{agent(program, op)} of {block_name(program)}"
+            for program, op in ((later, self.newer), (earlier, self.older))
+        )
+        return Finding(
+            FindingKind.RACE, (self.newer, self.older),
+            f"{named(buffer)} is {verb} by {who}, and a part of the same place is {doing} by"
+            f" {other}: nothing orders the blocks of one launch, so either may come first.",
+            "Let each block write a part of its own (the block's index on every axis of the grid"
+            " has to be in the index of the array), add with an atomic operation, or launch two"
+            " kernels.",
+            buffer.name, programs=self.programs,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksMeet(Remark):
+    """Accesses of a buffer in GMEM by two blocks that may race, `times`; nobody can tell.
+
+    `is_rounded` if what one of the two accesses was rounded up; else the blocks may wait for each
+    other, in a way that the check does not follow.
+    """
+
+    lines: tuple[str | None, ...]
+    buffer: str
+    is_rounded: bool
+    times: int
+
+    @override
+    def note(self, program: Program) -> str:
+        why = "the blocks may wait for each other in a way that is not followed here"
+        if self.is_rounded:
+            why = "what is accessed is no box, and was rounded up to one"
+        return (
+            f"{lines(*self.lines)}: two blocks of the grid may access the same part of"
+            f" `{self.buffer}`, one to write it, {count(self.times, 'time')}: not judged, since"
+            f" {why}."
         )

@@ -24,7 +24,7 @@ from typing import override
 from pipelib.schedule.checking.cells import Box
 from pipelib.schedule.checking.detector import Detector
 from pipelib.schedule.checking.facts import Fault
-from pipelib.schedule.checking.facts.bounds import (
+from pipelib.schedule.checking.facts.memory import (
     BeyondArray,
     OutsideBarriers,
     OutsideBuffer,

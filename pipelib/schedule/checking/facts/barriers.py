@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import override
 
-from pipelib.schedule.checking.facts import Clash, Fault, Fleeting, Remark
-from pipelib.schedule.checking.facts.naming import barrier_name, where
+from pipelib.schedule.checking.facts import Clash, Fault, Fleeting, Remark, barrier_name, where
 from pipelib.schedule.program import Kind, Op, Program
 from pipelib.schedule.report import Finding, FindingKind, count, thread_name
 

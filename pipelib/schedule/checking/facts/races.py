@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import NamedTuple, override
 
-from pipelib.schedule.checking.facts import Clash, Fault, Fleeting, Remark
-from pipelib.schedule.checking.facts.naming import (
+from pipelib.schedule.checking.facts import (
     SCRATCH,
+    Clash,
+    Fault,
+    Fleeting,
+    Remark,
     agent,
     barrier_name,
     if_rounded,

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import override
 
-from pipelib.schedule.checking.facts import Fault
-from pipelib.schedule.checking.facts.naming import SCRATCH
+from pipelib.schedule.checking.facts import SCRATCH, Fault
 from pipelib.schedule.machine import COLUMN_BYTES
 from pipelib.schedule.program import Action, Op, Program, Space
 from pipelib.schedule.report import Finding, FindingKind, count, thread_name

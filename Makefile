@@ -129,29 +129,26 @@ test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr 'A-Z ' 'a-z-')
 RESULTS = benchmarks/results/$(GPU)
 MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
-PARTS := tune upstream ladder shapes untuned emitters fp8 scaled
-ATTENTION_PARTS := tune forward ladder ideas backward narrow sizes
-# The options of benchmarks.matmul are not all its: only what means the same.
-ATTENTION_ARGS ?= $(filter --resume,$(ARGS))
-
+# ARGS: options that tune, matmul and attention all have, as --resume.
 benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@nvidia-smi > /dev/null || { \
 		echo "There is no GPU here: run 'make benchmark' on an H100 or H200." >&2; exit 1; }
 	@mkdir -p $(RESULTS)
 	@set -e; export PYTHONPATH=$(CURDIR); \
-		$(GPU_PYTHON) -m benchmarks.matmul $(PARTS) $(ARGS); \
-		$(GPU_PYTHON) -m benchmarks.attention $(ATTENTION_PARTS) $(ATTENTION_ARGS); \
-		$(GPU_PYTHON) -m benchmarks.decode measure --rounds 10; \
-		$(GPU_PYTHON) -m benchmarks.grouped measure --rounds 5; \
-		$(GPU_PYTHON) -m benchmarks.search matmul attention chapter; \
-		$(GPU_PYTHON) -m benchmarks.memory_bound measure $(RESULTS)/memory_bound.json; \
-		$(GPU_PYTHON) -m benchmarks.machine measure $(RESULTS)/machine.json; \
-		$(GPU_PYTHON) -m benchmarks.machine profile $(RESULTS)/profile.json; \
+		$(GPU_PYTHON) -m benchmarks.tune $(ARGS); \
+		$(GPU_PYTHON) -m benchmarks.matmul $(ARGS); \
+		$(GPU_PYTHON) -m benchmarks.attention $(ARGS); \
+		$(GPU_PYTHON) -m benchmarks.decode; \
+		$(GPU_PYTHON) -m benchmarks.grouped --rounds 5; \
+		$(GPU_PYTHON) -m benchmarks.search; \
+		$(GPU_PYTHON) -m benchmarks.memory_bound; \
+		$(GPU_PYTHON) -m benchmarks.machine; \
+		$(GPU_PYTHON) -m benchmarks.profile measure $(RESULTS)/profile.json; \
 		$(GPU_PYTHON) -m benchmarks.machine derive $(RESULTS)/machine.json > machine.part; \
 		mv machine.part $(MACHINE); \
 		$(GPU_PYTHON) -m benchmarks.hazards; \
 		$(GPU_PYTHON) -m benchmarks.wild; \
-		$(GPU_PYTHON) -m benchmarks.sanitized measure
+		$(GPU_PYTHON) -m benchmarks.sanitized
 
 LOCK = $(ENV_LOCK)/bin/uv pip compile --quiet --upgrade --python-version 3.12 \
 	--no-header --no-annotate --no-emit-index-url --no-emit-find-links

@@ -1,9 +1,9 @@
 """Where the cycles of attention's forward pass go: ours, and FlashAttention-3's beside it.
 
-    python -m benchmarks.accounts [dense] [causal]    profiles every contender on each problem
-    python -m benchmarks.accounts table               prints the record
+    python -m benchmarks.accounts          profiles every contender on each problem
+    python -m benchmarks.accounts table    prints the record
 
-It writes `results/<gpu>/accounts.json`. It needs NVIDIA's Nsight Compute (`ncu`) and, for
+It needs NVIDIA's Nsight Compute (`ncu`) and, for
 FlashAttention-3, a folder of peers (`benchmarks/peers.py`).
 
 The model. Each contender of the part "ideas" of `benchmarks.attention`, ours and others', runs in a
@@ -27,25 +27,22 @@ Guide", "Warp Sampling".
 Not covered: loops of which ptxas made two copies, as for masks: only the copy that runs most.
 """
 
-import argparse
 import collections
+import dataclasses
 import itertools
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import attention, matmul, noting, nsight, peers
+from benchmarks import attention, nsight, suite
 from benchmarks.attentions import Problem, prepare
-from pipelib.bench.provenance import provenance
+from benchmarks.suite import Call, Fields, Part, Suite
 from pipelib.kernels.hopper import num_sms
-from pipelib.kernels.matmul import tuned
 from pipelib_book.measured.accounts import PARTS, table
 
-PLAN = attention.PARTS["ideas"]
-PROBLEMS = {("dense", "causal")[problem.causal]: problem for problem in PLAN.problems}
+IDEAS = attention.SUITE.parts["ideas"]
 #: What the names of attention's kernels have: ours, cuDNN's, FlashAttention-3's.
 KERNELS = "attention|sdpa|device_kernel"
 LAUNCHES, TIMEOUT_S = 3, 120.0
@@ -120,53 +117,37 @@ def _is_wait(line: nsight.Line) -> bool:
     return line.opcode.startswith("WARPGROUP.DEPBAR")
 
 
-def measure(problem: Problem, run: dict[str, Any]) -> dict[str, Any]:
-    """A group of the record: the accounts of all contenders, or the reason why one has none."""
-    sms, found = num_sms(), dict[str, dict[str, Any]]()
-    for name in PLAN.contenders(problem, []):
-        arguments = ["launch", json.dumps([*problem]), name]
-        command = [sys.executable, "-m", "benchmarks.accounts", *arguments]
+def measure(call: Call, part: Part, problem: Problem, made: Mapping[str, Any]) -> Iterator[Fields]:
+    """The accounts of all contenders, or the reason why one has none."""
+    del part
+    sms = num_sms()
+    for name in made:
+        command = [sys.executable, "-m", "benchmarks.accounts", "launch", json.dumps([*problem])]
         try:
-            found[name] = account(nsight.profile(command, KERNELS, LAUNCHES - 1, TIMEOUT_S), sms)
+            seen = nsight.profile([*command, name], KERNELS, LAUNCHES - 1, TIMEOUT_S)
+            found = account(seen, sms)
+            call.say(f"{problem}, {name}: {1e3 * found['seconds']:.3f} ms")
         except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
-            found[name] = dict(reason=str(error))
-        said = found[name].get("reason") or f"{1e3 * found[name]['seconds']:.3f} ms"
-        print(f"{problem}, {name}: {said}", flush=True)
-    return dict(part="accounts", problem=problem.as_json(), run=run, sms=sms, contenders=found)
+            found = dict[str, Any](reason=str(error))
+            call.say(f"{problem}, {name}: {error}")
+        yield dict(sms=sms, contenders={name: found})
 
 
-def launch(problem: Problem, name: str) -> None:
-    """Launches a contender a few times, for `ncu` to see."""
-    run = prepare(PLAN.contenders(problem, [])[name], problem)
+def launch(problem: str, name: str) -> None:
+    """Launches a contender a few times, for `ncu` to see; the problem's values are JSON."""
+    asked = Problem(*json.loads(problem))
+    run = prepare(IDEAS.contenders(asked, [])[name], asked)
     for _ in range(LAUNCHES):
         run("launch")
 
 
-def main() -> None:
-    """Profiles the contenders, or prints what was found."""
-    if sys.argv[1:2] == ["launch"]:
-        launch(Problem(*json.loads(sys.argv[2])), sys.argv[3])
-        return
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    choices = [*PROBLEMS, "table"]
-    parser.add_argument("what", nargs="*", choices=choices, help="problems (all), or table")
-    wanted = parser.parse_args().what or [*PROBLEMS]
-    if "table" in wanted:
-        for path in sorted(matmul.RESULTS.glob("*/accounts.json")):
-            for group in matmul.read(path):
-                print(f"{Problem(**group['problem'])}\n{table(group)}\n")
-        return
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # the memory is the launches'
-    command = " ".join(["python", "-m", "benchmarks.accounts", *sys.argv[1:]])
-    facts = provenance()
-    if facts["gpu"] is None:
-        raise SystemExit("benchmarks.accounts: JAX has no GPU here: there is nothing to profile.")
-    run = dict(command=command, provenance=facts, peers=peers.versions())
-    path = matmul.RESULTS / tuned.file_name(facts["gpu"]) / "accounts.json"
-    for name in wanted:
-        matmul.write(path, measure(PROBLEMS[name], run))
-        noting.note(path)
-
+SUITE = Suite(
+    "accounts",
+    {"accounts": dataclasses.replace(IDEAS, measure=measure)},
+    commands={"launch": launch},
+    shown=table,
+    shares=True,
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("accounts")

@@ -9,41 +9,32 @@
     python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
     python -m benchmarks.attention table      prints the record
 
-The model. A *group* is one problem and all that are compared on it, as in `benchmarks/matmul.py`:
-its contenders compile in processes, are checked, and then run in turn, in bursts of a few launches,
-round after round in changing order, so that what drifts drifts for all. `attentions` says what a
-burst is, how errors are taken, and how operations are counted.
+The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). `attentions`
+says what a burst is, how errors are taken, and how operations are counted.
 
 JAX's kernels are given some configurations each, of which the record has all; they take float16
 only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
 called through `jax.nn.dot_product_attention`; it has a process of its own in which XLA picks its
 plan. PyTorch's back ends run where PyTorch is, and FlashAttention-3 where a folder of peers is
 given (`benchmarks/peers.py`), each in a process of its own, since CUPTI serves JAX or PyTorch.
-
-Each group in `results/<gpu>/attention.json` has its own provenance, its command and every raw
-sample, and is written when it is done, in place of an earlier one. `--resume` leaves out groups of
-the same code.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
-import os
-import pathlib
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from benchmarks import matmul, noting, peers
+from benchmarks import peers, suite
 from benchmarks.attention_ideas import IDEAS
 from benchmarks.attentions import (
     EMITTER,
+    SEED,
     UPSTREAM,
     Contender,
     Problem,
@@ -55,19 +46,20 @@ from benchmarks.attentions import (
     upstream,
     widened,
 )
-from benchmarks.contenders import Plan
-from benchmarks.matmul import OTHERS, RESULTS, read, rounded, write
+from benchmarks.processes import InProcesses, Search
+from benchmarks.records import Group
+from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
+from pipelib.bench import timing
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config, forward
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.kernels.matmul import tuned
 from pipelib.tuning.climbing import climb
 from pipelib.tuning.library import attention_space
 from pipelib.tuning.matmul import progress
 from pipelib.tuning.on_gpu import OnGpu as Measurer
-from pipelib.tuning.record import run_facts
+from pipelib.tuning.products import tolerance
 from pipelib.tuning.rows import Found
 from pipelib.tuning.workers import Task, Workers
 from pipelib_book.attention_ladder import RUNGS
@@ -77,10 +69,8 @@ from pipelib_book.measured.attention import FA3
 OURS, CUDNN, BOTH, PINGPONG = "attention", "cuDNN (XLA)", "both", "pingpong"
 #: PyTorch's back ends, by the names of their contenders.
 TORCH = {f"PyTorch {name}": name for name in ("CUDNN_ATTENTION", "FLASH_ATTENTION")}
-#: Kernels one by one, not as graphs, so that each is timed.
-XLA_FLAGS = "--xla_gpu_enable_command_buffer="
 COMPILE_S, RUN_S = 90.0, 30.0
-ROUNDS, LAUNCHES = 10, 5
+LAUNCHES = 5
 #: The largest error of a right element of float8, in root mean squares: 8 of their deviations.
 _NARROW_ERROR = 0.25
 _HALF, _BRAIN = "float16", "bfloat16"
@@ -90,8 +80,9 @@ FORWARD = tuple(
     Problem(seq, head_dim, causal, dtype)
     for dtype in (_HALF, _BRAIN) for seq, head_dim in _SHAPES for causal in (False, True)
 )  # fmt: skip
-LADDER = tuple(Problem(16384, head_dim, causal, _HALF)
-               for head_dim in (128, 64) for causal in (False, True))  # fmt: skip
+LADDER = tuple(
+    Problem(16384, head_dim, causal, _HALF) for head_dim in (128, 64) for causal in (False, True)
+)
 TRIED = tuple(Problem(16384, 128, causal) for causal in (False, True))
 BACKWARD = (
     *(Problem(8192, head_dim, causal, dtype, True)
@@ -101,8 +92,9 @@ BACKWARD = (
 #: Of 8 bits, forward.
 NARROW = tuple(
     Problem(seq, head_dim, causal, "float8_e4m3fn")
-    for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128)) for causal in (False, True)
-)  # fmt: skip
+    for seq, head_dim in ((16384, 128), (16384, 256), (4096, 128))
+    for causal in (False, True)
+)
 #: Lengths that are no multiple of 128, each beside the next one that is; sizes of heads that have
 #: no tiles of their own; heads of v of another size; and heads of q that share those of k and v.
 _LENGTHS = (
@@ -112,10 +104,12 @@ _LENGTHS = (
 _HEADS = (*(Problem(8192, size) for size in (80, 96, 112, 192)), Problem(8192, 192, v_head_dim=128))
 _SHARED = Problem(2048, 128, True, heads=32, batch=8, kv_heads=8)
 SIZES = (
-    *(x._replace(causal=causal) for x in (*_LENGTHS, *_HEADS) for causal in (False, True)), _SHARED
-)  # fmt: skip
-TUNE = tuple(Problem(seq, head_dim, causal, _HALF)
-             for seq, head_dim in _SHAPES for causal in (False, True))  # fmt: skip
+    *(x._replace(causal=causal) for x in (*_LENGTHS, *_HEADS) for causal in (False, True)),
+    _SHARED,
+)
+TUNE = tuple(
+    Problem(seq, head_dim, causal, _HALF) for seq, head_dim in _SHAPES for causal in (False, True)
+)
 
 
 # Contenders.
@@ -176,9 +170,10 @@ _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
 _FA3_HEADS = (64, 128, 256)
 #: Of ours, by the size of a head: gradients in a fixed order. (The forward pass is not timed.)
 _IN_ORDER = {
-    64: AttentionConfig(slots=4, compute_threads=3), 128: AttentionConfig(),
+    64: AttentionConfig(slots=4, compute_threads=3),
+    128: AttentionConfig(),
     256: AttentionConfig(block_kv=64),
-}  # fmt: skip
+}
 #: Others of ours: dQ's kernel, then that of dK and dV.
 _BACKWARD_CONFIGS = {
     "dQ of 64 keys by 3 threads": AttentionConfig(
@@ -195,7 +190,7 @@ _BACKWARD_CONFIGS_OF_256 = {
 }
 
 
-def _forward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _forward(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """Ours as it picks, as the record's search found, and not persistent; and all others."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
     like = lambda group: problem._replace(dtype=group["problem"]["dtype"]).as_json()
@@ -217,7 +212,7 @@ def is_persistent(problem: Problem) -> bool:
         return forward.order_of(options, sizes, item).persistent is not None
 
 
-def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _ladder(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
     rungs = [rung for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)]
     in_registers = {
@@ -229,7 +224,7 @@ def _ladder(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
     return every | in_registers | _strongest(problem)
 
 
-def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _ideas(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """What `attention` picks, "pingpong", "both" with p in registers, and ideas to change it."""
     found = {OURS: ours(problem, None)}
     found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
@@ -238,7 +233,7 @@ def _ideas(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]
     return found | _strongest(problem)
 
 
-def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _backward(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """Ours in a fixed order, with one kernel changed, or one for all (its default); all others."""
     found: dict[str, Any] = {OURS: ours(problem, _IN_ORDER[problem.head_dim])}
     configs = _BACKWARD_CONFIGS_OF_256
@@ -253,7 +248,7 @@ def _backward(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, A
     return found | baselines(problem)
 
 
-def _sizes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _sizes(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """Ours as it picks, cuDNN's, and FlashAttention-3 where what was built of it can."""
     found = {OURS: ours(problem, None)} | _strongest(problem)
     has_tiles = problem.head_dim in _FA3_HEADS and problem.v_head_dim is None
@@ -262,7 +257,7 @@ def _sizes(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]
     return found
 
 
-def _narrow(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _narrow(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
     for schedule in ("pingpong", "both", "overlap", "optimistic"):
@@ -270,16 +265,6 @@ def _narrow(problem: Problem, groups: Sequence[dict[str, Any]]) -> dict[str, Any
         found[f"{OURS}, {schedule}"] = ours(problem, config)
     wide = {f"{OURS}, bfloat16": ours(problem, None), CUDNN: baselines(problem)[CUDNN]}
     return found | {name: functools.partial(widened, contender=made) for name, made in wide.items()}
-
-
-PARTS = {
-    name: Plan(problems, contenders, ROUNDS, LAUNCHES, sustained=())
-    for name, problems, contenders in (
-        ("forward", FORWARD, _forward), ("ladder", LADDER, _ladder),
-        ("ideas", TRIED, _ideas), ("backward", BACKWARD, _backward),
-        ("narrow", NARROW, _narrow), ("sizes", SIZES, _sizes),
-    )
-}  # fmt: skip
 
 
 # A search.
@@ -298,102 +283,10 @@ class OnGpu(Measurer[Problem, AttentionConfig]):
         return functools.partial(prepare_to_search, self._contender(config), self._problem)
 
 
-# Groups.
-
-
-class Group(matmul.Group[Problem]):
-    """The contenders of one problem, held in processes, and what was found about each."""
-
-    prepare = staticmethod(prepare)
-
-    @property
-    def most_error(self) -> float:
-        """Probabilities of float8 have 4 bits, which leaves errors of 0.03 root mean squares."""
-        is_narrow = jnp.dtype(self.problem.dtype).itemsize == 1
-        return _NARROW_ERROR if is_narrow else matmul.tolerance(self.problem.out.dtype)
-
-
-def table(group: dict[str, Any]) -> str:
-    """A group for a reader: TFLOP/s, spread, against the fastest that is not ours, error."""
-    found = measured.Group(group["problem"], group["contenders"], {})
-    lines = [f"{group['part']}: {Problem(**group['problem'])}"]
-    for name in sorted(found.contenders, key=lambda name: found.rate(name) or 0.0, reverse=True):
-        contender, columns = found.contenders[name], [f"  {name:42}"]
-        if rate := found.rate(name):
-            columns.append(f"{rate / 1e12:7.1f} +-{found.spread(name):.1%}")
-            columns.append(f"{share:.3f}x" if (share := found.share(name)) else "")
-        if (error := found.error(name)) is not None:
-            columns.append(f"error {error:.2e}")
-        lines.append(" ".join([*columns, contender.get("reason", "")[:120]]).rstrip())
-    return "\n".join(lines)
-
-
-# Parts.
-
-
-class Session:
-    """One call of this script: its options, its processes, where it writes."""
-
-    def __init__(self, options: argparse.Namespace, pools: dict[str, Workers]):
-        self.options, self.pools, self.start = options, pools, time.monotonic()
-        gpu = self.facts("tune")["provenance"]["gpu"]
-        if gpu is None:
-            raise SystemExit("benchmarks.attention: JAX has no GPU here: there is nothing to time.")
-        self.path = options.results / tuned.file_name(gpu) / "attention.json"
-        self.log = (lambda line: None) if options.quiet else functools.partial(print, flush=True)
-
-    def facts(self, part: str) -> dict[str, Any]:
-        """The provenance of this call's measurements of a part."""
-        command = " ".join(["python", "-m", "benchmarks.attention", *sys.argv[1:]])
-        facts = run_facts(self.pools[OTHERS], command)
-        text = "standard normal, q divided by sqrt(head_dim), rounded to the dtype"
-        return facts | dict(distribution=text, peers=peers.versions())
-
-    def problems(self, part: str) -> Iterator[Problem]:
-        """Those of a part that are to be measured now: as chosen, while there is time."""
-        every = TUNE if part == "tune" else PARTS[part].problems
-        is_done = lambda problem: is_current(part, problem, self.path)
-        return matmul.chosen(part, every, self.options, self.start, is_done)
-
-    def tune(self) -> None:
-        """Searches for ours."""
-        facts = self.facts("tune")
-        for problem in self.problems("tune"):
-            on_gpu = OnGpu(self.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
-            found = climb(
-                space(problem), lambda _: (), on_gpu, limit=self.options.limit,
-                log=progress(problem, self.log),
-            )  # fmt: skip
-            matmul.say(problem, found)
-            if found.best is not None:
-                write(self.path, searched(problem, found, found.best.config, facts))
-        noting.note(self.path)
-
-    def compare(self, part: str) -> None:
-        """Measures the groups of a part."""
-        facts, plan = self.facts(part), PARTS[part]._replace(rounds=self.options.rounds)
-        for problem in self.problems(part):
-            group = Group(problem, plan.contenders(problem, read(self.path)), self.pools)
-            group.measure(plan, 0.0)
-            done = dict(part=part, problem=problem.as_json(), run=facts, xla_flags=XLA_FLAGS)
-            done["contenders"] = group.found
-            write(self.path, done)
-            noting.note(self.path)
-            print(table(done), flush=True)
-
-
-def searched(
-    problem: Problem, found: Found, best: AttentionConfig, facts: dict[str, Any]
-) -> dict[str, Any]:
-    """A search as a group of the record."""
-    rows = lambda rows: [
-        [as_json(row.config), rounded(row.us), row.error, row.reason] for row in rows
-    ]
-    return dict(
-        part="tune", problem=problem.as_json(), run=facts, best=as_json(best),
-        columns=["config", "microseconds", "largest error / rms", "reason"],
-        rows=rows(found.rows), finals=rows(found.finals),
-    )  # fmt: skip
+def _search(call: Call, problem: Problem) -> Found[AttentionConfig]:
+    on_gpu = OnGpu(call.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
+    log = progress(problem, call.say)
+    return climb(space(problem), lambda _: (), on_gpu, limit=call.options.limit, log=log)
 
 
 def as_json(config: AttentionConfig) -> dict[str, Any]:
@@ -402,44 +295,71 @@ def as_json(config: AttentionConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("dq", "dkv")}
 
 
-def is_current(part: str, problem: Problem, path: pathlib.Path) -> bool:
-    """Whether a record has this problem, measured with the kernels as they are."""
-    key = part, problem.as_json()
-    has_it = any((group["part"], group["problem"]) == key for group in read(path))
-    return has_it and noting.is_current(path, f"{part} {problem}")
+# How they are measured.
 
 
-def main() -> None:
-    """Runs some parts, or prints a record."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="+", choices=["tune", *PARTS, "table"])
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no group later")
-    parser.add_argument("--only", default="", help="of each part's problems, those from:to")
-    parser.add_argument("--resume", action="store_true", help="leave out what the record has")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="bursts of each contender")
-    parser.add_argument("--limit", type=int, default=60, help="configurations of one search")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    parser.add_argument("--quiet", action="store_true", help="no line for each configuration")
-    options = parser.parse_args()
-    if options.parts == ["table"]:
-        for path in sorted(options.results.glob("*/attention.json")):
-            groups = (group for group in read(path) if "contenders" in group)
-            print(path.parent.name, *map(table, groups), sep="\n")
-        return
-    with contextlib.ExitStack() as stack:
-        begin = functools.partial(
-            Workers, env=dict(XLA_FLAGS=XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S
-        )
-        own = [CUDNN, *TORCH] + [FA3] * peers.has(FA3)
-        pools = {name: begin(1) for name in own}
-        pools[OTHERS] = begin(options.jobs)
-        for workers in pools.values():
-            stack.enter_context(workers)
-        session = Session(options, pools)
-        for part in options.parts:
-            session.tune() if part == "tune" else session.compare(part)
+def pools(options: argparse.Namespace) -> dict[str, Workers]:
+    """Processes: for those who need one of their own, and for all others."""
+    own = [CUDNN, *TORCH] + [FA3] * peers.has(FA3)
+    begin = functools.partial(
+        Workers, env=dict(XLA_FLAGS=suite.XLA_FLAGS), prepare_s=COMPILE_S, run_s=RUN_S
+    )
+    return {name: begin(1) for name in own} | {OTHERS: begin(options.jobs)}
 
+
+def most_error(problem: Problem) -> float:
+    """Probabilities of float8 have 4 bits, which leaves errors of 0.03 root mean squares."""
+    is_narrow = jnp.dtype(problem.dtype).itemsize == 1
+    return _NARROW_ERROR if is_narrow else tolerance(problem.out.dtype)
+
+
+def gradients(contender: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
+    """The pull-back of the result's cotangent."""
+    return jax.vjp(contender, q, k, v)[1](d_out)
+
+
+def traced(problem: Problem, name: str, contender: Any) -> Traced:
+    """What JAX traces for ours: the forward pass, or the gradients."""
+    if name.partition(",")[0] in measured.OTHERS:
+        return None
+    if problem.backward:
+        return functools.partial(gradients, contender), (problem.out,) * 4
+    return contender, (problem.out,) * 3
+
+
+def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
+    """TFLOP/s, and the speed beside the fastest that is not ours."""
+    yield f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
+    kind = lambda name: name.partition(",")[0]
+    theirs = [each.median_us for name, each in times.items() if kind(name) in measured.OTHERS]
+    if theirs:
+        yield f"{min(theirs) / own.median_us:.3f}x"
+
+
+_ATTENTIONS: dict[str, Any] = dict(traced=traced, problem=Problem, plain=Problem.as_json)
+_TUNE = Search("tune", _search, as_json, lambda plain, group: AttentionConfig(**plain), ours)
+_part = functools.partial(
+    Part, measure=InProcesses(prepare, most_error, suite.XLA_FLAGS), **_ATTENTIONS
+)
+SUITE = Suite(
+    "attention",
+    {
+        "tune": Part(_TUNE.contenders, _TUNE, problems=TUNE, **_ATTENTIONS),
+        "forward": _part(_forward, problems=FORWARD),
+        "ladder": _part(_ladder, problems=LADDER),
+        "ideas": _part(_ideas, problems=TRIED),
+        "backward": _part(_backward, problems=BACKWARD),
+        "narrow": _part(_narrow, problems=NARROW),
+        "sizes": _part(_sizes, problems=SIZES),
+    },
+    row,
+    dict(
+        seed=SEED,
+        distribution="standard normal, q divided by sqrt(head_dim), rounded to the dtype",
+    ),
+    {"--limit": dict(type=int, default=60, help="configurations of one search")},
+    processes=pools,
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("attention")

@@ -1,7 +1,7 @@
 """Measures `pipelib.kernels.collective_matmul` beside JAX's ways, on two or four GPUs of one host.
 
-    python -m benchmarks.collective measure    each problem by all contenders
-    python -m benchmarks.collective table      prints the record
+    python -m benchmarks.collective          each problem by all contenders
+    python -m benchmarks.collective table    prints the record
 
 The model. A *problem* is a layer whose input lies in rows on several devices, and whose weights lie
 in columns. Each contender takes the rows, the columns, and the rows gathered before. Contenders are
@@ -31,7 +31,9 @@ from jax.experimental.pallas.ops.gpu import collective_matmul_mgpu, hopper_matmu
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.turns import SEED, Arrays, Bench, Contender
+from benchmarks import suite
+from benchmarks.suite import SEED, Part, Suite
+from benchmarks.turns import Arrays, Contender, InTurns
 from pipelib.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib_book.measured import collective as recorded
@@ -226,13 +228,20 @@ def row(
         yield f"{bound / own.median_us:6.3f} of the longer alone"
 
 
-def benchmark() -> Bench:
-    """What is measured."""
-    return Bench(
-        "collective", Problem, PROBLEMS, contenders, operands, error, row, TOLERANCE,
-        "standard normal", bursts,
-    )  # fmt: skip
-
+SUITE = Suite(
+    "collective",
+    {
+        "collective": Part(
+            lambda problem, groups: contenders(problem),
+            InTurns(operands, error, TOLERANCE, bursts),
+            suite.kinds((UPSTREAM,), lambda problem: problem.args),
+            PROBLEMS,
+            Problem,
+        )
+    },
+    row,
+    dict(seed=SEED, distribution="standard normal"),
+)
 
 if __name__ == "__main__":
-    benchmark().main(__doc__ or "")
+    suite.main("collective")

@@ -1,7 +1,7 @@
 """Measures `pipelib.kernels.decode_attention` beside cuDNN, plain JAX and a copy, on one GPU.
 
-    python -m benchmarks.decode measure    each problem by all contenders
-    python -m benchmarks.decode table      prints the record
+    python -m benchmarks.decode          each problem by all contenders
+    python -m benchmarks.decode table    prints the record
 
 The model. A *problem* is a batch of sequences that have all of their keys: few queries each, and
 K and V of 32,768 tokens, which every contender must read. What counts is how near a contender comes
@@ -26,7 +26,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.turns import SEED, Bench, Contender
+from benchmarks import suite
+from benchmarks.suite import SEED, Part, Suite
+from benchmarks.turns import Contender, InTurns
 from pipelib.bench import timing
 from pipelib.kernels import DecodeConfig, decode_attention
 
@@ -190,12 +192,20 @@ def row(
             yield f"{times[other].median_us / own.median_us:6.3f} of {other}"
 
 
-def benchmark() -> Bench:
-    """What is measured."""
-    return Bench(
-        "decode", Problem, PROBLEMS, contenders, operands, error, row, TOLERANCE, "standard normal"
-    )
-
+SUITE = Suite(
+    "decode",
+    {
+        "decode": Part(
+            lambda problem, groups: contenders(problem),
+            InTurns(operands, error, TOLERANCE),
+            suite.kinds((CUDNN,), lambda problem: problem.args),
+            PROBLEMS,
+            Problem,
+        )
+    },
+    row,
+    dict(seed=SEED, distribution="standard normal"),
+)
 
 if __name__ == "__main__":
-    benchmark().main(__doc__ or "")
+    suite.main("decode")

@@ -1,11 +1,10 @@
 """Runs kernels that have a fault, and the same kernels without: on a Hopper GPU, or interpreted.
 
-The model. A `Suite` names a module of `benchmarks` and its hazards. On the GPU each hazard has a
-process of its own. It compiles both versions, then runs the fixed and the faulty one on fresh
+The model. `suite_of` makes the suite of some hazards. On the GPU each hazard has a process of its
+own. It compiles both versions, then runs the fixed and the faulty one on fresh
 random arguments and compares each result, exactly, with the reference. The processes are started
 together, to save time, and run in turn. One that does not answer in time is killed: it hangs.
-`python -m benchmarks.NAME` writes `results/<gpu>/NAME.json`, where the outcome of a version is one
-of
+In the record of `python -m benchmarks.NAME` the outcome of a version is one of
 
 - `nothing` seen: all results are right;
 - `wrong` numbers, in some of the runs or in all;
@@ -18,57 +17,35 @@ accesses it reported first, if any, and `end` how the run ended: with a `right` 
 in a `hang`, or `raised` an error.
 """
 
-import argparse
 import functools
 import json
 import linecache
 import os
-import pathlib
 import queue
 import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting
-from pipelib.bench import provenance
+from benchmarks import noting, records
+from benchmarks.records import RESULTS, ROOT, Group
+from benchmarks.suite import SEED, Call, Fields, Part, Suite
+from pipelib.bench.provenance import provenance
 from pipelib_book.gallery import Hazard
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-RUNS, BLOCKS, SEED = 20, 256, 0
+#: The part of a record of faulty kernels.
+HAZARDS = "hazards"
+RUNS, BLOCKS = 20, 256
 #: A run takes well under a second on the GPU, and seconds in the interpreter.
 READY_S, HANG_S, INTERPRETER_HANG_S = 300, 10, 40
 _ACCESS = re.compile(r"(read|write) of .*, (\S+\.py):(\d+)")
-
-
-class Suite(NamedTuple):
-    """Hazards that are run together.
-
-    Attributes:
-      name: that of a module of `benchmarks` which calls `main`, and of the records.
-      hazards: by name.
-      what: what the records have, in a sentence.
-      runs: of each version on a GPU.
-    """
-
-    name: str
-    hazards: Mapping[str, Hazard]
-    what: str
-    runs: int = RUNS
-
-    @property
-    def module(self) -> str:
-        """What Python runs."""
-        return f"benchmarks.{self.name}"
 
 
 # One hazard: what its process does.
@@ -124,9 +101,9 @@ def work_in_interpreter(hazard: Hazard) -> None:
 class Worker:
     """A process for one hazard, and the events that it tells, as they come."""
 
-    def __init__(self, suite: Suite, mode: str, name: str):
+    def __init__(self, module: str, mode: str, name: str):
         env = os.environ | dict(XLA_PYTHON_CLIENT_PREALLOCATE="false", PYTHONPATH=str(ROOT))
-        command = [sys.executable, "-m", suite.module, mode, name]
+        command = [sys.executable, "-m", f"benchmarks.{module}", mode, name]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -217,50 +194,67 @@ def in_interpreter(worker: Worker) -> dict[str, Any]:
     return {"race": " and ".join(accesses) if is_race else None, **result}
 
 
-def record(suite: Suite, folder: str, found: dict[str, Any], **settings: Any) -> None:
-    """Writes a record."""
-    path = RESULTS / folder
-    command = " ".join(["python", "-m", suite.module, *sys.argv[1:]])
-    head = dict(command=command, **settings, provenance=provenance.provenance())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text(head | dict(hazards=found)), "utf-8")
+# Suites.
+
+
+class _Versions(Part):
+    """Hazards, of each of which two versions have a digest; the interpreter runs one."""
+
+    def recorded(
+        self, group: Group, groups: Sequence[Group]
+    ) -> Iterator[tuple[str, dict[str, Any], Any]]:
+        """The versions of the hazards of a group."""
+        hazards, copies = self.contenders(self.of_group(group), groups), group["run"]["blocks"]
+        for name, found in group["contenders"].items():
+            args = hazards[name].arguments(np.random.default_rng(SEED), copies)
+            for version in ("fixed", "faulty") if "faulty" in found else ("faulty",):
+                kernel = functools.partial(hazards[name].kernel, fixed=version == "fixed")
+                yield f"{name}, {version}", found.get(version, found), (kernel, tuple(args))
+
+
+def suite_of(name: str, hazards: Mapping[str, Hazard], runs: int = RUNS) -> Suite:
+    """The suite of some hazards, each version of which runs so often on a GPU.
+
+    Args:
+      name: that of a module of `benchmarks`, and of the records.
+    """
+
+    def measure(
+        call: Call, part: Part, problem: Any, made: Mapping[str, Hazard]
+    ) -> Iterator[Fields]:
+        workers = {each: Worker(name, "--gpu-one", each) for each in made}
+        for each, worker in workers.items():
+            found = on_gpu(worker, runs)
+            call.say(f"{each}: { {version: found[version]['outcome'] for version in found} }")
+            yield dict(contenders={each: found})
+
+    part = _Versions(
+        lambda problem, groups: hazards,
+        measure,
+        lambda problem, each, traced: traced,
+        apart=True,
+    )
+    return Suite(
+        name,
+        {HAZARDS: part},
+        facts=dict(seed=SEED, runs=runs, blocks=BLOCKS, timeout_s=HANG_S),
+        commands={
+            "--gpu-one": lambda each: work_on_gpu(hazards[each], runs),
+            "--interpret-one": lambda each: work_in_interpreter(hazards[each]),
+            "--interpret": lambda: interpret(name, hazards),
+        },
+        shares=True,
+    )
+
+
+def interpret(name: str, hazards: Mapping[str, Hazard]) -> None:
+    """Runs all in the interpreter, and writes the record of this version of JAX."""
+    found = {}
+    for each in hazards:
+        found[each] = in_interpreter(Worker(name, "--interpret-one", each))
+        print(f"{each}: {found[each]}", flush=True)
+    path = RESULTS / f"interpreter/{name}-jax-{jax.__version__}.json"
+    run = dict(command=f"python -m benchmarks.{name} --interpret", seed=SEED, blocks=1)
+    run |= dict(timeout_s=INTERPRETER_HANG_S, provenance=provenance())
+    records.put(path, dict(part=HAZARDS, problem={}, run=run, contenders=found))
     noting.note(path)
-
-
-def text(record: dict[str, Any]) -> str:
-    """A record as JSON, a hazard on a line."""
-    head = {key: value for key, value in record.items() if key != "hazards"}
-    found = record["hazards"].items()
-    hazards = ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in found)
-    return f'{json.dumps(head, indent=1)[:-2]},\n "hazards": {{\n{hazards}\n }}\n}}\n'
-
-
-def main(suite: Suite) -> None:
-    """Runs one mode."""
-    parser = argparse.ArgumentParser(description=suite.what)
-    parser.add_argument("--interpret", action="store_true", help="in JAX's interpreter")
-    parser.add_argument("--gpu-one", metavar="NAME", help="(one process's part)")
-    parser.add_argument("--interpret-one", metavar="NAME", help="(one process's part)")
-    options = parser.parse_args()
-    if options.gpu_one:
-        return work_on_gpu(suite.hazards[options.gpu_one], suite.runs)
-    if options.interpret_one:
-        return work_in_interpreter(suite.hazards[options.interpret_one])
-    found, start = {}, time.monotonic()
-
-    def note(name: str, result: dict) -> None:
-        found[name] = result
-        brief = result if options.interpret else {v: result[v]["outcome"] for v in result}
-        print(f"{time.monotonic() - start:6.1f} s  {name}: {brief}", flush=True)
-
-    if options.interpret:
-        for name in suite.hazards:
-            note(name, in_interpreter(Worker(suite, "--interpret-one", name)))
-        path = f"interpreter/{suite.name}-jax-{jax.__version__}.json"
-        return record(suite, path, found, seed=SEED, blocks=1, timeout_s=INTERPRETER_HANG_S)
-    workers = {name: Worker(suite, "--gpu-one", name) for name in suite.hazards}
-    for name, worker in workers.items():
-        note(name, on_gpu(worker, suite.runs))
-    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    settings = dict(seed=SEED, runs=suite.runs, blocks=BLOCKS, timeout_s=HANG_S)
-    record(suite, f"{device}/{suite.name}.json", found, **settings)

@@ -1,7 +1,7 @@
 """Measures `pipelib.kernels.ragged_dot` and its gradients beside JAX's, on one GPU.
 
-    python -m benchmarks.grouped measure    each problem by all contenders
-    python -m benchmarks.grouped table      prints the record
+    python -m benchmarks.grouped          each problem by all contenders
+    python -m benchmarks.grouped table    prints the record
 
 The model. A *problem* is a layer of a mixture of experts, and a distribution of its rows over the
 experts. Ten distributions are of the same number of rows: they differ in how many tiles are cut
@@ -24,7 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_dot_mgpu
 
-from benchmarks.turns import SEED, Arrays, Bench, Contender
+from benchmarks import suite
+from benchmarks.suite import SEED, Part, Suite
+from benchmarks.turns import Arrays, Contender, InTurns
 from pipelib.bench import timing
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
@@ -94,8 +96,9 @@ def _cut(rng: np.random.Generator, rows: int, groups: int) -> np.ndarray:
 
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
     "even": lambda rng, rows, groups: _whole(np.ones(groups), rows),
-    "even but one row": lambda rng, rows, groups: _whole(np.ones(groups), rows)
-        + np.eye(groups, dtype=int)[0] - np.eye(groups, dtype=int)[-1],
+    "even but one row": lambda rng, rows, groups: (
+        _whole(np.ones(groups), rows) + np.eye(groups, dtype=int)[0] - np.eye(groups, dtype=int)[-1]
+    ),
     "multinomial": lambda rng, rows, groups: rng.multinomial(rows, np.full(groups, 1 / groups)),
     "cut at random": _cut,
     "1 / rank": lambda rng, rows, groups: _whole(1 / np.arange(1, groups + 1), rows),
@@ -104,7 +107,7 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] 
     "one": lambda rng, rows, groups: _whole(np.eye(groups)[groups // 2], rows),
     "one and singles": lambda rng, rows, groups: np.array([rows - groups + 1] + [1] * (groups - 1)),
     "from few to many": lambda rng, rows, groups: _whole(np.arange(1.0, groups + 1), rows),
-}  # fmt: skip
+}
 
 PROBLEMS = tuple(
     Problem(*layer, distribution, weights)
@@ -150,8 +153,9 @@ def _of_weights(problem: Problem) -> dict[str, Contender]:
     def xla(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
         numbers = jax.lax.RaggedDotDimensionNumbers(
             dot_dimension_numbers=(((0,), (0,)), ((), ())),
-            lhs_ragged_dimensions=[0], rhs_group_dimensions=[],
-        )  # fmt: skip
+            lhs_ragged_dimensions=[0],
+            rhs_group_dimensions=[],
+        )
         return jax.lax.ragged_dot_general(lhs, g, sizes, numbers)
 
     kernel = transposed_ragged_dot_mgpu.transposed_ragged_dot
@@ -231,12 +235,20 @@ def row(
         yield f"{min(others) / own.median_us:6.3f} of JAX's fastest"
 
 
-def benchmark() -> Bench:
-    """What is measured."""
-    return Bench(
-        "grouped", Problem, PROBLEMS, contenders, operands, error, row, TOLERANCE, "standard normal"
-    )
-
+SUITE = Suite(
+    "grouped",
+    {
+        "grouped": Part(
+            lambda problem, groups: contenders(problem),
+            InTurns(operands, error, TOLERANCE),
+            suite.kinds((UPSTREAM,), lambda problem: problem.args),
+            PROBLEMS,
+            Problem,
+        )
+    },
+    row,
+    dict(seed=SEED, distribution="standard normal"),
+)
 
 if __name__ == "__main__":
-    benchmark().main(__doc__ or "")
+    suite.main("grouped")

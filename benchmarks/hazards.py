@@ -1,14 +1,15 @@
 """What the gallery's faulty kernels do: on a Hopper GPU, and in JAX's interpreter.
 
-`python -m benchmarks.hazards` runs those of `pipelib_book.gallery`, and writes
-`results/<gpu>/hazards.json`; with `--interpret`, on any machine,
-`results/interpreter/hazards-jax-<version>.json`. `benchmarks.faults` says how, and what is in them.
+    python -m benchmarks.hazards                on the GPU: writes results/<gpu>/hazards.json
+    python -m benchmarks.hazards --interpret    on any machine: a record of this version of JAX
+
+`benchmarks.faults` says how, and what is in the records.
 """
 
-from benchmarks import faults
+from benchmarks import faults, suite
 from pipelib_book import gallery
 
-SUITE = faults.Suite("hazards", gallery.GALLERY, "What the gallery's faulty kernels do.")
+SUITE = faults.suite_of("hazards", gallery.GALLERY)
 
 if __name__ == "__main__":
-    faults.main(SUITE)
+    suite.main("hazards")

@@ -1,6 +1,6 @@
 """The GPU's clock in the first milliseconds of a load that comes after idleness.
 
-`python -m benchmarks.idle` on the GPU writes `results/<gpu>/idle.json`.
+    python -m benchmarks.idle    on the GPU: writes the record
 
 The model. Nothing runs for two seconds. Then a kernel of a tenth of a millisecond is launched again
 and again, as fast as the GPU takes it. The stamps of each launch say when it ran and what the clock
@@ -13,19 +13,20 @@ time to act, products begin at a higher clock and come down to 1.55 GHz within 1
 idleness lowers the clock, copies begin below 1.98 GHz.
 """
 
-import argparse
 import itertools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from benchmarks import loads as steady
-from benchmarks import noting, probes, probing
-from benchmarks.model import RESULTS, save
+from benchmarks import probes, probing, suite
+from benchmarks.loads import Load
+from benchmarks.suite import Part, Suite
+from benchmarks.turns import OneByOne
 from pipelib.schedule.machine import H200
 
 IDLE_S, ROUNDS, LAUNCHES = 2.0, 2, 2000
@@ -35,23 +36,14 @@ KEPT = 100
 ENDS_MS = (1.0, 10.0, 100.0, math.inf)
 
 
-class Load(NamedTuple):
-    """What is launched: a probe on operands of this deviation; `use` is of the tensor cores."""
-
-    name: str
-    probe: probing.Probe
-    deviation: float
-    use: float
-
-
-def loads() -> list[Load]:
-    """Products and copies, in launches of about a tenth of a millisecond."""
+def loads() -> list[tuple[Load, float]]:
+    """Products and copies, in launches of a tenth of a millisecond; their use of tensor cores."""
     products = steady.product(probing.SMS, 2, 0)._replace(repeats=48)
     ring = "load ring of 8 x 16384 bytes, 132 blocks, HBM"
     (copies,) = (probe for probe in probes.probes() if probe.name == ring)
     return [
-        Load(f"{products.name}, normal, after idleness", products, 1.0, 1.0),
-        Load(f"{ring}, after idleness", copies._replace(repeats=64), 1.0, 0.0),
+        (Load(f"{products.name}, normal, after idleness", products), 1.0),
+        (Load(f"{ring}, after idleness", copies._replace(repeats=64)), 0.0),
     ]
 
 
@@ -71,12 +63,14 @@ def spread(count: int, kept: int = KEPT) -> np.ndarray:
     return np.unique(np.geomspace(1, count, kept).round().astype(int)) - 1
 
 
-def measured(load: Load) -> dict[str, Any]:
-    """The rounds of a load."""
-    call, args = steady.prepared(load.probe, load.deviation)
+def measured(
+    load: Load, use: float, prepared: tuple[Callable[..., Any], list[Any]]
+) -> dict[str, Any]:
+    """The rounds of a load; `use` is of the tensor cores."""
+    call, args = prepared
     jax.block_until_ready(call(*args))
     rounds = [_round(call, args, load.probe.repeats) for _ in range(ROUNDS)]
-    return dict(work=dict(load.probe.work), blocks=load.probe.blocks, use=load.use, rounds=rounds)
+    return dict(work=dict(load.probe.work), blocks=load.probe.blocks, use=use, rounds=rounds)
 
 
 def _round(call: Callable[..., Any], args: list[Any], repeats: int) -> dict[str, list[float]]:
@@ -105,16 +99,23 @@ def _mean(clocks: np.ndarray) -> str:
     return f"{clocks.mean():.3f}" if len(clocks) else "none"
 
 
-def main() -> None:
-    """Measures both loads."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    found = {load.name: measured(load) for load in loads()}
-    print(table(found), flush=True)
-    path = RESULTS / device / "idle.json"
-    save(path, idle_s=IDLE_S, launches=LAUNCHES, idle=found)
-    noting.note(path)
-
+SUITE = Suite(
+    "idle",
+    {
+        "idle": Part(
+            lambda problem, groups: {each[0].name: each for each in loads()},
+            OneByOne(
+                lambda each: each[0].prepared(),
+                lambda each, prepared: measured(each[0], each[1], prepared),
+                lambda found: table({"this": found}),
+            ),
+            lambda problem, name, each: probing.traced(problem, name, each[0].probe),
+            apart=True,
+        )
+    },
+    facts=dict(idle_s=IDLE_S, launches=LAUNCHES),
+    shown=lambda group: table(group["contenders"]),
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("idle")

@@ -1,6 +1,6 @@
 """What the tensor core and the clock do while all of a GPU works, and what power that takes.
 
-`python -m benchmarks.loads` on the GPU writes `results/<gpu>/loads.json`.
+    python -m benchmarks.loads    on the GPU: writes the record
 
 The model. A load is a probe (`benchmarks.probes`) that is launched again and again until the power
 limit has set the clock. Then come rounds of a few launches. Of each round the record has the cycles
@@ -11,12 +11,12 @@ random numbers, since wires that do not change take no power. Some products paus
 since a tensor core that is not always busy takes less.
 """
 
-import argparse
+import functools
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +25,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting, probes, probing
-from benchmarks.model import RESULTS, save
+from benchmarks import probes, probing, suite
+from benchmarks.suite import Part, Suite
+from benchmarks.turns import OneByOne
 
 #: Seconds until the clock is steady; rounds; launches of a round.
 WARM_S, ROUNDS, LAUNCHES = 0.5, 8, 4
@@ -38,7 +39,6 @@ _TICKS = 4000
 def product(blocks: int, threads: int, pause: int) -> probing.Probe:
     """Products of operands that come from GMEM once; after each step a thread does nothing for so
     many cycles."""
-    transforms = plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128)
 
     def role(thread):
         def run_role(timed, block, x, a, b, sink, barrier):
@@ -78,9 +78,9 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
 
     copies = SLOTS * (threads + 1)
     scratch = (
-        plgpu.SMEM((SLOTS, threads, M, K), jnp.float16, transforms=transforms),
-        plgpu.SMEM((SLOTS, K, N), jnp.float16, transforms=transforms),
-        plgpu.SMEM((threads, M, N), jnp.float16, transforms=probing.TILED),
+        probing.half(SLOTS, threads, M, K),
+        probing.half(SLOTS, K, N),
+        probing.half(threads, M, N),
         plgpu.Barrier(num_arrivals=copies),
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
@@ -90,19 +90,35 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
     )  # fmt: skip
 
 
-def loads() -> Iterator[tuple[str, probing.Probe, float]]:
-    """Names, probes, and the standard deviation of the operands."""
+class Load(NamedTuple):
+    """What is launched: a probe on operands of this standard deviation."""
+
+    name: str
+    probe: probing.Probe
+    deviation: float = 1.0
+
+    def prepared(self) -> tuple[Callable[..., Any], list[jax.Array]]:
+        """The probe's kernel, compiled, and normal random operands."""
+        shapes = probing.inputs(self.probe)
+        call = jax.jit(probing.kernel(self.probe)).lower(*shapes).compile()
+        keys = jax.random.split(jax.random.key(0), 1)
+        draw = lambda key, x: (self.deviation * jax.random.normal(key, x.shape)).astype(x.dtype)
+        return call, list(map(draw, keys, shapes))
+
+
+def loads() -> Iterator[Load]:
+    """All that is measured."""
     for pause in (0, 128, 256, 512, 1024, 2048):
         probe = product(132, 2, pause)
-        yield f"{probe.name}, normal", probe, 1.0
+        yield Load(f"{probe.name}, normal", probe)
     for blocks in (1, 33, 66, 99):
         probe = product(blocks, 2, 0)
-        yield f"{probe.name}, normal", probe, 1.0
+        yield Load(f"{probe.name}, normal", probe)
     for blocks in (1, 132):
         probe = product(blocks, 2, 0)
-        yield f"{probe.name}, zeros", probe, 0.0
+        yield Load(f"{probe.name}, zeros", probe, 0.0)
     probe = product(132, 1, 0)
-    yield f"{probe.name}, normal", probe, 1.0
+    yield Load(f"{probe.name}, normal", probe)
     ring = "load ring of 8 x 16384 bytes, 132 blocks"
     wanted = (
         f"{ring}, L2", f"{ring}, HBM", "store ring of 16384 bytes, 132 blocks, HBM",
@@ -111,7 +127,7 @@ def loads() -> Iterator[tuple[str, probing.Probe, float]]:
     every = {probe.name: probe for probe in probes.probes()}
     for name in wanted:
         probe = every[name]._replace(blocks=132)
-        yield f"{name}, on 132 SMs", probe, 1.0
+        yield Load(f"{name}, on 132 SMs", probe)
 
 
 def _ticks(timed: Any, block: Any) -> None:
@@ -124,22 +140,15 @@ def stamps(result: Any) -> np.ndarray:
     return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
 
 
-def prepared(probe: probing.Probe, deviation: float) -> tuple[Callable[..., Any], list[jax.Array]]:
-    """A probe's kernel, compiled, and normal random operands of this standard deviation."""
-    shapes = probing.inputs(probe)
-    call = jax.jit(probing.kernel(probe)).lower(*shapes).compile()
-    keys = jax.random.split(jax.random.key(0), 1)
-    args = [
-        (deviation * jax.random.normal(k, x.shape)).astype(x.dtype) for k, x in zip(keys, shapes)
-    ]
-    return call, args
+@functools.cache
+def _after() -> Callable[[], jax.Array]:
+    """What reads the clock after a launch."""
+    return jax.jit(probing.kernel(probing.Probe("clock", (_ticks,), _TICKS))).lower().compile()
 
 
-def measured(
-    probe: probing.Probe, deviation: float, after: Callable[[], jax.Array]
-) -> dict[str, Any]:
+def measured(load: Load, prepared: tuple[Callable[..., Any], list[jax.Array]]) -> dict[str, Any]:
     """The samples of a load."""
-    call, args = prepared(probe, deviation)
+    (call, args), probe, after = prepared, load.probe, _after()
     jax.block_until_ready(call(*args))
     start = time.monotonic()
     jax.block_until_ready([call(*args) for _ in range(10)][-1])
@@ -165,25 +174,24 @@ def _watts() -> float:
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def main() -> None:
-    """Measures all loads."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    after = jax.jit(probing.kernel(probing.Probe("clock", (_ticks,), _TICKS))).lower().compile()
-    found: dict[str, Any] = {}
-    for name, probe, deviation in loads():
-        found[name] = row = measured(probe, deviation, after)
-        keys = "cycles", "clock_hz", "clock_after_hz"
-        cycles, clock, then = (statistics.median(row[key]) for key in keys)
-        print(
-            f"{name}: {cycles:.1f} cycles, {clock / 1e6:.0f} MHz, then {then / 1e6:.0f} MHz,"
-            f" {row['watts']:.0f} W",
-            flush=True,
-        )
-    path = RESULTS / device / "loads.json"
-    save(path, loads=found)
-    noting.note(path)
+def _words(found: dict[str, Any]) -> str:
+    keys = "cycles", "clock_hz", "clock_after_hz"
+    cycles, clock, then = (statistics.median(found[key]) for key in keys)
+    clocks = f"{clock / 1e6:.0f} MHz, then {then / 1e6:.0f} MHz"
+    return f"{cycles:.1f} cycles, {clocks}, {found['watts']:.0f} W"
 
+
+SUITE = Suite(
+    "loads",
+    {
+        "loads": Part(
+            lambda problem, groups: {load.name: load for load in loads()},
+            OneByOne(Load.prepared, measured, _words),
+            lambda problem, name, load: probing.traced(problem, name, load.probe),
+            apart=True,
+        )
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("loads")

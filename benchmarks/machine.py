@@ -1,26 +1,20 @@
 """Measures what `pipelib.schedule.machine` holds, and how near `simulate` comes, on one GPU.
 
-    python -m benchmarks.machine measure RECORD   on the GPU: the record, one JSON file
-    python -m benchmarks.machine add RECORD       on the GPU: measures the probes that it lacks
-    python -m benchmarks.machine profile RECORD   on the GPU: what the in-kernel profiler wrote
+    python -m benchmarks.machine                  on the GPU: the record
+    python -m benchmarks.machine probes --resume  on the GPU: measures the probes that it lacks
     python -m benchmarks.machine derive RECORD    prints the machine's file for the package
     python -m benchmarks.machine compare RECORD   prints simulated beside measured times
+    python -m benchmarks.machine probed RECORD    the same of probes (`benchmarks.probed`)
 
-A record has the provenance, every probe's samples (`benchmarks.probes`), the copy's times, and for
-each kernel of `benchmarks.kernels` the cycles of its blocks (median and quartiles, one of each for
+A record has every probe's samples (`benchmarks.probes`), the copy's times, and for each kernel of
+`benchmarks.kernels` the cycles of its blocks (median and quartiles, one of each for
 every launch), how many of them an SM had at once, and the kernel's own times by CUPTI.
 """
 
 import dataclasses
-import functools
 import json
 import pathlib
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from statistics import linear_regression, mean, median
 from typing import Any
 
@@ -29,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import pipelib
-from benchmarks import kernels, matmul, noting, nvlink, probed, probes, probing, starts
+from benchmarks import kernels, nvlink, probed, probes, probing, records, starts, suite
+from benchmarks.suite import Part, Suite
+from benchmarks.turns import OneByOne
 from pipelib.bench import timing
 from pipelib.bench.cupti import kernel_times
-from pipelib.bench.profiling import write_profile
-from pipelib.bench.provenance import provenance
 from pipelib.schedule.machine import Machine
 from pipelib.schedule.simulating.simulate import simulate
+from pipelib_book.measured import results
 
 LAUNCHES = 5
 #: Constants that no probe measures. They were chosen on the calibration pairs of
@@ -135,80 +130,23 @@ def copy_bandwidth() -> dict[str, Any]:
     return dict(bytes=2 * x.nbytes, microseconds=list(samples["copy"].microseconds))
 
 
-def profiled() -> tuple[Callable[..., Any], Sequence[jax.ShapeDtypeStruct], dict[str, int]]:
-    """What is profiled, the ring by hand: how to make it, its inputs, the profiler's options."""
-    ring, *_ = kernels.cases()
-    options = dict(profile_space=8 * kernels.RING_STEPS)
-    return functools.partial(ring.build, False), ring.inputs, options
-
-
-def in_kernel_profile() -> dict[str, Any]:
-    """The Chrome trace that the in-kernel profiler writes of the ring by hand, with provenance."""
-    with tempfile.TemporaryDirectory() as folder:
-        make, inputs, options = profiled()
-        args = [jnp.ones(x.shape, x.dtype) for x in inputs]
-        path = write_profile(make, *args, profile_dir=folder, **options)
-        command = "python -m benchmarks.machine profile RECORD"
-        return json.loads(path.read_text()) | dict(provenance=provenance(), command=command)
-
-
-def nvidia_smi() -> str:
-    """Clocks as the driver reports them."""
-    fields = "clocks.sm,clocks.max.sm,clocks.mem,power.draw,temperature.gpu"
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-
-
-def measure(path: pathlib.Path) -> None:
-    """Writes the record, anew after each part of it, so that what was measured is not lost."""
-    started = time.monotonic()
-    record: dict[str, Any] = dict(provenance=provenance(), launches=LAUNCHES)
-    record |= dict(probes={}, kernels={}, nvidia_smi=[nvidia_smi()])
-
-    def note(part: str, name: str, run: Callable[..., Any], *args: Any) -> None:
-        record[part][name] = found = run(*args)
-        shown = {
-            key: round(median(values), 1)
-            for key, values in found.items()
-            if isinstance(values, list) and isinstance(values[0], (int, float))
-        }
-        print(f"{time.monotonic() - started:6.1f} s", name, shown, flush=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
-
-    note("kernels", "copy", copy_bandwidth)
-    cases, all_probes = kernels.cases(), probes.probes()
-    with ThreadPoolExecutor() as pool:  # nothing is measured while the CPU's cores compile
-        made = list(pool.map(compiled_case, cases)), list(pool.map(compiled_probe, all_probes))
-    for case, kernel in zip(cases, made[0]):
-        note("kernels", case.name, run_case, case, kernel)
-    for probe, kernel in zip(all_probes, made[1]):
-        note("probes", probe.name, run_probe, probe, kernel)
-    record["nvidia_smi"].append(nvidia_smi())
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    noting.note(path)
-
-
-def add(path: pathlib.Path) -> None:
-    """Measures the probes that a record lacks; `added` says where and by what.
-
-    In the end it prints those whose docstrings predict something, beside the model's figures.
-    """
-    record = json.loads(path.read_text())
-    lacking = [probe for probe in probes.probes() if probe.name not in record["probes"]]
-    with ThreadPoolExecutor() as pool:
-        made = list(pool.map(compiled_probe, lacking))
-    for probe, kernel in zip(lacking, made):
-        record["probes"][probe.name] = found = run_probe(probe, kernel)
-        print(probe.name, median(found["cycles"]), median(found["second_run"]), flush=True)
-    names = [probe.name for probe in lacking]
-    record.setdefault("added", []).append(dict(provenance=provenance(), probes=names))
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    noting.note(path)
-    predicted = {probe.name for probe in probes.later()}
-    print(probed.table(record, [probe for probe in lacking if probe.name in predicted]))
+_KERNELS = OneByOne(
+    lambda case: compiled_case(case) if case else None,
+    lambda case, kernel: run_case(case, kernel) if case else copy_bandwidth(),
+    lambda found: f"{median(found['microseconds']):.1f} us",
+)
+_PROBES = OneByOne(
+    compiled_probe,
+    run_probe,
+    lambda found: f"{median(found['cycles']):.1f} cycles, {median(found['second_run']):.1f}",
+)
 
 
 # What follows from a record.
+
+
+def _opened(path: str | pathlib.Path) -> dict[str, Any]:
+    return results.opened(json.loads(pathlib.Path(path).read_text("utf-8")))
 
 
 def launching(record: dict[str, Any], clock: float) -> dict[str, float]:
@@ -269,7 +207,7 @@ def parameters(record: dict[str, Any]) -> Machine:
     )
     stored = lambda kind: of(f"{kind} ring of 16384 bytes, {probing.SMS} blocks, L2", "second_run")
     gpu = record["provenance"]["gpu"]
-    beside = starts.RESULTS / gpu.lower().replace(" ", "-")
+    beside = records.RESULTS / records.folder(gpu)
     found = Machine(
         name=gpu,
         clock_hz=clock,
@@ -303,10 +241,10 @@ def parameters(record: dict[str, Any]) -> Machine:
         transcendental_ops_per_cycle=flops("exp2, approximate, 1 threads"),
         exchanges_per_cycle=SHUFFLES_PER_CYCLE,
         add_cost=stored("add store") / stored("store"),
-        **launching(json.loads((beside / "starts.json").read_text()), clock),
+        **launching(_opened(beside / "starts.json"), clock),
         **CALIBRATED,
     )
-    found = found.changed(**nvlink.parameters(matmul.read(beside / "nvlink.json"), found))
+    found = found.changed(**nvlink.parameters(records.read(beside / "nvlink.json"), found))
     digits = lambda x: float(f"{x:.4g}") if isinstance(x, float) else x
     rates = tuple((dtype, digits(rate)) for dtype, rate in found.wgmma_flops_per_cycle)
     rounded = {name: digits(value) for name, value in dataclasses.asdict(found).items()}
@@ -343,18 +281,33 @@ def compare(record: dict[str, Any]) -> None:
         )
 
 
+def _probed(path: str, *words: str) -> None:
+    print(probed.table(_opened(path), probing.select(probes.later(), words)))
+
+
+SUITE = Suite(
+    "machine",
+    {
+        "kernels": Part(
+            lambda problem, groups: {"copy": None} | {case.name: case for case in kernels.cases()},
+            _KERNELS,
+            lambda problem, name, case: case and (case.build(True), case.inputs),
+            apart=True,
+        ),
+        "probes": Part(
+            lambda problem, groups: {probe.name: probe for probe in probes.probes()},
+            _PROBES,
+            probing.traced,
+            apart=True,
+        ),
+    },
+    facts=dict(launches=LAUNCHES),
+    commands={
+        "derive": lambda path: print(parameters(_opened(path)).to_json(), end=""),
+        "compare": lambda path: compare(_opened(path)),
+        "probed": _probed,
+    },
+)
+
 if __name__ == "__main__":
-    command, file = sys.argv[1], pathlib.Path(sys.argv[2])
-    if command == "measure":
-        measure(file)
-    elif command == "add":
-        add(file)
-    elif command == "profile":
-        file.write_text(json.dumps(in_kernel_profile()) + "\n")
-        noting.note(file)
-    elif command == "derive":
-        print(parameters(json.loads(file.read_text())).to_json(), end="")
-    elif command == "compare":
-        compare(json.loads(file.read_text()))
-    else:
-        raise SystemExit(f"{command!r} is not measure, add, profile, derive or compare.")
+    suite.main("machine")

@@ -1,15 +1,16 @@
 """Measures how near `rms_norm` and `softmax` come to a copy of the same bytes, on one GPU.
 
-    python -m benchmarks.memory_bound measure RECORD   on the GPU: writes the record, a JSON file
+    python -m benchmarks.memory_bound shapes    on the GPU: each shape by all kernels
+    python -m benchmarks.memory_bound curve     on the GPU: copies over slots and bytes of a step
+    python -m benchmarks.memory_bound table     prints the record
 
-A record has the provenance and `rows`, one for each kernel, shape, dtype and variant, with the
-GMEM `bytes` that it must move at least (x read, the result written; a weight is not counted) and
-its raw samples. `benchmarks.bandwidth` works out and prints what follows.
+A contender is a kernel and a variant of it. It must move at least `bytes` of GMEM: x read, the
+result written; a weight is not counted.
 
-Samples. `burst_us` are a kernel's own times by CUPTI, in bursts of 20 launches (5 of 1 GiB), which
-go around all kernels of a shape in turn; so is a copy by the driver, `cuMemcpyDtoD`, timed by
-events between the launches of two bursts, one before and one after the others. `sustained_us` are
-of two seconds without a pause, over four inputs in turn, in windows of 0.1 s: the time on the clock
+Samples. Bursts are of a kernel's own times by CUPTI, 20 launches each (5 of 1 GiB), and go around
+all kernels of a shape in turn. A copy by the driver, `cuMemcpyDtoD`, is timed by events between the
+launches of two bursts, one before and one after the others. Sustained times are of two seconds
+without a pause, over four inputs in turn, in windows of 0.1 s: the time on the clock
 of a window over its launches, gaps between them included. Inputs are 128 MiB or more, so that none
 is still in the L2 (50 MB) from the launch before; only those of a launch with almost nothing to do
 are smaller.
@@ -30,11 +31,8 @@ for slots and steps of several sizes.
 import ctypes
 import functools
 import itertools
-import json
-import pathlib
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,9 +42,10 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from benchmarks import noting
+from benchmarks import suite
+from benchmarks.records import Group, rounded
+from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
 from pipelib.bench import timing
-from pipelib.bench.provenance import provenance
 from pipelib.kernels import memory_bound
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.memory_bound import (
@@ -58,17 +57,65 @@ from pipelib.kernels.memory_bound import (
     softmax,
 )
 
-SEED, EPS = 0, 1e-6
+EPS = 1e-6
 BYTES, LARGE_BYTES = 128 << 20, 1 << 30
 LENGTHS = 1024, 2048, 4096, 8192, 16384, 32768, 131072
 MAIN, MAIN_DTYPE = (8192, 8192), "bfloat16"
-ROUNDS, BURST, LARGE_BURST = 5, 20, 5
+ROUNDS, BURST, LARGE_BURST, SMS = 5, 20, 5, 132
 SUSTAINED_SECONDS, WINDOW_SECONDS, ROTATED = 2.0, 0.1, 4
 SLOTS, STEP_BYTES = (1, 2, 3, 4, 6, 8), (2048, 4096, 8192, 16384, 32768)
 SUSTAINED = (
-    ("copy", "XLA, float32"), ("copy", "pipelib"), ("rms_norm", "pipelib"), ("rms_norm", "XLA"),
-    ("softmax", "pipelib"), ("softmax", "XLA"),
+    "copy, XLA, float32", "copy, pipelib", "rms_norm, pipelib", "rms_norm, XLA", "softmax, pipelib",
+    "softmax, XLA",
 )  # fmt: skip
+#: The copy that the driver makes.
+DRIVER = "copy, driver"
+
+
+class Problem(NamedTuple):
+    """An array of rows."""
+
+    rows: int
+    length: int
+    dtype: str = MAIN_DTYPE
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the array."""
+        return self.rows, self.length
+
+    @property
+    def x(self) -> jax.ShapeDtypeStruct:
+        """The array."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype)
+
+    @property
+    def bytes(self) -> int:
+        """That are read and written at least."""
+        return 2 * self.rows * self.length * self.x.dtype.itemsize
+
+    @property
+    def args(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """x, a weight, and x's bytes as float32."""
+        words = jax.ShapeDtypeStruct((self.bytes // 8 // 1024, 1024), jnp.float32)
+        return self.x, jax.ShapeDtypeStruct(self.shape[1:], self.dtype), words
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.length} {self.dtype}"
+
+
+FIRST, LARGE = Problem(*MAIN), Problem(LARGE_BYTES // 2 // MAIN[1], MAIN[1])
+#: All shapes: 1 GiB and almost nothing beside the first one's bytes, which all others have.
+PROBLEMS = (
+    FIRST,
+    LARGE,
+    Problem(SMS, MAIN[1]),
+    *(
+        Problem(BYTES // length // jnp.dtype(dtype).itemsize, length, dtype)
+        for dtype, length in itertools.product(("bfloat16", "float32"), LENGTHS)
+        if (length, dtype) != (MAIN[1], MAIN_DTYPE)
+    ),
+)
 
 
 class Copy(NamedTuple):
@@ -93,6 +140,11 @@ class Case(NamedTuple):
     kernel: str
     variant: str
     function: Callable[..., jax.Array]
+
+    @property
+    def name(self) -> str:
+        """As the record has it."""
+        return f"{self.kernel}, {self.variant}"
 
 
 def separate_slots(
@@ -198,9 +250,7 @@ def kernels(weight: bool = False) -> list[Case]:
     ]
     weighted = lambda function: lambda x, weight, _: function(x, weight, eps=EPS)
     if weight:
-        for variant, function in (
-            ("pipelib", rms_norm), ("XLA", memory_bound.rms_norm_reference)
-        ):  # fmt: skip
+        for variant, function in (("pipelib", rms_norm), ("XLA", memory_bound.rms_norm_reference)):
             cases.append(Case("rms_norm", f"{variant}, weight", weighted(function)))
     return cases
 
@@ -208,8 +258,9 @@ def kernels(weight: bool = False) -> list[Case]:
 def tried(shape: tuple[int, int]) -> Iterator[Case]:
     """What else was tried, for the first shape."""
     for name, operation in (
-        ("rms_norm", RmsNorm(shape[1], EPS)), ("softmax", Softmax(approximate=True))
-    ):  # fmt: skip
+        ("rms_norm", RmsNorm(shape[1], EPS)),
+        ("softmax", Softmax(approximate=True)),
+    ):
 
         def run(
             plan: RowPlan, operation: Any = operation,
@@ -230,9 +281,10 @@ def tried(shape: tuple[int, int]) -> Iterator[Case]:
                 for adjacent in (False, True):
                     tail = ", adjacent" if adjacent else ""
                     yield Case(
-                        name, f"own slots for results, 2 slots, {each} steps a block{tail}",
+                        name,
+                        f"own slots for results, 2 slots, {each} steps a block{tail}",
                         run(plan, by=separate_slots, adjacent=adjacent),
-                    )  # fmt: skip
+                    )
         stay = two._replace(blocks=3 * num_sms())
         yield Case(name, "own slots for results, 1 slot", run(whole, by=separate_slots))
         variant = "own slots for results, 2 slots, blocks stay"
@@ -259,6 +311,31 @@ def others(shape: tuple[int, int], dtype: str) -> list[Case]:
         for value in values
         if value != getattr(plan, option)
     ]
+
+
+def contenders(problem: Problem, groups: Sequence[Group]) -> dict[str, Case | None]:
+    """All that is measured of a shape; None is the driver's copy."""
+    del groups
+    if problem == FIRST:
+        found = [*copies(MAIN), *kernels(weight=True), *tried(MAIN)]
+    elif problem == LARGE:
+        found = copies(problem.shape) + kernels()
+    elif problem.rows == SMS:
+        found = kernels()
+    else:
+        found = kernels() + others(problem.shape, problem.dtype)
+    driver = {DRIVER: None} if problem in (FIRST, LARGE) else {}
+    return {case.name: case for case in found} | driver
+
+
+def points(problem: suite.Whole, groups: Sequence[Group]) -> dict[str, tuple[int, int]]:
+    """The curve's slots and bytes of a step, as far as an SM's SMEM holds them."""
+    del problem, groups
+    return {
+        f"{slots} slots of {step_bytes} bytes": (slots, step_bytes)
+        for step_bytes, slots in itertools.product(STEP_BYTES, SLOTS)
+        if 2 * slots * step_bytes <= 200 << 10
+    }
 
 
 # Measuring.
@@ -349,105 +426,107 @@ def error_of(case: Case, args: tuple[jax.Array, ...]) -> dict[str, Any]:
     expected = exact(case, double(x[sample]), double(weight))
     error = np.abs(y - expected)
     return dict(
-        rows=len(sample), largest_relative=float((error / np.abs(expected)).max()),
+        rows=len(sample),
+        largest_relative=float((error / np.abs(expected)).max()),
         of_norm=float(np.linalg.norm(error) / np.linalg.norm(expected)),
-    )  # fmt: skip
+    )
 
 
-def measure_shape(
-    shape: tuple[int, int], dtype: str, cases: list[Case], driver: bool = False
-) -> list[dict[str, Any]]:
-    """The rows of a shape."""
-    x = normal(shape, dtype)
+def measure(
+    call: Call, part: Part, problem: Problem, made: Mapping[str, Case | None]
+) -> Iterator[Fields]:
+    """The times of a shape's kernels, and the errors of ours and XLA's."""
+    x = normal(problem.shape, problem.dtype)
     words = jnp.ones(x.nbytes // 4, jnp.float32).reshape(-1, 1024)
-    args = x, normal((1, shape[1]), dtype, 1)[0], words
-    functions = {f"{case.kernel}: {case.variant}": case.function for case in cases}
-    burst = LARGE_BURST if x.nbytes >= LARGE_BYTES else BURST
-    copy = DriverCopy([x]) if driver else None
+    args = x, normal((1, problem.length), problem.dtype, 1)[0], words
+    cases = {name: case for name, case in made.items() if case}
+    functions = {name: case.function for name, case in cases.items()}
+    burst = LARGE_BURST if x.nbytes >= LARGE_BYTES else part.launches
+    copy = DriverCopy([x]) if DRIVER in made else None
     driver_us = copy.burst(50) if copy else []
-    samples = timing.measure(functions, args, rounds=ROUNDS, burst=burst)
-    row = dict(rows=shape[0], length=shape[1], dtype=dtype, bytes=2 * x.nbytes)
-    found = []
-    for case, (_, times) in zip(cases, samples.items(), strict=True):
-        new: dict[str, Any] = dict(kernel=case.kernel, variant=case.variant, **row)
-        new["burst_us"] = times.microseconds
+    samples = timing.measure(functions, args, rounds=part.rounds, burst=burst)
+    found: dict[str, dict[str, Any]] = {
+        name: dict(burst_microseconds=times.microseconds) for name, times in samples.items()
+    }
+    for name, case in cases.items():
         if case.kernel in ("rms_norm", "softmax"):
-            new["error"] = error_of(case, args)
-        found.append(new)
+            found[name]["error"] = error_of(case, args)
     if copy:
-        driver_us += copy.burst(50)
-        found.append(dict(kernel="copy", variant="driver", **row, burst_us=driver_us))
-    return found
+        found[DRIVER] = dict(burst_microseconds=driver_us + copy.burst(50))
+    yield dict(contenders=found)
+    if problem == FIRST:
+        for name, us in sustained_times(cases):
+            found[name]["sustained_microseconds"] = rounded(us)
+        yield dict(contenders=found)
 
 
-def measure_sustained(rows: list[dict[str, Any]], cases: list[Case]) -> None:
-    """Adds the sustained times of the first shape's kernels to its rows."""
+def sustained_times(cases: Mapping[str, Case]) -> Iterator[tuple[str, list[float]]]:
+    """The sustained times of some of the first shape's kernels, over inputs in turn."""
     inputs = [normal(MAIN, MAIN_DTYPE, i) for i in range(ROTATED)]
     words = jnp.ones((ROTATED, inputs[0].nbytes // 4096, 1024), jnp.float32)
     args = [(x, None, w) for x, w in zip(inputs, words)]
-    functions = {(case.kernel, case.variant): jax.jit(case.function) for case in cases}
-    found = {(row["kernel"], row["variant"]): row for row in rows}
     for name in SUSTAINED:
-        launch = lambda i, function=functions[name]: function(*args[i % ROTATED])
-        found[name]["sustained_us"] = sustained(launch, jax.block_until_ready)
+        function = jax.jit(cases[name].function)
+        launch = lambda i, function=function: function(*args[i % ROTATED])
+        yield name, sustained(launch, jax.block_until_ready)
     copy = DriverCopy(inputs)
-    found["copy", "driver"]["sustained_us"] = sustained(copy.launch, lambda _: copy.wait())
+    yield DRIVER, sustained(copy.launch, lambda _: copy.wait())
 
 
-def measure_curve() -> list[dict[str, Any]]:
-    """The copy with one block on each SM, for slots and bytes of a step that fit its SMEM."""
-    x, found = normal(MAIN, MAIN_DTYPE), []
-    points = [
-        dict(slots=slots, step_bytes=step_bytes, blocks_per_sm=1, bytes=2 * x.nbytes)
-        for step_bytes in STEP_BYTES
-        for slots in SLOTS
-        if 2 * slots * step_bytes <= 200 << 10
-    ]
-    function = lambda point: functools.partial(ring_copy, point["slots"], point["step_bytes"])
-    functions = {str(i): function(point) for i, point in enumerate(points)}
-    samples = timing.measure(functions, (x,), rounds=2, burst=10)
-    for point, times in zip(points, samples.values(), strict=True):
-        found.append(dict(point, burst_us=times.microseconds))
-    return found
+def _ring(point: tuple[int, int]) -> Callable[..., jax.Array]:
+    return functools.partial(ring_copy, *point)
 
 
-def measure(path: pathlib.Path) -> None:
-    """Writes the record, anew after each part of it, so that what was measured is not lost."""
-    started = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    record: dict[str, Any] = dict(
-        command="python -m benchmarks.memory_bound measure RECORD", provenance=provenance(),
-        sms=num_sms(), seed=SEED, distribution="normal",
-        bursts=dict(rounds=ROUNDS, launches=BURST, launches_of_1_gib=LARGE_BURST),
-        sustained=dict(seconds=SUSTAINED_SECONDS, window_seconds=WINDOW_SECONDS, inputs=ROTATED),
-        rows=rows,
+def measure_curve(
+    call: Call, part: Part, problem: suite.Whole, made: Mapping[str, tuple[int, int]]
+) -> Iterator[Fields]:
+    """The copy with one block on each SM."""
+    del call, problem
+    x = normal(MAIN, MAIN_DTYPE)
+    functions = {name: _ring(point) for name, point in made.items()}
+    samples = timing.measure(functions, (x,), rounds=part.rounds, burst=part.launches)
+    yield dict(
+        contenders={
+            name: dict(
+                slots=slots, step_bytes=step_bytes, blocks_per_sm=1, bytes=2 * x.nbytes,
+                burst_microseconds=samples[name].microseconds,
+            )
+            for name, (slots, step_bytes) in made.items()
+        }
     )  # fmt: skip
 
-    def save(part: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-        print(f"{time.monotonic() - started:6.1f} s: {part}", flush=True)
 
-    main = copies(MAIN) + kernels(weight=True)
-    rows += measure_shape(MAIN, MAIN_DTYPE, main + list(tried(MAIN)), driver=True)
-    save("the first shape")
-    measure_sustained(rows, main)
-    save("sustained")
-    large = LARGE_BYTES // 2 // MAIN[1], MAIN[1]
-    rows += measure_shape(large, MAIN_DTYPE, copies(large) + kernels(), driver=True)
-    rows += measure_shape((num_sms(), MAIN[1]), MAIN_DTYPE, kernels())
-    save("large and small")
-    record["curve"] = measure_curve()
-    save("curve")
-    for dtype, length in itertools.product(("bfloat16", "float32"), LENGTHS):
-        shape = BYTES // length // jnp.dtype(dtype).itemsize, length
-        if (shape, dtype) != (MAIN, MAIN_DTYPE):
-            rows += measure_shape(shape, dtype, kernels() + others(shape, dtype))
-            save(f"{shape} {dtype}")
-    noting.note(path)
+def _traced(problem: Problem, name: str, case: Case | None) -> Traced:
+    del name
+    return case and (case.function, problem.args)
 
+
+def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
+    """TB/s, and the share of the fastest copy's."""
+    if isinstance(problem, Problem):
+        yield f"{problem.bytes / own.median_us / 1e6:5.2f} TB/s"
+        copied = [each.median_us for name, each in times.items() if name.startswith("copy, ")]
+        if copied:
+            yield f"{min(copied) / own.median_us:.3f} of the fastest copy"
+
+
+SUITE = Suite(
+    "memory_bound",
+    {
+        "shapes": Part(
+            contenders, measure, _traced, PROBLEMS, Problem, rounds=ROUNDS, launches=BURST
+        ),
+        "curve": Part(
+            points,
+            measure_curve,
+            lambda problem, name, point: (_ring(point), (FIRST.x,)),
+            rounds=2,
+            launches=10,
+        ),
+    },
+    row,
+    dict(seed=SEED, distribution="normal"),
+)
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["measure"] or len(sys.argv) != 3:
-        raise SystemExit("Usage: python -m benchmarks.memory_bound measure RECORD")
-    measure(pathlib.Path(sys.argv[2]))
+    suite.main("memory_bound")

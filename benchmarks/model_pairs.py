@@ -15,15 +15,13 @@ by the steps of the steady state, without launch, prologue and end.
 import functools
 import hashlib
 import itertools
-import json
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from benchmarks import attention, attentions, kernels, memory_bound, upstream
+from benchmarks import attention, attentions, kernels, memory_bound, records, upstream
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels.memory_bound import RmsNorm, Softmax, launch_rows
 from pipelib.tuning.on_gpu import ours
@@ -33,7 +31,7 @@ from pipelib_book.attention_ladder import RUNGS as ATTENTION_RUNGS
 from pipelib_book.matmul_ladder import RUNGS
 from pipelib_book.measured.model import is_held_out
 
-RESULTS = pathlib.Path(__file__).resolve().parent / "results" / "nvidia-h200"
+RESULTS = records.RESULTS / "nvidia-h200"
 #: How many products, and configurations of each, of either matmul.
 PRODUCTS, CONFIGS = 9, 7
 #: How many pairs of a family have a longer one.
@@ -123,16 +121,22 @@ def _some[T](count: int, things: Sequence[T], name: Callable[[T], str]) -> list[
     return sorted(things, key=lambda thing: _rank(name(thing)))[:count]
 
 
-def _problem(fields: dict[str, Any]) -> Problem:
-    return Problem(**{name: fields[name] for name in Problem._fields if name in fields})
+def _searches(
+    record: str, part: str = "tune"
+) -> Iterator[tuple[records.Group, Problem, list[Any]]]:
+    """Some of a record's searches: each with its product, and the configurations that are right."""
+    of = {
+        Problem(**{key: group["problem"][key] for key in Problem._fields}): group
+        for group in records.read(RESULTS / f"{record}.json")
+        if group["part"] == part
+    }
+    for problem in _some(PRODUCTS, [*of], str):
+        yield of[problem], problem, [row[0] for row in of[problem]["rows"] if row[1] and not row[3]]
 
 
 def _products() -> Iterator[Pair]:
     """`pipelib.kernels.matmul`, as searches have measured it."""
-    searches = json.loads((RESULTS / "tune.json").read_text("utf-8"))["searches"]
-    for search in _some(PRODUCTS, searches, lambda search: str(_problem(search["problem"]))):
-        problem = _problem(search["problem"])
-        good = [row[0] for row in search["rows"] if row[1] and not row[3]]
+    for search, problem, good in _searches("tune"):
         configs = [MatmulConfig(**dict(zip(search["fields"], row))) for row in good]
         for config in _some(CONFIGS, configs, label):
             yield Pair("matmul", str(problem), label(config), ours(problem, config),
@@ -141,11 +145,7 @@ def _products() -> Iterator[Pair]:
 
 def _upstream() -> Iterator[Pair]:
     """JAX's `hopper_matmul_mgpu`, likewise."""
-    groups = json.loads((RESULTS / "matmul.json").read_text("utf-8"))["groups"]
-    searches = [group for group in groups if group["part"] == "upstream"]
-    for search in _some(PRODUCTS, searches, lambda search: str(_problem(search["problem"]))):
-        problem = _problem(search["problem"])
-        good = [row[0] for row in search["rows"] if row[1] and not row[3]]
+    for _, problem, good in _searches("matmul", "upstream"):
         for fields in _some(CONFIGS, good, str):
             config = upstream.from_json(fields)
             words = ", ".join(f"{key}={value}" for key, value in fields.items())
@@ -178,13 +178,9 @@ def _attention(family: str, problem: attentions.Problem, config: Any, words: str
     args = (problem.out,) * 3
     if problem.backward:
         forward = run
-        run, args = functools.partial(_gradients, forward), (problem.out,) * 4
+        run, args = functools.partial(attention.gradients, forward), (problem.out,) * 4
     along = () if problem.causal or problem.backward else (None, 1, 1)
     return Pair(family, str(problem), words, run, args, along)
-
-
-def _gradients(forward: Any, q: jax.Array, k: jax.Array, v: jax.Array, d_out: jax.Array) -> Any:
-    return jax.vjp(forward, q, k, v)[1](d_out)
 
 
 def _forward() -> Iterator[Pair]:
@@ -203,9 +199,10 @@ def _backward() -> Iterator[Pair]:
         problem = attentions.Problem(8192, head_dim, causal, "float16", backward=True)
         for words, run in attention._backward(problem, ()).items():
             if words.startswith(attention.OURS):
-                gradients = functools.partial(_gradients, run)
-                yield Pair("attention's gradients", str(problem), words, gradients,
-                           (problem.out,) * 4)  # fmt: skip
+                gradients = functools.partial(attention.gradients, run)
+                yield Pair(
+                    "attention's gradients", str(problem), words, gradients, (problem.out,) * 4
+                )
 
 
 def _rungs() -> Iterator[Pair]:

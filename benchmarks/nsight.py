@@ -89,7 +89,7 @@ def read(raw: Iterable[str], source: Iterable[str]) -> Profile:
         name: number * _scale(unit)
         for name, unit, value in zip(names, units, values, strict=True)
         if (number := _number(value)) is not None
-    }  # fmt: skip
+    }
     _, head, *rows = csv.reader(source)
     columns = {name: i for i, name in enumerate(head)}
     stalls = [name for name in head if name.startswith(_STALL) and "(" not in name]

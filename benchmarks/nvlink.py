@@ -1,7 +1,7 @@
 """Measures NVLink between two GPUs of one host: signals, tiles, streams, and chapter 22's ring.
 
-    python -m benchmarks.nvlink measure    each problem with two numbers of steps
-    python -m benchmarks.nvlink table      prints the record
+    python -m benchmarks.nvlink          each problem with two numbers of steps
+    python -m benchmarks.nvlink table    prints the record
 
 The model. Both GPUs run one kernel, and each sends to the other. A kernel repeats a **step**, and
 a problem's contenders differ only in how many. So the difference of their times, over the
@@ -26,6 +26,7 @@ by the host's clock, over the burst's launches, as in `benchmarks.collective`.
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -38,8 +39,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from benchmarks import records, suite
 from benchmarks.collective import bursts, devices_mesh, gpus_mesh
-from benchmarks.turns import Arrays, Bench, Contender
+from benchmarks.suite import Part, Suite
+from benchmarks.turns import Arrays, Contender, InTurns
 from pipelib.bench import timing
 from pipelib.schedule.machine import Machine
 from pipelib_book.across import AXIS
@@ -54,7 +57,7 @@ IN_FLIGHT = 4
 LONGER = recorded.LONGER
 SIGNALS, WAITS, OWN, SIGNAL = recorded.WITHOUT_TILES
 TILE, STREAM, RING = recorded.TILE, recorded.STREAM, recorded.RING
-CHAPTER = "22_across_gpus.md"
+CHAPTER = records.ROOT / "book" / "22_across_gpus.md"
 
 #: A ring's arrays are larger than L2 together, so that each launch loads from HBM.
 PROBLEMS = (
@@ -72,9 +75,8 @@ def contenders(problem: Problem) -> dict[str, Contender]:
     """The kernel with its fewer and with its more steps, by the number of steps."""
     make = _ring if problem.kernel == RING else functools.partial(_repeated, problem)
     return {
-        f"{steps} steps": _on_gpus(make(steps))
-        for steps in (problem.steps, LONGER * problem.steps)
-    }  # fmt: skip
+        f"{steps} steps": _on_gpus(make(steps)) for steps in (problem.steps, LONGER * problem.steps)
+    }
 
 
 def _on_gpus(kernel: Callable[..., Any]) -> Contender:
@@ -183,16 +185,15 @@ def _store(tile_smem, there):
 
 def _ring(steps: int) -> Callable[..., Any]:
     """The chapter's ring, as its cells define it."""
-    from tools import notebooks  # which needs what reads notebooks, as no other benchmark does
-
     names = dict[str, Any]()
-    (md,) = (md for md in notebooks.chapters() if md.name == CHAPTER)
-    for cell in notebooks.read_source(md).cells:
-        if cell.cell_type == "code" and any(text in cell.source for text in _OF_RING):
-            exec(cell.source, names)
+    for code in _CODE.findall(CHAPTER.read_text("utf-8")):
+        if any(text in code for text in _OF_RING):
+            exec(code, names)
     return names["stream"](steps=steps)
 
 
+#: The code of a cell, behind its options.
+_CODE = re.compile(r"^```\{code-cell\}.*\n(?::.*\n)*((?:.*\n)*?)```$", re.MULTILINE)
 #: What tells the cells of the ring: its imports and types, its threads, its kernel.
 _OF_RING = "ROWS, COLUMNS = ", "def send_all(", "def stream("
 
@@ -271,13 +272,20 @@ def parameters(groups: Iterable[dict[str, Any]], machine: Machine) -> dict[str, 
     )
 
 
-def benchmark() -> Bench:
-    """What is measured."""
-    return Bench(
-        "nvlink", Problem, PROBLEMS, contenders, operands, error, row, 0.0,
-        "tiles, each of one number", bursts,
-    )  # fmt: skip
-
+SUITE = Suite(
+    "nvlink",
+    {
+        "nvlink": Part(
+            lambda problem, groups: contenders(problem),
+            InTurns(operands, error, 0.0, bursts),
+            lambda problem, name, contender: (contender, (like(problem),)),
+            PROBLEMS,
+            Problem,
+        )
+    },
+    row,
+    dict(distribution="tiles, each of one number"),
+)
 
 if __name__ == "__main__":
-    benchmark().main(__doc__ or "")
+    suite.main("nvlink")

@@ -1,7 +1,6 @@
 """What `pipelib.predict` says of each pair that `benchmarks.model` has measured, on no GPU.
 
-`python -m benchmarks.predicted` writes `results/nvidia-h200/predicted.json`. It takes about a
-quarter of an hour.
+`python -m benchmarks.predicted` writes the record. It takes about a quarter of an hour.
 
 The model. Each pair is predicted twice: at the clock that the GPU had while it was measured, which
 leaves the errors of the schedule's model alone; and at the clock that the model expects, which is
@@ -12,8 +11,8 @@ added up.
 import argparse
 import contextlib
 import functools
-import json
 import multiprocessing
+import sys
 import types
 from collections.abc import Iterator
 from statistics import median
@@ -22,14 +21,15 @@ from unittest import mock
 
 from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
 
-from benchmarks.model import RESULTS, save
+from benchmarks import records
 from benchmarks.model_pairs import Pair, pairs
+from pipelib.bench.provenance import provenance
 from pipelib.kernels.hopper import H100_SMS, Gpu, assumed
 from pipelib.schedule.machine import H200
 from pipelib.schedule.predicting import launch, sampled
 from pipelib.schedule.tracing.trace import tracers
 
-MEASURED = RESULTS / "nvidia-h200" / "model.json"
+MEASURED = records.RESULTS / "nvidia-h200" / "model.json"
 PREDICTED = MEASURED.with_name("predicted.json")
 
 
@@ -72,11 +72,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     jobs = parser.parse_args().jobs
-    measured = json.loads(MEASURED.read_text("utf-8"))["pairs"]
-    clocks = {name: median(kept["mhz"]) for name, kept in measured.items() if "reason" not in kept}
+    (measured,) = records.read(MEASURED)
+    ran = {name: kept for name, kept in measured["contenders"].items() if "reason" not in kept}
+    clocks = {name: median(kept["mhz"]) for name, kept in ran.items()}
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         found = dict(pool.starmap(_predicted, clocks.items(), chunksize=4))
-    save(PREDICTED, machine=H200.name, pairs=found)
+    command = " ".join(["python -m benchmarks.predicted", *sys.argv[1:]])
+    run = dict(command=command, machine=H200.name, provenance=provenance())
+    records.put(PREDICTED, dict(part="pairs", problem={}, run=run, contenders=found))
     print(f"{len(found)} pairs are predicted.")
 
 

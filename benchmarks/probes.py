@@ -25,10 +25,13 @@ from benchmarks.probing import (
     Role,
     clock,
     delay,
+    for_loads,
+    half,
     inner,
+    loading,
     loop,
     once,
-    stream,
+    rem,
     tile,
 )
 
@@ -104,13 +107,13 @@ def load_latency(rows: int, cold: bool) -> Probe:
     repeats = 64
 
     def step(i, block, x, slot, barrier):
-        return _load_wait(rows, x, slot, barrier, i * 5 if cold else lax.rem(i, np.int32(4)))
+        return _load_wait(rows, x, slot, barrier, i * 5 if cold else rem(i, 4))
 
     tiles = 5 * 3 * repeats if cold else 4
     return Probe(
         f"load {rows * 128} bytes, {'HBM' if cold else 'L2'}", (once(step),), repeats,
-        (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED), plgpu.Barrier()),
-        (tiles * rows, 64), work=dict(bytes=rows * 128), cold=cold,
+        (half(rows, 64), plgpu.Barrier()), (tiles * rows, 64), work=dict(bytes=rows * 128),
+        cold=cold,
     )  # fmt: skip
 
 
@@ -121,25 +124,13 @@ def _load_ring(
     tile of number `index(i, block)`."""
 
     def role(timed, block, x, ring, barriers):
-        def start(i):
-            slot = lax.rem(i, np.int32(slots))
-            source = tile(x, rows, index(i, block))
-            plgpu.copy_gmem_to_smem(source, ring.at[slot], barriers.at[slot])
-
-        def wait(i):
-            plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
-
-        timed(stream(slots, start, wait))
+        timed(loading(slots, lambda i: tile(x, rows, index(i, block)), ring, barriers))
 
     # The rings must be in step with the slots at the second run's first index.
     assert repeats % slots == 0, (repeats, slots)
-    scratch = (
-        plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
-        plgpu.Barrier(num_barriers=slots),
-    )
     return Probe(
         f"{name} of {slots} x {rows * 128} bytes, {fields['blocks']} blocks", (role,), repeats,
-        scratch, (tiles * rows, 64), work=dict(bytes=rows * 128), **fields,
+        for_loads(slots, rows), (tiles * rows, 64), work=dict(bytes=rows * 128), **fields,
     )  # fmt: skip
 
 
@@ -147,13 +138,9 @@ def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
     """Tiles that no two blocks share."""
     repeats, warm = (384 if cold else 768), 8 if blocks > 1 else 16
     tiles = 3 * repeats * blocks if cold else warm * blocks
-    probe = _load_ring(
-        "load ring", rows, slots, repeats,
-        lambda i, block: i * blocks + block
-        if cold
-        else block * warm + lax.rem(i, np.int32(warm)),
-        tiles, blocks=blocks, cold=cold,
-    )  # fmt: skip
+    index = lambda i, block: i * blocks + block if cold else block * warm + rem(i, warm)
+    fields = dict(blocks=blocks, cold=cold)
+    probe = _load_ring("load ring", rows, slots, repeats, index, tiles, **fields)
     return probe._replace(name=f"{probe.name}, {'HBM' if cold else 'L2'}")
 
 
@@ -162,8 +149,8 @@ def shared_load_bandwidth(rows: int, slots: int, sharers: int, near: bool) -> Pr
     warm, groups = 16, -(-SMS // sharers)
 
     def index(i, block):
-        group = block // sharers if near else lax.rem(block, np.int32(groups))
-        return group * warm + lax.rem(i, np.int32(warm))
+        group = block // sharers if near else rem(block, groups)
+        return group * warm + rem(i, warm)
 
     probe = _load_ring("shared ring", rows, slots, 768, index, groups * warm, blocks=SMS)
     which = "neighbours" if near else "blocks apart"
@@ -177,9 +164,9 @@ def product_load_bandwidth(rows: int, slots: int, columns: int, cold: bool) -> P
     along = 3 * repeats // 2 if cold else 16
 
     def index(i, block):
-        row, column = block // columns, lines + lax.rem(block, np.int32(columns))
-        line = jnp.where(lax.rem(i, np.int32(2)) == 0, row, column)
-        return line * along + lax.rem(lax.div(i, np.int32(2)), np.int32(along))
+        row, column = block // columns, lines + rem(block, columns)
+        line = jnp.where(rem(i, 2) == 0, row, column)
+        return line * along + rem(lax.div(i, np.int32(2)), along)
 
     tiles = (lines + columns) * along
     probe = _load_ring("shared ring", rows, slots, repeats, index, tiles, blocks=SMS, cold=cold)
@@ -201,8 +188,7 @@ def store_latency(rows: int, read_only: bool) -> Probe:
     what = "read" if read_only else "written"
     return Probe(
         f"store {rows * 128} bytes, {what}", (once(step),), 64,
-        (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None, (4 * rows, 64),
-        work=dict(bytes=rows * 128),
+        (half(rows, 64),), None, (4 * rows, 64), work=dict(bytes=rows * 128),
     )  # fmt: skip
 
 
@@ -212,15 +198,15 @@ def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> P
     tiles = 3 * repeats * blocks if cold else 8 * blocks
 
     def step(i, block, out, slot):
-        index = i * blocks + block if cold else block * 8 + lax.rem(i, np.int32(8))
+        index = i * blocks + block if cold else block * 8 + rem(i, 8)
         plgpu.copy_smem_to_gmem(slot, tile(out, rows, index), reduction_op="add" if adds else None)
         plgpu.wait_smem_to_gmem(4)
 
     what = "add store ring" if adds else "store ring"
     return Probe(
         f"{what} of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
-        (once(step),), repeats, (plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),), None,
-        (tiles * rows, 64), blocks=blocks, work=dict(bytes=rows * 128), cold=cold,
+        (once(step),), repeats, (half(rows, 64),), None, (tiles * rows, 64), blocks=blocks,
+        work=dict(bytes=rows * 128), cold=cold,
     )  # fmt: skip
 
 
@@ -329,12 +315,12 @@ def beside_loads(m: int, n: int, k: int, rows: int, slots: int = 4) -> Probe:
 
     def role(timed, block, x, a, b, ring, sink, barriers):
         def start(i):
-            slot, index = lax.rem(i, np.int32(slots)), lax.rem(i, np.int32(warm))
+            slot, index = rem(i, slots), rem(i, warm)
             plgpu.copy_gmem_to_smem(tile(x, rows, index), ring.at[slot], barriers.at[slot])
 
         def scope(acc):
             def step(i):
-                plgpu.barrier_wait(barriers.at[lax.rem(i, np.int32(slots))])
+                plgpu.barrier_wait(barriers.at[rem(i, slots)])
                 start(i + slots)
                 plgpu.wgmma(acc, a, b)
                 plgpu.wgmma_wait(1)
@@ -351,13 +337,8 @@ def beside_loads(m: int, n: int, k: int, rows: int, slots: int = 4) -> Probe:
         sink[...] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
         loop(jnp.int32(0), slots, lambda i: plgpu.barrier_wait(barriers.at[i]))
 
-    scratch = (
-        plgpu.SMEM((m, k), jnp.float16, transforms=TILED),
-        plgpu.SMEM((k, n), jnp.float16, transforms=TILED),
-        plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
-        plgpu.SMEM((m, n), jnp.float16, transforms=TILED),
-        plgpu.Barrier(num_barriers=slots),
-    )
+    ring, barriers = for_loads(slots, rows)
+    scratch = half(m, k), half(k, n), ring, half(m, n), barriers
     work = dict(flops=2.0 * m * n * k, bytes=128.0 * rows)
     return Probe(
         f"wgmma {m}x{n}x{k} beside loads of {rows * 128} bytes", (role,), 256, scratch,
@@ -383,7 +364,7 @@ def _lanes(
             plgpu.commit_smem()
 
             def run(first, count):
-                one = lambda i, x: step(ring.at[thread, lax.rem(first + i, np.int32(2))], x)
+                one = lambda i, x: step(ring.at[thread, rem(first + i, 2)], x)
                 x = plgpu.layout_cast(ring[thread, 1], layout)
                 ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, x)
                 plgpu.commit_smem()
@@ -557,7 +538,7 @@ def access(kind: Access, rows: int, writes: bool) -> Probe:
 
         def run(first, count):
             def one(i, x):
-                slot = lax.rem(first + i, np.int32(2))
+                slot = rem(first + i, 2)
                 if writes:
                     _put(ring.at[slot], x, optimized)
                 else:
@@ -594,7 +575,7 @@ def _epilogue() -> Probe:
 
         def run(first, count):
             def one(i, x):
-                ring[lax.rem(i, np.int32(2))] = x.astype(jnp.float16)
+                ring[rem(i, 2)] = x.astype(jnp.float16)
                 plgpu.commit_smem()
                 return x
 
@@ -602,8 +583,8 @@ def _epilogue() -> Probe:
 
         timed(run)
 
-    scratch = (plgpu.SMEM((2, 128, 128), jnp.float16, transforms=TILED),)
-    return Probe("write an accumulator 128x128", (role,), 128, scratch, work=dict(bytes=2.0**15))
+    work = dict(bytes=2.0**15)
+    return Probe("write an accumulator 128x128", (role,), 128, (half(2, 128, 128),), work=work)
 
 
 def probes() -> list[Probe]:

@@ -9,11 +9,10 @@ The model: arithmetic and products do not meet, so both take as long as alone.
 
 from collections.abc import Sequence
 
-import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probes_softmax, probes_tensor_core
-from benchmarks.probing import TILED, Probe, Role, keep_rolled, longer, loop
+from benchmarks.probing import Probe, Role, half, longer, multiplying
 
 M, N, K = 64, 128, 64
 #: Steps of products for each step beside them, so that these always have company.
@@ -27,16 +26,7 @@ def _stream(registers: bool) -> Role:
         x = plgpu.layout_cast(a[...], plgpu.Layout.WGMMA) if registers else a
 
         def work(acc):
-            def step(i):
-                keep_rolled()
-                plgpu.wgmma(acc, x, b)
-                plgpu.wgmma_wait(1)
-
-            def run(first, count):
-                loop(first, count, step)
-                plgpu.wgmma_wait(0)
-
-            longer(MANY, timed)(run)
+            longer(MANY, timed)(multiplying(lambda: plgpu.wgmma(acc, x, b), 1))
 
         probes_tensor_core.accumulated(N, sink, work)
 
@@ -57,15 +47,10 @@ def beside(alone: Probe, registers: bool = False) -> Probe:
     def second(timed, block, ring, *others):
         stream(timed, block, *others)
 
-    operands = (
-        plgpu.SMEM((M, K), jnp.float16, transforms=TILED),
-        plgpu.SMEM((K, N), jnp.float16, transforms=TILED),
-        plgpu.SMEM((M, N), jnp.float16, transforms=TILED),
-    )
     where = "registers" if registers else "SMEM"
     return alone._replace(
         name=f"{alone.name}, beside products with a in {where}", roles=(first, second),
-        scratch=(*alone.scratch, *operands), apart=True,
+        scratch=(*alone.scratch, half(M, K), half(K, N), half(M, N)), apart=True,
     )  # fmt: skip
 
 

@@ -12,11 +12,21 @@ import itertools
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import TILED, Probe, longer, loop, stream, tile
+from benchmarks.probing import (
+    TILED,
+    Probe,
+    for_loads,
+    half,
+    loading,
+    longer,
+    loop,
+    rem,
+    stream,
+    tile,
+)
 
 #: A step of a probe here copies so much, unless it says otherwise.
 STEP_BYTES = 1 << 14
@@ -24,22 +34,8 @@ STEP_BYTES = 1 << 14
 _WARM = 16
 
 
-def _rem(x: Any, n: int) -> Any:
-    return lax.rem(x, np.int32(n))
-
-
 def _divided(x: Any, n: int) -> tuple[Any, Any]:
-    return lax.div(x, np.int32(n)), _rem(x, n)
-
-
-def _loads(x: Any, ring: Any, barriers: Any, rows: int, slots: int) -> Any:
-    """A run of loads of tiles that L2 has, into a ring of slots."""
-
-    def start(i):
-        slot = _rem(i, slots)
-        plgpu.copy_gmem_to_smem(tile(x, rows, _rem(i, _WARM)), ring.at[slot], barriers.at[slot])
-
-    return stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[_rem(i, slots)]))
+    return lax.div(x, jnp.int32(n)), rem(x, n)
 
 
 # The order of blocks.
@@ -83,22 +79,19 @@ def ordered(grid: Grid, slots: int = 8) -> Probe:
         row, column = grid.place(block)
 
         def start(i):
-            line = jnp.where(_rem(i, 2) == 0, row, grid.rows + column)
-            source = tile(x, 128, line * along + lax.div(i, np.int32(2)))
-            slot = _rem(i, slots)
+            line = jnp.where(rem(i, 2) == 0, row, grid.rows + column)
+            source = tile(x, 128, line * along + lax.div(i, jnp.int32(2)))
+            slot = rem(i, slots)
             plgpu.copy_gmem_to_smem(source, ring.at[slot], barriers.at[slot])
 
-        timed(stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[_rem(i, slots)])))
+        timed(stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[rem(i, slots)])))
 
     how = "along rows" if grid.band == 1 else f"in bands of {grid.band} rows"
     tiles = (grid.rows + grid.columns) * along
     return Probe(
         f"tiles of a product, {grid.rows} x {grid.columns} blocks {how}", (role,), repeats,
-        (
-            plgpu.SMEM((slots, 128, 64), jnp.float16, transforms=TILED),
-            plgpu.Barrier(num_barriers=slots),
-        ),
-        (tiles * 128, 64), blocks=grid.rows * grid.columns, work=dict(bytes=STEP_BYTES), cold=True,
+        for_loads(slots, 128), (tiles * 128, 64), blocks=grid.rows * grid.columns,
+        work=dict(bytes=STEP_BYTES), cold=True,
     )  # fmt: skip
 
 
@@ -137,12 +130,12 @@ def boxed(box: Box, slots: int = 4) -> Probe:
 
     def role(timed, block, x, ring, barriers):
         def start(i):
-            slot, first = _rem(i, slots), _rem(i, _WARM) * box.per_step
+            slot, first = rem(i, slots), rem(i, _WARM) * box.per_step
             for j in range(box.per_step):
                 source = tile(x, box.rows, first + j)
                 plgpu.copy_gmem_to_smem(source, ring.at[slot, j], barriers.at[slot])
 
-        timed(stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[_rem(i, slots)])))
+        timed(stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[rem(i, slots)])))
 
     shape = (slots, box.per_step, box.rows, box.columns)
     # Mosaic GPU swizzles SMEM that is declared without, except with the semantics of lanes.
@@ -171,11 +164,11 @@ def both_ways(loads: bool, slots: int = 4, pending: int = 4) -> Probe:
     rows, many = 128, 2 if loads else 4
 
     def load(timed, block, x, out, ring, staging, barriers):
-        timed(_loads(x, ring, barriers, rows, slots))
+        timed(loading(slots, lambda i: tile(x, rows, rem(i, _WARM)), ring, barriers))
 
     def store(timed, block, x, out, ring, staging, barriers):
         def step(i):
-            plgpu.copy_smem_to_gmem(staging, tile(out, rows, _rem(i, 8)))
+            plgpu.copy_smem_to_gmem(staging, tile(out, rows, rem(i, 8)))
             plgpu.wait_smem_to_gmem(pending)
 
         timed(lambda first, count: loop(first, count, step))
@@ -186,14 +179,11 @@ def both_ways(loads: bool, slots: int = 4, pending: int = 4) -> Probe:
     def beside(timed, *refs):
         second(longer(many, timed), *refs)
 
+    tiles, barriers = for_loads(slots, rows)
     return Probe(
         "load 16384 bytes beside stores" if loads else "store 16384 bytes beside loads",
         (first, beside), 384,
-        (
-            plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
-            plgpu.SMEM((rows, 64), jnp.float16, transforms=TILED),
-            plgpu.Barrier(num_barriers=slots),
-        ),
+        (tiles, half(rows, 64), barriers),
         (_WARM * rows, 64), (8 * rows, 64), work=dict(bytes=STEP_BYTES), apart=True,
     )  # fmt: skip
 
@@ -230,17 +220,13 @@ def slot_found(slots: int, carried: bool) -> Probe:
             lax.fori_loop(jnp.int32(0), jnp.int32(count - slots), step, jnp.int32(0))
             loop(jnp.int32(0), slots, wait)
 
-        of_step = lambda use: lambda i: use(_rem(i, slots))
+        of_step = lambda use: lambda i: use(rem(i, slots))
         timed(by_carry if carried else stream(slots, of_step(start), of_step(wait)))
 
     how = "carried" if carried else "by remainder"
     return Probe(
         f"load 1024 bytes, one of {slots} slots {how}", (role,), 480,
-        (
-            plgpu.SMEM((slots, rows, 64), jnp.float16, transforms=TILED),
-            plgpu.Barrier(num_barriers=slots),
-        ),
-        (slots * rows, 64), work=dict(bytes=128 * rows),
+        for_loads(slots, rows), (slots * rows, 64), work=dict(bytes=128 * rows),
     )  # fmt: skip
 
 

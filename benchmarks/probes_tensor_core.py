@@ -19,7 +19,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import TILED, Probe, Role, inner, keep_rolled, longer, loop
+from benchmarks.probing import (
+    TILED,
+    Probe,
+    Role,
+    half,
+    inner,
+    keep_rolled,
+    longer,
+    loop,
+    multiplying,
+)
 
 #: Rows and columns of K of each product here, and the columns of a small one's result.
 M, K, SMALL = 64, 64, 16
@@ -88,10 +98,6 @@ def _sink(n: int) -> Any:
     return plgpu.SMEM((M, n), jnp.float16, transforms=TILED if n >= 64 else ())
 
 
-def _left(threads: int) -> Any:
-    return plgpu.SMEM((threads, M, K), jnp.float16, transforms=TILED)
-
-
 def accumulated(n: int, sink: Any, work: Callable[[Any], None]) -> None:
     """Runs `work` with an accumulator of n columns, whose result goes to the sink."""
 
@@ -140,7 +146,7 @@ def two_threads(n: int, turns: Turns) -> Probe:
 
     return Probe(
         f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}", (role(0), role(1)), REPEATS,
-        (_left(2), right.scratch, _sink(n), _sink(n), *turns.scratch),
+        (half(2, M, K), right.scratch, _sink(n), _sink(n), *turns.scratch),
         work=dict(flops=2.0 * TURN * M * n * K),
     )  # fmt: skip
 
@@ -184,7 +190,7 @@ def small_beside(n: int) -> Probe:
 
     return Probe(
         f"wgmma {M}x{SMALL}x{K} beside a stream of {M}x{n}x{K}", (waits, streams), REPEATS,
-        (_left(2), small.scratch, large.scratch, _sink(SMALL), _sink(n)),
+        (half(2, M, K), small.scratch, large.scratch, _sink(SMALL), _sink(n)),
         work=dict(flops=2.0 * M * SMALL * K), apart=True,
     )  # fmt: skip
 
@@ -233,7 +239,7 @@ def small_behind(n: int, queued: int) -> Probe:
     barriers = plgpu.Barrier(), plgpu.Barrier()
     return Probe(
         f"wgmma {M}x{SMALL}x{K} behind {queued} of {M}x{n}x{K}", (waits, queues), REPEATS,
-        (_left(2), small.scratch, large.scratch, _sink(SMALL), _sink(n), *barriers),
+        (half(2, M, K), small.scratch, large.scratch, _sink(SMALL), _sink(n), *barriers),
         work=dict(flops=2.0 * M * SMALL * K), apart=True,
     )  # fmt: skip
 
@@ -259,24 +265,13 @@ def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
     def role(timed, block, a, b, sink):
         x = plgpu.layout_cast(a[...], plgpu.Layout.WGMMA) if registers else a
 
-        def work(acc):
-            def step(i):
-                keep_rolled()
-                plgpu.wgmma(acc, x, right.of(b))
-                plgpu.wgmma_wait(left)
-
-            def run(first, count):
-                loop(first, count, step)
-                plgpu.wgmma_wait(0)
-
-            timed(run)
-
+        work = lambda acc: timed(multiplying(lambda: plgpu.wgmma(acc, x, right.of(b)), left))
         accumulated(n, sink, work)
 
     where = "registers" if registers else "SMEM"
     return Probe(
         f"wgmma {M}x{n}x{k}, a in {where}, {left} left", (role,), REPEATS,
-        (plgpu.SMEM((M, k), jnp.float16, transforms=TILED), right.scratch, _sink(n)),
+        (half(M, k), right.scratch, _sink(n)),
         work=dict(flops=2.0 * M * n * k),
     )  # fmt: skip
 

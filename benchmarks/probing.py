@@ -143,6 +143,12 @@ def inputs(probe: Probe) -> tuple[jax.ShapeDtypeStruct, ...]:
     return (jax.ShapeDtypeStruct(probe.input, jnp.float16),) if probe.input else ()
 
 
+def traced(problem: Any, name: str, probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What JAX traces for a probe of a record."""
+    del problem, name
+    return kernel(probe), inputs(probe)
+
+
 def slopes(stamps: np.ndarray, repeats: int) -> dict[str, float]:
     """Cycles for one step, and of its inner part, a mean over blocks and threads.
 
@@ -197,6 +203,46 @@ def stream(slots: int, start: Callable[[Any], Any], wait: Callable[[Any], Any]) 
         loop(first + (count - slots), slots, wait)
 
     return run
+
+
+def loading(slots: int, source: Callable[[Any], Any], ring: Any, barriers: Any) -> Run:
+    """A run of loads into a ring of slots, step i from `source(i)`."""
+
+    def start(i):
+        slot = rem(i, slots)
+        plgpu.copy_gmem_to_smem(source(i), ring.at[slot], barriers.at[slot])
+
+    return stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[rem(i, slots)]))
+
+
+def multiplying(multiply: Callable[[], Any], left: int) -> Run:
+    """A run of products one after another, with `left` unfinished."""
+
+    def step(i):
+        keep_rolled()
+        multiply()
+        plgpu.wgmma_wait(left)
+
+    def run(first, count):
+        loop(first, count, step)
+        plgpu.wgmma_wait(0)
+
+    return run
+
+
+def rem(x: Any, n: int) -> Any:
+    """The remainder, of numbers that are not negative."""
+    return lax.rem(x, np.int32(n))
+
+
+def half(*shape: int) -> Any:
+    """SMEM of float16, swizzled as products take it."""
+    return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
+
+
+def for_loads(slots: int, rows: int) -> tuple[Any, Any]:
+    """A ring of slots for rows of 64 float16, and a barrier for each."""
+    return half(slots, rows, 64), plgpu.Barrier(num_barriers=slots)
 
 
 def keep_rolled() -> None:

@@ -1,7 +1,7 @@
 """Runs all kernels of the library under NVIDIA's compute-sanitizer, on a Hopper GPU.
 
-    python -m benchmarks.sanitized measure        writes results/<gpu>/sanitized.json
-    python -m benchmarks.sanitized run NAMES...   runs cases, as `measure` does under a tool
+    python -m benchmarks.sanitized                on the GPU: writes the record
+    python -m benchmarks.sanitized run NAMES...   runs cases, as is done under a tool
 
 The model. A *case* is one call of a kernel, of small arrays. For each tool, a few processes run the
 cases, each some of them one after the other, and say when one begins, so that what the tool says
@@ -19,9 +19,7 @@ memcheck is a kernel that reads behind the end of an array, in a process of its 
 reported, nothing is to be believed.
 """
 
-import argparse
 import functools
-import json
 import os
 import pathlib
 import re
@@ -31,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,8 +38,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting
-from pipelib.bench import provenance
+from benchmarks import suite
+from benchmarks.records import ROOT
+from benchmarks.suite import Call, Fields, Part, Suite
 from pipelib.kernels import (
     AttentionConfig,
     MatmulConfig,
@@ -54,10 +53,7 @@ from pipelib.kernels import (
     softmax,
 )
 from pipelib.kernels.attention import default_config
-from pipelib.kernels.matmul.tuned import file_name
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 TOOLS = "memcheck", "synccheck"
 #: The name of the control; what is added to what a tool said, with the process's exit status, or
 #: this word if its time was over.
@@ -121,9 +117,10 @@ def _products() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]
 def _attentions() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
     """The cases of attention."""
     heads = lambda size, queries=300, dtype=_HALF: (
-        numbers(1, queries, 4, size, dtype=dtype), numbers(1, 392, 2, size, dtype=dtype),
+        numbers(1, queries, 4, size, dtype=dtype),
         numbers(1, 392, 2, size, dtype=dtype),
-    )  # fmt: skip
+        numbers(1, 392, 2, size, dtype=dtype),
+    )
     causal = functools.partial(attention, causal=True)
     for schedule in ("plain", "overlap", "pingpong", "both", "optimistic"):
         config = AttentionConfig(schedule=schedule)
@@ -167,7 +164,7 @@ def read_behind(x: jax.Array) -> jax.Array:
 # Under a tool.
 
 
-def run(names: list[str]) -> None:
+def run(*names: str) -> None:
     """Runs cases, and says which; "control" is one, too."""
     known = cases()
     for name in names or known:
@@ -259,52 +256,34 @@ def of_all(tool: str, names: Sequence[str], jobs: int, seconds: float) -> dict[s
         return {name: lines for part in said for name, lines in part.items()}
 
 
-def measure(jobs: int, seconds: float) -> None:
-    """Runs all cases under each tool, and writes the record; goes on with that of the same code."""
-    # This process needs no memory there, and those under the tools do; JAX reads it at its start.
-    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-    facts, names = provenance.provenance(), list(cases())
-    path = RESULTS / file_name(facts["gpu"]) / "sanitized.json"
-    record: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if not record or record["provenance"]["code_digest"] != facts["code_digest"]:
-        record = dict[str, Any](
-            command=f"python -m benchmarks.sanitized measure --jobs {jobs}", provenance=facts,
-            control=[], cases={name: {} for name in names},
-        )  # fmt: skip
+def measure(call: Call, part: Part, problem: Any, made: Mapping[str, Any]) -> Iterator[Fields]:
+    """What each tool says of each case, and of the control."""
+    del part, problem
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in made}
     for tool in TOOLS:
-        start = time.monotonic()
-        missing = [name for name in names if tool not in record["cases"][name]]
-        found = of_all(tool, missing, jobs, seconds)
-        for name, lines in found.items():
-            record["cases"][name][tool] = lines
-        _write(path, record)
-        took, wrong = time.monotonic() - start, sum(map(len, found.values()))
-        print(f"{tool}: {len(found)} of {len(missing)} cases, {wrong} problems, {took:.0f} s")
-    if not record["control"]:
-        # An invalid read can end the process, so there may be no end of the case.
-        said = under("memcheck", [CONTROL], seconds).splitlines()
-        record["control"] = [line for line in said if _PROBLEM.match(line)][:1]
-        _write(path, record)
-    noting.note(path)
+        for name, lines in of_all(tool, [*made], call.options.jobs, call.options.tool).items():
+            found[name][tool] = lines
+        said = [name for name in found if tool in found[name]]
+        wrong = sum(len(found[name][tool]) for name in said)
+        call.say(f"{tool}: {len(said)} of {len(made)} cases, {wrong} problems")
+    # An invalid read can end the process, so there may be no end of the case.
+    control = under("memcheck", [CONTROL], call.options.tool).splitlines()
+    whole = {name: of for name, of in found.items() if of.keys() == {*TOOLS}}
+    seen = [line for line in control if _PROBLEM.match(line)]
+    yield dict(control=seen[:1], contenders=whole)
 
 
-def _write(path: pathlib.Path, record: dict[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-
-
-def main() -> None:
-    """Does what the module's docstring says."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("command", choices=["measure", "run"])
-    parser.add_argument("names", nargs="*")
-    parser.add_argument("--jobs", type=int, default=8, help="processes of `measure`")
-    parser.add_argument("--seconds", type=float, default=900, help="of each tool; then go on again")
-    options = parser.parse_args()
-    if options.command == "run":
-        run(options.names)
-    else:
-        measure(options.jobs, options.seconds)
-
+SUITE = Suite(
+    "sanitized",
+    {
+        "cases": Part(
+            lambda problem, groups: cases(), measure, lambda problem, name, case: case, apart=True
+        )
+    },
+    options={"--tool": dict(type=float, default=900, help="seconds of a tool; then --resume")},
+    commands={"run": run},
+    shares=True,
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("sanitized")

@@ -1,7 +1,7 @@
 """Measures how near `pipelib.tuning.search` comes to the best that brute force finds.
 
     python -m benchmarks.search matmul attention chapter    on the GPU: writes the record
-    python -m benchmarks.search chapter --seconds 60        begins no measurement of a part later
+    python -m benchmarks.search chapter --seconds 60        begins no measurement later
     python -m benchmarks.search table                       prints the record
 
 The model. A part is a kernel, its arguments and a space. First comes the search, as a user calls
@@ -18,95 +18,148 @@ interruption, or when `--seconds` are over, the same command goes on. How long t
 then that of its first run. A record of a part says whether brute force is `complete`.
 """
 
-import argparse
 import dataclasses
 import functools
-import json
-import math
-import os
 import pathlib
-import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from benchmarks import noting
-from benchmarks.searched import PARTS, Case, case
-from pipelib.bench.provenance import PACKAGE, provenance
-from pipelib.kernels.hopper import default_device
-from pipelib.kernels.matmul import tuned
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from benchmarks import kernels, records, suite
+from benchmarks.records import Group, rounded
+from benchmarks.suite import Call, Fields, Part, Suite, Traced
+from pipelib.kernels import AttentionConfig, MatmulConfig, attention
 from pipelib.tuning.calls import Calls
-from pipelib.tuning.on_gpu import search_workers
-from pipelib.tuning.products import SEED
-from pipelib.tuning.record import write_lines
+from pipelib.tuning.candidates import candidates
+from pipelib.tuning.library import attention_space
+from pipelib.tuning.on_gpu import ours, search_workers
+from pipelib.tuning.products import SEED, Problem, dot
 from pipelib.tuning.results import Results
-from pipelib.tuning.rows import Row
 from pipelib.tuning.searching import INTERRUPTED, search
-from pipelib.tuning.spaces import fields
+from pipelib.tuning.spaces import Values, configurations, fields
 from pipelib.tuning.trials import Outcome
 from pipelib_book.measured.searches import table
 
-RESULTS = PACKAGE.parent / "benchmarks" / "results"
-CACHE = PACKAGE.parent / ".search-cache"
+CACHE = records.ROOT / ".search-cache"
 BUDGET_S, MEASURED = 600.0, 16
+PARTS = "matmul", "attention", "chapter"
+PRODUCT = Problem(4096, 4096, 4096)
+QUERIES = jax.ShapeDtypeStruct((1, 4096, 16, 128), "bfloat16")
+
+
+class Case(NamedTuple):
+    """A kernel to search: its name, `search`'s arguments, and how to read a configuration.
+
+    `every` says which configurations of the space are taken if nobody says: each N-th.
+    """
+
+    name: str
+    kernel_of: Callable[..., Any]
+    space: Sequence[Any]
+    args: tuple[Any, ...]
+    expected: Callable[..., Any]
+    config_of: Callable[..., Any]
+    every: int = 1
+
+    def kernel(self, config: dict[str, Any]) -> Callable[..., Any]:
+        """The kernel of a configuration of the record."""
+        made = self.config_of(**config)
+        return self.kernel_of(**made) if isinstance(made, Values) else self.kernel_of(made)
+
+
+def case(part: str) -> Case:
+    """What a part searches."""
+    if part == "matmul":
+        made, expected = functools.partial(ours, PRODUCT), functools.partial(dot, problem=PRODUCT)
+        args = PRODUCT.factors
+        return Case(
+            f"matmul {PRODUCT}", made, candidates(PRODUCT), args, expected, MatmulConfig, 20
+        )
+    if part == "attention":
+        batch, seq, heads, head_dim = QUERIES.shape
+        name = f"attention of {batch} x {seq} x {heads} x {head_dim} {QUERIES.dtype}"
+        space = attention_space(head_dim)
+        args = (QUERIES,) * 3
+        return Case(name, _attention, space, args, _plain_attention, AttentionConfig)
+    space = dict(slots=[1, 2, 3, 4, 5], delay=[0, 1], rows=[64, 128], alone=[True, False])
+    square = (kernels.like(kernels.SIZE, kernels.SIZE),) * 2
+    return Case(
+        f"warp-specialized product of {kernels.SIZE}x{kernels.SIZE}, float16", _specialized,
+        configurations(_specialized, space), square, _product, Values,
+    )  # fmt: skip
+
+
+def _attention(config: AttentionConfig) -> Callable[..., Any]:
+    return functools.partial(attention, config=config)
+
+
+def _plain_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    with jax.numpy_dtype_promotion("standard"):
+        return jax.nn.dot_product_attention(q, k, v, implementation="xla")
+
+
+def _specialized(slots: int, delay: int, rows: int, alone: bool) -> Callable[..., Any]:
+    return kernels.specialized(slots, delay, rows, alone, stamped=False)
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.dot(a, b, preferred_element_type=jnp.float32).astype(a.dtype)
 
 
 # Running.
 
 
-class Session:
-    """One call of this script: its options, and the record that it writes."""
+class Named(NamedTuple):
+    """What is searched, in words."""
 
-    def __init__(self, options: argparse.Namespace):
-        if default_device().platform != "gpu":
-            raise SystemExit("benchmarks.search: JAX has no GPU here: there is nothing to time.")
-        self.options, facts = options, provenance()
-        self.path = options.results / tuned.file_name(default_device().device_kind) / "search.json"
-        command = " ".join(["python", "-m", "benchmarks.search", *sys.argv[1:]])
-        text = "standard normal, rounded to the dtype"
-        self.run = dict(command=command, seed=SEED, distribution=text, provenance=facts)
+    kernel: str
 
-    def measure(self, part: str) -> dict[str, Any]:
-        """Searches a part, then measures all of it; the group is written after each of these."""
-        this = case(part)
-        every = self.options.every or this.every
-        space = this.space[::every]
-        searched = functools.partial(
-            _search, this.kernel_of, space, *this.args, expected=this.expected,
-            jobs=self.options.jobs, cache=self.options.cache / f"{part}.json",
-        )  # fmt: skip
-        start = time.monotonic()
-        found = searched(measure=self.options.measure, seconds=self.options.budget)
-        group = dict(part=part, problem=dict(kernel=this.name), run=self.run, every=every)
-        group |= dict(space=len(this.space), searched=len(space))
-        group["search"] = _kept(found, time.monotonic() - start)
-        if (earlier := _same(read(self.path), group)) is not None:
-            group["search"]["seconds"] = earlier["search"]["seconds"]
-        self._write(group)
-        left = max(1.0, self.options.seconds - (time.monotonic() - start))
-        everything = searched(measure=len(space), seconds=left)
-        group["brute"] = _kept(everything, time.monotonic() - start)
-        left_out = sum(trial.outcome is Outcome.PREDICTED for trial in everything.trials)
-        group["complete"] = len(everything.trials) == len(space) and not left_out
-        group["in_turn"] = self._in_turn(this, found, everything)
-        self._write(group)
-        noting.note(self.path)
-        return group
+    def __str__(self) -> str:
+        return self.kernel
 
-    def _in_turn(self, this: Case, *found: Results) -> dict[str, Any]:
-        """The best of the search and of brute force, measured in turn."""
-        best = [each.best.config for each in found if each.best is not None]
-        with search_workers(self.options.jobs) as workers:
-            calls = Calls(workers, this.kernel_of, this.args, this.expected)
-            rows = {row.config: row for row in calls.in_turn(list(dict.fromkeys(best)))}
-        return {
-            name: dict(config=plain(config), us=_rounded(rows[config]))
-            for name, config in zip(("search", "brute"), best)
-        }
 
-    def _write(self, group: dict[str, Any]) -> None:
-        others = [old for old in read(self.path) if old["part"] != group["part"]]
-        write_lines(self.path, "groups", [*others, group])
+def measure(
+    part: str, call: Call, of: Part, problem: Named, made: Mapping[str, Any]
+) -> Iterator[Fields]:
+    """Searches a part, then measures all of it; the group is written after each of these."""
+    del of, problem, made
+    this, options = case(part), call.options
+    every = options.every or this.every
+    space = this.space[::every]
+    searched = functools.partial(
+        _search, this.kernel_of, space, *this.args, expected=this.expected, jobs=options.jobs,
+        cache=options.cache / f"{part}.json",
+    )  # fmt: skip
+    start = time.monotonic()
+    found = searched(measure=options.measure, seconds=options.budget)
+    kept = _kept(found, time.monotonic() - start)
+    if (earlier := _same(records.read(call.path), part, every, kept["rows"])) is not None:
+        kept["seconds"] = earlier["search"]["seconds"]
+    yield dict(every=every, space=len(this.space), searched=len(space), search=kept)
+    left = max(1.0, options.seconds - (time.monotonic() - start))
+    everything = searched(measure=len(space), seconds=left)
+    left_out = sum(trial.outcome is Outcome.PREDICTED for trial in everything.trials)
+    yield dict(
+        brute=_kept(everything, time.monotonic() - start),
+        complete=len(everything.trials) == len(space) and not left_out,
+        contenders=_in_turn(this, options.jobs, found, everything),
+    )
+
+
+def _in_turn(this: Case, jobs: int, *found: Results) -> dict[str, Any]:
+    """The best of the search and of brute force, measured in turn."""
+    best = [each.best.config for each in found if each.best is not None]
+    with search_workers(jobs) as workers:
+        calls = Calls(workers, this.kernel_of, this.args, this.expected)
+        rows = {row.config: row for row in calls.in_turn(list(dict.fromkeys(best)))}
+    return {
+        name: dict(config=plain(config), burst_microseconds=rounded(rows[config].us))
+        for name, config in zip(("search", "brute"), best)
+    }
 
 
 def _search(*args: Any, **options: Any) -> Results:
@@ -117,15 +170,10 @@ def _search(*args: Any, **options: Any) -> Results:
     return found
 
 
-def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The groups of a record; none if there is no record."""
-    return json.loads(path.read_text("utf-8"))["groups"] if path.exists() else []
-
-
-def _same(groups: Sequence[dict[str, Any]], group: dict[str, Any]) -> dict[str, Any] | None:
+def _same(groups: Sequence[Group], part: str, every: int, rows: list[Any]) -> Group | None:
     """The earlier group whose search found the same; None if there is none."""
-    key = lambda group: [group["part"], group["every"], group["search"]["rows"]]
-    return next((old for old in groups if key(old) == key(group)), None)
+    key = lambda group: (group["part"], group["every"], group["search"]["rows"])
+    return next((old for old in groups if key(old) == (part, every, rows)), None)
 
 
 def _kept(found: Results, seconds: float) -> dict[str, Any]:
@@ -135,12 +183,12 @@ def _kept(found: Results, seconds: float) -> dict[str, Any]:
         columns=["config", "outcome", "predicted us", "microseconds", "reason"],
         rows=[
             [
-                plain(trial.config), str(trial.outcome), trial.predicted_us,
-                [round(us, 3) for us in trial.us], trial.reason,
+                plain(trial.config), str(trial.outcome), trial.predicted_us, rounded(trial.us),
+                trial.reason,
             ]
             for trial in found.trials
         ],
-        finals=[[plain(row.config), _rounded(row)] for row in found.found.finals],
+        finals=[[plain(row.config), rounded(row.us)] for row in found.found.finals],
     )  # fmt: skip
 
 
@@ -150,32 +198,39 @@ def plain(config: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if not dataclasses.is_dataclass(value)}
 
 
-def _rounded(row: Row[Any]) -> list[float]:
-    return [round(us, 3) for us in row.us]
+def _recorded(part: str, problem: Named, groups: Sequence[Group]) -> dict[str, Any]:
+    """The kernels of the configurations that a part's group has, by what found them."""
+    del problem
+    here = [group["contenders"].items() for group in groups if group["part"] == part]
+    return {name: case(part).kernel(kept["config"]) for found in here for name, kept in found}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs some parts, or prints the records."""
-    # This process compiles nothing that is large, and must leave the memory to the workers.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("parts", nargs="+", choices=[*PARTS, "table"])
-    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of each search")
-    parser.add_argument("--measure", type=int, default=MEASURED, help="how many a search measures")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="of a part: begin no later")
-    parser.add_argument("--every", type=int, help="take each N-th configuration of a space")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--cache", type=pathlib.Path, default=CACHE, help="a folder")
-    parser.add_argument("--results", type=pathlib.Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    if options.parts == ["table"]:
-        for path in sorted(options.results.glob("*/search.json")):
-            print(path.parent.name, table(read(path)), sep="\n")
-        return
-    session = Session(options)
-    for part in options.parts:
-        print(table([session.measure(part)]), flush=True)
+def _traced(part: str, problem: Named, name: str, contender: Any) -> Traced:
+    del problem, name
+    return contender, case(part).args
 
+
+def _part(part: str) -> Part:
+    bound = functools.partial
+    return Part(
+        bound(_recorded, part), bound(measure, part), bound(_traced, part),
+        [Named(case(part).name)], Named,
+    )  # fmt: skip
+
+
+SUITE = Suite(
+    "search",
+    {part: _part(part) for part in PARTS},
+    facts=dict(seed=SEED, distribution="standard normal, rounded to the dtype"),
+    options={
+        "--budget": dict(type=float, default=BUDGET_S, help="seconds of each search"),
+        "--measure": dict(type=int, default=MEASURED, help="how many a search measures"),
+        "--every": dict(type=int, help="take each N-th configuration of a space"),
+        "--cache": dict(type=pathlib.Path, default=CACHE, help="a folder"),
+    },
+    shown=lambda group: table([group]),
+    shares=True,
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("search")

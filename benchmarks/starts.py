@@ -1,6 +1,6 @@
 """What launching a kernel and starting its blocks costs, by kernels whose blocks only pass time.
 
-`python -m benchmarks.starts` on the GPU writes `results/<gpu>/starts.json`.
+    python -m benchmarks.starts    on the GPU: writes the record
 
 The model. Each block waits until its SM's counter has gone so many cycles, and holds so much SMEM
 that an SM has room for a known number of blocks. With one block on each SM a launch takes the wait
@@ -9,7 +9,6 @@ a block where another has ended. CUPTI times the launches. Barriers, a ring of t
 and registers that change hands are added in turn.
 """
 
-import argparse
 import functools
 import itertools
 from collections.abc import Callable, Iterator
@@ -21,8 +20,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import noting, probing
-from benchmarks.model import RESULTS, save
+from benchmarks import probing, suite
+from benchmarks.suite import Part, Suite
+from benchmarks.turns import OneByOne
 from pipelib.bench.cupti import kernel_times
 
 CALLS = 30
@@ -103,26 +103,28 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
     )  # fmt: skip
 
 
-def measured(start: Start) -> dict[str, Any]:
+def measured(start: Start, call: Callable[..., Any]) -> dict[str, Any]:
     """The times of its launches, in microseconds."""
-    call = jax.jit(kernel(start)).lower().compile()
     calls = kernel_times(call, calls=CALLS)
     us = [round(1e3 * sum(each.ms for each in call), 3) for call in calls]
     return dict(start._asdict(), us=us)
 
 
-def main() -> None:
-    """Measures all cases."""
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    device = jax.devices()[0].device_kind.lower().replace(" ", "-")
-    found: dict[str, Any] = {}
-    for start in starts():
-        found[start.name] = row = measured(start)
-        print(f"{start.name}: {sorted(row['us'])[CALLS // 2]} us", flush=True)
-    path = RESULTS / device / "starts.json"
-    save(path, starts=found)
-    noting.note(path)
-
+SUITE = Suite(
+    "starts",
+    {
+        "starts": Part(
+            lambda problem, groups: {start.name: start for start in starts()},
+            OneByOne(
+                lambda start: jax.jit(kernel(start)).lower().compile(),
+                measured,
+                lambda found: f"{sorted(found['us'])[CALLS // 2]} us",
+            ),
+            lambda problem, name, start: (kernel(start), ()),
+            apart=True,
+        )
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("starts")

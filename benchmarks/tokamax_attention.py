@@ -9,9 +9,7 @@ value. The record keeps the error of every run.
 """
 
 import argparse
-import json
 import math
-import pathlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,9 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pipelib.bench import provenance
+from benchmarks import records
+from benchmarks.records import ROOT
+from pipelib.bench.provenance import provenance
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 RUNS, HANG_S, TOLERANCE = 1_000, 60, 0.05
 
 type Arrays = tuple[jax.Array, ...]
@@ -170,18 +169,6 @@ def watched(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
     return dict(outcome=outcome, text=text, wrong_runs=wrong, errors=errors)
 
 
-def written(record: dict[str, Any]) -> str:
-    """The record as JSON, a version of a case on a line."""
-    cases = [
-        f"  {json.dumps(name)}: {{\n"
-        + ",\n".join(f"   {json.dumps(v)}: {json.dumps(found[v])}" for v in found)
-        + "\n  }"
-        for name, found in record["cases"].items()
-    ]
-    head = json.dumps({key: record[key] for key in record if key != "cases"}, indent=1)
-    return head[:-2] + ',\n "cases": {\n' + ",\n".join(cases) + "\n }\n}\n"
-
-
 def main() -> None:
     """Runs all cases, each with its control, and writes the record; or one, for its process."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -200,14 +187,11 @@ def main() -> None:
             result = watched([sys.executable, "-m", "benchmarks.tokamax_attention", *one], HANG_S)
             found[name][version] = dict(what=what) | result
             print(f"{name}, {version}: {result['outcome']} {result['text']}", flush=True)
-    facts = provenance.provenance() | {"tokamax": metadata.version("tokamax")}
-    record = dict(
-        command="python -m benchmarks.tokamax_attention", runs=RUNS, timeout_s=HANG_S,
-        tolerance=TOLERANCE, provenance=facts, cases=found,
-    )  # fmt: skip
-    folder = ROOT / "benchmarks/results" / jax.devices()[0].device_kind.lower().replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokamax.json").write_text(written(record), "utf-8")
+    facts = provenance() | {"tokamax": metadata.version("tokamax")}
+    run = dict(command="python -m benchmarks.tokamax_attention", runs=RUNS, timeout_s=HANG_S)
+    run |= dict(tolerance=TOLERANCE, provenance=facts)
+    path = records.RESULTS / records.folder(facts["gpu"]) / "tokamax.json"
+    records.put(path, dict(part="cases", problem={}, run=run, contenders=found))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from pipelib_book.measured import (
     model,
     nvlink,
     outcomes,
+    results,
     searches,
 )
 from pipelib_book.measured import (
@@ -132,32 +133,29 @@ def count_samples(value: Any) -> int:
 
 def runs(record: dict[str, Any]) -> list[Run]:
     """The runs of a record of `benchmarks`, first to last."""
-    if groups := record.get("groups") or record.get("searches"):
-        return _runs_of_groups(groups)
-    facts = record["provenance"]
-    command = record.get("command", "python -m benchmarks.machine measure RECORD")
-    digest = record.get("sources_digest", facts["code_digest"])
-    samples = len(record.get("traceEvents", ())) or count_samples(record)
-    return [Run((), facts, command, digest, samples)]
-
-
-def _runs_of_groups(groups: list[dict[str, Any]]) -> list[Run]:
     found: dict[tuple, Run] = {}
-    for group in groups:
+    for group in record.get("groups", [dict(run=record, problem={}, contenders=record)]):
         run = group["run"]
         facts, command = run["provenance"], run["command"]
         digest = run.get("sources_digest", facts["code_digest"])
-        part = f"{group.get('part', '')} {_words(group['problem'])}".strip()
+        words = _words(group["problem"])
         key = command, digest, *(facts[name] for name in facts if name != "utc")
         old = found.get(key, Run((), facts, command, digest, 0))
-        found[key] = old._replace(
-            parts=(*old.parts, part), samples=old.samples + count_samples(group)
-        )
+        samples = len(run.get("traceEvents", ())) or count_samples({**group, "run": {}})
+        parts = (f"{_part(group)} {words}".strip(),) if words else ()
+        found[key] = old._replace(parts=old.parts + parts, samples=old.samples + samples)
     return sorted(found.values(), key=lambda run: run.provenance["utc"])
 
 
+def _part(group: dict[str, Any]) -> str:
+    """The part of a group, but of a search that was a record of its own."""
+    return "" if group["part"] == "tune" and "fields" in group else group["part"]
+
+
 def _words(problem: dict[str, Any]) -> str:
-    """A product, an attention, or a kernel by its name."""
+    """A product, an attention, or a kernel by its name; nothing of rows, whose tables say it."""
+    if not problem or "length" in problem:
+        return ""
     if "kernel" in problem:
         return problem["kernel"]
     if "keys" in problem:
@@ -196,6 +194,7 @@ def _quoting(name: str) -> list[Section]:
 
 def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The tables of a record, each with a title."""
+    record = results.opened(record)
     if name == "matmul.json":
         yield from _products()
     elif name == "attention.json":
@@ -216,6 +215,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for search in ladder.searches():
             yield f"Near the winner for {_words(search.problem)}", ladder.search_table(search)
     elif name == "memory_bound.json":
+        record = bandwidth.flat(record)
         shapes = dict.fromkeys((r["rows"], r["length"], r["dtype"]) for r in record["rows"])
         for rows, length, dtype in shapes:
             if "(" not in (table := bandwidth.table(record, rows, length, dtype))[:1]:

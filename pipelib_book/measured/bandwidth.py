@@ -11,12 +11,31 @@ from pipelib_book.measured import results
 
 
 def record(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> dict[str, Any]:
-    """The record; without rows and points if there is none."""
+    """The record's rows and points of the curve; none if there is no record."""
     found = results.read(f"{results.GPU}/memory_bound.json", folders)
-    return found[0] if found else {"rows": [], "curve": []}
+    return flat(found[0] if found else {"groups": []})
 
 
-def rate(row: dict[str, Any], samples: str = "burst_us") -> float:
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Rows, one for each shape, kernel and variant; and the points of the curve."""
+    rows: list[dict[str, Any]] = []
+    curve: list[dict[str, Any]] = []
+    for group in record["groups"]:
+        problem = group["problem"]
+        for name, kept in group["contenders"].items():
+            if not problem:
+                curve.append(kept)
+                continue
+            kernel, _, variant = name.partition(", ")
+            moved = 2 * problem["rows"] * problem["length"] * _ITEM_BYTES[problem["dtype"]]
+            rows.append(dict(problem, bytes=moved, kernel=kernel, variant=variant, **kept))
+    return {"rows": rows, "curve": curve}
+
+
+_ITEM_BYTES = {"bfloat16": 2, "float32": 4}
+
+
+def rate(row: dict[str, Any], samples: str = "burst_microseconds") -> float:
     """Bytes a second, read and written together, at the median time of some samples."""
     return Samples(tuple(row[samples])).rate(row["bytes"])
 
@@ -39,7 +58,7 @@ def table(found: dict[str, Any], rows: int, length: int, dtype: str) -> str:
         return results.missing(f"copy of {rows} x {length}")
     lines = []
     for row in here:
-        us, width = Samples(tuple(row["burst_us"])).median_us, rate(row)
+        us, width = Samples(tuple(row["burst_microseconds"])).median_us, rate(row)
         name = f"{row['kernel']}, {row['variant']}"
         lines.append([name, f"{us:.1f}", f"{width / 1e12:.2f}", f"{width / max(copies):.1%}"])
     return results.table(("kernel", "µs", "TB/s", "of the fastest copy"), lines)

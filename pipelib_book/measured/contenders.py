@@ -48,7 +48,7 @@ class Group(NamedTuple):
             cls(group["problem"], group["contenders"], group["run"])
             for found in results.read(f"{results.GPU}/{record}", folders)
             for group in found["groups"]
-            if group["part"] == part and "contenders" in group
+            if group["part"] == part and group.get("contenders")
         ]
 
     def found(self, name: str | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def groups(part: str, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> li
 def searches(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[Search]:
     """The searches for configurations of ours; none if there is no record of them."""
     records = results.read(f"{results.GPU}/tune.json", folders)
-    return [_search(search) for record in records for search in record["searches"]]
+    return [_search(search) for record in records for search in record["groups"]]
 
 
 def _search(search: dict[str, Any]) -> Search:

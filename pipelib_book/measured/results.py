@@ -1,6 +1,7 @@
 """Finds the committed records of `benchmarks/`, for whoever quotes them, and sets them in Markdown.
 
-In the repository they are in `benchmarks/results`; the installed package has a copy, `results`.
+A record is a list of groups; `benchmarks/records.py` says what is in one. In the repository records
+are in `benchmarks/results`; the installed package has a copy, `results`.
 """
 
 import json
@@ -26,8 +27,26 @@ def find(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[path
 
 
 def read(pattern: str, folders: tuple[pathlib.Path, ...] = FOLDERS) -> list[dict[str, Any]]:
-    """What the records of a pattern hold."""
-    return [json.loads(path.read_text("utf-8")) for path in find(pattern, folders)]
+    """What the records of a pattern hold, `opened`."""
+    return [opened(json.loads(path.read_text("utf-8"))) for path in find(pattern, folders)]
+
+
+def opened(record: dict[str, Any]) -> dict[str, Any]:
+    """A record, in which parts without problems can be asked for by name.
+
+    Of each group that has no problem there is what its run and its other fields say, and under the
+    part's name what was measured: `record["probes"]["meet"]`, `record["provenance"]`.
+    """
+    found = dict(record)
+    for group in record.get("groups", ()):
+        if not group.get("problem", True):
+            own = {name: value for name, value in group.items() if name not in _OF_ALL}
+            found |= group["run"] | own | {group["part"]: group["contenders"]}
+    return found
+
+
+#: What every group of a record has.
+_OF_ALL = "part", "problem", "run", "contenders"
 
 
 def missing(what: str, record: str = "The record") -> str:

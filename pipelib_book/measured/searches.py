@@ -21,7 +21,7 @@ def groups(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[dict[str
 
 def table(found: Sequence[dict[str, Any]]) -> str:
     """The record for a reader: how much each measured, in what time, and how near the search is."""
-    compared = [group for group in found if "in_turn" in group]
+    compared = [group for group in found if group.get("contenders")]
     if not compared:
         return results.missing("search beside brute force")
     head = [
@@ -33,7 +33,8 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def _row(group: dict[str, Any]) -> list[str]:
     count = lambda part: sum(bool(row[3]) for row in group[part]["rows"])
-    us = {name: statistics.median(each["us"]) for name, each in group["in_turn"].items()}
+    best = group["contenders"].items()
+    us = {name: statistics.median(each["burst_microseconds"]) for name, each in best}
     tail = "" if group["complete"] else ", not all"
     return [
         group["problem"]["kernel"], f"{group['searched']} of {group['space']}",

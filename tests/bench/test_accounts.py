@@ -3,14 +3,16 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import accounts, compiled, nsight
+from benchmarks import accounts, compiled, nsight, records
 from benchmarks.attentions import Problem
 from pipelib_book.measured.attention import FA3
-from tools import records
+from tools import records as page
 
+DENSE, CAUSAL = accounts.IDEAS.problems
 RAW = [
     '"ID","Kernel Name","gpu__time_duration.sum","l2__bytes.sum.per_second","a__cycles.avg"',
     '"","","us","Tbyte/s","cycle"',
@@ -99,7 +101,7 @@ def test_without_products_there_is_no_loop():
 
 def group(**contenders):
     run = dict(command="", provenance=dict(jax="0"), peers={})
-    problem = accounts.PROBLEMS["dense"].as_json()
+    problem = DENSE.as_json()
     return dict(part="accounts", problem=problem, run=run, sms=132, contenders=contenders)
 
 
@@ -108,14 +110,14 @@ def test_a_row_has_the_parts_or_the_reason_why_there_are_none():
     head, _, ours, lost = accounts.table(found).splitlines()
     assert head.count("|") == ours.count("|") and "| softmax |" in head
     assert "| 1.000 | 2.000 | 75.0% | 5 |" in ours and lost == "| lost | no kernel |"
-    ((title, text),) = records.tables("accounts.json", dict(groups=[found]))
-    assert title == f"Cycles of a step, {accounts.PROBLEMS['dense']}" and ours in text
+    ((title, text),) = page.tables("accounts.json", dict(groups=[found]))
+    assert title == f"Cycles of a step, {DENSE}" and ours in text
 
 
 def test_a_contender_without_a_profile_has_its_reason(monkeypatch):
     def fails(command, kernels, skip, timeout_s):
         problem, name = command[-2:]
-        assert Problem(*json.loads(problem)) == accounts.PROBLEMS["causal"] and skip == 2
+        assert Problem(*json.loads(problem)) == CAUSAL and skip == 2
         if name == "late":
             raise subprocess.TimeoutExpired("ncu", timeout_s)
         if name == "lazy":
@@ -123,7 +125,10 @@ def test_a_contender_without_a_profile_has_its_reason(monkeypatch):
         return profile()
 
     monkeypatch.setattr(nsight, "profile", fails)
-    found = accounts.measure(accounts.PROBLEMS["causal"], dict(command="it"))["contenders"]
+    made = accounts.IDEAS.contenders(CAUSAL, [])
+    call = SimpleNamespace(say=print)
+    every = accounts.measure(call, accounts.IDEAS, CAUSAL, made)
+    found = {name: kept for fields in every for name, kept in fields["contenders"].items()}
     assert found["lazy"] == dict(reason="There is no `ncu`")
     assert "timed out" in found["late"]["reason"]
     assert found["attention"]["samples"] == 200
@@ -150,9 +155,9 @@ def test_an_account_is_of_the_kernels_as_they_are(tmp_path):
     fields = {"attention": {}, "late": {}, FA3: {}, "lazy": dict(reason="no kernel")}
     found = group(**fields)
     assert [m.name for m in compiled.measurements(path, dict(groups=[found]))] == [
-        f"accounts {accounts.PROBLEMS['dense']}, {name}" for name in ("attention", "late")
+        f"accounts {DENSE}, {name}" for name in ("attention", "late")
     ]
-    compiled.write(path, dict(groups=[found]))
+    records.put(path, found)
     compiled.note(path)
-    (kept,) = json.loads(path.read_text())["groups"]
+    (kept,) = records.read(path)
     assert kept["contenders"]["late"]["compiled"] and "compiled" not in kept["contenders"][FA3]

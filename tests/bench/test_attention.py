@@ -1,31 +1,31 @@
 """`benchmarks/attention.py`: its contenders, how a group is measured, its errors; its records."""
 
-import argparse
-import contextlib
+import dataclasses
 import functools
 import json
 import math
-import pathlib
 import pickle
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import attention, matmul
-from benchmarks.attention import CUDNN, OURS, PARTS, TUNE, space
+from benchmarks import attention, processes, records
+from benchmarks.attention import CUDNN, OURS, TUNE, space
 from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
+from benchmarks.suite import OTHERS
 from pipelib.bench import cupti
 from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
+from pipelib.tuning.products import tolerance
 from pipelib.tuning.rows import Row
-from pipelib.tuning.workers import Failed
-from pipelib_book.measured.attention import FA3, OTHERS
-from tests.bench.pools import Pool, behaviour
+from pipelib_book.measured.attention import FA3
+from pipelib_book.measured.attention import OTHERS as THEIRS
+from tests.bench.stand_ins import Workers, dry_run
 
-RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
-RECORDS = sorted(RESULTS.glob("*/attention.json"))
+RECORDS = sorted(records.RESULTS.glob("*/attention.json"))
+PARTS = attention.SUITE.parts
 SMALL = Problem(40, 16, True, "float16", heads=2)
 
 
@@ -78,7 +78,7 @@ def test_errors_are_of_each_result(backward):
     found = run("float64_error")
     assert found["each"].keys() == set(problem.results)
     assert 0.0 < found["relative"] == max(found["each"].values()) < 2e-3
-    assert run("check") < matmul.tolerance(problem.out.dtype)
+    assert run("check") < tolerance(problem.out.dtype)
     assert prepare(functools.partial(reference, causal=False), problem)("check") > 0.1
 
 
@@ -120,16 +120,14 @@ def test_operations():
 # Contenders.
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [part for part in PARTS if part != "tune"])
 def test_every_contender_can_be_sent_to_a_process(part):
     for problem in PARTS[part].problems:
         made = PARTS[part].contenders(problem, [])
         assert pickle.loads(pickle.dumps(made)).keys() == made.keys()
-        # Names of a script are those of another module there.
-        assert attention.__name__.encode() + b"\x94" not in pickle.dumps(made)
         assert CUDNN in made
         for name, contender in made.items():
-            if name.partition(",")[0] not in OTHERS:
+            if name.partition(",")[0] not in THEIRS:
                 contender = contender.keywords.get("contender", contender)  # of bfloat16
                 itemsize = 1 if part == "narrow" else 2
                 assert contender.keywords["causal"] == problem.causal
@@ -176,45 +174,19 @@ def test_the_search_has_all_schedules(head_dim):
 def test_what_a_search_found_is_a_contender():
     best = AttentionConfig(block_kv=64, slots=3)
     for problem in (TUNE[0], TUNE[0]._replace(dtype="bfloat16")):
-        group = dict(part="tune", problem=TUNE[0].as_json(), best=attention.as_json(best))
+        group = dict(
+            part="tune", problem=TUNE[0].as_json(), finals=[], best=attention.as_json(best)
+        )
         found = PARTS["forward"].contenders(problem, [group])
         assert found[f"{OURS}, tuned"].keywords["config"] == best
     assert f"{OURS}, tuned" not in PARTS["forward"].contenders(TUNE[1], [group])
-
-
-# Groups, with a fake timer.
-
-
-def group_of(*behaviours, rounds=3, problem=SMALL):
-    log, made = [], {b["name"]: b for b in behaviours}
-    pools = {name: Pool(log, name) for name in (CUDNN, matmul.OTHERS)}
-    group = attention.Group(problem, made, pools)
-    group.measure(PARTS["forward"]._replace(rounds=rounds, launches=2), 0.0)
-    return group.found, log
-
-
-def test_a_group():
-    hang = Failed("no answer in 30 s")
-    found, log = group_of(
-        behaviour(OURS, check=0.001), behaviour(CUDNN, check=0.001),
-        behaviour("late", check=0.001, burst=hang), behaviour("wrong", check=0.5),
-        behaviour("absent", held=Failed("no module named torch")),
-    )  # fmt: skip
-    bursts = [entry[0] for entry in log if entry[1] == "burst"]
-    assert bursts.count(OURS) == bursts.count(CUDNN) == 3 and bursts.count("late") == 1
-    assert found[OURS]["burst_microseconds"] == [1.0, 3.0] * 3
-    assert found["late"]["reason"] == "no answer in 30 s"
-    assert "wrong by more than" in found["wrong"]["reason"]
-    assert found["absent"] == {"reason": "no module named torch"}
 
 
 @pytest.mark.parametrize(("dtype", "error", "is_right"), [
     ("float8_e4m3fn", 0.2, True), ("float8_e4m3fn", 0.3, False), ("bfloat16", 0.2, False),
 ])  # fmt: skip
 def test_probabilities_of_8_bits_may_be_farther_off(dtype, error, is_right):
-    problem = SMALL._replace(dtype=dtype)
-    found, _ = group_of(behaviour(OURS, check=error), problem=problem)
-    assert ("reason" not in found[OURS]) == is_right
+    assert (error <= attention.most_error(SMALL._replace(dtype=dtype))) == is_right
 
 
 def test_sizes_have_the_peer_only_where_it_was_built(monkeypatch):
@@ -230,62 +202,38 @@ def test_sizes_have_the_peer_only_where_it_was_built(monkeypatch):
 
 
 def test_a_table_is_against_the_fastest_of_the_others():
-    fast, slow = dict(us=[2.0, 2.0], kernels={}), dict(us=[4.0, 4.0], kernels={})
-    found, _ = group_of(
-        behaviour(OURS, burst=fast, check=0.001), behaviour(CUDNN, burst=slow, check=0.001),
-        behaviour(f"{OURS}, tuned", burst=dict(us=[1.0, 1.0], kernels={}), check=0.001),
-        behaviour("x", held=Failed("too large")),
-    )  # fmt: skip
-    text = attention.table(dict(part="forward", problem=SMALL.as_json(), contenders=found))
+    us = {OURS: 2.0, CUDNN: 4.0, f"{OURS}, tuned": 1.0}
+    made = {name: dict(burst_microseconds=[each, each]) for name, each in us.items()}
+    made["x"] = dict(reason="too large")
+    text = attention.SUITE.table(dict(part="forward", problem=SMALL.as_json(), contenders=made))
     lines = text.splitlines()
     assert lines[1].split()[:2] == [f"{OURS},", "tuned"] and "4.000x" in lines[1]
     assert "2.000x" in lines[2] and "1.000x" in lines[3] and "too large" in lines[4]
-    assert f"{SMALL.flops / 2.0 / 1e6:.1f} +-0.0%" in lines[2]
+    assert f"{SMALL.flops / 2.0 / 1e6:.1f} TFLOP/s" in lines[2] and "+-0.0%" in lines[2]
 
 
-# Sessions.
+# A run with stand-ins.
 
 
-class Workers(Pool):
-    """`Workers` with a GPU, on which all contenders take the same time."""
-
-    def stream(self, tasks):
-        yield from enumerate([dict(gpu="NVIDIA H200", jax=jax.__version__)] * len(tasks))
-
-    @contextlib.contextmanager
-    def hold(self, tasks):
-        answers = dict(
-            check=0.001, float64_error=dict(rows=1, relative=0.001, each={}),
-            burst=dict(us=[5.0] * 80, kernels={"k": 5.0}),
-        )  # fmt: skip
-        yield [lambda method, *args: answers[method]] * len(tasks)
+@pytest.fixture
+def suite(monkeypatch):
+    """The suite whose processes have a GPU on which all contenders are as good."""
+    pools = lambda options: {name: Workers() for name in (CUDNN, OTHERS)}
+    monkeypatch.setattr(processes.time, "sleep", lambda _: None)
+    return dataclasses.replace(attention.SUITE, processes=pools)
 
 
-def session(tmp_path, **options):
-    defaults = dict(
-        only="", resume=False, seconds=math.inf, rounds=2, limit=4, results=tmp_path, quiet=True
-    )
-    pools = {name: Workers([], name) for name in (CUDNN, matmul.OTHERS)}
-    return attention.Session(argparse.Namespace(**defaults | options), pools)
-
-
-def test_a_dry_run_writes_a_record(tmp_path, capsys):
-    one = session(tmp_path, only=":1")
-    one.compare("backward")
-    path = tmp_path / "nvidia-h200" / "attention.json"
-    (group,) = matmul.read(path)
+def test_a_dry_run_writes_a_record(suite, monkeypatch, tmp_path, capsys):
+    path = dry_run(monkeypatch, tmp_path, suite, "backward", "--only", ":1")
+    (group,) = records.read(path)
     made = PARTS["backward"].contenders(attention.BACKWARD[0], [])
     assert group["contenders"].keys() == made.keys()
     assert {"command", "provenance", "distribution"} <= group["run"].keys()
-    assert len(group["contenders"][OURS]["burst_microseconds"]) == 2 * attention.LAUNCHES
+    assert len(group["contenders"][OURS]["burst_microseconds"]) == 2 * 3
     assert str(attention.BACKWARD[0]) in capsys.readouterr().out
-    again = session(tmp_path, only=":1", resume=True)
-    assert list(again.problems("backward")) == []
-    assert list(again.problems("ladder")) == [attention.LADDER[0]]
-    assert list(session(tmp_path, only=":1", seconds=-1.0).problems("ladder")) == []
 
 
-def test_a_search_is_recorded(tmp_path, monkeypatch):
+def test_a_search_is_recorded(suite, tmp_path, monkeypatch):
     class Measurer:
         def __init__(self, workers, problem, contender, samples):
             self.samples = samples
@@ -298,20 +246,12 @@ def test_a_search_is_recorded(tmp_path, monkeypatch):
             return list(self.each(configs))
 
     monkeypatch.setattr(attention, "OnGpu", Measurer)
-    session(tmp_path, only=":1", limit=3).tune()
-    (group,) = matmul.read(tmp_path / "nvidia-h200" / "attention.json")
+    path = dry_run(monkeypatch, tmp_path, suite, "tune", "--only", ":1", "--limit", "3")
+    (group,) = records.read(path)
     assert AttentionConfig(**group["best"]) == space(TUNE[0])[0]
     assert len(group["rows"]) == 3 and group["problem"] == TUNE[0].as_json()
-
-
-def test_no_gpu(tmp_path):
-    class NoGpu(Workers):
-        def stream(self, tasks):
-            yield 0, dict(gpu=None)
-
-    pools = {name: NoGpu([], name) for name in (CUDNN, matmul.OTHERS)}
-    with pytest.raises(SystemExit, match="there is nothing to time"):
-        attention.Session(argparse.Namespace(results=tmp_path, quiet=True), pools)
+    made = PARTS["tune"].contenders(TUNE[0], [group])
+    assert made.keys() == group["contenders"].keys() and len(made) == len(group["finals"])
 
 
 # Records.
@@ -319,7 +259,7 @@ def test_no_gpu(tmp_path):
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
 def test_the_groups_of_the_record_are_whole(path):
-    groups = matmul.read(path)
+    groups = records.read(path)
     for group in groups:
         problem = Problem(**group["problem"])
         assert tuned.file_name(group["run"]["provenance"]["gpu"]) == path.parent.name

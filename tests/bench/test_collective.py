@@ -1,5 +1,6 @@
 """`benchmarks.collective`: its contenders, its errors and times, its record."""
 
+import dataclasses
 import time
 
 import jax
@@ -7,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import collective, compiled, matmul, noting, turns
+from benchmarks import collective, compiled, records
 from benchmarks.collective import OURS, PROBLEMS, PRODUCT, SEQUENCE, TRANSFER, UPSTREAM, Problem
 from pipelib.bench import jaxprs, timing
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 #: On one device nothing is sent, and the kernel is `matmul`.
@@ -90,23 +92,16 @@ def test_too_few_devices():
 
 
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
-    monkeypatch.setattr(collective, "PROBLEMS", (ALONE,))
     monkeypatch.setattr(collective, "_OURS", {})
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(turns, "provenance", lambda: dict(gpu="NVIDIA H200", jax=jax.__version__))
     times = lambda functions, args, rounds, burst: {
         name: timing.Samples((4.0,) * rounds) for name in functions
     }
-    monkeypatch.setattr(collective, "bursts", times)
-    noted = []
-    monkeypatch.setattr(noting, "note", noted.append)
-    options = ["measure", "--rounds", "2", "--launches", "3"]
-    monkeypatch.setattr("sys.argv", ["collective.py", *options, "--results", str(tmp_path)])
+    measure = dataclasses.replace(collective.SUITE.parts["collective"].measure, times=times)
+    suite = with_parts(collective.SUITE, collective=dict(problems=(ALONE,), measure=measure))
     with interpreted(detect_races=False):
-        collective.benchmark().main(collective.__doc__)
-    (path,) = noted
+        path = dry_run(monkeypatch, tmp_path, suite)
     compiled.note(path)
-    (group,) = matmul.read(path)
+    (group,) = records.read(path)
     assert Problem(**group["problem"]) == ALONE
     assert len(group["contenders"][OURS]["burst_microseconds"]) == 2
     assert group["contenders"][OURS]["compiled"]

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import compiled, noting
+from benchmarks import compiled, noting, profile, records, suite
+from pipelib.bench import jaxprs
+from tests.bench.stand_ins import with_parts
 
-RECORDS = [
-    path
-    for path in sorted(compiled.RESULTS.glob("*/*.json"))
-    if compiled.measurements(path, {}) != ()
-]
+RECORDS = sorted(
+    path for path in records.RESULTS.glob("*/*.json") if suite.of_record(path) is not None
+)
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -29,11 +29,13 @@ def test_a_record_is_of_the_present_kernels(path):
 
 
 def test_every_record_of_a_gpu_is_checked():
-    found = {path.name for path in RECORDS}
     # Of kernels that nothing here changes; what no GPU made.
-    others = {"tokamax.json", "predicted.json"}
-    assert found >= {path.name for path in compiled.RESULTS.glob("nvidia-*/*.json")} - others
-    assert len(found) == 23 and not found & others
+    others = {"tokamax.json", "predicted.json", "schedule.json"}
+    assert {path.name for path in records.RESULTS.glob("*/*.json")} - others == {
+        path.name for path in RECORDS
+    }
+    for path in RECORDS:
+        assert [*compiled.measurements(path, json.loads(path.read_text("utf-8")))], path.name
 
 
 # What makes stale. A copy of the package, and of the benchmarks, is edited.
@@ -50,7 +52,7 @@ def copy(tmp_path_factory):
         shutil.copytree(noting.ROOT / name, root / name, ignore=code)
     results = root / "benchmarks" / "results" / "nvidia-h200"
     results.mkdir(parents=True)
-    shutil.copy(compiled.RESULTS / "nvidia-h200" / "memory_bound.json", results)
+    shutil.copy(records.RESULTS / "nvidia-h200" / "memory_bound.json", results)
     return root
 
 
@@ -92,42 +94,41 @@ def test_another_count_of_slots_makes_stale_just_what_uses_it(copy):
     slots = "max_concurrent_steps=slots\n"
     assert slots in (copy / "benchmarks/memory_bound.py").read_text("utf-8")
     found = edited(copy, "benchmarks/memory_bound.py", (slots, "max_concurrent_steps=slots + 1\n"))
-    assert len(found) == len(json.loads(record.read_text("utf-8"))["curve"])
-    assert all(name.startswith("copy, ") for name in found)
+    (curve,) = (group for group in records.read(record) if group["part"] == "curve")
+    assert found == [*curve["contenders"]]
 
 
 # Digests of single kernels: tests/bench/test_jaxprs.py. Here: where they are kept.
 
 
 def test_noting_gives_digests_to_what_has_none_and_keeps_the_others(tmp_path):
-    source = compiled.RESULTS / "nvidia-h200" / "profile.json"
+    source = records.RESULTS / "nvidia-h200" / "profile.json"
     path = tmp_path / "nvidia-h200" / "profile.json"
     path.parent.mkdir()
     record = json.loads(source.read_text("utf-8"))
-    digest = record.pop(compiled.KEY)
+    digest = record.pop(records.KEY)
     path.write_text(json.dumps(record) + "\n", "utf-8")
-    assert compiled.stale(path) == ["the ring by hand"]
+    assert compiled.stale(path) == ["profile"]
     noting.note(path)
-    assert json.loads(path.read_text("utf-8"))[compiled.KEY] == digest
+    assert json.loads(path.read_text("utf-8"))[records.KEY] == digest
     path.write_text(path.read_text("utf-8").replace(digest, "0" * 16), "utf-8")
     noting.note(path)
-    assert noting.stale(path) == ["the ring by hand"]
-    assert not noting.is_current(path, "the ring by hand")
+    assert noting.stale(path) == ["profile"]
+    assert not noting.is_current(path, "profile")
 
 
 def test_a_record_of_another_jax_is_stale_as_a_whole(monkeypatch):
-    path = compiled.RESULTS / "nvidia-h200" / "profile.json"
+    path = records.RESULTS / "nvidia-h200" / "profile.json"
     monkeypatch.setattr(jax, "__version__", "0.10")
-    assert compiled.stale(path) == ["the ring by hand, which was measured with JAX 0.11.2"]
+    assert compiled.stale(path) == ["profile, which was measured with JAX 0.11.2"]
 
 
 def test_what_cannot_be_traced_any_more_is_stale(monkeypatch):
-    path = compiled.RESULTS / "nvidia-h200" / "profile.json"
-    monkeypatch.setitem(
-        compiled._RECORDS, "profile",
-        lambda record: [compiled.Measurement("the ring", record, lambda: 1 / 0, ())],
-    )  # fmt: skip
-    said = "the ring, which cannot be traced any more (ZeroDivisionError: division by zero)"
+    path = records.RESULTS / "nvidia-h200" / "profile.json"
+    part = dict(contenders=lambda problem, groups: {"profile": lambda: 1 / 0})
+    made = with_parts(profile.SUITE, profile=part | dict(traced=lambda p, n, made: (made, ())))
+    monkeypatch.setattr(profile, "SUITE", made)
+    said = "profile, which cannot be traced any more (ZeroDivisionError: division by zero)"
     assert compiled.stale(path) == [said]
 
 
@@ -151,6 +152,6 @@ def test_a_group_with_a_stale_measurement_is_not_current(monkeypatch, name, curr
 
 def test_shapes_are_what_is_traced():
     x = jax.ShapeDtypeStruct((8,), jnp.float32)
-    one = compiled.Measurement("one", {}, lambda x: x + 1, (x,))
-    assert one.digest() == one._replace(name="other").digest()
-    assert one.digest() != one._replace(function=lambda x: x + 2).digest()
+    one, two = lambda x: x + 1, lambda x: x + 2
+    assert jaxprs.digest(one, x) == jaxprs.digest(lambda other: other + 1, x)
+    assert jaxprs.digest(one, x) != jaxprs.digest(two, x)

@@ -1,14 +1,13 @@
 """`benchmarks.decode`: its contenders, its errors, its record."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import compiled, decode, matmul, noting, turns
+from benchmarks import compiled, decode, records
 from benchmarks.decode import COPY, CUDNN, OURS, PROBLEMS, XLA, Problem, contenders, operands
-from pipelib.bench import timing
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 SMALL = Problem(2, 2, keys=192, heads=4, kv_heads=2, head_dim=64)
@@ -66,31 +65,13 @@ def test_ours_lower(problem):
 # Measuring, with a fake timer.
 
 
-@pytest.fixture
-def measured(monkeypatch, tmp_path):
-    """A record of two small problems."""
-    monkeypatch.setattr(decode, "PROBLEMS", (SMALL, PAGED, PROBLEMS[0]))
-    monkeypatch.setenv("XLA_FLAGS", "")
-    facts = dict(gpu="NVIDIA H200", jax=jax.__version__)
-    monkeypatch.setattr(turns, "provenance", lambda: facts)
+def test_a_dry_run_writes_a_record(monkeypatch, tmp_path, capsys):
+    suite = with_parts(decode.SUITE, decode=dict(problems=(SMALL, PAGED, PROBLEMS[0])))
     us = {COPY: 2.0, XLA: 40.0, OURS: 4.0}
-    times = lambda functions, args, rounds, burst: {
-        name: timing.Samples((us.get(name, 8.0),) * (rounds * burst)) for name in functions
-    }
-    monkeypatch.setattr(timing, "measure", times)
-    noted = []
-    monkeypatch.setattr(noting, "note", noted.append)
-    options = ["measure", "--rounds", "2", "--launches", "3", "--only", ":2"]
-    monkeypatch.setattr("sys.argv", ["decode.py", *options, "--results", str(tmp_path)])
     with interpreted(detect_races=False):
-        decode.benchmark().main(decode.__doc__)
-    (path,) = noted
+        path = dry_run(monkeypatch, tmp_path, suite, "decode", "--only", ":2", us=us)
     compiled.note(path)
-    return path
-
-
-def test_a_dry_run_writes_a_record(measured, capsys, monkeypatch):
-    groups = matmul.read(measured)
+    groups = records.read(path)
     assert [Problem(**group["problem"]) for group in groups] == [SMALL, PAGED]
     for group in groups:
         found = group["contenders"]
@@ -99,31 +80,10 @@ def test_a_dry_run_writes_a_record(measured, capsys, monkeypatch):
         assert found[OURS]["relative_error"] < 1e-2 and "relative_error" not in found[COPY]
         assert found[OURS]["compiled"] and {"command", "provenance"} <= group["run"].keys()
     assert "reason" in groups[0]["contenders"][CUDNN]  # there is no GPU
-    assert compiled.stale(measured) == []
-    root = measured.parents[1]
-    monkeypatch.setattr("sys.argv", ["decode.py", "table", "--results", str(root)])
-    decode.benchmark().main(decode.__doc__)
+    assert compiled.stale(path) == []
+    capsys.readouterr()
+    suite.main(["table", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert "nvidia-h200" in lines
     for line in (line for line in lines if line.startswith(f"  {OURS} ")):
         assert f"{SMALL.bytes / 4.0 / 1e6:.2f} TB/s  0.500 of copy" in line
-
-
-def test_what_is_wrong_is_not_timed(monkeypatch):
-    monkeypatch.setattr(
-        timing,
-        "measure",
-        lambda functions, *_, **__: dict.fromkeys(functions, timing.Samples((1.0, 1.0))),
-    )
-    wrong = lambda q, *_: q + jnp.ones((), q.dtype)
-    monkeypatch.setattr(decode, "contenders", lambda _: {OURS: wrong, COPY: decode.copy})
-    found = decode.benchmark().measure(SMALL, 1, 2)
-    assert "wrong by more than" in found[OURS]["reason"]
-    assert "burst_microseconds" not in found[OURS] and found[COPY]["burst_microseconds"]
-
-
-def test_no_gpu(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr("sys.argv", ["decode.py", "measure"])
-    with pytest.raises(SystemExit, match="there is nothing to time"):
-        decode.benchmark().main(decode.__doc__)

@@ -3,10 +3,10 @@
 import jax
 import pytest
 
-from benchmarks import compiled, grouped, matmul, noting, turns
+from benchmarks import compiled, grouped, records
 from benchmarks.grouped import DISTRIBUTIONS, OURS, PROBLEMS, UPSTREAM, XLA, Problem
-from pipelib.bench import timing
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 SMALL = Problem(160, 64, 256, 4, "cut at random")
@@ -60,22 +60,11 @@ def test_ours_lower(problem):
 
 
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
-    monkeypatch.setattr(grouped, "PROBLEMS", (SMALL, MATRICES))
-    monkeypatch.setenv("XLA_FLAGS", "")
-    monkeypatch.setattr(turns, "provenance", lambda: dict(gpu="NVIDIA H200", jax=jax.__version__))
-    times = lambda functions, args, rounds, burst: {
-        name: timing.Samples((4.0,) * (rounds * burst)) for name in functions
-    }
-    monkeypatch.setattr(timing, "measure", times)
-    noted = []
-    monkeypatch.setattr(noting, "note", noted.append)
-    options = ["measure", "--rounds", "2", "--launches", "3"]
-    monkeypatch.setattr("sys.argv", ["grouped.py", *options, "--results", str(tmp_path)])
+    suite = with_parts(grouped.SUITE, grouped=dict(problems=(SMALL, MATRICES)))
     with interpreted(detect_races=False):
-        grouped.benchmark().main(grouped.__doc__)
-    (path,) = noted
+        path = dry_run(monkeypatch, tmp_path, suite)
     compiled.note(path)
-    groups = matmul.read(path)
+    groups = records.read(path)
     assert [Problem(**group["problem"]) for group in groups] == [SMALL, MATRICES]
     for group in groups:
         assert len(group["contenders"][OURS]["burst_microseconds"]) == 6

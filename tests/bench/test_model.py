@@ -1,13 +1,12 @@
 """The pairs that the simulator's error is worked out on, and how they are measured."""
 
 import itertools
-import json
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import model, model_runs, predicted, starts
+from benchmarks import model, model_runs, predicted, records, starts
 from benchmarks.model_pairs import Pair, pairs
 from pipelib.bench.cupti import Kernel
 from pipelib.kernels.hopper import Gpu, assumed
@@ -114,22 +113,6 @@ def test_a_stamped_call_keeps_its_stamps():
     assert isinstance(stamped, jax.stages.Wrapped)
 
 
-def test_a_record_says_what_made_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["starts.py", "--fast"])
-    model.save(tmp_path / "starts.json", starts={"one": dict(us=[1.0])})
-    record = json.loads((tmp_path / "starts.json").read_text())
-    assert [*record] == ["command", "provenance", "starts"]
-    assert record["command"] == "python -m benchmarks.starts --fast"
-    assert record["provenance"]["jax"] == jax.__version__
-
-
-def test_a_record_has_a_pair_on_a_line():
-    record = dict(command="python", pairs={"one": dict(mhz=[1.0]), "two": dict(reason="no")})
-    text = model.text(record)
-    assert json.loads(text) == record
-    assert text.splitlines()[3:5] == ['  "one": {"mhz": [1.0]},', '  "two": {"reason": "no"}']
-
-
 @pytest.mark.parametrize("family", ["matmul", "copy", "attention", "attention's gradients"])
 def test_sets_of_operands_and_kernels_lower_for_hopper(family):
     pair = next(pair for pair in pairs().values() if pair.family == family)
@@ -138,7 +121,7 @@ def test_sets_of_operands_and_kernels_lower_for_hopper(family):
     drawn = jax.eval_shape(lambda: model_runs._draw(pair, 2))
     assert [[(x.shape, x.dtype) for x in each] for each in drawn] == [
         [(x.shape, x.dtype) for x in pair.args]
-    ] * 2  # fmt: skip
+    ] * 2
 
 
 #: The last case of each kind of block.
@@ -151,10 +134,9 @@ def test_kernels_that_pass_time_lower_for_hopper(case):
 
 
 def test_the_record_of_starts_has_each_case():
-    record = json.loads((starts.RESULTS / "nvidia-h200" / "starts.json").read_text())
+    (group,) = records.read(records.RESULTS / "nvidia-h200" / "starts.json")
     cases = {case.name: case for case in starts.starts()}
-    assert record["starts"].keys() == cases.keys()
-    for name, row in record["starts"].items():
+    assert group["contenders"].keys() == cases.keys()
+    for name, row in group["contenders"].items():
         assert len(row.pop("us")) == starts.CALLS and row.pop("compiled")
         assert starts.Start(**row) == cases[name]
-    assert model.text(record).splitlines()[-3].startswith('  "')

@@ -1,17 +1,18 @@
 """`benchmarks.nvlink`: its kernels are right for every schedule and lower for a GPU; its record."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import pipelib
-from benchmarks import compiled, nvlink, turns
+from benchmarks import compiled, nvlink, records
 from benchmarks.nvlink import PROBLEMS
+from benchmarks.turns import InTurns
 from pipelib.bench import timing
 from pipelib_book import across
 from pipelib_book.grading import lowered
 from pipelib_book.measured.nvlink import RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
-from tools import records
+from tests.bench.stand_ins import dry_run, with_parts
+from tools import records as page
 
 #: One of each kind, with steps that a check follows in a moment; streams of few blocks and many.
 KINDS = (*map(Problem, WITHOUT_TILES), Problem(TILE), Problem(STREAM, 3), Problem(RING))
@@ -77,8 +78,9 @@ def test_a_step_is_what_more_steps_add():
     of = lambda *us: timing.Samples(us)
     times = {"100 steps": of(150.0, 160.0), "300 steps": of(500.0, 350.0)}
     assert [*nvlink.row(problem, times["100 steps"], times)] == [
-        "  1.0000 us a step", "  65.54 GB/s of a GPU",
-    ]  # fmt: skip
+        "  1.0000 us a step",
+        "  65.54 GB/s of a GPU",
+    ]
     assert [*nvlink.row(problem, of(1.0), {"100 steps": of(1.0)})] == []
 
 
@@ -101,23 +103,17 @@ def test_too_few_devices():
         nvlink.operands(PROBLEMS[0])
 
 
-def test_its_record_knows_its_kernels(monkeypatch, tmp_path):
+def test_its_record_knows_its_kernels(monkeypatch, tmp_path, capsys):
     """Times and errors without GPUs; digests as `benchmarks.compiled` takes them."""
-    monkeypatch.setattr(nvlink, "operands", lambda problem: ())
-    monkeypatch.setattr(nvlink, "error", lambda *_: 0.0)
-    monkeypatch.setattr(nvlink, "bursts", lambda functions, args, rounds, burst: {
+    times = lambda functions, args, rounds, burst: {
         name: timing.Samples((float(name.split()[0]),) * rounds) for name in functions
-    })  # fmt: skip
-    path = tmp_path / "nvidia-h200" / "nvlink.json"
-    bench = nvlink.benchmark()
-    for problem in SMALL:
-        run = dict(provenance=dict(jax=jax.__version__))
-        group = dict(part="nvlink", problem=problem._asdict(), run=run)
-        group["contenders"] = bench.measure(problem, 2, 1)
-        turns.write(path, group)
-        assert "1.0000 us a step" in bench.table(group)
+    }
+    measure = InTurns(lambda problem: (), lambda *_: 0.0, 0.0, times)
+    suite = with_parts(nvlink.SUITE, nvlink=dict(problems=SMALL, measure=measure))
+    path = dry_run(monkeypatch, tmp_path, suite)
+    assert capsys.readouterr().out.count("1.0000 us a step") == 2 * len(SMALL)
     compiled.note(path)
-    groups = turns.read(path)
+    groups = records.read(path)
     assert all(kept["compiled"] for group in groups for kept in group["contenders"].values())
     assert compiled.stale(path) == []
-    assert records._words(groups[0]["problem"]) == SIGNALS
+    assert page._words(groups[0]["problem"]) == SIGNALS

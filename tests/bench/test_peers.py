@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from benchmarks import attention, attentions, contenders, matmul, peers
+from benchmarks import attention, attentions, matmul, peers, records
 from benchmarks.products_in_torch import prepare
 from benchmarks.torch_times import Seen, by_call
 from pipelib.bench.cupti import Kernel
-from pipelib.tuning.products import Problem
+from pipelib.tuning.products import Problem, tolerance
 from pipelib.tuning.workers import Workers
 from pipelib_book.measured.attention import FA3, OTHERS
 from pipelib_book.measured.ladder import DEEPGEMM
@@ -55,9 +55,9 @@ def test_a_folder_must_be_whole(folder, lost, said):
 
 def test_they_are_contenders(folder):
     assert attention.baselines(PROBLEM)[FA3] == peers.Fa3(causal=True)
-    assert FA3 in attention.PARTS["ladder"].contenders(PROBLEM, [])
-    groups = matmul.read(matmul.RESULTS / "nvidia-h200" / "matmul.json")
-    shapes = contenders.PLANS["shapes"].contenders
+    assert FA3 in attention.SUITE.parts["ladder"].contenders(PROBLEM, [])
+    groups = records.read(records.RESULTS / "nvidia-h200" / "matmul.json")
+    shapes = matmul.SUITE.parts["shapes"].contenders
     assert shapes(Problem(4096, 4096, 4096), groups)[DEEPGEMM] == peers.DeepGemm()
     assert DEEPGEMM not in shapes(Problem(4096, 4096, 4096, "float16"), groups)
 
@@ -73,14 +73,15 @@ def test_a_table_has_a_column_for_it():
 
 def test_products_of_jax_are_measured_as_ever():
     problem = Problem(64, 48, 32, "float16")
-    assert prepare(lambda a, b: a @ b, problem)("check") < matmul.tolerance("float16")
+    assert prepare(lambda a, b: a @ b, problem)("check") < tolerance("float16")
 
 
 def test_what_ran_is_told_by_call():
     seen = [Seen(30.0, "b", 5.0), Seen(10.0, "a", 2.0), Seen(13.0, "b", 4.0), Seen(25.0, "a", 3.0)]
     assert by_call(seen, 2) == [
-        [Kernel("a", 0.002), Kernel("b", 0.004)], [Kernel("a", 0.003), Kernel("b", 0.005)]
-    ]  # fmt: skip
+        [Kernel("a", 0.002), Kernel("b", 0.004)],
+        [Kernel("a", 0.003), Kernel("b", 0.005)],
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 3])
@@ -110,7 +111,7 @@ def hold():
 def test_flash_attention_3_is_right_and_timed(causal, backward, hold):
     problem = attentions.Problem(512, 128, causal, "bfloat16", backward, heads=2)
     run = hold(attentions.prepare, peers.Fa3(causal), problem)
-    assert run("check") < matmul.tolerance("bfloat16")
+    assert run("check") < tolerance("bfloat16")
     found = run("burst", 3)
     assert len(found["us"]) == 3 and min(found["us"]) > 0.0
 
@@ -120,6 +121,6 @@ def test_flash_attention_3_is_right_and_timed(causal, backward, hold):
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
 def test_deepgemm_is_right_and_timed(turned, hold):
     run = hold(prepare, peers.DeepGemm(), Problem(256, 512, 384, "bfloat16", *turned))
-    assert run("check") < matmul.tolerance("bfloat16")
+    assert run("check") < tolerance("bfloat16")
     assert len(run("burst", 3)["us"]) >= 3
     assert min(run("sustained", 0.1)["us"]) > 0.0

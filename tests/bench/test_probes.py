@@ -1,6 +1,5 @@
 """Probes that predict: each lowers, waits for nobody in vain, and does what its docstring says."""
 
-import json
 import re
 from statistics import median
 from types import SimpleNamespace
@@ -21,13 +20,17 @@ from benchmarks import (
     probes_softmax,
     probes_tensor_core,
     probing,
+    records,
 )
 from benchmarks.probes_tensor_core import Turns
+from benchmarks.turns import OneByOne
 from pipelib.schedule.machine import H200
+from pipelib_book.measured import results
+from tests.bench.stand_ins import dry_run, with_parts
 from tests.schedule.toy import TOY
 
 LATER = {probe.name: probe for probe in probes.later()}
-RECORD = json.loads((idle.RESULTS / "nvidia-h200" / "machine.json").read_text())
+(RECORD,) = results.read("nvidia-h200/machine.json")
 
 
 def short(probe):
@@ -187,27 +190,32 @@ def test_a_table_compares_what_is_known():
 # Measuring what a record lacks.
 
 
-def test_add_measures_what_is_lacking_and_ends_with_the_table(tmp_path, monkeypatch, capsys):
+def test_what_is_lacking_is_measured_and_the_others_are_kept(tmp_path, monkeypatch):
     lacking = probes_copies.slot_found(3, True)
     old = dict(inner=[0.0], second_run=[1.0], cycles=[1.0])
-    names = {probe.name for probe in probes.probes()} - {lacking.name}
-    path = tmp_path / "machine.json"
-    path.write_text(json.dumps(dict(probes=dict.fromkeys(names, old))))
-    new = dict(inner=[0.0], second_run=[302.0], cycles=[301.0])
-    measured = []
-    monkeypatch.setattr(machine, "compiled_probe", lambda probe: probe.name)
-    monkeypatch.setattr(machine, "provenance", dict)
-    monkeypatch.setattr(
-        machine, "run_probe", lambda probe, call: measured.append((probe.name, call)) or new
+    names = [probe.name for probe in probes.probes() if probe.name != lacking.name]
+    run = dict(provenance=dict(gpu="NVIDIA H200"), command="first")
+    group = dict(part="probes", problem={}, run=run, contenders=dict.fromkeys(names, old))
+    path = tmp_path / "nvidia-h200" / "machine.json"
+    records.put(path, group)
+    new, measured = dict(inner=[0.0], second_run=[302.0], cycles=[301.0]), []
+    measure = OneByOne(
+        lambda probe: probe.name,
+        lambda probe, call: measured.append((probe.name, call)) or new,
+        str,
     )
-    monkeypatch.setattr(noting, "note", lambda path: None)
-    machine.add(path)
+    monkeypatch.setattr(noting, "is_current", lambda path, name: True)
+    suite = with_parts(machine.SUITE, probes=dict(measure=measure))
+    dry_run(monkeypatch, tmp_path, suite, "--resume")
     assert measured == [(lacking.name, lacking.name)]
-    record = json.loads(path.read_text())
-    assert record["probes"][lacking.name] == new
-    assert all(record["probes"][name] == old for name in names)
-    assert [run["probes"] for run in record["added"]] == [[lacking.name]]
-    last = capsys.readouterr().out.splitlines()[-1]
+    (group,) = records.read(path)
+    assert group["contenders"] == dict.fromkeys(names, old) | {lacking.name: new}
+    assert group["run"] == run and [more["contenders"] for more in group["added"]] == [
+        [lacking.name]
+    ]
+    record = results.opened(dict(groups=[group]))
+    record["probes"]["clock"] = dict(old, inner=[0.0])
+    last = probed.table(record, [lacking]).splitlines()[-1]
     assert last.startswith(f"| {lacking.name} | 150.9 | 302.0 | 0.50 |")
 
 
@@ -257,13 +265,13 @@ def test_idleness_comes_before_each_round(monkeypatch):
     monkeypatch.setattr(idle, "time", SimpleNamespace(sleep=told.append))
     monkeypatch.setattr(idle, "LAUNCHES", 3)
     call = lambda: told.append("launch") or launch(5, 1.5)
-    monkeypatch.setattr(idle.steady, "prepared", lambda probe, deviation: (call, []))
-    found = idle.measured(idle.Load("one", probing.Probe("one", (None,), 10), 1.0, 0.0))
+    load = idle.Load("one", probing.Probe("one", (None,), 10))
+    found = idle.measured(load, 0.0, (call, []))
     assert told == ["launch", *[idle.IDLE_S, "launch", "launch", "launch"] * idle.ROUNDS]
     assert found["rounds"][0]["ms"] == [0.0] * 3
 
 
-@pytest.mark.parametrize("load", idle.loads(), ids=lambda load: load.name)
+@pytest.mark.parametrize("load", [load for load, _ in idle.loads()], ids=lambda load: load.name)
 def test_loads_after_idleness_lower_for_hopper(load):
     kernel = jax.jit(probing.kernel(load.probe))
     lowered = kernel.trace(*probing.inputs(load.probe)).lower(lowering_platforms=("cuda",))

@@ -1,13 +1,12 @@
 """The record of compute-sanitizer: it has all cases, and no problem but the control's."""
 
-import json
 import os
 
 import pytest
 
-from benchmarks import sanitized
+from benchmarks import records, sanitized
 
-RECORDS = sorted(sanitized.RESULTS.glob("*/sanitized.json"))
+RECORDS = sorted(records.RESULTS.glob("*/sanitized.json"))
 
 SAID = """\
 ========= COMPUTE-SANITIZER
@@ -57,10 +56,10 @@ def test_without_the_tool_it_says_what_to_install(monkeypatch, tmp_path):
 @pytest.mark.skipif(not RECORDS, reason="there is no record: make benchmark writes it on a Hopper")
 def test_no_kernel_has_a_problem_and_the_control_has():
     for path in RECORDS:
-        record = json.loads(path.read_text("utf-8"))
+        (record,) = records.read(path)
         assert record["control"], "a read behind the end was not reported"
-        assert record["cases"].keys() == sanitized.cases().keys()
-        for case in record["cases"].values():
+        assert record["contenders"].keys() == sanitized.cases().keys()
+        for case in record["contenders"].values():
             assert {tool: case[tool] for tool in sanitized.TOOLS} == {
                 tool: [] for tool in sanitized.TOOLS
             }

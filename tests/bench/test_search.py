@@ -5,7 +5,7 @@ import json
 import jax
 import pytest
 
-from benchmarks import compiled, noting, searched
+from benchmarks import compiled, noting, records, suite
 from benchmarks import search as benchmark
 from pipelib.bench import jaxprs
 from pipelib.bench.provenance import provenance
@@ -13,7 +13,7 @@ from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.tuning import searching
 from pipelib.tuning.calls import check_sendable
 from pipelib.tuning.rows import Row
-from tools import records
+from tools import records as page
 
 pytestmark = pytest.mark.one_jax
 
@@ -43,15 +43,17 @@ def measured(monkeypatch, tmp_path):
     monkeypatch.setattr(benchmark, "Calls", Measurer)
     monkeypatch.setattr(Measurer, "asked", [], raising=False)
     facts = provenance() | dict(gpu="NVIDIA H200", driver="1", cuda="13.0")
-    monkeypatch.setattr(benchmark, "provenance", lambda: facts)
+    monkeypatch.setattr(suite, "provenance", lambda: facts)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
     monkeypatch.setattr(noting, "note", compiled.note)
     folders = "--results", str(tmp_path / "results"), "--cache", str(tmp_path / "cache")
 
     def run(*words):
         with assumed(Gpu("NVIDIA H200", "9.0")):
-            benchmark.main([*words, *folders, "--jobs", "1"])
+            benchmark.SUITE.main([*words, *folders, "--jobs", "1"])
         path = tmp_path / "results" / "nvidia-h200" / "search.json"
-        return path, benchmark.read(path)
+        return path, records.read(path)
 
     return run
 
@@ -65,18 +67,18 @@ def test_a_run_writes_a_record_and_goes_on(measured, capsys):
     assert group["complete"] and len([row for row in rows if row[3]]) == asked
     assert {row[1] for row in rows} >= {"measured", "does not fit"}
     assert len([row for row in group["search"]["rows"] if row[3]]) == 4
-    best = group["in_turn"]["brute"]
+    best = group["contenders"]["brute"]
     assert best["config"]["slots"] == max(row[0]["slots"] for row in rows if row[3])
     assert len(best[compiled.KEY]) == 16 and compiled.stale(path) == []
     assert "| search / best |" in (out := capsys.readouterr().out) and "14 of 40" in out
     again = measured(*words)[1]
     assert len(Measurer.asked) == asked, "nothing is measured twice"
     assert again[0]["search"]["seconds"] == group["search"]["seconds"]
-    ((title, table),) = records.tables("search.json", json.loads(path.read_text()))
+    ((title, table),) = page.tables("search.json", json.loads(path.read_text()))
     assert title == "The search beside brute force" and "warp-specialized" in table
-    (run,) = records.runs(json.loads(path.read_text()))
+    (run,) = page.runs(json.loads(path.read_text()))
     assert run.parts == ("chapter warp-specialized product of 4096x4096, float16",)
-    assert records.what(run.command).startswith("Measures how near `pipelib.tuning.search` comes")
+    assert page.what(run.command).startswith("Measures how near `pipelib.tuning.search` comes")
 
 
 def test_when_the_time_is_over_the_record_says_that_it_is_not_all(measured):
@@ -95,10 +97,10 @@ def test_an_interruption_ends_the_script(measured, monkeypatch):
         measured("chapter", "--every", "9")
 
 
-@pytest.mark.parametrize("part", searched.PARTS)
+@pytest.mark.parametrize("part", benchmark.PARTS)
 def test_each_part_can_be_looked_at_and_sent_to_workers(part):
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        this = searched.case(part)
+        this = benchmark.case(part)
         assert check_sendable(this.kernel_of, this.args, this.expected) is None
         config = this.space[len(this.space) // 2]
         results = searching.search(this.kernel_of, [config], *this.args, measure=0, progress=False)
@@ -109,8 +111,3 @@ def test_each_part_can_be_looked_at_and_sent_to_workers(part):
         shape = jax.eval_shape(this.expected, *this.args)
         if results.trials[0].outcome == "predicted":
             assert jax.eval_shape(made, *this.args).shape == shape.shape
-
-
-def test_no_gpu(capsys):
-    with pytest.raises(SystemExit, match="there is nothing to time"):
-        benchmark.main(["chapter"])

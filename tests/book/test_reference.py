@@ -5,6 +5,7 @@ import re
 
 from benchmarks import probes_copies
 from pipelib_book.measured import foreign as measured
+from pipelib_book.measured import results
 from tests.foreign import readings, sources
 from tools import execution, foreign, notebooks, plgpu_names, records
 
@@ -120,11 +121,10 @@ def test_the_page_has_the_clock_after_idleness_and_probes_beside_the_model():
     load = dict(use=0.0, rounds=[dict(ms=[0.0], ghz=[1.5])])
     ((title, table),) = records.tables("idle.json", dict(idle=dict(copies=load)))
     assert title.startswith("The clock after idleness") and "| copies | 1.500 |" in table
-    path = execution.ROOT / "benchmarks" / "results" / "nvidia-h200" / "machine.json"
-    record = json.loads(path.read_text("utf-8"))
+    (record,) = results.read("nvidia-h200/machine.json")
     probe = probes_copies.slot_found(4, True)
     record["probes"][probe.name] = dict(inner=[0.0], second_run=[302.0])
-    found = dict(records.tables(path.name, record))
+    found = dict(records.tables("machine.json", record))
     assert f"| {probe.name} |" in found["Probes that test the model, cycles of a step"]
 
 

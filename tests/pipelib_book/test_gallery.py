@@ -1,6 +1,5 @@
 """The gallery of hazards: what is right is right, what is wrong is found, and what was recorded."""
 
-import json
 import re
 
 import jax.numpy as jnp
@@ -12,20 +11,15 @@ from benchmarks import faults
 from pipelib.schedule import check
 from pipelib.schedule.report import FindingKind
 from pipelib_book import gallery
+from pipelib_book.measured import results
 from tests.emitters import contract
 from tests.pipelib_book.workers import RIGHT, Told
 
 GALLERY = gallery.GALLERY
 EVERY = pytest.mark.parametrize("hazard", GALLERY.values(), ids=GALLERY)
 VERSIONS = "0.11.2", "0.12.0.1"
-
-
-def read(path):
-    return json.loads((faults.RESULTS / path).read_text())
-
-
-GPU = read("nvidia-h200/hazards.json")
-INTERPRETERS = [read(f"interpreter/hazards-jax-{version}.json") for version in VERSIONS]
+(GPU,) = results.read("nvidia-h200/hazards.json")
+INTERPRETERS = results.read("interpreter/hazards-jax-*.json")
 
 
 def test_there_is_a_hazard_of_each_kind():

@@ -11,7 +11,7 @@ import pytest
 
 import pipelib
 import pipelib_book as book
-from benchmarks import compiled, faults, wild
+from benchmarks import compiled, faults, records, wild
 from pipelib.schedule import check
 from pipelib_book.gallery import GALLERY, Gpu
 from pipelib_book.measured import outcomes, results
@@ -22,10 +22,7 @@ from tests.pipelib_book.workers import RIGHT, Told
 EVERY = pytest.mark.parametrize("hazard", WILD.values(), ids=WILD)
 EVERY_THAT_RAN = pytest.mark.parametrize("hazard", RUN.values(), ids=RUN)
 VERSIONS = "0.11.2", "0.12.0.1"
-INTERPRETERS = [
-    json.loads((faults.RESULTS / f"interpreter/wild-jax-{version}.json").read_text())
-    for version in VERSIONS
-]
+INTERPRETERS = results.read("interpreter/wild-jax-*.json")
 
 
 @EVERY
@@ -110,8 +107,9 @@ def test_a_wrong_head_that_exists_is_not_found():
 
 
 def test_the_benchmark_runs_many_copies():
-    assert {*wild.SUITE.hazards} == {*RUN} and wild.SUITE.module == "benchmarks.wild"
-    args = wild.SUITE.hazards["whole-store"].arguments(np.random.default_rng(0), 2)
+    hazards = wild.SUITE.parts[faults.HAZARDS].contenders(None, ())
+    assert {*hazards} == {*RUN}
+    args = hazards["whole-store"].arguments(np.random.default_rng(0), 2)
     assert args[0].shape == (2, 64, 256)
 
 
@@ -122,7 +120,7 @@ def start(monkeypatch):
     with contextlib.ExitStack() as pipes:
 
         def started(mode):
-            worker = faults.Worker(wild.SUITE, mode, "whole-store")
+            worker = faults.Worker("wild", mode, "whole-store")
             pipes.callback(worker.process.__exit__, None, None, None)
             return worker
 
@@ -148,8 +146,9 @@ def made_up(outcome="nothing"):
     told = Told([*RIGHT, *(told if not hangs else [])], hangs=hangs)
     found = faults.on_gpu(told)
     facts = INTERPRETERS[0]["provenance"] | dict(gpu="NVIDIA H200", compute_capability="9.0")
-    head = dict(command="python -m benchmarks.wild", seed=0, runs=faults.RUNS, blocks=256)
-    return head | dict(timeout_s=10, provenance=facts, hazards={name: found for name in RUN})
+    run = dict(command="python -m benchmarks.wild", seed=0, runs=faults.RUNS, blocks=256)
+    run |= dict(timeout_s=10, provenance=facts)
+    return dict(part=faults.HAZARDS, problem={}, run=run, contenders=dict.fromkeys(RUN, found))
 
 
 # The records.
@@ -183,7 +182,7 @@ def seen(request, tmp_path, monkeypatch):
     if request.param != "not yet run":
         path = folder / results.GPU / "wild.json"
         path.parent.mkdir()
-        path.write_text(faults.text(made_up(request.param.removesuffix(" seen"))))
+        records.put(path, made_up(request.param.removesuffix(" seen")))
     read = outcomes.Outcomes.read.__func__
     there = lambda cls, suite: read(cls, (folder,), suite)
     monkeypatch.setattr(outcomes.Outcomes, "read", classmethod(there))
@@ -220,12 +219,14 @@ def test_a_fault_that_no_gpu_ran_says_so(capsys):
 def test_a_record_of_a_gpu_is_of_the_kernels_that_it_ran(tmp_path):
     path = tmp_path / "nvidia-h200" / "wild.json"
     path.parent.mkdir()
-    path.write_text(faults.text(made_up() | dict(blocks=2)))
+    group = made_up()
+    group["run"]["blocks"] = 2
+    records.put(path, group)
     compiled.note(path)
-    record = json.loads(path.read_text())
-    kept = record["hazards"]["whole-store"]
-    assert kept["fixed"][compiled.KEY] != kept["faulty"][compiled.KEY]
-    if record["provenance"]["jax"] == jax.__version__:
+    (group,) = records.read(path)
+    kept = group["contenders"]["whole-store"]
+    assert kept["fixed"][records.KEY] != kept["faulty"][records.KEY]
+    if group["run"]["provenance"]["jax"] == jax.__version__:
         assert compiled.stale(path) == []
 
 

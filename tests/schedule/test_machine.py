@@ -18,12 +18,13 @@ from benchmarks import probes, probing
 from pipelib.schedule import machine
 from pipelib.schedule.machine import B200, FIELDS, H100, H200, Machine
 from pipelib.schedule.simulating.simulate import simulate
+from pipelib_book.measured import results
 from tests.schedule.toy import TOY
 
 pytestmark = pytest.mark.one_jax
 
 ROOT = pathlib.Path(__file__).parents[2]
-RECORD = json.loads((ROOT / "benchmarks/results/nvidia-h200/machine.json").read_text())
+(RECORD,) = results.read("nvidia-h200/machine.json")
 
 
 def test_the_package_has_what_was_measured():

@@ -12,9 +12,10 @@ from pipelib.schedule.machine import H200
 from pipelib.schedule.profile import read_profile
 from pipelib.schedule.program import Op, Program
 from pipelib.schedule.simulating.simulate import simulate
+from pipelib_book.measured import results
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
-RECORD = json.loads((RESULTS / "machine.json").read_text())
+(RECORD,) = results.read("nvidia-h200/machine.json")
 
 
 def recorded(**options):

@@ -227,7 +227,7 @@ SEARCH = dict(problem=PROBLEM, fields=FIELDS, rows=ROWS, finals=[[ROWS[0][0], [9
 
 
 def test_near_misses_differ_in_one_thing(tmp_path):
-    write(tmp_path, "tune", dict(searches=[SEARCH]))
+    write(tmp_path, "tune", dict(groups=[SEARCH]))
     (search,) = ladder.searches((tmp_path,))
     assert search.near_misses() == [
         ("width=4 (8)", pytest.approx(1.1), ""),
@@ -242,7 +242,7 @@ def test_near_misses_differ_in_one_thing(tmp_path):
 def test_the_winner_is_told_beside_the_last_rung(tmp_path):
     unknown = SEARCH | dict(problem=PROBLEM | dict(m=1), finals=[])
     other = SEARCH | dict(problem=PROBLEM | dict(m=2))
-    write(tmp_path, "tune", dict(searches=[SEARCH, unknown, other]))
+    write(tmp_path, "tune", dict(groups=[SEARCH, unknown, other]))
     groups = [GROUP, GROUP._replace(problem=unknown["problem"])]
     (found,) = ladder.searches_of(groups, (tmp_path,))
     last = RUNGS[-1].config
@@ -326,14 +326,15 @@ def test_without_records_there_is_nothing(tmp_path):
 
 
 def test_bandwidth():
-    point = dict(slots=3, step_bytes=2048, blocks_per_sm=2, bytes=1000, burst_us=[1.0, 2.0, 3.0])
+    us = dict(burst_microseconds=[1.0, 2.0, 3.0])
+    point = dict(slots=3, step_bytes=2048, blocks_per_sm=2, bytes=1000) | us
     shape = dict(rows=8, length=8, dtype="float32", bytes=1000)
     found = dict(
         curve=[point],
         rows=[
-            shape | dict(kernel="copy", variant="driver", burst_us=[4.0]),
-            shape | dict(kernel="softmax", variant="pipelib", burst_us=[5.0]),
-            shape | dict(kernel="softmax", variant="2 slots", burst_us=[6.0]),
+            shape | dict(kernel="copy", variant="driver", burst_microseconds=[4.0]),
+            shape | dict(kernel="softmax", variant="pipelib", burst_microseconds=[5.0]),
+            shape | dict(kernel="softmax", variant="2 slots", burst_microseconds=[6.0]),
         ],
     )
     assert bandwidth.curve(found) == {2048: [(3 * 2048 * 2, pytest.approx(1000 / 2e-6))]}

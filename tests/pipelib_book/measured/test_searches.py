@@ -15,7 +15,9 @@ def group(complete=True, search=(20.0, 21.0, 22.0), brute=(20.0, 20.0, 20.0)):
         problem=dict(kernel="softmax"), searched=2, space=4, complete=complete,
         search=dict(seconds=3.2, rows=[row([1.0]), row([])]),
         brute=dict(seconds=9.0, rows=[row([1.0]), row([2.0])]),
-        in_turn=dict(search=dict(us=search), brute=dict(us=brute)),
+        contenders=dict(
+            search=dict(burst_microseconds=search), brute=dict(burst_microseconds=brute)
+        ),
     )  # fmt: skip
 
 
@@ -27,7 +29,7 @@ def test_a_row_has_counts_seconds_and_the_ratio_of_medians(complete, tail):
 
 def test_a_part_that_was_not_compared_has_no_row():
     unfinished = group()
-    del unfinished["in_turn"]
+    unfinished["contenders"] = {}
     assert len(searches.table([group(), unfinished]).splitlines()) == 3
     assert searches.table([unfinished]).startswith("(The record has no search")
 

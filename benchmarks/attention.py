@@ -329,11 +329,9 @@ def traced(problem: Problem, name: str, contender: Any) -> Traced:
 
 def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
     """TFLOP/s, and the speed beside the fastest that is not ours."""
-    yield f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
-    kind = lambda name: name.partition(",")[0]
-    theirs = [each.median_us for name, each in times.items() if kind(name) in measured.OTHERS]
-    if theirs:
-        yield f"{min(theirs) / own.median_us:.3f}x"
+    yield suite.tflops(problem, own)
+    if share := suite.beside(own, times, measured.OTHERS):
+        yield f"{share:.3f}x"
 
 
 _ATTENTIONS: dict[str, Any] = dict(traced=traced, problem=Problem, plain=Problem.as_json)

@@ -33,7 +33,7 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Arrays, Contender, InTurns
+from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
 from pipelib.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib_book.measured import collective as recorded
@@ -175,14 +175,10 @@ def operands(problem: Problem) -> Arrays:
     where = [NamedSharding(mesh, spec) for spec in _SPECS]
     keys = jax.random.split(jax.random.key(SEED))
     rows, columns = (
-        jax.jit(_draw, static_argnums=0, out_shardings=there)(like, key)
+        jax.jit(normal, static_argnums=0, out_shardings=there)(like, key)
         for like, key, there in zip(problem.args, keys, where)
     )
     return rows, columns, jax.device_put(rows, where[2])
-
-
-def _draw(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
-    return jax.random.normal(key, like.shape, like.dtype)
 
 
 def bursts(
@@ -211,17 +207,15 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
         return None if bool(jnp.array_equal(out, args[2])) else 1.0
     rows = np.r_[:SAMPLED, problem.m - SAMPLED : problem.m]
     columns = np.arange(0, problem.n, max(1, problem.n // 256))
-    given = np.asarray(out[rows])[:, columns].astype(np.float64)
-    left, right = np.asarray(args[2][rows]), np.asarray(args[1][:, columns])
-    exact = left.astype(np.float64) @ right.astype(np.float64)
-    return float(np.linalg.norm(given - exact) / np.linalg.norm(exact))
+    exact = float64(args[2][rows]) @ float64(args[1][:, columns])
+    return off(float64(out[rows])[:, columns], exact)
 
 
 def row(
     problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
 ) -> Iterator[str]:
     """TFLOP/s of a device, GB/s that it sends, and the share of the longer of the two alone."""
-    yield f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
+    yield suite.tflops(problem, own)
     yield f"{problem.sent / own.median_us / 1e3:6.1f} GB/s"
     bound = recorded.longest({name: each.median_us for name, each in times.items()})
     if bound is not None:

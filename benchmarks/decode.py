@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Contender, InTurns
+from benchmarks.turns import Contender, InTurns, float64, normal, off
 from pipelib.bench import timing
 from pipelib.kernels import DecodeConfig, decode_attention
 
@@ -141,15 +141,10 @@ def operands(problem: Problem) -> tuple[jax.Array, ...]:
     """Normal random numbers, all lengths, and pages in no order."""
     types = problem.args
     keys = jax.random.split(jax.random.key(SEED), 3)
-    arrays = [_draw(like, key) for like, key in zip(types, keys)]
+    arrays = list(map(normal, types, keys))
     order = np.random.default_rng(SEED).permutation(problem.args[4].size)
     table = jnp.asarray(order.reshape(types[4].shape), jnp.int32)
     return (*arrays, jnp.full(types[3].shape, problem.keys, jnp.int32), table)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _draw(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
-    return jax.random.normal(key, like.shape, like.dtype)
 
 
 def exact(problem: Problem, args: tuple[jax.Array, ...], sequence: int, head: int) -> np.ndarray:
@@ -157,9 +152,9 @@ def exact(problem: Problem, args: tuple[jax.Array, ...], sequence: int, head: in
     q, k, v, _, table = args
     kv_head = head * problem.kv_heads // problem.heads
     pages = table[sequence] if table.size else jnp.array([sequence])
-    k, v = (np.asarray(x[pages, :, kv_head]).astype(np.float64) for x in (k, v))
+    k, v = (float64(x[pages, :, kv_head]) for x in (k, v))
     k, v = (x.reshape(problem.keys, problem.head_dim) for x in (k, v))
-    scores = np.asarray(q[sequence, :, head]).astype(np.float64) @ k.T * problem.head_dim**-0.5
+    scores = float64(q[sequence, :, head]) @ k.T * problem.head_dim**-0.5
     last = problem.keys - problem.q_seq + np.arange(problem.q_seq)
     scores[np.arange(problem.keys) > last[:, None]] = -np.inf
     p = np.exp(scores - scores.max(1, keepdims=True))
@@ -174,9 +169,8 @@ def error(
         return None
     out = jax.jit(contender)(*args)
     places = [(0, 0), (problem.batch - 1, problem.heads - 1)]
-    found = np.stack([np.asarray(out[i, -1, head]).astype(np.float64) for i, head in places])
-    expected = np.stack([exact(problem, args, *place)[-1] for place in places])
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    found = np.stack([float64(out[i, -1, head]) for i, head in places])
+    return off(found, np.stack([exact(problem, args, *place)[-1] for place in places]))
 
 
 # Measuring.
@@ -188,8 +182,8 @@ def row(
     """TB/s, and the speed beside the copy's and cuDNN's."""
     yield f"{problem.bytes / own.median_us / 1e6:6.2f} TB/s"
     for other in (COPY, CUDNN):
-        if other in times:
-            yield f"{times[other].median_us / own.median_us:6.3f} of {other}"
+        if share := suite.beside(own, times, [other]):
+            yield f"{share:6.3f} of {other}"
 
 
 SUITE = Suite(

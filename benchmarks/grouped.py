@@ -26,7 +26,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_d
 
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Arrays, Contender, InTurns
+from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
 from pipelib.bench import timing
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
@@ -186,21 +186,15 @@ def _theirs(
 def operands(problem: Problem) -> Arrays:
     """Normal random numbers, and the sizes."""
     keys = jax.random.split(jax.random.key(SEED))
-    lhs, rhs = (_draw(like, key) for like, key in zip(problem.args, keys))
+    lhs, rhs = map(normal, problem.args, keys)
     return lhs, rhs, jnp.asarray(problem.sizes)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _draw(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
-    return jax.random.normal(key, like.shape, like.dtype)
 
 
 def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> float:
     """The relative error of sampled columns of some rows, or of some rows of a matrix."""
     del name
     out = jax.jit(contender)(*args)
-    given, exact = _sampled(problem, args, out)
-    return float(np.linalg.norm(given - exact) / np.linalg.norm(exact))
+    return off(*_sampled(problem, args, out))
 
 
 def _sampled(problem: Problem, args: Arrays, out: jax.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -210,29 +204,24 @@ def _sampled(problem: Problem, args: Arrays, out: jax.Array) -> tuple[np.ndarray
     if problem.weights:
         group = int(np.argmax(problem.sizes > 0))
         rows = slice(stops[group] - problem.sizes[group], stops[group])
-        wanted = _float64(lhs[rows, :SAMPLED]).T @ _float64(rhs[rows, ::STEP])
-        return _float64(out[group, :SAMPLED, ::STEP]), wanted
+        wanted = float64(lhs[rows, :SAMPLED]).T @ float64(rhs[rows, ::STEP])
+        return float64(out[group, :SAMPLED, ::STEP]), wanted
     picked = np.array([*range(SAMPLED), *range(problem.rows - SAMPLED, problem.rows)])
     groups = np.searchsorted(stops, picked, side="right")
     wanted = np.concatenate([
-        _float64(lhs[picked[groups == group]]) @ _float64(rhs[int(group), :, ::STEP])
+        float64(lhs[picked[groups == group]]) @ float64(rhs[int(group), :, ::STEP])
         for group in np.unique(groups)
     ])  # fmt: skip
-    return _float64(out[picked, ::STEP]), wanted
-
-
-def _float64(x: jax.Array) -> np.ndarray:
-    return np.asarray(x).astype(np.float64)
+    return float64(out[picked, ::STEP]), wanted
 
 
 def row(
     problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
 ) -> Iterator[str]:
     """TFLOP/s, and the speed beside JAX's fastest."""
-    yield f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
-    others = [each.median_us for name, each in times.items() if name.partition(",")[0] != OURS]
-    if others:
-        yield f"{min(others) / own.median_us:6.3f} of JAX's fastest"
+    yield suite.tflops(problem, own)
+    if share := suite.beside(own, times, [XLA, UPSTREAM]):
+        yield f"{share:6.3f} of JAX's fastest"
 
 
 SUITE = Suite(

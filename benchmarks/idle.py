@@ -77,7 +77,7 @@ def _round(call: Callable[..., Any], args: list[Any], repeats: int) -> dict[str,
     """One round: idleness, then all launches."""
     time.sleep(IDLE_S)
     results = [call(*args) for _ in range(LAUNCHES)]
-    ms, clocks = series([steady.stamps(result) for result in results], repeats)
+    ms, clocks = series([probing.stamps_of(result) for result in results], repeats)
     kept = spread(LAUNCHES)
     return dict(ms=ms[kept].round(4).tolist(), ghz=clocks[kept].round(4).tolist())
 

@@ -72,8 +72,18 @@ def _kernel(
     )  # fmt: skip
 
 
-def _block(shape, index_map, delay: int = 0) -> plgpu.BlockSpec:
-    return plgpu.BlockSpec(shape, index_map, transforms=probing.TILED, delay_release=delay)
+def _tiles(rows: int, i: Any, j: Any, delay: int) -> list[plgpu.BlockSpec]:
+    """Those that the steps of a block (i, j) of a product load."""
+    block = functools.partial(plgpu.BlockSpec, transforms=probing.TILED, delay_release=delay)
+    return [block((rows, 64), lambda k: (i, k)), block((64, 128), lambda k: (k, j))]
+
+
+def _store(acc: Any, staged: Any, here: Callable[[], Any]) -> None:
+    """Stores an accumulator by way of SMEM."""
+    staged[...] = acc.astype(jnp.float16)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(staged, here())
+    plgpu.wait_smem_to_gmem(0)
 
 
 def _pad(used: int) -> tuple[Any, ...]:
@@ -83,7 +93,6 @@ def _pad(used: int) -> tuple[Any, ...]:
 
 def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., Any]:
     """One thread; tiles of 128x128x64."""
-    half = jnp.float16
     pad = _pad((slots + 1) << 15) if alone and slots < 3 else ()
 
     def body(a, b, out, out_smem, *_):
@@ -96,29 +105,22 @@ def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., 
 
             pipelib.emit_pipeline(
                 step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, ordinary_reads=False,
-                in_specs=[
-                    _block((128, 64), lambda k: (i, k), delay),
-                    _block((64, 128), lambda k: (k, j), delay),
-                ],
+                in_specs=_tiles(128, i, j, delay),
             )(a, b)  # fmt: skip
             return acc[...]
 
-        out_smem[...] = pl.run_scoped(scope, plgpu.ACC((128, 128), jnp.float32)).astype(half)
-        plgpu.commit_smem()
-        here = pl.ds(i * 128, 128), pl.ds(j * 128, 128)
-        plgpu.copy_smem_to_gmem(out_smem, out.at[here])
-        plgpu.wait_smem_to_gmem(0)
+        acc = pl.run_scoped(scope, plgpu.ACC((128, 128), jnp.float32))
+        _store(acc, out_smem, lambda: out.at[pl.ds(i * 128, 128), pl.ds(j * 128, 128)])
 
-    out = like(SIZE, SIZE)
-    scratch = (plgpu.SMEM((128, 128), half, transforms=probing.TILED), *pad)
-    return _kernel(body, out, dict(i=SIZE // 128, j=SIZE // 128), stamped, scratch=scratch)
+    scratch, grid = (probing.half(128, 128), *pad), dict(i=SIZE // 128, j=SIZE // 128)
+    return _kernel(body, like(SIZE, SIZE), grid, stamped, scratch=scratch)
 
 
 def specialized(
     slots: int, delay: int, rows: int, alone: bool, stamped: bool
 ) -> Callable[..., Any]:
     """Two compute threads of `rows` rows each and a memory thread; tiles of 2 rows x 128 x 64."""
-    half, tile = jnp.float16, 2 * rows
+    tile = 2 * rows
     used = slots * (tile + 128) * 128 + tile * 256
     pad = _pad(used) if alone and used < 116 << 10 else ()
 
@@ -131,12 +133,9 @@ def specialized(
                 pipeline(acc)
                 return acc[...]
 
-            result = pl.run_scoped(scope, plgpu.ACC((rows, 128), jnp.float32))
-            out_smem[mine] = result.astype(half)
-            plgpu.commit_smem()
-            here = pl.ds(i * tile + wg * rows, rows), pl.ds(j * 128, 128)
-            plgpu.copy_smem_to_gmem(out_smem.at[mine], out.at[here])
-            plgpu.wait_smem_to_gmem(0)
+            acc = pl.run_scoped(scope, plgpu.ACC((rows, 128), jnp.float32))
+            here = lambda: out.at[pl.ds(i * tile + wg * rows, rows), pl.ds(j * 128, 128)]
+            _store(acc, out_smem.at[mine], here)
 
         def step(_, a, b, acc):
             plgpu.wgmma(acc, a.at[mine], b)
@@ -146,16 +145,11 @@ def specialized(
         pipelib.emit_pipeline_warp_specialized(
             step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, memory_registers=40,
             num_compute_wgs=2, wg_axis="wg", compute_context=context, ordinary_reads=False,
-            in_specs=[
-                _block((tile, 64), lambda k: (i, k), delay),
-                _block((64, 128), lambda k: (k, j), delay),
-            ],
+            in_specs=_tiles(tile, i, j, delay),
         )(a, b)  # fmt: skip
 
-    out = like(SIZE, SIZE)
-    scratch = (plgpu.SMEM((tile, 128), half, transforms=probing.TILED), *pad)
-    grid = dict(i=SIZE // tile, j=SIZE // 128)
-    return _kernel(body, out, grid, stamped, threads=3, scratch=scratch)
+    scratch, grid = (probing.half(tile, 128), *pad), dict(i=SIZE // tile, j=SIZE // 128)
+    return _kernel(body, like(SIZE, SIZE), grid, stamped, threads=3, scratch=scratch)
 
 
 def add_one(slots: int, stamped: bool) -> Callable[..., Any]:
@@ -237,7 +231,7 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         pl.when(wg == 0)(lambda: compute_thread(out, out_smem, *shared))
         pl.when(wg == 1)(lambda: memory_thread(a, b, *shared))
 
-    smem = lambda *shape: plgpu.SMEM(shape, jnp.float16, transforms=probing.TILED)
+    smem = probing.half
     scratch = (
         smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),

@@ -40,41 +40,38 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
     """Products of operands that come from GMEM once; after each step a thread does nothing for so
     many cycles."""
 
-    def role(thread):
-        def run_role(timed, block, x, a, b, sink, barrier):
-            if thread == 0:
-                for slot in range(SLOTS):
-                    first = slot * (threads * M + K)
-                    for i in range(threads):
-                        tile = x.at[pl.ds(first + i * M, M), pl.ds(0, K)]
-                        plgpu.copy_gmem_to_smem(tile, a.at[slot, i], barrier)
-                    tile = x.at[pl.ds(first + threads * M, K)]
-                    plgpu.copy_gmem_to_smem(tile, b.at[slot], barrier)
-            plgpu.barrier_wait(barrier)
+    def role(thread, timed, block, x, a, b, sink, barrier):
+        if thread == 0:
+            for slot in range(SLOTS):
+                first = slot * (threads * M + K)
+                for i in range(threads):
+                    tile = x.at[pl.ds(first + i * M, M), pl.ds(0, K)]
+                    plgpu.copy_gmem_to_smem(tile, a.at[slot, i], barrier)
+                tile = x.at[pl.ds(first + threads * M, K)]
+                plgpu.copy_gmem_to_smem(tile, b.at[slot], barrier)
+        plgpu.barrier_wait(barrier)
 
-            def scope(acc):
-                def step(i):
-                    slot = lax.rem(i, np.int32(SLOTS))
-                    plgpu.wgmma(acc, a.at[slot, thread], b.at[slot])
-                    plgpu.wgmma_wait(1)
-                    if pause:
-                        start = probing.clock()
-                        lax.while_loop(
-                            lambda now: now - start < pause, lambda now: probing.clock(), start
-                        )
+        def scope(acc):
+            def step(i):
+                slot = lax.rem(i, np.int32(SLOTS))
+                plgpu.wgmma(acc, a.at[slot, thread], b.at[slot])
+                plgpu.wgmma_wait(1)
+                if pause:
+                    start = probing.clock()
+                    lax.while_loop(
+                        lambda now: now - start < pause, lambda now: probing.clock(), start
+                    )
 
-                def run(first, count):
-                    total = probing.loop(first, count, step)
-                    plgpu.wgmma_wait(0)
-                    return total
+            def run(first, count):
+                total = probing.loop(first, count, step)
+                plgpu.wgmma_wait(0)
+                return total
 
-                timed(run)
-                return acc[...]
+            timed(run)
+            return acc[...]
 
-            found = pl.run_scoped(scope, plgpu.ACC((M, N), jnp.float32))
-            sink[thread] = found.astype(jnp.float16)
-
-        return run_role
+        found = pl.run_scoped(scope, plgpu.ACC((M, N), jnp.float32))
+        sink[thread] = found.astype(jnp.float16)
 
     copies = SLOTS * (threads + 1)
     scratch = (
@@ -85,7 +82,7 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
     return probing.Probe(
-        name, tuple(map(role, range(threads))), 512, scratch, blocks=blocks,
+        name, probing.alike(role, threads), 512, scratch, blocks=blocks,
         input=(SLOTS * (threads * M + K), N), work=dict(flops=2.0 * M * N * K * threads),
     )  # fmt: skip
 
@@ -99,11 +96,9 @@ class Load(NamedTuple):
 
     def prepared(self) -> tuple[Callable[..., Any], list[jax.Array]]:
         """The probe's kernel, compiled, and normal random operands."""
-        shapes = probing.inputs(self.probe)
-        call = jax.jit(probing.kernel(self.probe)).lower(*shapes).compile()
         keys = jax.random.split(jax.random.key(0), 1)
         draw = lambda key, x: (self.deviation * jax.random.normal(key, x.shape)).astype(x.dtype)
-        return call, list(map(draw, keys, shapes))
+        return probing.compiled(self.probe), list(map(draw, keys, probing.inputs(self.probe)))
 
 
 def loads() -> Iterator[Load]:
@@ -135,15 +130,10 @@ def _ticks(timed: Any, block: Any) -> None:
     timed(lambda first, count: probing.loop(first, count, lambda i: probing.clock()))
 
 
-def stamps(result: Any) -> np.ndarray:
-    """The stamps among what a probe's kernel gives."""
-    return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
-
-
 @functools.cache
 def _after() -> Callable[[], jax.Array]:
     """What reads the clock after a launch."""
-    return jax.jit(probing.kernel(probing.Probe("clock", (_ticks,), _TICKS))).lower().compile()
+    return probing.compiled(probing.Probe("clock", (_ticks,), _TICKS))
 
 
 def measured(load: Load, prepared: tuple[Callable[..., Any], list[jax.Array]]) -> dict[str, Any]:
@@ -161,7 +151,7 @@ def measured(load: Load, prepared: tuple[Callable[..., Any], list[jax.Array]]) -
     for _ in range(ROUNDS):
         for _ in range(LAUNCHES):
             result = call(*args)
-        found = probing.slopes(stamps(result), probe.repeats)
+        found = probing.slopes(probing.stamps_of(result), probe.repeats)
         found["clock_after_hz"] = probing.slopes(np.asarray(after()), _TICKS)["clock_hz"]
         for name, value in found.items():
             columns.setdefault(name, []).append(round(value, 3))

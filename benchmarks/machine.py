@@ -47,11 +47,6 @@ SHUFFLES_PER_CYCLE = 32.0
 # Measuring.
 
 
-def compiled_probe(probe: probing.Probe) -> Callable[..., Any]:
-    """A probe's kernel."""
-    return jax.jit(probing.kernel(probe)).lower(*probing.inputs(probe)).compile()
-
-
 def run_probe(probe: probing.Probe, call: Callable[..., Any]) -> dict[str, Any]:
     """A probe's samples, one for each launch; `others` has those of threads that are apart."""
     flush = jax.jit(lambda x: x + 1)
@@ -61,8 +56,7 @@ def run_probe(probe: probing.Probe, call: Callable[..., Any]) -> dict[str, Any]:
     for _ in range(LAUNCHES + 1):
         if probe.cold:
             big = flush(big).block_until_ready()
-        result = call(*args)
-        launches.append(np.asarray(result[-1] if isinstance(result, (tuple, list)) else result))
+        launches.append(probing.stamps_of(call(*args)))
     del launches[0]  # it warmed up
     columns = _columns(probe, [probing.shown(probe, stamps) for stamps in launches])
     found: dict[str, Any] = dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks)
@@ -136,7 +130,7 @@ _KERNELS = OneByOne(
     lambda found: f"{median(found['microseconds']):.1f} us",
 )
 _PROBES = OneByOne(
-    compiled_probe,
+    probing.compiled,
     run_probe,
     lambda found: f"{median(found['cycles']):.1f} cycles, {median(found['second_run']):.1f}",
 )
@@ -268,17 +262,13 @@ def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, f
     return found
 
 
-def compare(record: dict[str, Any]) -> None:
-    """Prints simulated beside measured cycles."""
-    print("| kernel | blocks/SM | GHz | simulated | measured | ratio |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, (simulated, measured) in ratios(record, parameters(record)).items():
-        crowd = max(record["kernels"][name]["blocks_per_sm"])
-        clock = median(record["kernels"][name]["clock_hz"]) / 1e9
-        print(
-            f"| {name} | {crowd} | {clock:.2f} | {simulated:,.0f} | {measured:,.0f} |"
-            f" {simulated / measured:.2f} |"
-        )
+def compared(record: dict[str, Any]) -> str:
+    """A row for each kernel: simulated and measured cycles of a block."""
+    rows = (
+        (name, f"{simulated:,.0f}", f"{measured:,.0f}", f"{simulated / measured:.2f}")
+        for name, (simulated, measured) in ratios(record, parameters(record)).items()
+    )
+    return results.table(("kernel", "simulated cycles", "measured", "ratio"), rows)
 
 
 def _probed(path: str, *words: str) -> None:
@@ -304,7 +294,7 @@ SUITE = Suite(
     facts=dict(launches=LAUNCHES),
     commands={
         "derive": lambda path: print(parameters(_opened(path)).to_json(), end=""),
-        "compare": lambda path: compare(_opened(path)),
+        "compare": lambda path: print(compared(_opened(path))),
         "probed": _probed,
     },
 )

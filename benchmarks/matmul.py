@@ -197,10 +197,9 @@ def _search_upstream(call: Call, problem: Problem) -> Found[Any]:
 
 def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
     """TFLOP/s, and the speed beside the fastest of cuBLAS's."""
-    yield f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
-    theirs = [times[name].median_us for name in BASELINES if name in times]
-    if theirs:
-        yield f"{min(theirs) / own.median_us:.3f}x"
+    yield suite.tflops(problem, own)
+    if share := suite.beside(own, times, [CUBLAS]):
+        yield f"{share:.3f}x"
 
 
 _PRODUCTS: dict[str, Any] = dict(

@@ -255,46 +255,41 @@ def kernels(weight: bool = False) -> list[Case]:
     return cases
 
 
+def _run(
+    operation: Any, plan: RowPlan, by: Callable[..., jax.Array] = launch_rows, **options: Any
+) -> Callable[..., jax.Array]:
+    return lambda x, *_: by(operation, plan, x, **options)
+
+
 def tried(shape: tuple[int, int]) -> Iterator[Case]:
     """What else was tried, for the first shape."""
-    for name, operation in (
-        ("rms_norm", RmsNorm(shape[1], EPS)),
-        ("softmax", Softmax(approximate=True)),
-    ):
-
-        def run(
-            plan: RowPlan, operation: Any = operation,
-            by: Callable[..., jax.Array] = launch_rows, **options: Any,
-        ) -> Callable[..., jax.Array]:  # fmt: skip
-            return lambda x, *_: by(operation, plan, x, **options)
-
-        whole, two = plan_of(shape), plan_of(shape, slots=2)
-        stay = whole._replace(blocks=6 * num_sms())
-        yield Case(name, "2 rows a step", run(plan_of(shape, rows=2)))
-        yield Case(name, "1 slot, blocks stay", run(stay))
-        for slots in (2, 3, 4, 6):
-            yield Case(name, f"{slots} slots, blocks stay", run(plan_of(shape, slots=slots)))
-        for each in (2, 4, 8):
-            plan = two._replace(blocks=shape[0] // each)
-            yield Case(name, f"2 slots, {each} steps a block", run(plan))
-            if each > 2:
-                for adjacent in (False, True):
-                    tail = ", adjacent" if adjacent else ""
-                    yield Case(
-                        name,
-                        f"own slots for results, 2 slots, {each} steps a block{tail}",
-                        run(plan, by=separate_slots, adjacent=adjacent),
-                    )
-        stay = two._replace(blocks=3 * num_sms())
-        yield Case(name, "own slots for results, 1 slot", run(whole, by=separate_slots))
-        variant = "own slots for results, 2 slots, blocks stay"
-        yield Case(name, variant, run(stay, by=separate_slots))
-        variant += ", memory thread, 2 compute threads"
-        plan = stay._replace(rows=2, blocks=num_sms())
-        yield Case(name, variant, run(plan, by=separate_slots, threads=2))
-    yield Case("softmax", "exact exponential", run(whole, Softmax(approximate=False)))
-    exact = run(plan_of(shape, slots=2), Softmax(approximate=False))
-    yield Case("softmax", "exact exponential, 2 slots, blocks stay", exact)
+    whole, two = plan_of(shape), plan_of(shape, slots=2)
+    stay, own = two._replace(blocks=3 * num_sms()), "own slots for results"
+    plans = {
+        "2 rows a step": plan_of(shape, rows=2),
+        "1 slot, blocks stay": whole._replace(blocks=6 * num_sms()),
+        **{f"{n} slots, blocks stay": plan_of(shape, slots=n) for n in (2, 3, 4, 6)},
+    }
+    apart = {
+        "1 slot": (whole, {}),
+        "2 slots, blocks stay": (stay, {}),
+        "2 slots, blocks stay, memory thread, 2 compute threads": (
+            stay._replace(rows=2, blocks=num_sms()), dict(threads=2),
+        ),
+    }  # fmt: skip
+    for each in (2, 4, 8):
+        words, plan = f"2 slots, {each} steps a block", two._replace(blocks=shape[0] // each)
+        plans[words] = plan
+        if each > 2:
+            apart |= {words: (plan, {}), f"{words}, adjacent": (plan, dict(adjacent=True))}
+    for name, operation in (("rms_norm", RmsNorm(shape[1], EPS)), ("softmax", Softmax(True))):
+        for variant, plan in plans.items():
+            yield Case(name, variant, _run(operation, plan))
+        for variant, (plan, options) in apart.items():
+            yield Case(name, f"{own}, {variant}", _run(operation, plan, separate_slots, **options))
+    exact = Softmax(approximate=False)
+    yield Case("softmax", "exact exponential", _run(exact, whole))
+    yield Case("softmax", "exact exponential, 2 slots, blocks stay", _run(exact, two))
 
 
 def others(shape: tuple[int, int], dtype: str) -> list[Case]:
@@ -505,9 +500,8 @@ def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iter
     """TB/s, and the share of the fastest copy's."""
     if isinstance(problem, Problem):
         yield f"{problem.bytes / own.median_us / 1e6:5.2f} TB/s"
-        copied = [each.median_us for name, each in times.items() if name.startswith("copy, ")]
-        if copied:
-            yield f"{min(copied) / own.median_us:.3f} of the fastest copy"
+        if share := suite.beside(own, times, ["copy"]):
+            yield f"{share:.3f} of the fastest copy"
 
 
 SUITE = Suite(

@@ -1,6 +1,6 @@
 """What the model says of a probe beside what was measured: a table of the probes of `later`.
 
-    python -m benchmarks.probed RECORD [WORD...]
+    python -m benchmarks.machine probed RECORD [WORD...]
 
 RECORD is that of `benchmarks.machine`; the words choose the probes whose names contain one of them.
 A probe that the record lacks has the model's figure alone.
@@ -10,9 +10,6 @@ clock wherever the kernel reads the clock. So `probing.slopes` makes the same fi
 figure is a probe's inner part, if it has one, else a step of its second run.
 """
 
-import argparse
-import json
-import pathlib
 from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
@@ -21,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import pipelib
-from benchmarks import probes, probing
+from benchmarks import probing
 from pipelib.schedule.machine import H200, Machine
 from pipelib.schedule.program import Kind, Op
 from pipelib.schedule.simulating.recorder import Unrecorded
@@ -95,17 +92,3 @@ def table(record: dict[str, Any], chosen: Iterable[probing.Probe], machine: Mach
             told = f"{found:,.1f} | {model / found:.2f} | {', '.join(rates)} |"
         lines.append(f"| {probe.name} | {model:,.1f} | {told}")
     return "\n".join(lines)
-
-
-def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("record", type=pathlib.Path)
-    parser.add_argument("words", nargs="*")
-    options = parser.parse_args()
-    record = json.loads(options.record.read_text("utf-8"))
-    print(table(record, probing.select(probes.later(), options.words)))
-
-
-if __name__ == "__main__":
-    main()

@@ -23,6 +23,7 @@ from benchmarks.probing import (
     TILED,
     Probe,
     Role,
+    alike,
     clock,
     delay,
     for_loads,
@@ -254,31 +255,28 @@ def wgmma(
     transforms = plgpu.TilingTransform((8, 128 // dtype.itemsize)), plgpu.SwizzleTransform(128)
     transposed = dtype.itemsize == 1 or n < 64  # where only rows of b along k fill the swizzle
 
-    def role(thread):
-        def run_role(timed, block, a, b, sink):
-            def scope(acc):
-                right = b.T if transposed else b
+    def role(thread, timed, block, a, b, sink):
+        def scope(acc):
+            right = b.T if transposed else b
 
-                def step(i):
-                    multiply = lambda: plgpu.wgmma(acc, a.at[thread], right)
-                    issue = inner(multiply) if timed_issue else multiply()
-                    plgpu.wgmma_wait(left)
-                    if n > 64:
-                        _keep_rolled()
-                    return issue
+            def step(i):
+                multiply = lambda: plgpu.wgmma(acc, a.at[thread], right)
+                issue = inner(multiply) if timed_issue else multiply()
+                plgpu.wgmma_wait(left)
+                if n > 64:
+                    _keep_rolled()
+                return issue
 
-                def run(first, count):
-                    total = loop(first, count, step)
-                    plgpu.wgmma_wait(0)
-                    return total
+            def run(first, count):
+                total = loop(first, count, step)
+                plgpu.wgmma_wait(0)
+                return total
 
-                timed(run)
-                return acc[...]
+            timed(run)
+            return acc[...]
 
-            # Products whose result nobody needs are not made.
-            sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
-
-        return run_role
+        # Products whose result nobody needs are not made.
+        sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
 
     scratch = (
         plgpu.SMEM((threads, m, k), dtype, transforms=transforms),
@@ -287,8 +285,7 @@ def wgmma(
     )
     name = f"wgmma {m}x{n}x{k} {dtype.name}, {left} left, {threads} threads"
     name += ", issue timed" * timed_issue
-    roles = tuple(map(role, range(threads)))
-    return Probe(name, roles, 256, scratch, work=dict(flops=2.0 * m * n * k))
+    return Probe(name, alike(role, threads), 256, scratch, work=dict(flops=2.0 * m * n * k))
 
 
 def tensor_core() -> list[Probe]:
@@ -354,28 +351,24 @@ def _lanes(
 ) -> Probe:
     """Steps of `step(ref, carry) -> carry` on arrays, the ref being one of two slots of SMEM."""
 
-    def role(thread):
-        def run_role(timed, block, ring):
-            layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
-            start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
-            for slot in range(2):
-                ring[thread, slot] = start
-            # The compiler must not know what memory holds, nor drop what nobody reads.
+    def role(thread, timed, block, ring):
+        layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
+        start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+        for slot in range(2):
+            ring[thread, slot] = start
+        # The compiler must not know what memory holds, nor drop what nobody reads.
+        plgpu.commit_smem()
+
+        def run(first, count):
+            one = lambda i, x: step(ring.at[thread, rem(first + i, 2)], x)
+            x = plgpu.layout_cast(ring[thread, 1], layout)
+            ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, x)
             plgpu.commit_smem()
 
-            def run(first, count):
-                one = lambda i, x: step(ring.at[thread, rem(first + i, 2)], x)
-                x = plgpu.layout_cast(ring[thread, 1], layout)
-                ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, x)
-                plgpu.commit_smem()
+        timed(run)
 
-            timed(run)
-
-        return run_role
-
-    roles = tuple(map(role, range(threads)))
-    scratch = (plgpu.SMEM((threads, 2, *shape), jnp.float32),)
-    return Probe(f"{name}, {threads} threads", roles, 256, scratch, work=work, **options)
+    scratch, said = (plgpu.SMEM((threads, 2, *shape), jnp.float32),), f"{name}, {threads} threads"
+    return Probe(said, alike(role, threads), 256, scratch, work=work, **options)
 
 
 def _read(ref, x):
@@ -433,24 +426,21 @@ def reduced(rows: int, threads: int) -> Probe:
     sum from each element."""
     shape = (rows, 128)
 
-    def role(thread):
-        def run_role(timed, block, ring):
-            layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
-            start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
-            one = lambda i, x: x - jnp.sum(x) * 0.25
+    def role(thread, timed, block, ring):
+        layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
+        start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+        one = lambda i, x: x - jnp.sum(x) * 0.25
 
-            def run(first, count):
-                ring[thread] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
-                plgpu.commit_smem()
+        def run(first, count):
+            ring[thread] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, start)
+            plgpu.commit_smem()
 
-            timed(run)
-
-        return run_role
+        timed(run)
 
     scratch = (plgpu.SMEM((threads, *shape), jnp.float32),)
     name = f"sum of {rows}x128 to one, {threads} threads"
     work = dict(ops=3.0 * rows * 128)
-    return Probe(name, tuple(map(role, range(threads))), 128, scratch, work=work)
+    return Probe(name, alike(role, threads), 128, scratch, work=work)
 
 
 def _chained() -> Probe:

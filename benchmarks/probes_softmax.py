@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import Probe, Role, keep_rolled
+from benchmarks.probing import Probe, alike, keep_rolled
 
 ROWS, COLUMNS = 64, 128
 REPEATS = 128
@@ -51,30 +51,27 @@ class _Steps(NamedTuple):
         strided = plgpu.Layout.WG_STRIDED(self.shape, vec_size=1)
         layout = strided if is_flat else plgpu.Layout.WGMMA
 
-        def role(thread: int) -> Role:
-            def run_role(timed, block, ring):
-                mine = ring.at[thread]
+        def role(thread, timed, block, ring):
+            mine = ring.at[thread]
 
-                def run(first, count):
-                    def one(i, values):
-                        keep_rolled()
-                        return self.step(values)
+            def run(first, count):
+                def one(i, values):
+                    keep_rolled()
+                    return self.step(values)
 
-                    values = self.begin(plgpu.layout_cast(mine[...], layout))
-                    values = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, values)
-                    mine[...] = self.end(values)
-                    plgpu.commit_smem()
-
-                mine[...] = plgpu.layout_cast(jnp.full(self.shape, 0.5, jnp.float32), layout)
+                values = self.begin(plgpu.layout_cast(mine[...], layout))
+                values = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, values)
+                mine[...] = self.end(values)
                 plgpu.commit_smem()
-                timed(run)
 
-            return run_role
+            mine[...] = plgpu.layout_cast(jnp.full(self.shape, 0.5, jnp.float32), layout)
+            plgpu.commit_smem()
+            timed(run)
 
         transforms = _TILED if self.shape[-1] % 32 == 0 and not is_flat else ()
         ring = plgpu.SMEM((threads, *self.shape), jnp.float32, transforms=transforms)
         many = f", {threads} threads"
-        return Probe(name + many, tuple(map(role, range(threads))), REPEATS, (ring,), **options)
+        return Probe(name + many, alike(role, threads), REPEATS, (ring,), **options)
 
 
 def _to_all(of_rows: jax.Array, columns: int = COLUMNS) -> jax.Array:

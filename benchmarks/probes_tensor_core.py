@@ -22,7 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from benchmarks.probing import (
     TILED,
     Probe,
-    Role,
+    alike,
     half,
     inner,
     keep_rolled,
@@ -123,29 +123,26 @@ def two_threads(n: int, turns: Turns) -> Probe:
     """
     right = _Right(n)
 
-    def role(thread: int) -> Role:
-        def run_role(timed, block, a, b, first_sink, second_sink, *barriers):
-            def work(acc):
-                def step(i):
-                    keep_rolled()
-                    turns.take(thread, *barriers)
-                    for _ in range(TURN):
-                        plgpu.wgmma(acc, a.at[thread], right.of(b))
-                    turns.give(thread, *barriers)
-                    plgpu.wgmma_wait(0)
+    def role(thread, timed, block, a, b, first_sink, second_sink, *barriers):
+        def work(acc):
+            def step(i):
+                keep_rolled()
+                turns.take(thread, *barriers)
+                for _ in range(TURN):
+                    plgpu.wgmma(acc, a.at[thread], right.of(b))
+                turns.give(thread, *barriers)
+                plgpu.wgmma_wait(0)
 
-                if thread == 1:
-                    turns.give(thread, *barriers)
-                timed(lambda first, count: loop(first, count, step))
-                if thread == 0:
-                    turns.take(thread, *barriers)
+            if thread == 1:
+                turns.give(thread, *barriers)
+            timed(lambda first, count: loop(first, count, step))
+            if thread == 0:
+                turns.take(thread, *barriers)
 
-            accumulated(n, (first_sink, second_sink)[thread], work)
-
-        return run_role
+        accumulated(n, (first_sink, second_sink)[thread], work)
 
     return Probe(
-        f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}", (role(0), role(1)), REPEATS,
+        f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}", alike(role, 2), REPEATS,
         (half(2, M, K), right.scratch, _sink(n), _sink(n), *turns.scratch),
         work=dict(flops=2.0 * TURN * M * n * K),
     )  # fmt: skip

@@ -13,6 +13,7 @@ the other threads work beside it for longer than it measures (`longer`).
 Not covered: a loop itself costs some cycles a step, which no figure is freed of.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -143,6 +144,16 @@ def inputs(probe: Probe) -> tuple[jax.ShapeDtypeStruct, ...]:
     return (jax.ShapeDtypeStruct(probe.input, jnp.float16),) if probe.input else ()
 
 
+def compiled(probe: Probe) -> Callable[..., Any]:
+    """A probe's kernel, compiled."""
+    return jax.jit(kernel(probe)).lower(*inputs(probe)).compile()
+
+
+def stamps_of(result: Any) -> np.ndarray:
+    """The stamps among what a probe's kernel gives."""
+    return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
+
+
 def traced(problem: Any, name: str, probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What JAX traces for a probe of a record."""
     del problem, name
@@ -182,6 +193,11 @@ def once(step: Callable[..., Any]) -> Callable[..., None]:
         timed(lambda first, count: loop(first, count, lambda i: step(i, block, *refs)))
 
     return role
+
+
+def alike(role: Callable[..., None], threads: int) -> tuple[Role, ...]:
+    """The roles of threads that do the same; `role` also takes the thread's number, first."""
+    return tuple(functools.partial(role, thread) for thread in range(threads))
 
 
 def longer(times: int, timed: Callable[[Run], None]) -> Callable[[Run], None]:

@@ -79,6 +79,20 @@ def kinds(names: Iterable[str], args: Callable[[Any], Sequence[Any]]) -> Callabl
     return traced
 
 
+def beside(
+    own: timing.Samples, times: Mapping[str, timing.Samples], others: Iterable[str]
+) -> float | None:
+    """How fast a contender is beside the fastest of these kinds; None if none of them was timed."""
+    known = frozenset(others)
+    theirs = [each.median_us for name, each in times.items() if name.partition(",")[0] in known]
+    return min(theirs) / own.median_us if theirs else None
+
+
+def tflops(problem: Any, own: timing.Samples) -> str:
+    """The rate of a problem that says how many operations it is."""
+    return f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """Problems of one kind, their contenders, and how these are measured.

@@ -8,7 +8,6 @@ is killed if it does not answer, and runs many times. Its results are compared w
 value. The record keeps the error of every run.
 """
 
-import argparse
 import math
 import subprocess
 import sys
@@ -171,11 +170,8 @@ def watched(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
 
 def main() -> None:
     """Runs all cases, each with its control, and writes the record; or one, for its process."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--one", nargs=2, metavar=("CASE", "FAULTY"), help="(one process's part)")
-    options = parser.parse_args()
-    if options.one:
-        name, faulty = options.one
+    if sys.argv[1:2] == ["--one"]:
+        name, faulty = sys.argv[2:]
         for error in errors(CASES[name].call(bool(int(faulty))), RUNS):
             print(f"{error:.4g}", flush=True)
         return

@@ -9,11 +9,13 @@ first, so that no core compiles while something is measured.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 
 from benchmarks.records import rounded
 from benchmarks.suite import XLA_FLAGS, Call, Fields, Part
@@ -21,6 +23,22 @@ from pipelib.bench import timing
 
 Contender = Callable[..., Any]
 Arrays = tuple[jax.Array, ...]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def normal(like: jax.ShapeDtypeStruct, key: jax.Array) -> jax.Array:
+    """Normal random numbers of a shape and dtype."""
+    return jax.random.normal(key, like.shape, like.dtype)
+
+
+def float64(x: jax.Array) -> np.ndarray:
+    """An array on the host, in float64."""
+    return np.asarray(x).astype(np.float64)
+
+
+def off(found: np.ndarray, exact: np.ndarray) -> float:
+    """The relative error, by norms."""
+    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -230,7 +230,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "search.json":
         yield "The search beside brute force", searches.table(record["groups"])
     elif name == "machine.json":
-        yield "Simulated beside measured", _compared(record)
+        yield "Simulated beside measured", machine_benchmark.compared(record)
         if known := [probe for probe in probes.later() if probe.name in record["probes"]]:
             yield "Probes that test the model, cycles of a step", probed.table(record, known)
     elif name == "predicted.json":
@@ -283,14 +283,6 @@ def _curve(record: dict[str, Any]) -> str:
     for size, points in bandwidth.curve(record).items():
         pairs = (f"{x / 1024:g}: {rate / 1e12:.2f}" for x, rate in points)
         lines.append(f"| {size:,} | {', '.join(pairs)} |")
-    return "\n".join(lines)
-
-
-def _compared(record: dict[str, Any]) -> str:
-    machine = machine_benchmark.parameters(record)
-    lines = ["| kernel | simulated cycles | measured | ratio |", "|---|--:|--:|--:|"]
-    for name, (simulated, cycles) in machine_benchmark.ratios(record, machine).items():
-        lines.append(f"| {name} | {simulated:,.0f} | {cycles:,.0f} | {simulated / cycles:.2f} |")
     return "\n".join(lines)
 
 

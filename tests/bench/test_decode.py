@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks import compiled, decode, records
 from benchmarks.decode import COPY, CUDNN, OURS, PROBLEMS, XLA, Problem, contenders, operands
-from pipelib.kernels.hopper import Gpu, assumed
 from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
@@ -50,16 +49,6 @@ def test_every_problem_has_its_contenders():
         found = contenders(problem)
         assert {OURS, XLA, COPY} <= found.keys() and (CUDNN in found) == (problem.page is None)
         assert problem.bytes >= 128 << 20
-
-
-@pytest.mark.parametrize("problem", [PROBLEMS[0], PROBLEMS[-1]], ids=str)
-def test_ours_lower(problem):
-    """Also as they are divided otherwise."""
-    with assumed(Gpu("NVIDIA H200", "9.0")):
-        for name, contender in contenders(problem).items():
-            if name.startswith(OURS):
-                traced = jax.jit(contender).trace(*problem.args)
-                assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 # Measuring, with a fake timer.

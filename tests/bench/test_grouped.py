@@ -1,11 +1,9 @@
 """`benchmarks.grouped`: its distributions, its contenders, its errors, its record."""
 
-import jax
 import pytest
 
 from benchmarks import compiled, grouped, records
 from benchmarks.grouped import DISTRIBUTIONS, OURS, PROBLEMS, UPSTREAM, XLA, Problem
-from pipelib.kernels.hopper import Gpu, assumed
 from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
@@ -48,15 +46,6 @@ def test_every_layer_has_its_contenders():
         assert kinds == {OURS, XLA, UPSTREAM}
         tried = any(name.startswith(f"{OURS},") for name in found)
         assert tried == (problem.distribution == "even" and not problem.weights)
-
-
-@pytest.mark.parametrize("problem", PROBLEMS[::10], ids=str)
-def test_ours_lower(problem):
-    with assumed(Gpu("NVIDIA H200", "9.0")):
-        for name, contender in grouped.contenders(problem).items():
-            if name.partition(",")[0] == OURS:
-                traced = jax.jit(contender).trace(*problem.args)
-                assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):

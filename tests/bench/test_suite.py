@@ -6,12 +6,14 @@ import json
 import pathlib
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import pytest
 
-from benchmarks import noting, records, suite
+from benchmarks import collective, decode, grouped, noting, records, suite
 from benchmarks.suite import Call, Part, Suite, Whole
 from benchmarks.turns import InTurns, OneByOne
+from pipelib.kernels.hopper import Gpu, assumed
 from tests.bench.stand_ins import FACTS, Workers, dry_run, with_parts
 
 
@@ -180,6 +182,26 @@ def test_records_have_one_layout(path):
         for group in record["groups"]:
             assert {"part", "problem", "run", "contenders"} <= group.keys()
             assert {"command", "provenance"} <= group["run"].keys()
+
+
+# Contenders.
+
+
+#: Ours also as they are divided otherwise, and on devices that are not here.
+LOWERED = [
+    *((decode, problem) for problem in (decode.PROBLEMS[0], decode.PROBLEMS[-1])),
+    *((grouped, problem) for problem in grouped.PROBLEMS[::10]),
+    *((collective, problem) for problem in collective.PROBLEMS[::4]),
+]
+
+
+@pytest.mark.parametrize(("module", "problem"), LOWERED, ids=lambda each: str(each)[:60])
+def test_ours_lower(module, problem):
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        for name, contender in module.contenders(problem).items():
+            if name.partition(",")[0] == module.OURS:
+                traced = jax.jit(contender).trace(*problem.args)
+                assert "mosaic_gpu" in traced.lower(lowering_platforms=("cuda",)).as_text()
 
 
 # Who imports whom.

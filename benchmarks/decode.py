@@ -199,6 +199,7 @@ SUITE = Suite(
     },
     row,
     dict(seed=SEED, distribution="standard normal"),
+    xla_flags=suite.XLA_FLAGS,
 )
 
 if __name__ == "__main__":

@@ -285,6 +285,7 @@ SUITE = Suite(
     },
     row,
     dict(distribution="tiles, each of one number"),
+    xla_flags=suite.XLA_FLAGS,
 )
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ class Suite:
       commands: of the script, beside its parts: functions of the words that follow.
       processes: begins the processes that measure; None: this one does.
       shares: whether other processes need the GPU's memory.
+      xla_flags: of this process.
       done: called when a group is written.
     """
 
@@ -166,6 +167,7 @@ class Suite:
     processes: Callable[[argparse.Namespace], Mapping[str, Workers]] | None = None
     shown: Callable[[Group], str] | None = None
     shares: bool = False
+    xla_flags: str = ""
     done: Callable[[pathlib.Path], None] = lambda path: None
 
     def measurements(self, groups: Sequence[Group]) -> Iterator[Measurement]:
@@ -192,7 +194,8 @@ class Suite:
         for name in sorted(found, key=lambda name: times[name].median_us if name in times else 1e9):
             columns = [f"  {name:34}"]
             if own := times.get(name):
-                columns.append(f"{own.median_us:9.1f} us +-{own.spread_us / 2 / own.median_us:.1%}")
+                spread = own.spread_us / 2 if len(own.microseconds) > 1 else 0.0
+                columns.append(f"{own.median_us:9.1f} us +-{spread / own.median_us:.1%}")
                 columns += self.row(problem, own, times)
             columns += _more(found[name])
             lines.append(" ".join(columns).rstrip())
@@ -207,7 +210,8 @@ class Suite:
         options = self._parser().parse_args(words)
         if self.processes or self.shares:
             os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        os.environ["XLA_FLAGS"] = XLA_FLAGS  # JAX reads it when it first looks for a GPU
+        if self.xla_flags:  # JAX reads them when it first looks for a GPU
+            os.environ["XLA_FLAGS"] = self.xla_flags
         with contextlib.ExitStack() as stack:
             pools = self.processes(options) if self.processes else {}
             for pool in pools.values():

@@ -2,7 +2,7 @@
 
 The model. All public names are here. `matmul/`, `ragged/`, `collective/` and `attention/` are
 packages, `scaled` has `scaled_matmul`, `memory_bound` has `rms_norm` and `softmax`, and `chain`,
-`hopper` and `sharding` what the kernels have in common.
+`front` and `hopper` what the kernels have in common.
 
 `pipelib.kernels.matmul` and `pipelib.kernels.attention` are the functions. Their packages have the
 same names, and cannot hide them: this module loads the packages first and binds the functions then,

@@ -48,9 +48,10 @@ plain JAX.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
+import dataclasses
 import functools
 import math
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, override
 
 import jax
 import jax.numpy as jnp
@@ -59,8 +60,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
-from pipelib.kernels.hopper import explained, num_sms, require_hopper
-from pipelib.kernels.sharding import varying_alike
+from pipelib.kernels.front import Front, differentiable
+from pipelib.kernels.hopper import num_sms
 from pipelib.pipeline import emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.ring import Indices
@@ -84,75 +85,69 @@ _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16)
 Statistics = tuple[jax.Array, ...]
 
 
-class Operation(Protocol):
-    """What a kernel makes of rows."""
+class Operation:
+    """What a kernel makes of rows; the operations are frozen, and so hashable.
 
-    @property
-    def name(self) -> str:
-        """The name of the kernel in errors."""
-        ...
+    Attributes:
+      front: the kernel's front door.
+      fill: an element that changes no statistics.
+      start: the statistics of no elements.
+      approximate: whether the GPU's less exact instructions are exact enough.
+    """
 
-    @property
-    def fill(self) -> float:
-        """An element that changes no statistics."""
-        ...
-
-    @property
-    def start(self) -> tuple[float, ...]:
-        """The statistics of no elements."""
-        ...
-
-    @property
-    def approximate(self) -> bool:
-        """Whether the GPU's less exact instructions are exact enough."""
-        ...
+    front: ClassVar[Front]
+    fill: ClassVar[float]
+    start: ClassVar[tuple[float, ...]]
+    approximate: bool
 
     def of(self, x: jax.Array) -> Statistics:
         """The statistics of a chunk."""
-        ...
+        raise NotImplementedError
 
     def merge(self, one: Statistics, other: Statistics) -> Statistics:
         """The statistics of two chunks together."""
-        ...
+        raise NotImplementedError
 
     def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
         """The result for a chunk of a row with these statistics."""
-        ...
+        raise NotImplementedError
 
     def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
         """The same of whole rows in plain JAX."""
-        ...
+        raise NotImplementedError
 
 
-class RmsNorm(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class RmsNorm(Operation):
     """`rms_norm` of rows of `length` elements. Statistics: the sum of squares."""
 
     length: int
     eps: float
+    approximate: bool = False
 
-    name = "rms_norm"
+    front = Front("rms_norm", "pipelib.kernels.memory_bound.rms_norm_reference", or_newer=True)
     fill, start = 0.0, (0.0,)
-    approximate = False
 
+    @override
     def of(self, x: jax.Array) -> Statistics:
-        """The statistics of a chunk."""
         return (jnp.sum(x * x),)
 
+    @override
     def merge(self, one: Statistics, other: Statistics) -> Statistics:
-        """The statistics of two chunks together."""
         return (one[0] + other[0],)
 
+    @override
     def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
-        """The result for a chunk of a row with these statistics."""
         y = x * lax.rsqrt(statistics[0] * (1.0 / self.length) + self.eps)
         return y if weight is None else y * weight
 
+    @override
     def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
-        """The same in plain JAX."""
         return rms_norm_reference(x, *weight, eps=self.eps)
 
 
-class Softmax(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Softmax(Operation):
     """`softmax`. Statistics: the maximum, and the sum of the exponentials below it.
 
     An `approximate` exponential has a relative error of 2^-21, plus what the rounding of its
@@ -161,28 +156,28 @@ class Softmax(NamedTuple):
 
     approximate: bool
 
-    name = "softmax"
+    front = Front("softmax", "jax.nn.softmax", or_newer=True)
     fill, start = -math.inf, (-math.inf, 0.0)
 
+    @override
     def of(self, x: jax.Array) -> Statistics:
-        """The statistics of a chunk."""
         maximum = jnp.max(x)
         return maximum, jnp.sum(jnp.exp(x - _finite(maximum)))
 
+    @override
     def merge(self, one: Statistics, other: Statistics) -> Statistics:
-        """The statistics of two chunks together."""
         maximum = jnp.maximum(one[0], other[0])
         scaled = (total * jnp.exp(top - _finite(maximum)) for top, total in (one, other))
         return maximum, 0.0 + next(scaled) + next(scaled)
 
+    @override
     def apply(self, x: jax.Array, statistics: Statistics, weight: jax.Array | None) -> jax.Array:
-        """The result for a chunk of a row with these statistics."""
         del weight  # a softmax has none
         maximum, total = statistics
         return jnp.exp(x - _finite(maximum)) * (1.0 / total)  # 0 * inf is NaN if all are -inf
 
+    @override
     def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
-        """The same in plain JAX."""
         del weight
         return softmax_reference(x)
 
@@ -414,10 +409,17 @@ def launch_rows(operation: Operation, plan: RowPlan, x: jax.Array, *weight: jax.
     )(gmem, *weights).reshape(x.shape)  # fmt: skip
 
 
-def _forward(
-    operation: Operation, slots: int | None, rows: int | None, *operands: jax.Array
-) -> jax.Array:
-    """Runs the kernel on arrays with any leading axes; `jax.vmap` adds one."""
+class _Asked(NamedTuple):
+    """What is to be made of rows, and the arguments `slots` and `rows`; hashable."""
+
+    operation: Operation
+    slots: int | None
+    rows: int | None
+
+
+def _forward(asked: _Asked, *operands: jax.Array) -> jax.Array:
+    """Runs the kernel on x and a weight, if any, with any leading axes; `jax.vmap` adds one."""
+    operation = asked.operation
 
     @jax.custom_batching.custom_vmap
     def call(x: jax.Array, *weight: jax.Array) -> jax.Array:
@@ -425,10 +427,10 @@ def _forward(
         weight_size = weight[0].dtype.itemsize if weight else 0
         plan = None
         if x.size:
-            plan = RowPlan.of(x.size // length, length, size, weight_size, slots, rows)
+            plan = RowPlan.of(x.size // length, length, size, weight_size, asked.slots, asked.rows)
         if plan is None:
             return operation.reference(x, *weight)
-        require_hopper(operation.name, or_newer=True)
+        operation.front.require_gpu()
         return launch_rows(operation, plan, x.reshape(-1, length), *weight).reshape(x.shape)
 
     @call.def_vmap
@@ -439,7 +441,31 @@ def _forward(
             return jax.vmap(operation.reference, axes)(*operands), True
         return call(*operands), True
 
-    return varying_alike(call(*operands), operands[0])[0]
+    return call(*operands)
+
+
+def _make_rms_norm(x: jax.Array, weight: jax.Array | None, asked: _Asked) -> jax.Array:
+    return _forward(asked, x) if weight is None else _forward(asked, x, weight)
+
+
+def _rms_norm_backward(
+    asked: _Asked, cotangent: jax.Array, x: jax.Array, weight: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    operands = (x,) if weight is None else (x, weight)
+    gradients = jax.vjp(asked.operation.reference, *operands)[1](cotangent)
+    return gradients[0], None if weight is None else gradients[1]
+
+
+def _make_softmax(x: jax.Array, asked: _Asked) -> jax.Array:
+    return _forward(asked, x)
+
+
+def _softmax_backward(asked: _Asked, cotangent: jax.Array, x: jax.Array) -> tuple[jax.Array]:
+    return jax.vjp(asked.operation.reference, x)[1](cotangent)
+
+
+_rms_norm = differentiable(_make_rms_norm, _rms_norm_backward, is_compiled=False)
+_softmax = differentiable(_make_softmax, _softmax_backward, is_compiled=False)
 
 
 def rms_norm(
@@ -479,19 +505,17 @@ def rms_norm(
       >>> y.shape, round(float(y[0, 0]), 3)
       ((4, 128), 2.0)
     """
-    slots, rows = _checked("rms_norm", x, slots, rows)
+    front = RmsNorm.front
+    slots, rows = _checked(front, x, slots, rows)
     if weight is not None:
-        specs.check_array("rms_norm: weight", weight)
+        front.check_arrays(weight=weight)
     if weight is not None and (weight.shape != x.shape[-1:] or weight.dtype not in _DTYPES):
         raise ValueError(
             f"rms_norm: a weight of shape {weight.shape} and {weight.dtype} cannot scale rows of"
             f" {x.shape[-1]} elements: it must be {x.shape[-1:]} and {_names()}."
         )
-    eps = _checked_eps(eps)
-    if weight is not None:
-        x, weight = varying_alike(x, weight)
-    with explained("rms_norm", "pipelib.kernels.memory_bound.rms_norm_reference"):
-        return _rms_norm(x, weight, eps, slots, rows)
+    eps = _checked_eps(front, eps)
+    return front.call(_rms_norm, (x, weight), _Asked(RmsNorm(x.shape[-1], eps), slots, rows))
 
 
 def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) -> jax.Array:
@@ -522,9 +546,10 @@ def softmax(x: jax.Array, *, slots: int | None = None, rows: int | None = None) 
       >>> float(y[0, 0]) == 1 / 128
       True
     """
-    slots, rows = _checked("softmax", x, slots, rows)
-    with explained("softmax", "jax.nn.softmax"):
-        return _softmax(x, slots, rows)
+    front = Softmax.front
+    slots, rows = _checked(front, x, slots, rows)
+    operation = Softmax(approximate=x.dtype.itemsize == 2)
+    return front.call(_softmax, (x,), _Asked(operation, slots, rows))
 
 
 def rms_norm_reference(
@@ -542,14 +567,15 @@ def softmax_reference(x: jax.Array) -> jax.Array:
 
 
 def _checked(
-    name: str, x: jax.Array, slots: int | None, rows: int | None
+    front: Front, x: jax.Array, slots: int | None, rows: int | None
 ) -> tuple[int | None, int | None]:
     """The slots and the rows, as ints.
 
     Raises:
       ValueError, TypeError: for arguments that no kernel takes.
     """
-    specs.check_array(f"{name}: x", x)
+    front.check_arrays(x=x)
+    name = front.name
     if x.ndim == 0 or x.dtype not in _DTYPES:
         raise ValueError(
             f"{name}: x of shape {x.shape} and {x.dtype} has no rows that the kernel takes: it"
@@ -559,18 +585,14 @@ def _checked(
     return slots, _in_range(f"{name}: rows", rows, BOX, "one copy takes")
 
 
-def _checked_eps(eps: float) -> float:
+def _checked_eps(front: Front, eps: float) -> float:
     """The eps of `rms_norm` as a float.
 
     Raises:
       TypeError: it is no number, or is traced and so known only at run time.
       ValueError: it is negative, NaN, or infinite in float32.
     """
-    try:
-        number = float(eps)
-    except (TypeError, ValueError):
-        because = "a kernel is compiled for it, so it must be a number that is known before"
-        raise specs.wrong_type("rms_norm: eps", eps, because) from None
+    number = front.number("eps", eps)
     most = float(jnp.finfo(jnp.float32).max)
     if not 0.0 <= number <= most:
         raise ValueError(
@@ -593,53 +615,3 @@ def _in_range(name: str, value: int | None, most: int, because: str) -> int | No
 def _names() -> str:
     """The names of the dtypes that the kernels take."""
     return "float32, bfloat16 or float16"
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _rms_norm(
-    x: jax.Array, weight: jax.Array | None, eps: float, slots: int | None, rows: int | None
-) -> jax.Array:
-    operands = (x,) if weight is None else (x, weight)
-    return _forward(RmsNorm(x.shape[-1], eps), slots, rows, *operands)
-
-
-#: What the backward pass of `rms_norm` needs: x and the weight.
-_Residuals = tuple[jax.Array, jax.Array | None]
-
-
-def _rms_norm_forward(
-    x: jax.Array, weight: jax.Array | None, eps: float, slots: int | None, rows: int | None
-) -> tuple[jax.Array, _Residuals]:
-    return _rms_norm(x, weight, eps, slots, rows), (x, weight)
-
-
-def _rms_norm_backward(
-    eps: float, slots: int | None, rows: int | None, residuals: _Residuals, cotangent: jax.Array
-) -> tuple[jax.Array, jax.Array | None]:
-    del slots, rows
-    _, gradient = jax.vjp(functools.partial(rms_norm_reference, eps=eps), *residuals)
-    return gradient(cotangent)
-
-
-_rms_norm.defvjp(_rms_norm_forward, _rms_norm_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _softmax(x: jax.Array, slots: int | None, rows: int | None) -> jax.Array:
-    return _forward(Softmax(approximate=x.dtype.itemsize == 2), slots, rows, x)
-
-
-def _softmax_forward(
-    x: jax.Array, slots: int | None, rows: int | None
-) -> tuple[jax.Array, jax.Array]:
-    return _softmax(x, slots, rows), x
-
-
-def _softmax_backward(
-    slots: int | None, rows: int | None, x: jax.Array, cotangent: jax.Array
-) -> tuple[jax.Array]:
-    del slots, rows
-    return jax.vjp(softmax_reference, x)[1](cotangent)
-
-
-_softmax.defvjp(_softmax_forward, _softmax_backward)

@@ -29,7 +29,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -38,13 +38,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from pipelib import ring, specs, tiles
+from pipelib import ring, tiles
 from pipelib.kernels.chain import run_chain
-from pipelib.kernels.hopper import default_device, explained, num_sms, require_hopper
-from pipelib.kernels.matmul.arguments import FLOAT8, stored_dtype
+from pipelib.kernels.front import FLOAT8, Front
+from pipelib.kernels.hopper import default_device, num_sms
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.result import this_thread
-from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Accumulator, Bool, Dtype, Int, Ref, Shaped
 from pipelib.specs import ByRows
 from pipelib.warp_specialized import (
@@ -226,32 +225,27 @@ def scaled_matmul(
       ('bfloat16', 256.0)
     """
     _check(a, b, a_scales, b_scales)
-    stored = stored_dtype(a, out_dtype, "scaled_matmul")
+    stored = FRONT.stored_dtype(a, out_dtype)
+    FRONT.check_config(config)
     if config is not None:
-        if not isinstance(config, ScaledConfig):
-            because = "a ScaledConfig says how it is divided"
-            raise specs.wrong_type("scaled_matmul: config", config, because)
         config.check(a.dtype, stored)
-    a, b, a_scales, b_scales = varying_alike(a, b, a_scales, b_scales)
-    with explained("scaled_matmul", "jnp.matmul of the scaled factors"):
-        out: jax.Array = _scaled(a, b, a_scales, b_scales, stored, config)
-    return out
+    return FRONT.call(_scaled, (a, b, a_scales, b_scales), _Asked(stored, config))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
-@functools.partial(jax.jit, static_argnums=(4, 5))
-def _scaled(
-    a: jax.Array,
-    b: jax.Array,
-    a_scales: jax.Array,
-    b_scales: jax.Array,
-    out_dtype: Dtype,
-    config: ScaledConfig | None,
+class _Asked(NamedTuple):
+    """What `scaled_matmul` is told beside its arrays; hashable."""
+
+    out_dtype: Dtype
+    config: ScaledConfig | None
+
+
+def _made(
+    a: jax.Array, b: jax.Array, a_scales: jax.Array, b_scales: jax.Array, asked: _Asked
 ) -> jax.Array:
     """The product; all arguments are checked."""
-    require_hopper("scaled_matmul")
-    m, n = a.shape[0], b.shape[0]
-    config = config or config_of(m, n, num_sms())
+    FRONT.require_gpu()
+    m, n, out_dtype = a.shape[0], b.shape[0], asked.out_dtype
+    config = asked.config or config_of(m, n, num_sms())
     by_rows = default_device().platform == "gpu"
     missing = config.tiles(m, n)[0] * config.tile_m - m
     clusters = config.resident_blocks(m, n, num_sms()) // config.cluster_size
@@ -269,21 +263,18 @@ def _scaled(
         both = tiles.both(staging, by_rows)
         _Block(config, a, b, of_rows, of_b, out, both, turn, by_rows).run()
 
-    made = plgpu.kernel(
+    return plgpu.kernel(
         scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype),
         scratch_types=[staging, *turn],
         grid=(clusters,), grid_names=("block",), **cluster,
         num_threads=config.threads, thread_name="thread",
     )(a, b, of_rows, b_scales)  # fmt: skip
-    return varying_alike(made, a)[0]
 
 
-@_scaled.defjvp
-def _refuse_gradients(out_dtype: Dtype, config: ScaledConfig | None, *arrays: object) -> NoReturn:
-    del out_dtype, config, arrays
-    raise NotImplementedError(
-        "scaled_matmul has no gradient: multiply the cotangent, scaled anew, by the other factor."
-    )
+FRONT = Front("scaled_matmul", "jnp.matmul of the scaled factors", ScaledConfig)
+_scaled = FRONT.without_gradient(
+    _made, ": multiply the cotangent, scaled anew, by the other factor"
+)
 
 
 class _Scales(NamedTuple):
@@ -539,8 +530,7 @@ def _check(a: object, b: object, a_scales: object, b_scales: object) -> None:
       TypeError, ValueError: as it says.
     """
     named = dict(a=a, b=b, a_scales=a_scales, b_scales=b_scales)
-    for name, array in named.items():
-        specs.check_array(f"scaled_matmul: {name}", array)
+    FRONT.check_arrays(**named)
     arrays = cast("dict[str, Shaped]", named)
     for name, array in arrays.items():
         wanted = FLOAT8 if name in "ab" else (jnp.dtype(jnp.float32),)

@@ -19,7 +19,7 @@ from pipelib.kernels.memory_bound import (
     softmax_reference,
 )
 from tests.emitters import contract
-from tests.kernels.devices import NO_FORWARD_MODE, pretend
+from tests.kernels.contract import NO_FORWARD_MODE, pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}

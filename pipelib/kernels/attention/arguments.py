@@ -6,7 +6,6 @@ the argument. None looks at numbers, so that they work on tracers, and on `jax.S
 
 import math
 import operator
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 from pipelib import specs
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS, AttentionConfig
+from pipelib.kernels.front import HALVES, Front
 from pipelib.refs import Shaped
 from pipelib.tiles import PIECE_ROWS
 
@@ -21,8 +21,11 @@ from pipelib.tiles import PIECE_ROWS
 Window = int | tuple[int | None, int | None] | None
 #: The argument `segment_ids` of `attention`.
 SegmentIds = jax.Array | tuple[jax.Array, jax.Array] | None
+#: The segments of q and of k; none if there are none.
+Segments = tuple[jax.Array, ...]
 
-_DTYPES = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
+#: The front door of `attention`; those of other functions take its checks, too.
+FRONT = Front("attention", "pipelib.kernels.attention.attention_reference", AttentionConfig)
 #: The dtype of 8 bits that the forward kernel takes, and the largest size of its heads.
 FLOAT8, MOST_OF_FLOAT8 = jnp.dtype(jnp.float8_e4m3fn), 256
 
@@ -54,7 +57,7 @@ def check_each(q: Shaped, k: Shaped, v: Shaped, function: str = "attention") -> 
     """`check_arrays` of each array by itself, for the function of this name."""
     for name, array in zip("qkv", (q, k, v)):
         specs.check_array(f"{function}: {name}", array)
-        if array.dtype not in _DTYPES:
+        if array.dtype not in HALVES:
             raise TypeError(
                 f"{function}: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
             )
@@ -117,15 +120,13 @@ def options_of(
       TypeError, ValueError: for types and values that are not as `attention` says.
     """
     left, right = _sides(window)
-    if not isinstance(cast(object, config), AttentionConfig | None):
-        because = "an AttentionConfig says how it is divided"
-        raise specs.wrong_type("attention: config", config, because)
-    if flag("deterministic", deterministic) and config is not None and config.fused:
+    FRONT.check_config(config)
+    if FRONT.flag("deterministic", deterministic) and config is not None and config.fused:
         raise ValueError(
             "attention: deterministic=True asks for sums in a fixed order, but the kernel that"
             " config.fused asks for adds up q's gradient as blocks come: leave one of them out."
         )
-    right = 0 if flag("causal", causal) else right
+    right = 0 if FRONT.flag("causal", causal) else right
     return Options(left, right, scale_of(q, scale), config, deterministic=bool(deterministic))
 
 
@@ -153,35 +154,15 @@ def _sides(window: Window) -> tuple[int | None, int | None]:
     return left, right
 
 
-def scale_of(q: Shaped, scale: float | None, function: str = "attention") -> float:
+def scale_of(q: Shaped, scale: float | None, front: Front = FRONT) -> float:
     """The factor of the scores."""
-    try:
-        factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
-    except (TypeError, ValueError):
-        because = "a kernel is compiled for it, so it must be a number that is known before"
-        raise specs.wrong_type(f"{function}: scale", scale, because) from None
+    factor = q.shape[-1] ** -0.5 if scale is None else front.number("scale", scale)
     if not 0.0 < factor < math.inf:
         raise ValueError(
-            f"{function}: scale={factor!r} is not positive and finite, so the largest score would"
+            f"{front.name}: scale={factor!r} is not positive and finite, so the largest score would"
             " not have the largest exponential."
         )
     return factor
-
-
-def flag(name: str, value: object, function: str = "attention") -> bool:
-    """The value as a bool, if it is one of Python, NumPy or JAX.
-
-    Raises:
-      TypeError: it is not a bool, or is traced and so known only at run time.
-    """
-    try:
-        is_flag = value in (False, True)
-    except (TypeError, ValueError):  # traced; an array of several
-        is_flag = False
-    if not is_flag:
-        because = "what is computed depends on it, so it must be True or False, known before"
-        raise specs.wrong_type(f"{function}: {name}", value, because)
-    return bool(value)
 
 
 def segments_of(q: Shaped, k: Shaped, segment_ids: SegmentIds) -> tuple[jax.Array, ...]:

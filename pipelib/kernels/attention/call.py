@@ -6,8 +6,7 @@ The package's docstring says when plain JAX computes instead of the kernel.
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-import functools
-from typing import Any, Literal, NoReturn, cast, overload
+from typing import Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +15,11 @@ from jax import lax
 from pipelib.kernels.attention import backward, choosing, forward, narrow, reference
 from pipelib.kernels.attention.arguments import (
     FLOAT8,
+    FRONT,
     SegmentIds,
+    Segments,
     Window,
     check_arrays,
-    flag,
     is_addressable,
     options_of,
     segments_of,
@@ -28,15 +28,17 @@ from pipelib.kernels.attention.band import Options, Sizes, padded
 from pipelib.kernels.attention.choosing import default_config
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.padding import Padding
-from pipelib.kernels.hopper import default_device, explained, require_hopper
-from pipelib.kernels.sharding import varying_alike
+from pipelib.kernels.front import differentiable
+from pipelib.kernels.hopper import default_device
 from pipelib.refs import Shaped
 from pipelib.tiles import PIECE_ROWS, has_rows
 
 #: The result and the log-sum-exp.
 Residuals = tuple[jax.Array, jax.Array]
-#: Where the same is in plain JAX.
-_PLAIN = "pipelib.kernels.attention.attention_reference"
+#: The front door of the kernel by itself.
+_KERNEL = FRONT._replace(name="attention_kernel")
+#: All that a kernel's function is told beside its arrays.
+_Asked = Options[AttentionConfig | None]
 
 
 @overload
@@ -126,17 +128,15 @@ def attention(
     check_arrays(q, k, v, float8=True)
     options = options_of(q, causal, window, scale, config, deterministic)
     segments = segments_of(q, k, segment_ids)
-    return_residuals = flag("return_residuals", return_residuals)
-    q, k, v, *ids = varying_alike(q, k, v, *segments)
+    return_residuals = FRONT.flag("return_residuals", return_residuals)
     padding = Padding.of(q, k, v)
     if padding is not None and config is not None:
         if q.dtype == FLOAT8:
             narrow.check(config, padding.head_dim)
         else:
             config.check(padding.head_dim)
-    with explained("attention", _PLAIN):
-        make: Any = _attention_of_float8 if q.dtype == FLOAT8 else _attention
-        found = cast(Residuals, make(q, k, v, tuple(ids), options))
+    make = _attention_of_float8 if q.dtype == FLOAT8 else _attention
+    found = FRONT.call(make, (q, k, v, segments), options)
     return found if return_residuals else found[0]
 
 
@@ -175,8 +175,8 @@ def attention_kernel(
             f"attention_kernel: {q.shape[1]} queries are not a multiple of {block} (rows x"
             f" compute_threads), so {block - rest} numbers must be cut off the log-sum-exp."
         )
-    require_hopper("attention_kernel")
-    with explained("attention_kernel", _PLAIN):
+    _KERNEL.require_gpu()
+    with _KERNEL.explained():
         return forward.launch_forward(q, k, v, (), options)
 
 
@@ -218,29 +218,21 @@ def attention_reference(
     """`attention` in plain JAX, in float32; the arguments are those of `attention`."""
     check_arrays(q, k, v)
     options, segments = options_of(q, causal, window, scale), segments_of(q, k, segment_ids)
-    return_residuals = flag("return_residuals", return_residuals)
+    return_residuals = FRONT.flag("return_residuals", return_residuals)
     out, lse = reference.forward(q, k, v, segments, options)
     return (out, lse) if return_residuals else out
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
-@functools.partial(jax.jit, static_argnums=4)
-def _attention_of_float8(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: tuple[jax.Array, ...],
-    options: Options[AttentionConfig | None],
+def _made_of_float8(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, options: _Asked
 ) -> Residuals:
     """The result and the log-sum-exp of float8, which have no gradient."""
-    require_hopper("attention")
+    FRONT.require_gpu()
     padding = Padding.of(q, k, v)
     assert padding is not None, "larger heads are refused"
     is_dense = options.left is None and options.right is None
     config = options.config or narrow.default_config(padding.head_dim, is_dense)
-    options = options.configured(config)
-    out, lse, _ = varying_alike(*_filled_forward(padding, q, k, v, segments, options), q)
-    return out, lse
+    return _filled_forward(padding, q, k, v, segments, options.configured(config))
 
 
 def _filled_forward(
@@ -248,7 +240,7 @@ def _filled_forward(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    segments: tuple[jax.Array, ...],
+    segments: Segments,
     options: Options[AttentionConfig],
 ) -> Residuals:
     """The forward kernel of arrays that are filled up, and what is left when that is cut off."""
@@ -257,36 +249,22 @@ def _filled_forward(
     return padding.cut(*forward.launch_forward(q, k, v, tuple(ids), options))
 
 
-def _refuse_gradients(options: Options[AttentionConfig | None], *arrays: object) -> NoReturn:
-    del options, arrays
-    raise NotImplementedError("attention has no gradient in float8: cast to bfloat16.")
+_attention_of_float8 = FRONT.without_gradient(_made_of_float8, " in float8: cast to bfloat16")
 
 
-_attention_of_float8.defjvp(_refuse_gradients)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-@functools.partial(jax.jit, static_argnums=4)
-def _attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: tuple[jax.Array, ...],
-    options: Options[AttentionConfig | None],
+def _made(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, options: _Asked
 ) -> Residuals:
     """The result and the log-sum-exp, by the kernel or without it; all arguments are checked."""
     padding = Padding.of(q, k, v)
     if padding is None:
         return reference.forward(q, k, v, segments, options)
-    require_hopper("attention")
+    FRONT.require_gpu()
     if _copies_rows(q, v):
         sized = _configured(options, q, k, forward.head_dim_of(q, v), segments)
-        found = forward.launch_forward(q, k, v, segments, sized)
-    else:
-        sized = _configured(options, q, k, padding.head_dim, segments)
-        found = _filled_forward(padding, q, k, v, segments, sized)
-    out, lse, _ = varying_alike(*found, q)
-    return out, lse
+        return forward.launch_forward(q, k, v, segments, sized)
+    sized = _configured(options, q, k, padding.head_dim, segments)
+    return _filled_forward(padding, q, k, v, segments, sized)
 
 
 def _copies_rows(q: Shaped, v: Shaped) -> bool:
@@ -296,11 +274,11 @@ def _copies_rows(q: Shaped, v: Shaped) -> bool:
 
 
 def _configured(
-    options: Options[AttentionConfig | None],
+    options: _Asked,
     q: Shaped,
     k: Shaped,
     head_dim: int,
-    segments: tuple[jax.Array, ...] = (),
+    segments: Segments = (),
     whole: bool = False,
 ) -> Options[AttentionConfig]:
     """The options with a configuration: by default, the one that is chosen for the forward kernel.
@@ -319,28 +297,17 @@ def _configured(
     return options.configured(config)
 
 
-#: What the backward pass needs: q, k, v, segments, the result and the log-sum-exp.
-_Kept = tuple[jax.Array, jax.Array, jax.Array, tuple[jax.Array, ...], jax.Array, jax.Array]
-
-
-def _forward(
+def _backward(
+    options: _Asked,
+    cotangents: Residuals,
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    segments: tuple[jax.Array, ...],
-    options: Options[AttentionConfig | None],
-) -> tuple[Residuals, _Kept]:
-    """The result and the log-sum-exp, and what `_backward` needs."""
-    out, lse = _differentiable(q, k, v, segments, options)
-    return (out, lse), (q, k, v, segments, out, lse)
-
-
-def _backward(
-    options: Options[AttentionConfig | None], arrays: _Kept, cotangents: Residuals
+    segments: Segments,
+    found: Residuals,
 ) -> tuple[jax.Array, jax.Array, jax.Array, tuple[None, ...]]:
     """dQ, dK and dV; segments have no gradients."""
-    q, k, v, segments, out, lse = arrays
-    d_out, d_lse = cotangents
+    (d_out, d_lse), (out, lse) = cotangents, found
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
@@ -348,26 +315,16 @@ def _backward(
     if padding is None:
         d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
     else:
-        require_hopper("attention")  # the forward pass may have run on another device
+        FRONT.require_gpu()  # the forward pass may have run on another device
         config = options.config or default_config(padding.head_dim, options.deterministic)
         fill, sized = padding.filled, options.configured(config)
         filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
         numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
         grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
-        cut = (grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v)))
-        d_q, d_k, d_v, _ = varying_alike(*cut, q)
+        d_q, d_k, d_v = (
+            grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v))
+        )
     return d_q, d_k, d_v, (None,) * len(segments)
 
 
-_attention.defvjp(_forward, _backward)
-
-
-def _differentiable(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: tuple[jax.Array, ...],
-    options: Options[AttentionConfig | None],
-) -> Residuals:
-    """`_attention` with its type, which `jax.custom_vjp` hides."""
-    return cast(Residuals, _attention(q, k, v, segments, options))
+_attention = differentiable(_made, _backward, keeps_result=True)

@@ -3,21 +3,19 @@
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false
 
-import functools
-from typing import Literal, NamedTuple, NoReturn, cast, overload
+from typing import Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 
-from pipelib import specs
-from pipelib.kernels.attention.arguments import check_each, check_groups, flag, scale_of
+from pipelib.kernels.attention.arguments import check_each, check_groups, scale_of
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.kernels.attention.decode_config import DecodeConfig, default_config, splits_for
 from pipelib.kernels.attention.decode_kernel import combined, launch_decode
 from pipelib.kernels.attention.decode_threads import Work
-from pipelib.kernels.hopper import explained, num_sms, require_hopper
-from pipelib.kernels.sharding import varying_alike
+from pipelib.kernels.front import Front
+from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Shaped
 from pipelib.tiles import PIECE_ROWS
 
@@ -25,8 +23,7 @@ from pipelib.tiles import PIECE_ROWS
 Residuals = tuple[jax.Array, jax.Array]
 #: The most queries of a sequence.
 MOST_QUERIES = 16
-#: What makes the same in plain JAX.
-_PLAIN = "jax.nn.dot_product_attention with a mask"
+FRONT = Front("decode_attention", "jax.nn.dot_product_attention with a mask", DecodeConfig)
 
 
 @overload
@@ -118,15 +115,11 @@ def decode_attention(
     if lengths is None:
         lengths = jnp.full(q.shape[:1], k.shape[1], jnp.int32)
     tables = () if page_table is None else (page_table,)
-    if not isinstance(cast(object, config), DecodeConfig | None):
-        because = "a DecodeConfig says how it is divided"
-        raise specs.wrong_type("decode_attention: config", config, because)
-    return_residuals = flag("return_residuals", return_residuals, "decode_attention")
-    options = Asked(scale_of(q, scale, "decode_attention"), config)
-    integers = (array.astype(jnp.int32) for array in (lengths, *tables))
-    q, k, v, *numbers = varying_alike(q, k, v, *integers)
-    with explained("decode_attention", _PLAIN):
-        found = cast(Residuals, _decode(q, k, v, tuple(numbers), options))
+    FRONT.check_config(config)
+    return_residuals = FRONT.flag("return_residuals", return_residuals)
+    asked = Asked(scale_of(q, scale, FRONT), config)
+    integers = tuple(array.astype(jnp.int32) for array in (lengths, *tables))
+    found = FRONT.call(_decode, (q, k, v, integers), asked)
     return found if return_residuals else found[0]
 
 
@@ -137,13 +130,11 @@ class Asked(NamedTuple):
     config: DecodeConfig | None
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
-@functools.partial(jax.jit, static_argnums=4)
-def _decode(
+def _made(
     q: jax.Array, k: jax.Array, v: jax.Array, numbers: tuple[jax.Array, ...], asked: Asked
 ) -> Residuals:
     """The result and the log-sum-exp; `numbers` are the lengths, and the table of pages if any."""
-    require_hopper("decode_attention")
+    FRONT.require_gpu()
     lengths, *table = numbers
     batch, q_seq, heads, head_dim = q.shape
     group = heads // k.shape[2]
@@ -153,7 +144,6 @@ def _decode(
     missing = -rows.shape[2] % PIECE_ROWS
     rows = jnp.pad(rows, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else rows
     out, lse = launch_decode(rows, k, v, lengths, table[0] if table else None, work)
-    out, lse, _ = varying_alike(out, lse, q)
     count = q_seq * group
     out, lse = out[:, :, :, :count], lse[:, :, :, :count]
     out, lse = (out[:, 0], lse[:, 0]) if work.splits == 1 else combined(out, lse)
@@ -162,10 +152,7 @@ def _decode(
     return out.reshape(q.shape).astype(q.dtype), lse.reshape(batch, heads, q_seq)
 
 
-@_decode.defjvp
-def _refuse_gradients(asked: Asked, *arrays: object) -> NoReturn:
-    del asked, arrays
-    raise NotImplementedError("decode_attention has no gradient: use attention.")
+_decode = FRONT.without_gradient(_made, ": use attention")
 
 
 def _work(q: Shaped, k: Shaped, asked: Asked, *table: Shaped) -> Work:
@@ -229,7 +216,7 @@ def _check_arrays(
 
 
 def _check_cache(q: Shaped, k: Shaped, lengths: Shaped | None, page_table: Shaped | None) -> None:
-    """`_check_arrays` of what says where keys are."""
+    """Refuses lengths and tables of pages that do not say where the cache has keys."""
     batch, (count, size) = q.shape[0], k.shape[:2]
     if size % PIECE_ROWS:
         raise ValueError(
@@ -240,7 +227,7 @@ def _check_cache(q: Shaped, k: Shaped, lengths: Shaped | None, page_table: Shape
     for name, array, axes in (("lengths", lengths, 1), ("page_table", page_table, 2)):
         if array is None:
             continue
-        specs.check_array(f"decode_attention: {name}", array)
+        FRONT.check_arrays(**{name: array})
         shape = array.shape
         if not jnp.issubdtype(array.dtype, jnp.integer) or len(shape) != axes or shape[0] != batch:
             wanted = "[batch]" if axes == 1 else "[batch, pages_per_sequence]"

@@ -16,7 +16,7 @@ from jax import lax
 
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.sharding import varying_alike
+from pipelib.kernels.front import varying_alike
 from pipelib.refs import Int, Tree
 
 #: Queries whose scores are in memory at once.

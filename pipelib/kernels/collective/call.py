@@ -10,7 +10,6 @@ custom_vjp.
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-import functools
 from typing import cast
 
 import jax
@@ -22,16 +21,15 @@ from pipelib import specs, tiles
 from pipelib.kernels.collective.choosing import default_config
 from pipelib.kernels.collective.config import CollectiveConfig
 from pipelib.kernels.collective.kernel import Gathered, launch
-from pipelib.kernels.hopper import explained, num_sms, require_hopper
+from pipelib.kernels.front import Front, differentiable
+from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import matmul
-from pipelib.kernels.matmul.arguments import stored_dtype
 from pipelib.kernels.matmul.product import Product
-from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Shaped
 
-_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
-#: A device's shard, and its columns.
-_Arrays = tuple[jax.Array, jax.Array]
+FRONT = Front(
+    "collective_matmul", "jax.lax.all_gather and jnp.matmul", CollectiveConfig, is_interpreted=False
+)
 
 
 def collective_matmul(
@@ -84,7 +82,7 @@ def collective_matmul(
       ((64, 64), 128.0)
     """
     devices = _check(lhs, rhs, axis_name, config)
-    stored = stored_dtype(lhs, out_dtype, "collective_matmul")
+    stored = FRONT.stored_dtype(lhs, out_dtype)
     if config is not None:
         config.check(lhs.dtype, stored)
     if devices == 1:
@@ -92,24 +90,17 @@ def collective_matmul(
     (m, k), n = lhs.shape, rhs.shape[1]
     taken = config or default_config(m, n, k, devices, lhs.dtype, stored, num_sms())
     product = Product(False, False, taken, None, stored)
-    asked = Gathered(product, axis_name, devices)
-    plain = "jax.lax.all_gather and jnp.matmul"
-    lhs, rhs = varying_alike(lhs, rhs)
-    with explained("collective_matmul", plain, is_interpreted=False):
-        out: jax.Array = _collective(lhs, rhs, asked)
-    return out
+    return FRONT.call(_collective, (lhs, rhs), Gathered(product, axis_name, devices))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-@functools.partial(jax.jit, static_argnums=2)
-def _collective(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
+def _made(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
     if not is_addressable(lhs, rhs, asked):
         dtype, rows = asked.product.out_dtype, lax.all_gather(lhs, asked.axis, tiled=True)
         return jnp.matmul(rows, rhs, preferred_element_type=dtype)
-    require_hopper("collective_matmul")
+    FRONT.require_gpu()
     _check_blocks(asked.product.config, num_sms())
-    return varying_alike(launch(lhs, rhs, asked, num_sms()), lhs)[0]
+    return launch(lhs, rhs, asked, num_sms())
 
 
 def is_addressable(lhs: Shaped, rhs: Shaped, asked: Gathered) -> bool:
@@ -119,15 +110,10 @@ def is_addressable(lhs: Shaped, rhs: Shaped, asked: Gathered) -> bool:
     return all(tiles.has_pieces(cast("tuple[int, int]", shape), x) for shape, x in arrays)
 
 
-def _forward(lhs: jax.Array, rhs: jax.Array, asked: Gathered) -> tuple[jax.Array, _Arrays]:
-    """The product, and what `_backward` needs."""
-    out: jax.Array = _collective(lhs, rhs, asked)
-    return out, (lhs, rhs)
-
-
-def _backward(asked: Gathered, arrays: _Arrays, g: jax.Array) -> _Arrays:
+def _backward(
+    asked: Gathered, g: jax.Array, lhs: jax.Array, rhs: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """The gradients of the shard and of the columns."""
-    lhs, rhs = arrays
     g = g.astype(lhs.dtype)
     of_all = matmul(g, rhs, transpose_b=True, out_dtype=jnp.float32)
     d_lhs = lax.psum_scatter(of_all, asked.axis, tiled=True)
@@ -135,7 +121,7 @@ def _backward(asked: Gathered, arrays: _Arrays, g: jax.Array) -> _Arrays:
     return d_lhs.astype(lhs.dtype), d_rhs
 
 
-_collective.defvjp(_forward, _backward)
+_collective = differentiable(_made, _backward)
 
 
 # What is refused.
@@ -147,14 +133,11 @@ def _check(lhs: object, rhs: object, axis_name: object, config: object) -> int:
     Raises:
       TypeError, ValueError: as it says.
     """
-    specs.check_array("collective_matmul: lhs", lhs)
-    specs.check_array("collective_matmul: rhs", rhs)
+    FRONT.check_arrays(lhs=lhs, rhs=rhs)
     if not isinstance(axis_name, str):
         because = "the shards lie along one axis of the mesh, which a string names"
         raise specs.wrong_type("collective_matmul: axis_name", axis_name, because)
-    if config is not None and not isinstance(config, CollectiveConfig):
-        because = "a CollectiveConfig says how it is divided"
-        raise specs.wrong_type("collective_matmul: config", config, because)
+    FRONT.check_config(config)
     a, b = cast("tuple[Shaped, Shaped]", (lhs, rhs))
     _check_arrays(a, b)
     try:
@@ -168,12 +151,7 @@ def _check(lhs: object, rhs: object, axis_name: object, config: object) -> int:
 
 def _check_arrays(lhs: Shaped, rhs: Shaped) -> None:
     """Raises TypeError and ValueError for dtypes and shapes that are not so."""
-    dtypes = jnp.dtype(lhs.dtype), jnp.dtype(rhs.dtype)
-    if dtypes[0] not in _INPUTS or dtypes[0] != dtypes[1]:
-        raise TypeError(
-            f"collective_matmul: lhs is {dtypes[0]} and rhs {dtypes[1]}, but both must be float16,"
-            " or both bfloat16, which wgmma multiplies: cast them."
-        )
+    FRONT.check_halves(lhs, rhs)
     if lhs.ndim != 2 or rhs.ndim != 2 or lhs.shape[1] != rhs.shape[0]:
         raise ValueError(
             f"collective_matmul: lhs has shape {lhs.shape} and rhs {rhs.shape}, but they must be"

@@ -11,57 +11,29 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from pipelib import specs, tiles
+from pipelib.kernels.front import FLOAT8, HALVES, OUTPUTS, Front, names
 from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.epilogues import check_epilogue
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.refs import Dtype, Shaped
 
-#: Dtypes of 8 bits, which `wgmma` reads along K only.
-FLOAT8 = (jnp.dtype(jnp.float8_e4m3fn), jnp.dtype(jnp.float8_e5m2))
-_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), *FLOAT8)
-_OUTPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32))
+FRONT = Front("matmul", "jnp.matmul", MatmulConfig)
+stored_dtype = FRONT.stored_dtype
+_INPUTS = (*HALVES, *FLOAT8)
 
 
 def check_types(a: object, b: object, config: object, epilogue: object, operands: object) -> None:
     """Raises TypeError for arguments whose types are not as `matmul` says."""
-    specs.check_array("matmul: a", a)
-    specs.check_array("matmul: b", b)
-    if config is not None and not isinstance(config, MatmulConfig):
-        raise specs.wrong_type("matmul: config", config, "a MatmulConfig says how it is divided")
+    FRONT.check_arrays(a=a, b=b)
+    FRONT.check_config(config)
     if epilogue is not None:
         specs.check_function("matmul: epilogue", epilogue)
     if not isinstance(operands, (tuple, list)):
         because = "the epilogue's operands come in a tuple or a list, a single one too"
         raise specs.wrong_type("matmul: operands", operands, because)
-
-
-def stored_dtype(a: Shaped, asked: DTypeLike | None, function: str = "matmul") -> Dtype:
-    """The dtype of the result.
-
-    Args:
-      a: the first factor, whose dtype is the default, or bfloat16 for float8.
-      asked: the argument `out_dtype`; None for the default.
-      function: the name of the function that has it, for the error.
-
-    Raises:
-      TypeError: `asked` is not a dtype, or none that can be stored.
-    """
-    if asked is None:
-        asked = jnp.bfloat16 if a.dtype in FLOAT8 else a.dtype
-    try:
-        dtype = jnp.dtype(asked)
-    except TypeError:
-        because = f"{_names(_OUTPUTS)} can be stored"
-        raise specs.wrong_type(f"{function}: out_dtype", asked, because) from None
-    if dtype not in _OUTPUTS:
-        raise TypeError(
-            f"{function}: out_dtype={dtype} is none of {_names(_OUTPUTS)}, which it stores."
-        )
-    return dtype
 
 
 def check_dtypes(a: Shaped, b: Shaped, transpose_a: bool, transpose_b: bool) -> None:
@@ -75,7 +47,7 @@ def check_dtypes(a: Shaped, b: Shaped, transpose_a: bool, transpose_b: bool) -> 
     for name, dtype in zip("ab", dtypes):
         if dtype not in _INPUTS:
             raise TypeError(
-                f"matmul: {name} is {dtype}, but wgmma multiplies here {_names(_INPUTS)}."
+                f"matmul: {name} is {dtype}, but wgmma multiplies here {names(_INPUTS)}."
             )
     is_float8 = [dtype in FLOAT8 for dtype in dtypes]
     if dtypes[0] != dtypes[1] and not all(is_float8):
@@ -125,10 +97,10 @@ def operand_matrix(i: int, given: jax.Array | float, shape: tuple[int, int]) -> 
     except (TypeError, ValueError):
         because = "the epilogue reads arrays and numbers"
         raise specs.wrong_type(f"matmul: operands[{i}]", given, because) from None
-    if operand.dtype not in _OUTPUTS:
+    if operand.dtype not in OUTPUTS:
         raise TypeError(
             f"matmul: operand {i} of the epilogue is {operand.dtype}, but it reads"
-            f" {_names(_OUTPUTS)}."
+            f" {names(OUTPUTS)}."
         )
     if operand.shape not in fits:
         raise ValueError(
@@ -180,8 +152,3 @@ def is_addressable(
         or (is_gpu and tiles.has_rows(shape, dtype) and width == tiles.piece_columns(dtype))
         for shape, dtype, width in arrays
     )
-
-
-def _names(dtypes: Sequence[Dtype]) -> str:
-    """The names of dtypes, with commas."""
-    return ", ".join(dtype.name for dtype in dtypes)

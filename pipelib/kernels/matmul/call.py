@@ -17,17 +17,18 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from pipelib import specs, tiles
-from pipelib.kernels.hopper import explained, num_sms, require_hopper
+from pipelib.kernels.front import FLOAT8, differentiable
+from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import arguments, forms
+from pipelib.kernels.matmul.arguments import FRONT
 from pipelib.kernels.matmul.choosing import default_config
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Epilogue, Product
 from pipelib.kernels.matmul.tuned import nearest_config
-from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Dtype, Shaped
 
-#: The factors and the epilogue's operands.
-_Arrays = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
+#: The epilogue's operands.
+_Operands = tuple[jax.Array, ...]
 
 
 def matmul(
@@ -92,7 +93,7 @@ def matmul(
     transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
     arguments.check_dtypes(a, b, transpose_a, transpose_b)
     arguments.check_shapes(a, b, transpose_a, transpose_b)
-    stored = arguments.stored_dtype(a, out_dtype)
+    stored = FRONT.stored_dtype(a, out_dtype)
     product = Product(transpose_a, transpose_b, config, epilogue, stored, approx_math)
     m, n, _ = product.sizes(a, b)
     matrices = [arguments.operand_matrix(i, x, (m, n)) for i, x in enumerate(operands)]
@@ -102,31 +103,23 @@ def matmul(
             config.check(a.dtype, stored, arguments.matrix_dtypes(matrices, (m, n)))
         else:
             config.check(a.dtype, jnp.float32)
-    a, b, *matrices = varying_alike(a, b, *matrices)
-    with explained("matmul", "jnp.matmul"):
-        out: jax.Array = _product(a, b, tuple(matrices), product)
-    return out
+    return FRONT.call(_product, (a, b, tuple(matrices)), product)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-@functools.partial(jax.jit, static_argnums=3)
-def _product(
-    a: jax.Array,
-    b: jax.Array,
-    operands: tuple[jax.Array, ...],
-    product: Product[MatmulConfig | None],
+def _made(
+    a: jax.Array, b: jax.Array, operands: _Operands, product: Product[MatmulConfig | None]
 ) -> jax.Array:
     """The product by the kernel, or without it; all arguments are checked."""
     config = product.config or pick(a, b, operands, product)
     chosen = product.configured(config)
     if not arguments.is_addressable(a, b, operands, chosen):
         return _fallback(a, b, operands, product)
-    require_hopper("matmul")
+    FRONT.require_gpu()
     out = forms.launch_product(a, b, operands, chosen, num_sms())
     if config.splits > 1:
         m, n, _ = product.sizes(a, b)
         out = _finish(out.sum(0)[:m, :n], operands, product).astype(product.out_dtype)
-    return varying_alike(out, a)[0]
+    return out
 
 
 def pick(
@@ -168,10 +161,7 @@ def _largest(dtype: Dtype, out_dtype: Dtype, matrices: Sequence[Dtype]) -> Matmu
 
 
 def _fallback(
-    a: jax.Array,
-    b: jax.Array,
-    operands: tuple[jax.Array, ...],
-    product: Product[MatmulConfig | None],
+    a: jax.Array, b: jax.Array, operands: _Operands, product: Product[MatmulConfig | None]
 ) -> jax.Array:
     """The product without the kernel; cuBLAS's, where no epilogue needs it in float32."""
     contracted = (0 if product.transpose_a else 1,), (1 if product.transpose_b else 0,)
@@ -181,7 +171,7 @@ def _fallback(
 
 
 def _finish(
-    acc: jax.Array, operands: tuple[jax.Array, ...], product: Product[MatmulConfig | None]
+    acc: jax.Array, operands: _Operands, product: Product[MatmulConfig | None]
 ) -> jax.Array:
     """The epilogue of the whole product."""
     if product.epilogue is None:
@@ -190,22 +180,17 @@ def _finish(
     return product.epilogue(acc, *whole)
 
 
-def _forward(
+def _backward(
+    product: Product[MatmulConfig | None],
+    g: jax.Array,
     a: jax.Array,
     b: jax.Array,
-    operands: tuple[jax.Array, ...],
-    product: Product[MatmulConfig | None],
-) -> tuple[jax.Array, _Arrays]:
-    """The product, and what `_backward` needs."""
-    out: jax.Array = _product(a, b, operands, product)
-    return out, (a, b, operands)
-
-
-def _backward(product: Product[MatmulConfig | None], arrays: _Arrays, g: jax.Array) -> _Arrays:
+    operands: _Operands,
+) -> tuple[jax.Array, jax.Array, _Operands]:
     """dA = G B^T and dB = A^T G, each in the order and the transposition that it is stored in."""
-    (a, b, operands), (a_t, b_t) = arrays, product[:2]
+    a_t, b_t = product[:2]
     g = g.astype(jnp.float32)
-    d_operands: tuple[jax.Array, ...] = ()
+    d_operands: _Operands = ()
     if product.epilogue is not None:
         plain = Product(a_t, b_t, None, None, jnp.dtype(jnp.float32))
         finish = functools.partial(_finish, product=product)
@@ -213,17 +198,16 @@ def _backward(product: Product[MatmulConfig | None], arrays: _Arrays, g: jax.Arr
         _, pull = jax.vjp(finish, _product(a, b, (), plain), operands)
         g, d_operands = pull(g)
     dtypes = a.dtype, b.dtype
-    if a.dtype in arguments.FLOAT8:
+    if a.dtype in FLOAT8:
         a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
     g = g.astype(a.dtype)
 
     def multiply(x: jax.Array, y: jax.Array, x_t: bool, y_t: bool) -> jax.Array:
-        out: jax.Array = _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))
-        return out
+        return _product(x, y, (), Product(x_t, y_t, None, None, a.dtype))
 
     da = multiply(b, g, b_t, True) if a_t else multiply(g, b, False, not b_t)
     db = multiply(g, a, True, a_t) if b_t else multiply(a, g, not a_t, False)
     return da.astype(dtypes[0]), db.astype(dtypes[1]), d_operands
 
 
-_product.defvjp(_forward, _backward)
+_product = differentiable(_made, _backward)

@@ -6,7 +6,6 @@ Where copies cannot address an array, `jax.lax.ragged_dot` makes the products: s
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-import functools
 from typing import NamedTuple, cast
 
 import jax
@@ -14,18 +13,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from pipelib import specs, tiles
-from pipelib.kernels.hopper import default_device, explained, num_sms, require_hopper
-from pipelib.kernels.matmul.arguments import stored_dtype
+from pipelib import tiles
+from pipelib.kernels.front import Front, differentiable
+from pipelib.kernels.hopper import default_device, num_sms
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.ragged.forward import Grouped, launch
 from pipelib.kernels.ragged.weights import launch_weights
-from pipelib.kernels.sharding import varying_alike
 from pipelib.refs import Dtype, Shaped
 
-_INPUTS = (jnp.dtype(jnp.float16), jnp.dtype(jnp.bfloat16))
-#: lhs and rhs, and the sizes of the groups.
-_Arrays = tuple[jax.Array, jax.Array, jax.Array]
+FRONT = Front("ragged_dot", "jax.lax.ragged_dot", MatmulConfig)
 
 
 def ragged_dot(
@@ -74,14 +70,11 @@ def ragged_dot(
     """
     transpose_rhs = bool(transpose_rhs)
     _check(lhs, rhs, group_sizes, config, transpose_rhs)
-    stored = stored_dtype(lhs, out_dtype, "ragged_dot")
+    stored = FRONT.stored_dtype(lhs, out_dtype)
     if config is not None:
         config.check(lhs.dtype, stored)
     asked = Asked(config, transpose_rhs, stored)
-    lhs, rhs, sizes = varying_alike(lhs, rhs, group_sizes.astype(jnp.int32))
-    with explained("ragged_dot", "jax.lax.ragged_dot"):
-        out: jax.Array = _ragged(lhs, rhs, sizes, asked)
-    return out
+    return FRONT.call(_ragged, (lhs, rhs, group_sizes.astype(jnp.int32)), asked)
 
 
 class Asked(NamedTuple):
@@ -92,21 +85,18 @@ class Asked(NamedTuple):
     out_dtype: Dtype
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-@functools.partial(jax.jit, static_argnums=3)
-def _ragged(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked) -> jax.Array:
+def _made(lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked) -> jax.Array:
     """The products by the kernel, or without it; all arguments are checked."""
     out: jax.Array
     if not is_addressable(lhs, rhs, asked):
         other = rhs.swapaxes(1, 2) if asked.transpose_rhs else rhs
         out = lax.ragged_dot(lhs, other, sizes, preferred_element_type=jnp.float32)
         return out.astype(asked.out_dtype)
-    require_hopper("ragged_dot")
+    FRONT.require_gpu()
     config = asked.config or default_config(lhs.shape[0], rhs.shape[0])
     is_gpu = default_device().platform == "gpu"
     grouped = Grouped(config, asked.transpose_rhs, asked.out_dtype, is_gpu)
-    out = launch(lhs, rhs, sizes, grouped, num_sms())
-    return varying_alike(out, lhs)[0]
+    return launch(lhs, rhs, sizes, grouped, num_sms())
 
 
 def default_config(rows: int, groups: int) -> MatmulConfig:
@@ -125,25 +115,18 @@ def is_addressable(lhs: Shaped, rhs: Shaped, asked: Asked) -> bool:
     return rows and can(matrix, rhs.dtype) and tiles.has_rows((1, n), asked.out_dtype)
 
 
-def _forward(
-    lhs: jax.Array, rhs: jax.Array, sizes: jax.Array, asked: Asked
-) -> tuple[jax.Array, _Arrays]:
-    """The products, and what `_backward` needs."""
-    out: jax.Array = _ragged(lhs, rhs, sizes, asked)
-    return out, (lhs, rhs, sizes)
-
-
-def _backward(asked: Asked, arrays: _Arrays, g: jax.Array) -> tuple[jax.Array, jax.Array, None]:
+def _backward(
+    asked: Asked, g: jax.Array, lhs: jax.Array, rhs: jax.Array, sizes: jax.Array
+) -> tuple[jax.Array, jax.Array, None]:
     """The gradients: of lhs by the same kernel, of rhs group by group."""
-    lhs, rhs, sizes = arrays
     g = g.astype(lhs.dtype)
     back = Asked(None, not asked.transpose_rhs, lhs.dtype)
-    d_lhs: jax.Array = _ragged(g, rhs, sizes, back)
+    d_lhs = _ragged(g, rhs, sizes, back)
     left, right = (g, lhs) if asked.transpose_rhs else (lhs, g)
     return d_lhs, weights_of(left, right, sizes), None
 
 
-_ragged.defvjp(_forward, _backward)
+_ragged = differentiable(_made, _backward)
 
 
 @jax.jit
@@ -160,8 +143,7 @@ def weights_of(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
         out = lax.ragged_dot_general(lhs, g, sizes, numbers, preferred_element_type=jnp.float32)
         return out.astype(lhs.dtype)
     config = MatmulConfig(128, 256, 64, slots=4)
-    out = launch_weights(lhs, g, sizes, config, num_sms())
-    return varying_alike(out, lhs)[0]
+    return launch_weights(lhs, g, sizes, config, num_sms())
 
 
 # What is refused.
@@ -173,15 +155,9 @@ def _check(lhs: object, rhs: object, sizes: object, config: object, transpose_rh
     Raises:
       TypeError, ValueError: as it says.
     """
-    for name, array in (("lhs", lhs), ("rhs", rhs), ("group_sizes", sizes)):
-        specs.check_array(f"ragged_dot: {name}", array)
+    FRONT.check_arrays(lhs=lhs, rhs=rhs, group_sizes=sizes)
     left, right, groups = cast("tuple[Shaped, Shaped, Shaped]", (lhs, rhs, sizes))
-    dtypes = jnp.dtype(left.dtype), jnp.dtype(right.dtype)
-    if dtypes[0] not in _INPUTS or dtypes[0] != dtypes[1]:
-        raise TypeError(
-            f"ragged_dot: lhs is {dtypes[0]} and rhs {dtypes[1]}, but both must be float16, or both"
-            " bfloat16, which wgmma multiplies: cast them."
-        )
+    FRONT.check_halves(left, right)
     if not jnp.issubdtype(groups.dtype, jnp.integer):
         raise TypeError(f"ragged_dot: group_sizes are {groups.dtype}, but must be integers.")
     if left.ndim != 2 or right.ndim != 3 or groups.shape != right.shape[:1]:
@@ -200,11 +176,9 @@ def _check(lhs: object, rhs: object, sizes: object, config: object, transpose_rh
             f"ragged_dot: lhs {left.shape} or rhs {right.shape} is empty; all sizes must be 1 or"
             " more."
         )
-    if config is None:
-        return
+    FRONT.check_config(config)
     if not isinstance(config, MatmulConfig):
-        because = "a MatmulConfig says how it is divided"
-        raise specs.wrong_type("ragged_dot: config", config, because)
+        return
     if config.form != "chained" or config.cluster_size > 1 or config.splits > 1 or config.blocks:
         raise ValueError(
             f"ragged_dot: {config} has a form, clusters, splits or blocks of its own, but the"

@@ -46,7 +46,7 @@ from tests.kernels.attention.cases import (
     spread_over,
     uses_kernel,
 )
-from tests.kernels.devices import NO_FORWARD_MODE, pretend
+from tests.kernels.contract import NO_FORWARD_MODE, pretend
 
 # Interpreted, with race detection.
 

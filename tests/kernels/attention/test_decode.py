@@ -36,7 +36,7 @@ from tests.kernels.attention.cases import (
     lowered,
     spread_over,
 )
-from tests.kernels.devices import pretend
+from tests.kernels.contract import pretend
 
 #: No page: a copy from there would raise, or read what it must not.
 NO_PAGE = 10**6

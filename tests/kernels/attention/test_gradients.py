@@ -40,7 +40,7 @@ from tests.kernels.attention.cases import (
     small,
     spread_over,
 )
-from tests.kernels.devices import pretend
+from tests.kernels.contract import pretend
 
 # Of the norm of a gradient: dS is rounded to the dtype, as P is and as the result, which delta is
 # made of. One block of 64 columns lost of 200 gives over 0.1.

@@ -22,8 +22,8 @@ from pipelib.kernels.collective.choosing import default_config
 from pipelib.kernels.collective.kernel import Units
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.kernels.collective.on_cpus import environment, multiplier, operands
-from tests.kernels.devices import NO_FORWARD_MODE
-from tests.kernels.matmul.products import check_close
+from tests.kernels.contract import NO_FORWARD_MODE
+from tests.kernels.matmul.test_matmul import check_close
 from tests.schedule.strategies import with_thread
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32

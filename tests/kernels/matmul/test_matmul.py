@@ -19,25 +19,7 @@ from pipelib.kernels.matmul import default_config
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from tests.emitters.contract import interpreted
-from tests.kernels.devices import NO_FORWARD_MODE, pretend
-from tests.kernels.matmul.products import (
-    ALONE,
-    BRAIN,
-    CLUSTER,
-    E4M3,
-    E5M2,
-    FLOAT,
-    HALF,
-    MANY,
-    ONE,
-    RING,
-    SHARED,
-    TWO,
-    check_close,
-    factors,
-    reference,
-    uses_kernel,
-)
+from tests.kernels.contract import NO_FORWARD_MODE, pretend
 
 ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, order="m", blocks=1)
 SQUARE = dataclasses.replace(ONE, cluster_m=2, cluster_n=2, blocks=4, form="persistent")

@@ -29,7 +29,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, override
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ from jax.typing import DTypeLike
 
 from pipelib import ring, tiles
 from pipelib.kernels.chain import run_chain
+from pipelib.kernels.dividing import Barriers, Memory, Smem
 from pipelib.kernels.front import FLOAT8, Front
 from pipelib.kernels.hopper import default_device, num_sms
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
@@ -103,15 +104,18 @@ class ScaledConfig(MatmulConfig):
         products = self.depth * self.halves if self.delay_release else 1
         return (self.halves + products) * STAGED_ROWS * self.tile_n // 128
 
-    def _smem_terms(
-        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
-    ) -> list[tuple[str, int, int]]:
-        """As `MatmulConfig._smem_terms`."""
-        threads, slots, rows, columns = self.staging(jnp.dtype(out_dtype))
-        staged = threads * rows * columns * jnp.dtype(out_dtype).itemsize
-        others = super()._smem_terms(dtype, out_dtype, operands)
-        kept = [term for term in others if term[0] != "staging"]
-        return [*kept, ("staging", slots, staged), ("barriers", int(self.takes_turns), 8)]
+    @override
+    def memory(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
+    ) -> Memory:
+        columns = tiles.piece_columns(jnp.dtype(out_dtype))
+        # A slot is one piece wide, whatever the dtype. A thread has two if it stores an even number
+        # of parts, so that each tile begins with the same one.
+        slots = 1 if self.halves * (self.tile_n // columns) % 2 else 2
+        shape = self.compute_threads, slots, STAGED_ROWS, columns
+        others = super().memory(dtype, out_dtype, operands)
+        turn = {"turn": Barriers()} if self.takes_turns else {}
+        return {**others, "staging": Smem("staging", shape, out_dtype, slots), **turn}
 
     @property
     def takes_turns(self) -> bool:
@@ -143,16 +147,6 @@ class ScaledConfig(MatmulConfig):
     def group(self) -> int:
         """Columns of a tile that share a scale of b, wherever the tile begins."""
         return math.gcd(SCALED, self.tile_n)
-
-    def staging(self, out_dtype: Dtype) -> tuple[int, int, int, int]:
-        """The shape of the staging slots: each is one piece wide, whatever the dtype.
-
-        A thread has two if it stores an even number of parts, so that each tile begins with the
-        same one.
-        """
-        columns = tiles.piece_columns(out_dtype)
-        parts = self.halves * (self.tile_n // columns)
-        return self.compute_threads, 1 if parts % 2 else 2, STAGED_ROWS, columns
 
 
 def config_of(m: int, n: int, sms: int) -> ScaledConfig:
@@ -253,9 +247,10 @@ def _made(
     cluster: Any = dict(cluster=(*sizes.values(),), cluster_names=(*sizes,)) if sizes else {}
     of_rows = jnp.pad(a_scales, ((0, missing), (0, 0))) if missing else a_scales
     of_rows = of_rows.T if config.loads_scales_along_m else of_rows
-    slots = config.staging(out_dtype)
-    staging: Any = tiles.by_rows(slots, out_dtype) if by_rows else plgpu.SMEM(slots, out_dtype)
-    turn = [plgpu.Barrier()] if config.takes_turns else []
+    memory = config.memory(a.dtype, out_dtype)
+    staging = cast(Smem, memory["staging"])._replace(is_tiled=False)
+    scratch = [staging.allocation(sees_rows=by_rows)]
+    scratch += [Barriers().allocation()] if config.takes_turns else []
 
     def scaled_matmul(
         a: Ref, b: Ref, of_rows: Ref, of_b: Ref, out: Ref, staging: Ref, *turn: Ref
@@ -265,7 +260,7 @@ def _made(
 
     return plgpu.kernel(
         scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype),
-        scratch_types=[staging, *turn],
+        scratch_types=scratch,
         grid=(clusters,), grid_names=("block",), **cluster,
         num_threads=config.threads, thread_name="thread",
     )(a, b, of_rows, b_scales)  # fmt: skip

@@ -78,8 +78,8 @@ from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
 from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays, Scratch
 from pipelib.kernels.attention.order import AXES, Order
+from pipelib.kernels.dividing import allocations
 from pipelib.refs import Allocation, Dtype, Ref
-from pipelib.tiles import tiled
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
 
@@ -177,30 +177,10 @@ def _scratch(
     dtype: Dtype,
 ) -> dict[str, Allocation | list[Allocation]]:
     """The fields of `Scratch` that a kernel has."""
-    threads, rows, block = config.compute_threads, config.rows, config.block
-    in_place = options.config.in_place
-
-    def shared(*shape: int) -> Allocation:
-        return plgpu.SMEM(shape, dtype, transforms=tiled(dtype))
-
-    scratch: dict[str, Allocation | list[Allocation]] = dict(
-        operands=[shared(threads, rows, sizes.head_dim)] * made.operands,
-        loaded=plgpu.Barrier(num_arrivals=made.operands + (made == DQ), num_barriers=threads),
-    )
-    if made == DQ:
-        scratch.update(numbers=plgpu.SMEM((threads, 2, rows), jnp.float32))
-    if made == ALL:
-        part = threads, *config.my_d_q_part(sizes.head_dim)
-        scratch.update(
-            d_s=shared(2, threads, rows, block),
-            d_q=plgpu.SMEM(part, jnp.float32, transforms=tiled(jnp.float32)),
-            exchanged=plgpu.Barrier(num_arrivals=threads),
-        )
-        if in_place and options.counts(sizes.queries, block):
-            scratch.update(queries=plgpu.SMEM((threads, block), jnp.int32))
-    if not in_place:
-        scratch.update(factors=[shared(threads, rows, block)] * made.factors)
-    return scratch
+    memory = config.memory(made, sizes.head_dim, not options.config.in_place, dtype)
+    if not (options.config.in_place and options.counts(sizes.queries, config.block)):
+        memory.pop("queries", None)  # no mask compares them, or in registers
+    return allocations(memory)
 
 
 def _sides(made: Gradients, options: Options[AttentionConfig]) -> tuple[int | None, int | None]:

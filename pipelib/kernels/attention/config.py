@@ -19,18 +19,28 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pipelib import specs
+from pipelib.kernels.dividing import (
+    Barriers,
+    Memory,
+    Smem,
+    Term,
+    check_registers,
+    check_smem,
+    refuse,
+    smem_bytes,
+    take_integers,
+)
 
 #: The values of `AttentionConfig.schedule`, and of `AttentionConfig.probabilities`.
 SCHEDULES = ("plain", "overlap", "pingpong", "both", "optimistic")
 PROBABILITIES = ("registers", "shared", "interpreted")
 #: The sizes of a head that the kernels have.
 HEAD_DIMS = (64, 128, 256)
-#: Mosaic GPU begins each array at a multiple of these bytes, the pattern of a 128 B swizzle.
-_ALIGNMENT = 1024
-#: Bytes of an element of the operands, and of a sum.
-_ITEM, _SUM = jnp.dtype(jnp.bfloat16).itemsize, jnp.dtype(jnp.float32).itemsize
+#: A dtype of the operands' size.
+_HALF = jnp.bfloat16
 #: Columns of K, or queries of dS, that lie side by side in SMEM: threads divide dQ at multiples.
 _SIDE = 64
 _BOOLS: tuple[type, ...] = bool, np.bool_
@@ -141,7 +151,7 @@ class GradientConfig:
         Args:
           made, head_dim, interpreted: as `check` takes them.
         """
-        return _total(self._smem_terms(made, head_dim, interpreted))
+        return smem_bytes(self.memory(made, head_dim, interpreted))
 
     def check(self, made: Gradients, head_dim: int, interpreted: bool = False) -> None:
         """Raises ValueError, with the sum, if an SM has too little, or threads cannot share dQ.
@@ -161,32 +171,49 @@ class GradientConfig:
                     " which K and dS have side by side in SMEM, so the threads cannot share dQ."
                 )
             part = self.block * head_dim // threads // 128
-        registers = [("results", kept * self.rows * head_dim // 128), ("P", scores)]
-        if made != DV:
-            registers += [("dQ", part) if part > scores else ("dP", scores)]  # one after the other
+        registers = {"results": kept * self.rows * head_dim // 128, "P": scores}
+        if made != DV:  # one after the other
+            registers["dQ" if part > scores else "dP"] = max(part, scores)
         if "dv" in made.results:  # dV's product still reads it when dS is made, in the place of dP
-            registers += [("P in 16 bits", scores // 2)]
-        _check_registers("GradientConfig", registers, threads, self.memory_registers)
-        _check_smem("GradientConfig", self._smem_terms(made, head_dim, interpreted))
+            registers["P in 16 bits"] = scores // 2
+        check_registers("GradientConfig", registers, threads, self.memory_registers)
+        check_smem("GradientConfig", self.memory(made, head_dim, interpreted))
 
-    def _smem_terms(
-        self, made: Gradients, head_dim: int, interpreted: bool
-    ) -> list[tuple[str, int, int]]:
-        """What lies in SMEM: the name, the count, and the bytes of each."""
-        threads, slots, scores = self.compute_threads, self.slots, self.rows * self.block
-        pairs, size = (threads, self.rows) if made == DQ else (slots, self.block)
-        terms = [
-            ("rows' operands", made.operands * threads, self.rows * head_dim * _ITEM),
-            ("slots", 2 * slots, self.block * head_dim * _ITEM),
-            ("log-sum-exp and delta", 2, _aligned(pairs * size * 4)),
-        ]
+    def memory(
+        self, made: Gradients, head_dim: int, interpreted: bool = False, dtype: DTypeLike = _HALF
+    ) -> Memory:
+        """The shared memory of a block: the fields of `gradients.Scratch`, and what is emitted.
+
+        Args:
+          made, head_dim, interpreted: as `check` takes them.
+          dtype: of the operands.
+        """
+        threads, slots, rows, block = self.compute_threads, self.slots, self.rows, self.block
+        operand, copies = (threads, rows, head_dim), made.operands
+        loaded = (2, slots, block, head_dim)
+        memory: Memory = {
+            "operands": Smem("rows' operands", operand, dtype, copies * threads, copies),
+            "slots": Smem("slots", loaded, dtype, 2 * slots, is_emitted=True),
+        }
+        numbers, sums = "log-sum-exp and delta", jnp.float32
+        if made == DQ:
+            memory["numbers"] = Smem(numbers, (threads, 2, rows), sums, 2, is_tiled=False)
+        else:
+            memory["numbers"] = Smem(numbers, (slots, 2, block), sums, 2, is_emitted=True)
+        arrivals = made.operands + (made == DQ)
+        memory["loaded"] = Barriers(threads, arrivals)
+        memory["ring"] = Barriers(2 * slots * (2 if made == DQ else 3), is_emitted=True)
         if made == ALL:
-            terms += [("dS", 2 * threads, scores * _ITEM), ("dQ", 1, self.block * head_dim * _SUM)]
-            terms += [("numbers of queries", 1, _aligned(threads * self.block * 4))]
+            exchanged = 2, threads, rows, block
+            memory["d_s"] = Smem("dS", exchanged, dtype, 2 * threads)
+            memory["d_q"] = Smem("dQ", (threads, *self.my_d_q_part(head_dim)), sums)
+            memory["exchanged"] = Barriers(arrivals=threads)
+            queries = Smem("numbers of queries", (threads, block), jnp.int32, is_tiled=False)
+            memory["queries"] = queries
         if interpreted:
-            terms.append(("factors", made.factors * threads, scores * _ITEM))
-        barriers = 2 * slots * (2 if made == DQ else 3) + threads + (made == ALL)
-        return [*terms, ("barriers", barriers, 8)]
+            count, factor = made.factors * threads, (threads, rows, block)
+            memory["factors"] = Smem("factors", factor, dtype, count, made.factors)
+        return memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,19 +338,19 @@ class AttentionConfig:
 
     def smem_bytes(self, head_dim: int) -> int:
         """Bytes of shared memory that a block of the forward kernel takes, at most."""
-        return _total(self._smem_terms(head_dim, self.is_persistent(head_dim)))
+        return smem_bytes(self.memory(head_dim, self.is_persistent(head_dim)))
 
     def is_persistent(self, head_dim: int) -> bool:
         """Whether a block goes on to other queries, where nothing is masked."""
-        has_room = _total(self._smem_terms(head_dim, persistent=True)) <= specs.SMEM_BYTES
+        has_room = smem_bytes(self.memory(head_dim, persistent=True)) <= specs.SMEM_BYTES
         return bool(self.persistent) and self.schedule != "plain" and has_room
 
     def check(
         self,
         head_dim: int,
-        more: Sequence[tuple[str, int, int]] = (),
+        more: Sequence[Term] = (),
         name: str = "AttentionConfig",
-        itemsize: int = _ITEM,
+        dtype: DTypeLike = _HALF,
     ) -> None:
         """Raises ValueError, with the sum, if an SM has too little for this head_dim.
 
@@ -331,16 +358,16 @@ class AttentionConfig:
           head_dim: the size of a head.
           more: what else lies in SMEM: a name, a count, and the bytes of each.
           name: the class of the configuration that the caller gave; the error begins with it.
-          itemsize: bytes of an element of q, k and v; of one byte there are no gradients.
+          dtype: of q, k and v; with one of one byte there are no gradients.
         """
-        scores = self.rows * self.block_kv // 128
-        registers = [("result", self.rows * head_dim // 128), ("scores", scores)]
+        scores, itemsize = self.rows * self.block_kv // 128, jnp.dtype(dtype).itemsize
+        registers = {"result": self.rows * head_dim // 128, "scores": scores}
         # Otherwise the probabilities replace the scores, or are in SMEM.
-        is_ahead = self.schedule != "plain" and not self.through_smem
-        registers += [("probabilities", scores * itemsize // 4)] * is_ahead
-        _check_registers(name, registers, self.compute_threads, self.memory_registers)
-        _check_smem(name, [*self._smem_terms(head_dim, itemsize=itemsize), *more])
-        for made, kernel in self.gradients(head_dim).items() if itemsize == _ITEM else ():
+        if self.schedule != "plain" and not self.through_smem:
+            registers["probabilities"] = scores * itemsize // 4
+        check_registers(name, registers, self.compute_threads, self.memory_registers)
+        check_smem(name, self.memory(head_dim, dtype=dtype), more)
+        for made, kernel in self.gradients(head_dim).items() if itemsize > 1 else ():
             kernel.check(made, head_dim, not self.in_place)
 
     def gradients(self, head_dim: int) -> dict[Gradients, GradientConfig]:
@@ -352,22 +379,34 @@ class AttentionConfig:
         defaults = _GRADIENTS.get((head_dim, self.in_place), {})
         return {made: given[made] or default for made, default in defaults.items()}
 
-    def _smem_terms(
-        self, head_dim: int, persistent: bool = False, itemsize: int = _ITEM
-    ) -> list[tuple[str, int, int]]:
-        """What lies in SMEM: the name, the count, and the bytes of each."""
-        threads = self.compute_threads
-        terms = [
-            ("queries", threads * (1 + persistent), self.rows * head_dim * itemsize),
-            ("slots of K and V", 2 * self.slots, self.block_kv * head_dim * itemsize),
-            ("log-sum-exp", 1, _aligned(threads * self.rows * 4)),
-        ]
+    def memory(self, head_dim: int, persistent: bool = False, dtype: DTypeLike = _HALF) -> Memory:
+        """The shared memory of a block: the fields of `queries.Scratch`, and what is emitted.
+
+        Args:
+          head_dim: the size of a head.
+          persistent: whether the next queries are loaded ahead.
+          dtype: of q, k and v.
+        """
+        threads, rows, slots = self.compute_threads, self.rows, self.slots
+        queries = Smem("queries", (threads, rows, head_dim), dtype, threads)
+        loaded = 2, slots, self.block_kv, head_dim
+        memory: Memory = {
+            "q": queries,
+            "slots": Smem("slots of K and V", loaded, dtype, 2 * slots, is_emitted=True),
+            "lse": Smem("log-sum-exp", (threads, rows), jnp.float32, is_tiled=False),
+            "loaded": Barriers(threads),
+            "ring": Barriers(4 * slots, is_emitted=True),
+        }
+        if persistent:
+            memory["next_q"] = queries
         if self.through_smem:
-            terms.append(("probabilities", threads, self.rows * self.block_kv * itemsize))
-        if itemsize < _ITEM:
-            terms.append(("result", threads, self.rows * head_dim * _ITEM))
-        turns = threads if self.takes_turns else 0
-        return [*terms, ("barriers", 4 * self.slots + threads + turns, 8)]
+            scores = threads, rows, self.block_kv
+            memory["p"] = Smem("probabilities", scores, dtype, threads)
+        if jnp.dtype(dtype).itemsize == 1:
+            memory["out"] = Smem("result", (threads, rows, head_dim), _HALF, threads)
+        if self.takes_turns:
+            memory["turns"] = Barriers(threads)
+        return memory
 
 
 class Divided(Protocol):
@@ -386,15 +425,6 @@ class Divided(Protocol):
         ...
 
 
-def take_integers(config: Divided) -> None:
-    """Makes ints of the fields that must be ints; raises TypeError for other values."""
-    for field in dataclasses.fields(config):
-        if field.type is int:
-            name = f"{type(config).__name__}: {field.name}"
-            value = specs.integer(name, getattr(config, field.name))
-            object.__setattr__(config, field.name, value)
-
-
 def problems_of(rows: int, block: int, name: str, config: Divided) -> dict[str, object]:
     """What can be wrong with the fields that all configurations have, and whether it is so.
 
@@ -409,51 +439,6 @@ def problems_of(rows: int, block: int, name: str, config: Divided) -> dict[str, 
         f"{config.compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
             not 1 <= config.compute_threads <= 3,
     }  # fmt: skip
-
-
-def refuse(name: str, problems: dict[str, object]) -> None:
-    """Raises ValueError for the first problem that is so; `name` is the name of the class."""
-    for problem in (text for text, is_so in problems.items() if is_so):
-        raise ValueError(f"{name}: {problem.replace('self.', '').replace('config.', '')}.")
-
-
-def _check_registers(
-    name: str, terms: list[tuple[str, int]], compute_threads: int, memory_registers: int
-) -> None:
-    """Raises ValueError, with the sum, if a lane has too few registers for these arrays.
-
-    Args:
-      name: the name of the class; the error begins with it.
-      terms: the name, and the registers of a lane, of each array.
-      compute_threads, memory_registers: as the configuration has them.
-    """
-    share = min(255, specs.compute_registers(memory_registers, compute_threads))
-    if (total := sum(size for _, size in terms)) >= share:
-        added = " + ".join(f"{term} {size}" for term, size in terms)
-        raise ValueError(
-            f"{name}: {added} = {total} registers of a lane, but each of {compute_threads} compute"
-            f" threads has {share}, and needs some for the rest."
-        )
-
-
-def _aligned(size: int) -> int:
-    """The bytes of an array, rounded up to where the next one begins."""
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _total(terms: list[tuple[str, int, int]]) -> int:
-    """The bytes of all terms."""
-    return sum(count * size for _, count, size in terms)
-
-
-def _check_smem(name: str, terms: list[tuple[str, int, int]]) -> None:
-    """Raises ValueError, with the sum, if a block has too little shared memory."""
-    if (total := _total(terms)) > specs.SMEM_BYTES:
-        added = " + ".join(f"{term} {count} x {size:,} B" for term, count, size in terms)
-        raise ValueError(
-            f"{name}: {added} = {total:,} B of shared memory, but a block has"
-            f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
-        )
 
 
 #: The kernels of the gradients, by head_dim and by whether they add in place (else they are small,

@@ -19,14 +19,14 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
-from pipelib import specs
+import jax.numpy as jnp
+
 from pipelib.kernels.attention.config import (
     PROBABILITIES,
     AttentionConfig,
     problems_of,
-    refuse,
-    take_integers,
 )
+from pipelib.kernels.dividing import Smem, refuse, take_integers
 from pipelib.kernels.hopper import default_device
 
 #: The rows of a compute thread, and the most of these threads in a block: K and V are read again
@@ -68,10 +68,7 @@ class DecodeConfig:
     probabilities: Literal["registers", "shared", "interpreted"] = "registers"
 
     def __post_init__(self) -> None:
-        take_integers(self)
-        if self.splits is not None:
-            splits = specs.integer("DecodeConfig: splits", self.splits)
-            object.__setattr__(self, "splits", splits)
+        take_integers(self, "splits")
         refuse("DecodeConfig", problems_of(ROWS, self.block_kv, "block_kv", self) | {
             f"{self.splits=} is not 1 to {MOST_SPLITS}, the most partial results of a sequence":
                 self.splits is not None and not 1 <= self.splits <= MOST_SPLITS,
@@ -101,12 +98,13 @@ class DecodeConfig:
           is_split: whether there are partial results, which are staged in SMEM.
         """
         config = self.for_rows(rows)
-        config.check(head_dim, [_staging(config)] * is_split, "DecodeConfig")
+        config.check(head_dim, [staging(config).term()] * is_split, "DecodeConfig")
 
 
-def _staging(config: AttentionConfig) -> tuple[str, int, int]:
-    """The SMEM through which partial results are stored: a name, a count, and bytes of each."""
-    return "partial results", config.compute_threads, ROWS * STAGED * 4
+def staging(config: AttentionConfig) -> Smem:
+    """The shared memory through which partial results are stored."""
+    threads = config.compute_threads
+    return Smem("partial results", (threads, ROWS, STAGED), jnp.float32, threads)
 
 
 def default_config(rows: int, head_dim: int, page: int | None = None) -> DecodeConfig:

@@ -22,6 +22,7 @@ log-sum-exp. `combined` weights the parts. A part without keys has a log-sum-exp
 # pyright: reportUnknownMemberType=false
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import specs
 from pipelib.kernels.attention.band import named
-from pipelib.kernels.attention.decode_config import STAGED
+from pipelib.kernels.attention.decode_config import staging
 from pipelib.kernels.attention.decode_threads import (
     AXES,
     DecodeThread,
@@ -40,6 +41,7 @@ from pipelib.kernels.attention.decode_threads import (
     Work,
     memory_thread,
 )
+from pipelib.kernels.dividing import Barriers, allocations
 from pipelib.refs import Allocation, Dtype, Ref
 from pipelib.tiles import tiled
 
@@ -110,35 +112,22 @@ def combined(out: jax.Array, lse: jax.Array) -> tuple[jax.Array, jax.Array]:
 # SMEM.
 
 
-def _scratch(work: Work, head_dim: int, dtype: Dtype) -> dict[str, Allocation]:
+def _scratch(work: Work, head_dim: int, dtype: Dtype) -> dict[str, Any]:
     """The fields of `Staged` that the kernel has."""
-    config = work.config
-    threads, rows = config.compute_threads, config.rows
-
-    def shared(columns: int, dtype: Dtype = dtype) -> Allocation:
-        return plgpu.SMEM((threads, rows, columns), dtype, transforms=tiled(dtype))
-
-    scratch: dict[str, Allocation] = dict(
-        q=shared(head_dim),
-        lse=plgpu.SMEM((threads, rows), jnp.float32),
-        loaded=plgpu.Barrier(num_barriers=threads),
-    )
-    if config.through_smem:
-        scratch.update(p=shared(config.block_kv))
+    memory = work.config.memory(head_dim, dtype=dtype)
     if work.splits > 1:
-        scratch.update(staged=shared(STAGED, jnp.dtype(jnp.float32)))
-    return scratch
+        memory["staged"] = staging(work.config)
+    return allocations(memory)
 
 
 def _ring(work: Work, head_dim: int, dtype: Dtype) -> dict[str, Allocation]:
     """The fields of a `Ring`."""
     config = work.config
     shape = config.slots, config.block_kv, head_dim
-    barrier = functools.partial(plgpu.Barrier, num_barriers=config.slots)
     return dict(
         smem=plgpu.SMEM(shape, dtype, transforms=tiled(dtype)),
-        produced=barrier(num_arrivals=work.copies),
-        consumed=barrier(num_arrivals=config.compute_threads),
+        produced=Barriers(config.slots, work.copies).allocation(),
+        consumed=Barriers(config.slots, config.compute_threads).allocation(),
     )
 
 

@@ -27,6 +27,7 @@ that sees nothing has l = 0: its result is 0, and its log-sum-exp is -inf.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +44,9 @@ from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.order import AXES, Order, Visits
 from pipelib.kernels.attention.queries import Scratch
 from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
+from pipelib.kernels.dividing import Barriers, allocations
 from pipelib.kernels.hopper import num_sms
-from pipelib.refs import Allocation, Body, Dtype, Int, Ref, Shaped
+from pipelib.refs import Body, Dtype, Int, Ref, Shaped
 from pipelib.ring import Allocations
 from pipelib.specs import ByRows
 from pipelib.tiles import by_rows, piece_columns, tiled
@@ -157,34 +159,17 @@ def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int | np.ndarray
     return Band.of(*sides, sizes.queries, sizes.keys, options.config.tiles, row)
 
 
-def _scratch(
-    config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype
-) -> dict[str, Allocation]:
+def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype) -> dict[str, Any]:
     """The fields of `Scratch` that the kernel has."""
-    threads, rows = config.compute_threads, config.rows
-
-    def shared(columns: int) -> Allocation:
-        if sizes.by_rows:
-            width = piece_columns(dtype)
-            return by_rows((threads, columns // width, rows, width), dtype)
-        return plgpu.SMEM((threads, rows, columns), dtype, transforms=tiled(dtype))
-
-    copies = sizes.head_dim // piece_columns(dtype) if sizes.by_rows else 1
-    scratch: dict[str, Allocation] = dict(
-        q=shared(sizes.head_dim),
-        lse=plgpu.SMEM((threads, rows), jnp.float32),
-        loaded=plgpu.Barrier(num_arrivals=copies, num_barriers=threads),
-    )
-    if order.persistent is not None:
-        scratch.update(next_q=shared(sizes.head_dim))
-    if config.through_smem:
-        scratch.update(p=shared(config.block_kv))
-    if dtype.itemsize == 1:
-        shape = threads, rows, sizes.head_dim
-        scratch.update(out=plgpu.SMEM(shape, jnp.bfloat16, transforms=tiled(jnp.bfloat16)))
-    if config.takes_turns:
-        scratch.update(turns=plgpu.Barrier(num_barriers=threads))
-    return scratch
+    memory = config.memory(sizes.head_dim, order.persistent is not None, dtype)
+    made: dict[str, Any] = allocations(memory)
+    if sizes.by_rows:  # a copy, and an array, for each piece
+        width = piece_columns(dtype)
+        pieces, rows = sizes.head_dim // width, config.rows
+        queries = by_rows((config.compute_threads, pieces, rows, width), dtype)
+        made |= {name: queries for name in ("q", "next_q") if name in made}
+        made["loaded"] = Barriers(config.compute_threads, pieces).allocation()
+    return made
 
 
 def _block(

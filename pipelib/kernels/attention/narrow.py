@@ -66,7 +66,7 @@ def check(config: AttentionConfig, head_dim: int) -> None:
             f"attention: {config.block_kv=} in float8, but a step must have a multiple of {KEYS}"
             f" keys, whose numbers fill V's rows of {SWIZZLE} bytes."
         )
-    config.check(head_dim, itemsize=1)
+    config.check(head_dim, dtype=jnp.float8_e4m3fn)
 
 
 def turned(v: jax.Array, multiple: int, in_registers: bool) -> jax.Array:

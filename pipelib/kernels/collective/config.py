@@ -8,10 +8,11 @@ than they do. It has as many pieces as there is room for, up to `_MOST_PIECES`.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, override
 
 from jax.typing import DTypeLike
 
+from pipelib.kernels.dividing import Barriers, Memory
 from pipelib.kernels.matmul.config import MatmulConfig
 
 #: The most columns of a piece, which TMA copies as one box. Source: CUDA driver API,
@@ -96,9 +97,9 @@ class CollectiveConfig(MatmulConfig):
         rows = self.tiles(m, n)[0] * self.tile_m * devices
         return self.resident_blocks(rows, n, num_sms - self.senders)
 
-    def _smem_terms(
-        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
-    ) -> list[tuple[str, int, int]]:
-        """As `MatmulConfig._smem_terms`."""
-        *terms, (name, barriers, size) = super()._smem_terms(dtype, out_dtype, operands)
-        return [*terms, (name, barriers + self.send_slots, size)]
+    @override
+    def memory(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
+    ) -> Memory:
+        sending = Barriers(self.send_slots, is_emitted=True)
+        return {**super().memory(dtype, out_dtype, operands), "sending": sending}

@@ -17,6 +17,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from pipelib import specs
+from pipelib.kernels.dividing import (
+    Barriers,
+    Memory,
+    Smem,
+    check_smem,
+    refuse,
+    smem_bytes,
+    take_integers,
+)
 from pipelib.tiles import SWIZZLE
 
 #: Rows that are staged and stored at once: those of a `wgmma`.
@@ -89,13 +98,9 @@ class MatmulConfig:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if field.type is int or (field.name == "blocks" and self.blocks is not None):
-                value = specs.integer(f"{self._name}: {field.name}", getattr(self, field.name))
-                object.__setattr__(self, field.name, value)
+        take_integers(self, "blocks")
         object.__setattr__(self, "swapped", bool(self.swapped))
-        for problem in (text for text, is_so in self._problems().items() if is_so):
-            raise ValueError(f"{self._name}: {problem.replace('self.', '')}.")
+        refuse(self._name, self._problems())
 
     @property
     def _name(self) -> str:
@@ -202,8 +207,7 @@ class MatmulConfig:
           dtype, out_dtype: the dtypes of the factors and of the result.
           operands: the dtypes of the epilogue's operands that are matrices.
         """
-        terms = self._smem_terms(dtype, out_dtype, operands)
-        return sum(count * size for _, count, size in terms)
+        return smem_bytes(self.memory(dtype, out_dtype, operands))
 
     def check(
         self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
@@ -236,27 +240,27 @@ class MatmulConfig:
                 f" {self.tile_n} / 128 lanes = {taken} registers of a lane, but each of"
                 f" {self.compute_threads} compute threads has {share}, and needs some for the rest."
             )
-        if (total := self.smem_bytes(dtype, out_dtype, operands)) > specs.SMEM_BYTES:
-            sizes = self._smem_terms(dtype, out_dtype, operands)
-            terms = " + ".join(f"{name} {count} x {size:,} B" for name, count, size in sizes)
-            raise ValueError(
-                f"{self._name}: {terms} = {total:,} B of shared memory, but a block has"
-                f" {specs.SMEM_BYTES:,} B, so the kernel could not start."
-            )
+        check_smem(self._name, self.memory(dtype, out_dtype, operands))
 
-    def _smem_terms(
-        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
-    ) -> list[tuple[str, int, int]]:
-        """What lies in SMEM: the name, the count, and the bytes of each."""
-        staged = self.compute_threads * STAGED_ROWS * self.epilogue_n
-        step = self.tile_k * jnp.dtype(dtype).itemsize
-        terms = [
-            ("slots of a", self.slots, self.tile_m * step),
-            ("slots of b", self.slots, self.tile_n * step),
-            ("staging", self.staging_slots, staged * jnp.dtype(out_dtype).itemsize),
-        ]
-        for operand in operands:
-            terms.append(("an operand", self.staging_slots, staged * jnp.dtype(operand).itemsize))
-        barriers = self.slots * (2 if self.threads > 1 else 1)
-        barriers += self.compute_threads * self.staging_slots if operands else 0
-        return [*terms, ("barriers", barriers, 8)]
+    def memory(
+        self, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike] = ()
+    ) -> Memory:
+        """The shared memory of a block, by what the kernel calls it.
+
+        Args:
+          dtype, out_dtype, operands: as `smem_bytes` takes them.
+        """
+        slots, staged = self.slots, self.staging_slots
+        part = (STAGED_ROWS, self.epilogue_n)[:: -1 if self.swapped else 1]
+        of_a, of_b = ((slots, size, self.tile_k) for size in (self.tile_m, self.tile_n))
+        shape = self.compute_threads, staged, *part
+        matrices = [Smem("an operand", shape, operand, staged) for operand in operands]
+        loaded = Barriers(self.compute_threads * staged, len(operands))
+        return {
+            "a": Smem("slots of a", of_a, dtype, slots, is_emitted=True),
+            "b": Smem("slots of b", of_b, dtype, slots, is_emitted=True),
+            "staging": Smem("staging", shape, out_dtype, staged),
+            **{f"operand {i}": operand for i, operand in enumerate(matrices)},
+            **({"loaded": loaded} if operands else {}),
+            "ring": Barriers(slots * (2 if self.threads > 1 else 1), is_emitted=True),
+        }

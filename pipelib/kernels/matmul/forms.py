@@ -36,6 +36,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,13 +46,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring
 from pipelib.kernels.chain import run_chain
-from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
+from pipelib.kernels.dividing import Smem
+from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Product
 from pipelib.kernels.matmul.result import Place, TileResult, this_thread
 from pipelib.pipeline import emit_pipeline
-from pipelib.refs import Accumulator, Allocation, Bool, Int, Ref
+from pipelib.refs import Accumulator, Bool, Int, Ref
 from pipelib.specs import ByRows
-from pipelib.tiles import by_rows, has_pieces, tiled, whole_pieces
+from pipelib.tiles import has_pieces, tiled, whole_pieces
 from pipelib.warp_specialized import (
     AllSteps,
     WarpSpecializedPipeline,
@@ -137,25 +139,21 @@ def _scratch(
     kinds: tuple[str, ...],
     operands: list[jax.Array],
     shape: tuple[int, int],
-) -> list[Allocation]:
+) -> list[Any]:
     """Staging slots of the output and of each matrix among the operands, and their barriers.
 
     Args:
       product, kinds, operands: as `_block` has them.
       shape: that of the output.
     """
-    config, dtypes = product.config, [product.out_dtype]
-    dtypes += [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
-    part = (STAGED_ROWS, config.epilogue_n)[:: -1 if config.swapped else 1]
-    slots = config.compute_threads, config.staging_slots, *part
-    scratch: list[Allocation] = [
-        plgpu.SMEM(slots, dtype, transforms=tiled(dtype))
-        if has_pieces(shape, dtype) else by_rows(slots, dtype) for dtype in dtypes
+    dtypes = [operand.dtype for operand, kind in zip(operands, kinds) if kind == "mn"]
+    # The dtype of the factors says nothing of what is staged.
+    memory = product.config.memory(product.out_dtype, product.out_dtype, dtypes)
+    kept = [each for each in memory.values() if not each.is_emitted]
+    return [
+        each.allocation(sees_rows=not has_pieces(shape, jnp.dtype(each.dtype)))
+        if isinstance(each, Smem) else each.allocation() for each in kept
     ]  # fmt: skip
-    if loads := len(dtypes) - 1:
-        slots = config.compute_threads * config.staging_slots
-        scratch.append(plgpu.Barrier(num_arrivals=loads, num_barriers=slots))
-    return scratch
 
 
 def _block(

@@ -6,7 +6,7 @@ The package's docstring says when plain JAX computes instead of the kernel.
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -41,19 +41,30 @@ _KERNEL = FRONT._replace(name="attention_kernel")
 _Asked = Options[AttentionConfig | None]
 
 
+class _Sees(TypedDict, total=False):
+    """The arguments of `attention` that say what it computes, for the overloads."""
+
+    causal: bool
+    window: Window
+    scale: float | None
+    segment_ids: SegmentIds
+
+
+class _Options(_Sees, total=False):
+    """All of its arguments beside the arrays and `return_residuals`."""
+
+    config: AttentionConfig | None
+    deterministic: bool
+
+
 @overload
 def attention(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
     *,
-    causal: bool = False,
-    window: Window = None,
-    scale: float | None = None,
-    segment_ids: SegmentIds = None,
-    config: AttentionConfig | None = None,
-    deterministic: bool = False,
     return_residuals: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> jax.Array: ...
 @overload
 def attention(
@@ -61,13 +72,8 @@ def attention(
     k: jax.Array,
     v: jax.Array,
     *,
-    causal: bool = False,
-    window: Window = None,
-    scale: float | None = None,
-    segment_ids: SegmentIds = None,
-    config: AttentionConfig | None = None,
-    deterministic: bool = False,
     return_residuals: Literal[True],
+    **options: Unpack[_Options],
 ) -> Residuals: ...
 def attention(
     q: jax.Array,
@@ -186,11 +192,8 @@ def attention_reference(
     k: jax.Array,
     v: jax.Array,
     *,
-    causal: bool = False,
-    window: Window = None,
-    scale: float | None = None,
-    segment_ids: SegmentIds = None,
     return_residuals: Literal[False] = False,
+    **options: Unpack[_Sees],
 ) -> jax.Array: ...
 @overload
 def attention_reference(
@@ -198,11 +201,8 @@ def attention_reference(
     k: jax.Array,
     v: jax.Array,
     *,
-    causal: bool = False,
-    window: Window = None,
-    scale: float | None = None,
-    segment_ids: SegmentIds = None,
     return_residuals: Literal[True],
+    **options: Unpack[_Sees],
 ) -> Residuals: ...
 def attention_reference(
     q: jax.Array,

@@ -266,7 +266,7 @@ _Key = tuple[int, int, int, int, int, int, int | None, int | None]
 
 
 def _key(options: Options[Any], sizes: Sizes) -> _Key:
-    """What a problem has in the table."""
+    """The key of a problem in the table of measured problems."""
     return (*sizes[:6], options.left, options.right)
 
 

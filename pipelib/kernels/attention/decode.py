@@ -3,7 +3,7 @@
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false
 
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,14 @@ MOST_QUERIES = 16
 FRONT = Front("decode_attention", "jax.nn.dot_product_attention with a mask", DecodeConfig)
 
 
+class _Options(TypedDict, total=False):
+    """The arguments of `decode_attention` beside the arrays, for the overloads."""
+
+    page_table: jax.Array | None
+    scale: float | None
+    config: DecodeConfig | None
+
+
 @overload
 def decode_attention(
     q: jax.Array,
@@ -33,10 +41,8 @@ def decode_attention(
     v: jax.Array,
     lengths: jax.Array | None = None,
     *,
-    page_table: jax.Array | None = None,
-    scale: float | None = None,
-    config: DecodeConfig | None = None,
     return_residuals: Literal[False] = False,
+    **options: Unpack[_Options],
 ) -> jax.Array: ...
 @overload
 def decode_attention(
@@ -45,10 +51,8 @@ def decode_attention(
     v: jax.Array,
     lengths: jax.Array | None = None,
     *,
-    page_table: jax.Array | None = None,
-    scale: float | None = None,
-    config: DecodeConfig | None = None,
     return_residuals: Literal[True],
+    **options: Unpack[_Options],
 ) -> Residuals: ...
 def decode_attention(
     q: jax.Array,

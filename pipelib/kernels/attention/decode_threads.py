@@ -30,7 +30,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.kernels.attention.band import Band, Options, Sizes, numbers_along
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Visits
-from pipelib.kernels.attention.queries import Scratch, State
+from pipelib.kernels.attention.queries import Inputs, Scratch, State
 from pipelib.kernels.attention.schedules import Plain
 from pipelib.refs import Index, Int, Ref
 from pipelib.ring import Steps
@@ -98,7 +98,7 @@ class Part(NamedTuple):
 
     @classmethod
     def here(cls, work: Work, lengths: Ref) -> "Part":
-        """That of this block."""
+        """The part of the sequence that the block which asks has."""
         batch, split, head = map(lax.axis_index, AXES)
         row: Int = 0
         if work.blocks > 1:
@@ -244,7 +244,7 @@ class DecodeThread(Plain):
                 tuple(ring[name].at[slot] for name in ("smem", "produced", "consumed"))
                 for ring in rings
             )
-            return self.step((step,), k, v, k_in, v_in, k_out, v_out, state)
+            return self.step((step,), Inputs(k, v, k_in, v_in, k_out, v_out), state)
 
         state = steps.loop(0, steps.num_steps, one_step, self.start())
         self.store_part(state)

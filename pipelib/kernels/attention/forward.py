@@ -211,7 +211,7 @@ def _block(
             allocations=allocations,
             index=lax.axis_index("thread"),
         )
-        pipeline(thread.step, thread.compute)(k, v, allocations=allocations)
+        pipeline(thread.body, thread.compute)(k, v, allocations=allocations)
 
     allocations = pipeline(lambda *_: None, None).get_allocations(k, v)  # whatever a thread does
     pl.run_scoped(run, allocations, collective_axes="thread")

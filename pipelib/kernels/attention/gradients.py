@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from pipelib.kernels.attention.config import (
     DV,
     AttentionConfig,
     GradientConfig,
+    Gradients,
 )
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Indices
@@ -131,11 +132,11 @@ class GradientThread:
         return self.block_row + self.index * self.config.rows
 
     def mine(self, name: Literal["loaded", "numbers", "d_q"]) -> Ref:
-        """Its part of some scratch."""
+        """This thread's part of a field of the scratch memory."""
         return self.scratch[name].at[self.index]
 
     def my_parts(self, name: Literal["operands", "factors"]) -> list[Ref]:
-        """Its part of each of some scratch."""
+        """This thread's part of each array in a field of the scratch memory."""
         return [ref.at[self.index] for ref in self.scratch[name]]
 
     def load(self, *operands: Ref, numbers: tuple[Ref, ...] = ()) -> None:
@@ -288,8 +289,34 @@ class GradientOfQ(GradientThread):
         return d_q, numbers
 
 
+class Step(NamedTuple):
+    """A step over queries.
+
+    Attributes:
+      segments: none, or the segments of the rows and of the columns, in GMEM.
+      indices: the head of queries, and the block of them.
+      q, d_out, numbers: what the step loads.
+    """
+
+    segments: tuple[Ref, ...]
+    indices: Indices
+    q: Ref
+    d_out: Ref
+    numbers: Ref
+
+    def number(self, index: int) -> jax.Array:
+        """The log-sum-exps (0) of its queries, or -delta (1)."""
+        return plgpu.load(self.numbers.at[index], layout=plgpu.Layout.WGMMA.reduce(0))
+
+
 class GradientOverQueries(GradientThread):
-    """What the compute threads have in common whose steps go through queries."""
+    """What the compute threads have in common whose steps go through queries.
+
+    Attributes:
+      made: which kernel it is.
+    """
+
+    made: ClassVar[Gradients]
 
     def steps(self, arrays: Arrays[Ref]) -> Loads:
         """Blocks of Q, dO and their numbers; the grid is the heads of queries, and blocks."""
@@ -302,28 +329,42 @@ class GradientOverQueries(GradientThread):
         specs = [*self.blocks(index_map, *refs), numbers]
         return Loads((*refs, arrays.numbers), specs, (self.sizes.group, self.band.steps))
 
-    def seen(
-        self,
-        segments: tuple[Ref, ...],
-        indices: Indices,
-        q: Ref,
-        function: Callable[[jax.Array], jax.Array],
-    ) -> jax.Array:
+    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
+        """Goes through the queries with its keys' operands in SMEM."""
+        self.load(*(arrays.k, arrays.v)[: self.made.operands])
+        self.store(*self.results(pipeline))
+
+    def results(self, pipeline: AllSteps) -> tuple[jax.Array, ...]:
+        """The results of all steps, as they are stored."""
+        names = [name for name in self.made.results if name != "dq"]
+        sums = pipeline(tuple(self.zeros() for _ in names))
+        return tuple(x * self.options.scale if name == "dk" else x for name, x in zip(names, sums))
+
+    def step(self, segments: tuple[Ref, ...], indices: Indices, *refs: Any) -> bands.Arrays:
+        """The body of the pipeline."""
+        *loaded, sums = refs
+        return self.added(Step(segments, indices, *loaded), sums)
+
+    def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
+        """The results with a step added."""
+        raise NotImplementedError
+
+    def seen(self, step: Step, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """The function of a step's masked scores."""
 
         def multiply(scores: Accumulator) -> jax.Array:
-            self.multiply_queries(scores, q)
+            self.multiply_queries(scores, step.q)
             return scores[...]
 
-        return function(self.masked(self.products(multiply, 1), segments, indices))
+        return function(self.masked(step, self.products(multiply, 1)))
 
-    def masked(self, scores: jax.Array, segments: tuple[Ref, ...], indices: Indices) -> jax.Array:
+    def masked(self, step: Step, scores: jax.Array) -> jax.Array:
         """The scores of a step, masked if they must be."""
-        return self.band.masked(scores, indices[1], self.row, segments)
+        return self.band.masked(scores, step.indices[1], self.row, step.segments)
 
-    def number(self, numbers: Ref, index: int) -> jax.Array:
-        """The log-sum-exps (0) of a step's queries, or -delta (1)."""
-        return plgpu.load(numbers.at[index], layout=plgpu.Layout.WGMMA.reduce(0))
+    def p_of(self, step: Step) -> jax.Array:
+        """The probabilities of a step."""
+        return self.seen(step, lambda scores: self.probabilities(scores, step.number(0), 1))
 
     def multiply_queries(self, scores: Accumulator, q: Ref) -> None:
         """Queues K Q^T of a step."""
@@ -333,83 +374,46 @@ class GradientOverQueries(GradientThread):
 class GradientOfK(GradientOverQueries):
     """A compute thread of the kernel of dK."""
 
-    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
-        """Goes through the queries with its keys' K and V in SMEM."""
-        self.load(arrays.k, arrays.v)
-        self.store(pipeline(self.zeros()) * self.options.scale)
+    made = DK
 
-    def step(
-        self,
-        segments: tuple[Ref, ...],
-        indices: Indices,
-        q: Ref,
-        d_out: Ref,
-        numbers: Ref,
-        d_k: jax.Array,
-    ) -> jax.Array:
-        """The body of the pipeline."""
-        masked = lambda scores: self.masked(scores, segments, indices)
-        number = functools.partial(self.number, numbers)
-        return self.add(d_k, self.d_scores((q, d_out), masked, number, 1), q)
+    def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
+        """dK with dS^T Q added."""
+        masked = functools.partial(self.masked, step)
+        d_s = self.d_scores((step.q, step.d_out), masked, step.number, 1)
+        return (self.add(sums[0], d_s, step.q),)
 
 
 class GradientOfV(GradientOverQueries):
     """A compute thread of the kernel of dV."""
 
-    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
-        """Goes through the queries with its keys' K in SMEM."""
-        self.load(arrays.k)
-        self.store(pipeline(self.zeros()))
+    made = DV
 
-    def step(
-        self,
-        segments: tuple[Ref, ...],
-        indices: Indices,
-        q: Ref,
-        d_out: Ref,
-        numbers: Ref,
-        d_v: jax.Array,
-    ) -> jax.Array:
-        """The body of the pipeline."""
-        made = lambda scores: self.probabilities(scores, self.number(numbers, 0), 1)
-        p = self.factor(0, self.seen(segments, indices, q, made))
-        return self.add(d_v, p, d_out)
+    def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
+        """dV with P^T dO added."""
+        return (self.add(sums[0], self.factor(0, self.p_of(step)), step.d_out),)
 
 
 class GradientOfKV(GradientOverQueries):
     """A compute thread of the kernel of dK and dV."""
 
-    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
-        """Goes through the queries with its keys' K and V in SMEM."""
-        self.load(arrays.k, arrays.v)
-        d_k, d_v = pipeline((self.zeros(), self.zeros()))
-        self.store(d_k * self.options.scale, d_v)
+    made = DKV
 
-    def step(
-        self,
-        segments: tuple[Ref, ...],
-        indices: Indices,
-        q: Ref,
-        d_out: Ref,
-        numbers: Ref,
-        carry: tuple[jax.Array, jax.Array],
-    ) -> tuple[jax.Array, jax.Array]:
-        """The body of the pipeline."""
+    def added(self, step: Step, sums: bands.Arrays) -> bands.Arrays:
+        """dK and dV with a step's added."""
         _, v = self.my_parts("operands")
-        number = functools.partial(self.number, numbers)
-        p = self.seen(segments, indices, q, lambda scores: self.probabilities(scores, number(0), 1))
+        p = self.p_of(step)
         p_factor = self.factor(0, p)
 
         def multiply_both(d_v: Accumulator, d_p: Accumulator) -> tuple[()]:
-            plgpu.wgmma(d_v, p_factor, d_out)
-            plgpu.wgmma(d_p, v, d_out.transpose((1, 0)))
+            plgpu.wgmma(d_v, p_factor, step.d_out)
+            plgpu.wgmma(d_p, v, step.d_out.transpose((1, 0)))
             return ()
 
-        d_k, d_v = carry
-        sums = d_v, spread(number(1), p.shape, 1)  # dP starts at -delta
-        (d_v, d_p), _ = bands.accumulate(self.options.config.in_place, sums, (), multiply_both)
-        d_s = self.given(indices, p * d_p)
-        return self.add(d_k, d_s, q), d_v
+        d_k, d_v = sums
+        both = d_v, spread(step.number(1), p.shape, 1)  # dP starts at -delta
+        (d_v, d_p), _ = bands.accumulate(self.options.config.in_place, both, (), multiply_both)
+        d_s = self.given(step.indices, p * d_p)
+        return self.add(d_k, d_s, step.q), d_v
 
     def given(self, indices: Indices, d_s: jax.Array) -> jax.Array | Ref:
         """dS of a step, where `wgmma` reads it."""
@@ -420,14 +424,15 @@ class GradientOfKV(GradientOverQueries):
 class GradientOfAll(GradientOfKV):
     """A compute thread of the kernel of all three."""
 
-    def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
-        """Goes through the queries; afterwards it makes its part of the last step's dQ."""
-        self.load(arrays.k, arrays.v)
+    made = ALL
+
+    def results(self, pipeline: AllSteps) -> tuple[jax.Array, ...]:
+        """dK and dV; after the last step it makes its part of that step's dQ."""
         if (numbers := self.band.numbers) is not None:
             layout = plgpu.Layout.WGMMA.reduce(0)
             numbers[...] = plgpu.broadcasted_iota(jnp.int32, numbers.shape, 0, layout=layout)
-        zeros = jnp.zeros((self.config.rows, self.config.block), arrays.k.dtype)
-        self._give(jnp.int32(-1), zeros)
+        staging = self.scratch["d_s"]
+        self._give(jnp.int32(-1), jnp.zeros((self.config.rows, self.config.block), staging.dtype))
         d_k, d_v = pipeline((self.zeros(), self.zeros()))
         # No int: where queries are ragged, JAX would refuse a last block that ends beyond them.
         last = self.sizes.group - 1, jnp.int32(self.band.steps - 1)
@@ -440,20 +445,14 @@ class GradientOfAll(GradientOfKV):
         self._add_to_sums(pl.run_scoped(multiply, self._part), last)
         plgpu.barrier_arrive(self.scratch["exchanged"])
         plgpu.barrier_wait(self.scratch["exchanged"])  # others have multiplied by its K
-        self.store(d_k * self.options.scale, d_v)
+        return d_k * self.options.scale, d_v
 
-    def seen(
-        self,
-        segments: tuple[Ref, ...],
-        indices: Indices,
-        q: Ref,
-        function: Callable[[jax.Array], jax.Array],
-    ) -> jax.Array:
+    def seen(self, step: Step, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
         """The function of a step's masked scores, beside dQ of the previous step."""
-        before, where = self._number(indices) - 1, self._before(indices)
+        before, where = self._number(step.indices) - 1, self._before(step.indices)
 
         def multiply(scores: Accumulator, d_q: Accumulator) -> tuple[jax.Array, jax.Array]:
-            self.multiply_queries(scores, q)
+            self.multiply_queries(scores, step.q)
             plgpu.barrier_wait(self.scratch["exchanged"])
             self._multiply_keys(d_q, before)
             loaded = plgpu.wgmma_accumulator_load(scores, wait_n=self.config.compute_threads)
@@ -461,7 +460,7 @@ class GradientOfAll(GradientOfKV):
             def made(mask: Mask) -> jax.Array:
                 return function(mask(loaded))
 
-            choose = lambda: self.band.choose(indices[1], self.row, segments, made)
+            choose = lambda: self.band.choose(step.indices[1], self.row, step.segments, made)
             return self._beside(loaded, choose), d_q[...]
 
         scores = plgpu.ACC((self.config.rows, self.config.block), jnp.float32)

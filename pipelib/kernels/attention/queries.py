@@ -30,7 +30,7 @@ for turns ("pingpong") and for overlap within a thread.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +80,23 @@ class Progress(NamedTuple):
 
     number: jax.Array
     block: jax.Array
+
+
+class Inputs(NamedTuple):
+    """What is loaded for a step.
+
+    Attributes:
+      k, v: the blocks of K and V, [block_kv, head_dim], in SMEM.
+      k_in, v_in: their produced barriers.
+      k_out, v_out: their consumed barriers.
+    """
+
+    k: Ref
+    v: Ref
+    k_in: Ref
+    v_in: Ref
+    k_out: Ref
+    v_out: Ref
 
 
 class Scratch(TypedDict):
@@ -167,24 +184,17 @@ class QueryThread:
         """What a schedule does before the first step of the pipeline."""
         return state
 
-    def step(
-        self,
-        indices: tuple[jax.Array, ...],
-        k: Ref,
-        v: Ref,
-        k_in: Ref,
-        v_in: Ref,
-        k_out: Ref,
-        v_out: Ref,
-        state: State,
-    ) -> State:
-        """The body of the pipeline, with manual barriers.
+    def body(self, indices: tuple[jax.Array, ...], *refs: Any) -> State:
+        """The body of the pipeline, with manual barriers."""
+        *inputs, state = refs
+        return self.step(indices, Inputs(*inputs), state)
+
+    def step(self, indices: tuple[jax.Array, ...], inputs: Inputs, state: State) -> State:
+        """The state after a step, from that of the step before.
 
         Args:
           indices: of the step in the grid of `visits`.
-          k, v: the blocks of K and V, [block_kv, head_dim], in SMEM.
-          k_in, v_in: their produced barriers.
-          k_out, v_out: their consumed barriers.
+          inputs: what was loaded for it.
           state: that of the step before.
         """
         raise NotImplementedError

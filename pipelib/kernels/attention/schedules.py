@@ -41,7 +41,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.band import Arrays, Mask
-from pipelib.kernels.attention.queries import Progress, QueryThread, State, scaled
+from pipelib.kernels.attention.queries import Inputs, Progress, QueryThread, State, scaled
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.tiles import both
 
@@ -53,32 +53,22 @@ class Plain(QueryThread):
         """The state before any key; it has no probabilities, since no later step needs them."""
         return super().start()._replace(p=())
 
-    def step(
-        self,
-        indices: tuple[jax.Array, ...],
-        k: Ref,
-        v: Ref,
-        k_in: Ref,
-        v_in: Ref,
-        k_out: Ref,
-        v_out: Ref,
-        state: State,
-    ) -> State:
-        """Scores, softmax, result; the arguments are those of `QueryThread.step`."""
+    def step(self, indices: tuple[jax.Array, ...], inputs: Inputs, state: State) -> State:
+        """Scores, softmax, result."""
         visit, step = self.visits.split(indices)
-        plgpu.barrier_wait(k_in)
-        scores = self.scores(k)
-        plgpu.barrier_arrive(k_out)
+        plgpu.barrier_wait(inputs.k_in)
+        scores = self.scores(inputs.k)
+        plgpu.barrier_arrive(inputs.k_out)
         state, _ = self.softmax(self.masked(scores, self.block_of(visit), step), state)
         p = self.operand(state.p)
-        plgpu.barrier_wait(v_in)
+        plgpu.barrier_wait(inputs.v_in)
 
         def multiply(acc: Accumulator) -> tuple[()]:
-            self.multiply_values(acc, p, v)
+            self.multiply_values(acc, p, inputs.v)
             return ()
 
         result, _ = self.accumulate(state.result, (), multiply)
-        plgpu.barrier_arrive(v_out)
+        plgpu.barrier_arrive(inputs.v_out)
         return state._replace(result=result, p=())
 
 
@@ -131,21 +121,8 @@ class Ahead(QueryThread):
             return state
         return state._replace(progress=Progress(jnp.asarray(number), jnp.asarray(block)))
 
-    def step(
-        self,
-        indices: tuple[jax.Array, ...],
-        k: Ref,
-        v: Ref,
-        k_in: Ref,
-        v_in: Ref,
-        k_out: Ref,
-        v_out: Ref,
-        state: State,
-    ) -> State:
-        """P V of this step, and the probabilities of the next step, perhaps of the next visit.
-
-        The arguments are those of `QueryThread.step`.
-        """
+    def step(self, indices: tuple[jax.Array, ...], inputs: Inputs, state: State) -> State:
+        """P V of this step, and the probabilities of the next step, perhaps of the next visit."""
         visit, step = self.visits.split(indices)
         if self.visits.vary:
             steps, (number, block) = indices[-1], state.progress
@@ -153,8 +130,8 @@ class Ahead(QueryThread):
         else:
             block, steps = 0, self.band_of(0).steps
             number = visit * steps + step + 1
-        slot = self.slot("k", number)
-        now = Now(visit, step, steps, block, number, state.p, v, v_in, v_out, *slot)
+        own = inputs.v, inputs.v_in, inputs.v_out
+        now = Now(visit, step, steps, block, number, state.p, *own, *self.slot("k", number))
 
         def go_on(state: State) -> State:
             return self.at(self.same_visit(now, state), number, block)

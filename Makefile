@@ -31,7 +31,7 @@ SLOW := (slow or compiler) and not gpu
 # CPU seconds that a test of the fast tier may take.
 BUDGET := 5
 # Where the tests are that run with the second JAX too: what is marked `both_jax`.
-BOTH_JAX := tests/emitters tests/kernels tests/schedule tests/test_launches.py tests/test_targets.py
+BOTH_JAX := tests/emitters tests/kernels tests/pallascope/tracing tests/pallascope/test_launches.py
 
 .DEFAULT_GOAL := help
 .PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab serve record wheels dist test-gpu \
@@ -44,7 +44,7 @@ help: ## List the targets.
 
 # Without Pyodide the book has all but its laboratory, whose page says so.
 book: env ## Build the book into _build/html (no GPU needed).
-	@$(BIN)/python -m pipelib.schedule.laboratory.pyodide .pyodide || true
+	@$(BIN)/python -m pipelib_book.laboratory.pyodide .pyodide || true
 	@rm -rf $(OUT)/_build
 	@$(BIN)/jupyter-book build . --path-output $(OUT) -q -W -n --keep-going || { \
 		echo "The book was not built: mend the warnings above (they count" \
@@ -112,9 +112,10 @@ wheels: env ## Fetch into .wheels what `make record` needs on a machine without 
 		"and run 'make wheels' again." >&2; exit 1; }
 	@du -sh $(WHEELS)
 
-dist: env ## Build both wheels into dist/: pipelib, and the book's kit.
+dist: env ## Build the wheels into dist/: pipelib, pallascope, and the book's kit.
 	@$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
-	@cd pipelib_book && $(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist
+	@for folder in pallascope pipelib_book; do (cd $$folder && \
+		$(BIN)/python -m hatchling build -t wheel -d $(CURDIR)/dist) || exit 1; done
 
 # Some tests import what executes chapters, which a GPU machine may lack; the book's need still more.
 # Most of the time goes into compiling kernels, on a core each.
@@ -128,7 +129,7 @@ test-gpu: ## On a Hopper GPU: run the tests that need it, and record the run.
 # The folder of this GPU's records (nvidia-h200), and its model's file in the package.
 GPU = $(shell nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr 'A-Z ' 'a-z-')
 RESULTS = benchmarks/results/$(GPU)
-MACHINE = pipelib/schedule/machines/$(GPU:nvidia-%=%).json
+MACHINE = pallascope/machines/$(GPU:nvidia-%=%).json
 # ARGS: options that tune, matmul and attention all have, as --resume.
 benchmark: ## On a Hopper GPU: measure, and write the records of benchmarks/.
 	@nvidia-smi > /dev/null || { \

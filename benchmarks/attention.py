@@ -49,19 +49,19 @@ from benchmarks.attentions import (
 from benchmarks.processes import InProcesses, Search
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
-from pipelib.bench import timing
+from pallascope.bench import timing
+from pallascope.tuning.climbing import climb
+from pallascope.tuning.library import attention_space
+from pallascope.tuning.matmul import progress
+from pallascope.tuning.on_gpu import OnGpu as Measurer
+from pallascope.tuning.products import tolerance
+from pallascope.tuning.rows import Found
+from pallascope.tuning.workers import Task, Workers
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config, forward
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.tuning.climbing import climb
-from pipelib.tuning.library import attention_space
-from pipelib.tuning.matmul import progress
-from pipelib.tuning.on_gpu import OnGpu as Measurer
-from pipelib.tuning.products import tolerance
-from pipelib.tuning.rows import Found
-from pipelib.tuning.workers import Task, Workers
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3

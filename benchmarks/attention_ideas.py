@@ -37,6 +37,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
+from pallascope.machine import THREAD_LANES
 from pipelib.kernels.attention import forward
 from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.config import AttentionConfig
@@ -44,7 +45,6 @@ from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.queries import State, scaled, spread
 from pipelib.kernels.attention.schedules import Now, Overlap
 from pipelib.refs import Accumulator
-from pipelib.schedule.machine import THREAD_LANES
 
 #: The names of `Late` and `Unchecked` in the package's table.
 _LATE, _UNCHECKED = "late", "unchecked"

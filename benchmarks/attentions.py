@@ -29,7 +29,7 @@ import numpy as np
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
 from benchmarks import peers, torch_times
-from pipelib.bench.cupti import Kernel, kernel_times
+from pallascope.bench.cupti import Kernel, kernel_times
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config
 

@@ -4,8 +4,9 @@
 
 The model. A *kind* is one of the few configurations of attention's forward kernel that are chosen
 from. Those of one problem take turns, in bursts of a few launches, and the table gets the median of
-each one's own time by CUPTI (`pipelib.bench.timing`). A kind whose result is not the default's, to
-the dtype's precision, ends the run: its time would say nothing. Operands are those of `attentions`.
+each one's own time by CUPTI (`pallascope.bench.timing`). A kind whose result is not the default's,
+to the dtype's precision, ends the run: its time would say nothing. Operands are those of
+`attentions`.
 
 What the formula has of the table is fitted by `tests/kernels/attention/test_choosing`, which fails
 if the two no longer agree.
@@ -23,8 +24,8 @@ import numpy as np
 
 from benchmarks.attentions import Problem, operands
 from benchmarks.turns import XLA_FLAGS
-from pipelib.bench import timing
-from pipelib.bench.provenance import provenance
+from pallascope.bench import timing
+from pallascope.bench.provenance import provenance
 from pipelib.kernels import attention
 from pipelib.kernels.attention import choosing
 

@@ -34,7 +34,7 @@ from jax.sharding import PartitionSpec as P
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
 from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib_book.measured import collective as recorded
 

@@ -5,7 +5,7 @@
     python -m benchmarks.compiled note RECORD        gives what was just measured its digests
 
 The model. Each contender in a record has under `compiled` the digest of what JAX traced for it
-(`pipelib.bench.jaxprs`): kernels and launches, and what XLA compiles around them. The record's
+(`pallascope.bench.jaxprs`): kernels and launches, and what XLA compiles around them. The record's
 suite knows its contenders (`suite`). They are traced anew, for the record's GPU, on any machine. A
 measurement whose digest differs was made of another kernel and is to be made anew; nothing else
 is. So a refactoring that leaves the jaxprs alone leaves the records alone.
@@ -29,7 +29,7 @@ import jax
 from benchmarks import records, suite
 from benchmarks.records import KEY, RESULTS
 from benchmarks.suite import Measurement
-from pipelib.bench.jaxprs import digest
+from pallascope.bench.jaxprs import digest
 from pipelib.kernels.hopper import Gpu, assumed
 
 #: In whose place a record of the interpreter, which plans kernels as a GPU does, was made.

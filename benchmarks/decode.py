@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
 from benchmarks.turns import Contender, InTurns, float64, normal, off
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib.kernels import DecodeConfig, decode_attention
 
 OURS, CUDNN, XLA, COPY = "decode_attention", "cuDNN (XLA)", "XLA", "copy"

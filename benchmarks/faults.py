@@ -37,7 +37,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from benchmarks import noting, records
 from benchmarks.records import RESULTS, ROOT, Group
 from benchmarks.suite import SEED, Call, Fields, Part, Suite
-from pipelib.bench.provenance import provenance
+from pallascope.bench.provenance import provenance
 from pipelib_book.gallery import Hazard
 
 #: The part of a record of faulty kernels.

@@ -27,7 +27,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_d
 from benchmarks import suite
 from benchmarks.suite import SEED, Part, Suite
 from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
 from pipelib_book.measured import grouped as recorded

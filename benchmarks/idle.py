@@ -27,7 +27,7 @@ from benchmarks import probes, probing, suite
 from benchmarks.loads import Load
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import OneByOne
-from pipelib.schedule.machine import H200
+from pallascope.machine import H200
 
 IDLE_S, ROUNDS, LAUNCHES = 2.0, 2, 2000
 #: Launches of a round that the record has.

@@ -1,4 +1,4 @@
-"""Measures what `pipelib.schedule.machine` holds, and how near `simulate` comes, on one GPU.
+"""Measures what `pallascope.machine` holds, and how near `simulate` comes, on one GPU.
 
     python -m benchmarks.machine                  on the GPU: the record
     python -m benchmarks.machine probes --resume  on the GPU: measures the probes that it lacks
@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import pipelib
+import pallascope
 from benchmarks import kernels, nvlink, probed, probes, probing, records, starts, suite
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import OneByOne
-from pipelib.bench import timing
-from pipelib.bench.cupti import kernel_times
-from pipelib.schedule.machine import Machine
-from pipelib.schedule.simulating.simulate import simulate
+from pallascope.bench import timing
+from pallascope.bench.cupti import kernel_times
+from pallascope.machine import Machine
+from pallascope.simulating.simulate import simulate
 from pipelib_book.measured import results
 
 LAUNCHES = 5
@@ -254,7 +254,7 @@ def ratios(record: dict[str, Any], machine: Machine) -> dict[str, tuple[float, f
     found = {}
     for case in kernels.cases():
         measured = record["kernels"][case.name]
-        program = pipelib.trace(case.build(False), *case.inputs)
+        program = pallascope.trace(case.build(False), *case.inputs)
         crowd = max(measured["blocks_per_sm"])
         here = machine.changed(clock_hz=median(measured["clock_hz"]))
         timeline = simulate(program, here, blocks_per_sm=crowd, l2_hits=case.l2_hits)

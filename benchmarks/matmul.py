@@ -10,10 +10,10 @@
     python -m benchmarks.matmul table     prints the record
 
 The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). Operands,
-checks and clocks: `pipelib.tuning.products`. XLA picks a kernel of cuBLAS by timing some, for which
-the GPU is left to it; its own kernels are switched off (`xla_flags` in the record, which also names
-the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`), in a
-process of its own.
+checks and clocks: `pallascope.tuning.products`. XLA picks a kernel of cuBLAS by timing some, for
+which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record, which also
+names the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`),
+in a process of its own.
 
 A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `products_in_torch` measures.
 """
@@ -35,14 +35,14 @@ from benchmarks.processes import InProcesses, Search
 from benchmarks.products_in_torch import prepare
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
-from pipelib.bench import timing
+from pallascope.bench import timing
+from pallascope.tuning.climbing import climb
+from pallascope.tuning.matmul import progress
+from pallascope.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
+from pallascope.tuning.products import SEED, Contender, Problem, dot, tolerance
+from pallascope.tuning.rows import Found
+from pallascope.tuning.workers import Workers
 from pipelib.kernels import scaled_matmul
-from pipelib.tuning.climbing import climb
-from pipelib.tuning.matmul import progress
-from pipelib.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
-from pipelib.tuning.products import SEED, Contender, Problem, dot, tolerance
-from pipelib.tuning.rows import Found
-from pipelib.tuning.workers import Workers
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from pipelib_book.measured import ladder
 

@@ -45,7 +45,7 @@ import pipelib
 from benchmarks import suite
 from benchmarks.records import Group, rounded
 from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib.kernels import memory_bound
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.memory_bound import (

@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import attention, attentions, kernels, memory_bound, records, upstream
+from pallascope.tuning.on_gpu import ours
+from pallascope.tuning.products import Problem
+from pallascope.tuning.spaces import label
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels.memory_bound import RmsNorm, Softmax, launch_rows
-from pipelib.tuning.on_gpu import ours
-from pipelib.tuning.products import Problem
-from pipelib.tuning.spaces import label
 from pipelib_book.attention_ladder import RUNGS as ATTENTION_RUNGS
 from pipelib_book.matmul_ladder import RUNGS
 from pipelib_book.measured.model import is_held_out
@@ -52,7 +52,8 @@ class Pair(NamedTuple):
       function: launches the kernels.
       args: what it is called with.
       along: for each of `args`, the axis that the pipeline goes along, None if there is none.
-      l2_hits: as in `pipelib.predict`; 1 for arrays so small that L2 keeps them between launches.
+      l2_hits: as in `pallascope.predict`; 1 for arrays so small that L2 keeps them between
+      launches.
       longer_than: of a longer pair, the name of the other one.
     """
 

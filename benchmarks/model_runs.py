@@ -27,7 +27,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probing
 from benchmarks.model_pairs import Pair, pairs
-from pipelib.bench.cupti import Kernel, kernel_times
+from pallascope.bench.cupti import Kernel, kernel_times
 
 #: Seconds that come before the first burst, and of each; how many bursts.
 WARM_S, BURST_S, ROUNDS = 0.2, 0.01, 6

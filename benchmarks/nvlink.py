@@ -18,7 +18,7 @@ tile        stores a tile over there, waits until it has landed, and does what `
 stream      stores a tile over there while up to three earlier ones are on their way
 ring        the chapter's own kernel, one tile: a load, a store over there, a signal, and the
             receiver's load, signal and store. **Held out**: no constant of the simulator comes from
-            it, so `pipelib.simulate` can be held against it
+            it, so `pallascope.simulate` can be held against it
 ==========  =======================================================================================
 
 A tile lies in SMEM when the steps begin, but for those of `ring`. A sample is the time of a burst
@@ -43,8 +43,8 @@ from benchmarks import records, suite
 from benchmarks.collective import bursts, devices_mesh, gpus_mesh
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import Arrays, Contender, InTurns
-from pipelib.bench import timing
-from pipelib.schedule.machine import Machine
+from pallascope.bench import timing
+from pallascope.machine import Machine
 from pipelib_book.across import AXIS
 from pipelib_book.measured import nvlink as recorded
 from pipelib_book.measured.nvlink import Problem

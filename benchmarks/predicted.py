@@ -1,4 +1,4 @@
-"""What `pipelib.predict` says of each pair that `benchmarks.model` has measured, on no GPU.
+"""What `pallascope.predict` says of each pair that `benchmarks.model` has measured, on no GPU.
 
 `python -m benchmarks.predicted` writes the record. It takes about a quarter of an hour.
 
@@ -23,11 +23,11 @@ from jax.experimental.pallas.ops.gpu import attention_mgpu, hopper_matmul_mgpu
 
 from benchmarks import records
 from benchmarks.model_pairs import Pair, pairs
-from pipelib.bench.provenance import provenance
+from pallascope.bench.provenance import provenance
+from pallascope.machine import H200
+from pallascope.predicting import launch, sampled
+from pallascope.tracing.trace import tracers
 from pipelib.kernels.hopper import H100_SMS, Gpu, assumed
-from pipelib.schedule.machine import H200
-from pipelib.schedule.predicting import launch, sampled
-from pipelib.schedule.tracing.trace import tracers
 
 MEASURED = records.RESULTS / "nvidia-h200" / "model.json"
 PREDICTED = MEASURED.with_name("predicted.json")

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-import pipelib
+import pallascope
 from benchmarks import probing
-from pipelib.schedule.machine import H200, Machine
-from pipelib.schedule.program import Kind, Op
-from pipelib.schedule.simulating.recorder import Unrecorded
-from pipelib.schedule.simulating.run import Run
-from pipelib.schedule.simulating.threads import Thread
-from pipelib.schedule.simulating.traffic import best_l2_hits
+from pallascope.machine import H200, Machine
+from pallascope.program import Kind, Op
+from pallascope.simulating.recorder import Unrecorded
+from pallascope.simulating.run import Run
+from pallascope.simulating.threads import Thread
+from pallascope.simulating.traffic import best_l2_hits
 
 #: The name of the device code that reads a register (`probing._register`).
 _READS = "value"
@@ -35,7 +35,7 @@ def stamps(probe: probing.Probe, machine: Machine = H200) -> np.ndarray:
 
     L2 has all that is loaded, unless the probe is cold: then as much of it as it can.
     """
-    program = pipelib.trace(probing.kernel(probe), *probing.inputs(probe))
+    program = pallascope.trace(probing.kernel(probe), *probing.inputs(probe))
     hits = best_l2_hits(program) if probe.cold else 1.0
     read: defaultdict[tuple[int, bool], list[float]] = defaultdict(list)
 

@@ -1,8 +1,8 @@
 """Probes of the tensor core: threads that share it, and where products get their left operand.
 
 The questions. Two threads queue products at one tensor core. Does it take them in the order in
-which threads queued them, a whole product at a time, as `pipelib.simulate` has it? Or does it take
-one instruction of 16 columns of K of each thread in turn? Do turns cost time? And is a product
+which threads queued them, a whole product at a time, as `pallascope.simulate` has it? Or does it
+take one instruction of 16 columns of K of each thread in turn? Do turns cost time? And is a product
 faster if its left operand is in registers?
 
 The docstring of each function gives the prediction: what the model says, and what the alternative

@@ -1,6 +1,7 @@
 """How contenders are measured in processes of their own, and how configurations are searched.
 
-The model. Contenders compile in processes (`pipelib.tuning.workers`), are checked, and then run in
+The model. Contenders compile in processes (`pallascope.tuning.workers`), are checked, and then run
+in
 turn: first *bursts* of a few launches each, round after round in changing order, so that what
 drifts drifts for all; then some of them each for seconds without a pause (*sustained*), with the
 clock that the driver reports. Under such load the GPU lowers its clock to keep to its power limit,
@@ -23,10 +24,10 @@ from typing import Any
 
 from benchmarks.records import Group, rounded
 from benchmarks.suite import OTHERS, Call, Fields, Part
-from pipelib.bench import timing
-from pipelib.tuning.rows import Found, Row
-from pipelib.tuning.spaces import label
-from pipelib.tuning.workers import Failed, Held, Run, Workers
+from pallascope.bench import timing
+from pallascope.tuning.rows import Found, Row
+from pallascope.tuning.spaces import label
+from pallascope.tuning.workers import Failed, Held, Run, Workers
 
 #: A run that brings the GPU to the clock of long use, before the first that counts.
 WARM_S = 0.5

@@ -1,4 +1,4 @@
-"""A product by DeepGEMM, measured as `pipelib.tuning.products` measures those of JAX.
+"""A product by DeepGEMM, measured as `pallascope.tuning.products` measures those of JAX.
 
 The model. JAX makes the factors and compares the results; both see the same memory (DLPack).
 DeepGEMM takes a as [m, k] and b as [n, k]: what is stored otherwise is turned once, untimed. Of
@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import peers, torch_times
-from pipelib.bench.cupti import Kernel
-from pipelib.tuning import products
-from pipelib.tuning.products import Problem, Sets
+from pallascope.bench.cupti import Kernel
+from pallascope.tuning import products
+from pallascope.tuning.products import Problem, Sets
 
 #: Numbers that share a scale, along each axis.
 _SCALED = 128

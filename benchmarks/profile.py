@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from benchmarks import kernels, noting, suite
 from benchmarks.suite import Part, Suite
-from pipelib.bench.profiling import write_profile
-from pipelib.bench.provenance import provenance
+from pallascope.bench.profiling import write_profile
+from pallascope.bench.provenance import provenance
 
 
 def profiled() -> tuple[Callable[..., Any], Sequence[jax.ShapeDtypeStruct], dict[str, int]]:

@@ -7,7 +7,8 @@ JAX remembers jaxprs. They are seconds of the core, which do not pass while othe
 `first_wall_seconds` and `again_wall_seconds` are those on the clock. `check_seconds` and
 `simulate_seconds` are of the core too, of the program. `peak_bytes` is what Python's tracemalloc
 saw at most in one more trace, `kept_bytes` what it saw after it, the program. `move_seconds` are
-those on the clock that a slider of `pipelib.explore` takes to trace, check, simulate and draw anew.
+those on the clock that a slider of `pallascope.explore` takes to trace, check, simulate and draw
+anew.
 
 Cores differ by more than a factor of two, and so does one core by what its neighbours do. So a
 fixed piece of plain Python, the `yardstick`, is timed beside each sample: `first_yardsticks` beside
@@ -37,12 +38,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-import pipelib
+import pallascope
 from benchmarks import imports
 from benchmarks import schedule_kernels as kernels
 from benchmarks.schedule_kernels import TILE_K, TILE_M, TILE_N, matmul
-from pipelib.bench.provenance import code_digest, provenance
-from pipelib.schedule import Program
+from pallascope import Program
+from pallascope.bench.provenance import code_digest, provenance
 
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
@@ -73,7 +74,7 @@ def _product(steps: int, cluster: tuple[int, int] = (1, 1)) -> Program:
     """The program of one tile for each block, this many steps long."""
     sizes = (TILE_M * cluster[0], TILE_K * steps), (TILE_K * steps, TILE_N * cluster[1])
     args = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in sizes)
-    return pipelib.trace(functools.partial(matmul, cluster=cluster), *args)
+    return pallascope.trace(functools.partial(matmul, cluster=cluster), *args)
 
 
 def _tiles(count: int, is_specialized: bool) -> Program:
@@ -81,7 +82,7 @@ def _tiles(count: int, is_specialized: bool) -> Program:
     x = jax.ShapeDtypeStruct(
         (count * kernels.TILE_STEPS * kernels.ROWS, kernels.LANES), jnp.float32
     )
-    return pipelib.trace(functools.partial(kernels.tiles, is_specialized=is_specialized), x)
+    return pallascope.trace(functools.partial(kernels.tiles, is_specialized=is_specialized), x)
 
 
 # What is traced and checked in a process of its own, by its name in the record. The functions take
@@ -107,7 +108,7 @@ def sample(name: str) -> dict[str, Any]:
     trace_seconds, traced_bytes = time.process_time() - start, _peak_bytes()
     sticks.append(yardstick())
     start = time.process_time()
-    report = pipelib.check(program)
+    report = pallascope.check(program)
     check_seconds = time.process_time() - start
     sticks.append(yardstick())
     assert report.ok, str(report)
@@ -159,12 +160,12 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
             samples[f"{which}_yardsticks"].append(yardstick())
             gc.collect()
             wall, core = time.perf_counter(), time.process_time()
-            pipelib.trace(matmul, a, b)
+            pallascope.trace(matmul, a, b)
             samples[f"{which}_seconds"].append(time.process_time() - core)
             samples[f"{which}_wall_seconds"].append(time.perf_counter() - wall)
     gc.collect()
     tracemalloc.start()
-    program = pipelib.trace(matmul, a, b)
+    program = pallascope.trace(matmul, a, b)
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     ops = sum(map(len, program.threads))
@@ -173,8 +174,8 @@ def measure(name: str, m: int, n: int, k: int) -> dict[str, Any]:
         seconds = statistics.median(samples[f"{which}_seconds"])
         row += f" | {which} {seconds:7.3f} s {ops / seconds:9,.0f} ops/s"
     for which, function in (
-        ("check", pipelib.check),
-        ("simulate", lambda program: pipelib.simulate(program, pipelib.H100)),
+        ("check", pallascope.check),
+        ("simulate", lambda program: pallascope.simulate(program, pallascope.H100)),
     ):
         for _ in range(SAMPLES):
             samples[f"{which}_yardsticks"].append(yardstick())
@@ -194,8 +195,8 @@ def measure_moves() -> list[float]:
     for cycles in range(600, 600 + 100 * (SAMPLES + 1), 100):
         start = time.perf_counter()
         # As `explore` does: the kernel is a new function at each position.
-        pipelib.player(
-            pipelib.sweep(
+        pallascope.player(
+            pallascope.sweep(
                 lambda: (lambda a, b: matmul(a, b), args), hbm_latency_cycles=[cycles]
             )
         )  # fmt: skip
@@ -213,13 +214,13 @@ def cpu() -> str:
 
 
 def sources_digest() -> str:
-    """Of the code that is timed: `pipelib.schedule` without its figures, and the benchmark's.
+    """Of the code that is timed: `pallascope` without its figures, and the benchmark's.
 
     The emitters are not in it. They run in a trace, but take a small part of its time.
     """
     here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
     package = imports.ROOT / "pipelib" / "schedule"
-    timed = (path for path in imports.sources("pipelib.schedule") if package in path.parents)
+    timed = (path for path in imports.sources("pallascope") if package in path.parents)
     return code_digest(*here, *(path for path in timed if path.parent.name != "drawing"))
 
 

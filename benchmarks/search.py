@@ -1,4 +1,4 @@
-"""Measures how near `pipelib.tuning.search` comes to the best that brute force finds.
+"""Measures how near `pallascope.tuning.search` comes to the best that brute force finds.
 
     python -m benchmarks.search matmul attention chapter    on the GPU: writes the record
     python -m benchmarks.search chapter --seconds 60        begins no measurement later
@@ -32,16 +32,16 @@ from jax import lax
 from benchmarks import kernels, records, suite
 from benchmarks.records import Group, rounded
 from benchmarks.suite import Call, Fields, Part, Suite, Traced
+from pallascope.tuning.calls import Calls
+from pallascope.tuning.candidates import candidates
+from pallascope.tuning.library import attention_space
+from pallascope.tuning.on_gpu import ours, search_workers
+from pallascope.tuning.products import SEED, Problem, dot
+from pallascope.tuning.results import Results
+from pallascope.tuning.searching import INTERRUPTED, search
+from pallascope.tuning.spaces import Values, configurations, fields
+from pallascope.tuning.trials import Outcome
 from pipelib.kernels import AttentionConfig, MatmulConfig, attention
-from pipelib.tuning.calls import Calls
-from pipelib.tuning.candidates import candidates
-from pipelib.tuning.library import attention_space
-from pipelib.tuning.on_gpu import ours, search_workers
-from pipelib.tuning.products import SEED, Problem, dot
-from pipelib.tuning.results import Results
-from pipelib.tuning.searching import INTERRUPTED, search
-from pipelib.tuning.spaces import Values, configurations, fields
-from pipelib.tuning.trials import Outcome
 from pipelib_book.measured.searches import table
 
 CACHE = records.ROOT / ".search-cache"

@@ -23,7 +23,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from benchmarks import probing, suite
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import OneByOne
-from pipelib.bench.cupti import kernel_times
+from pallascope.bench.cupti import kernel_times
 
 CALLS = 30
 #: Barriers of a ring.

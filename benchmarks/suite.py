@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 from benchmarks import noting, peers, records
 from benchmarks.records import Group
-from pipelib.bench import timing
-from pipelib.bench.provenance import provenance
-from pipelib.tuning.record import run_facts
-from pipelib.tuning.workers import Workers
+from pallascope.bench import timing
+from pallascope.bench.provenance import provenance
+from pallascope.tuning.record import run_facts
+from pallascope.tuning.workers import Workers
 
 #: Kernels one by one, not as graphs, so that each is timed.
 XLA_FLAGS = "--xla_gpu_enable_command_buffer="

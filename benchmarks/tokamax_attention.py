@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks import records
 from benchmarks.records import ROOT
-from pipelib.bench.provenance import provenance
+from pallascope.bench.provenance import provenance
 
 RUNS, HANG_S, TOLERANCE = 1_000, 60, 0.05
 

@@ -1,14 +1,14 @@
 """`kernel_times`: the times of the kernels that PyTorch launches, by CUPTI.
 
-The model. PyTorch's profiler asks CUPTI, as `pipelib.bench.cupti` does for JAX: neither the launch
-nor the host counts. CUPTI serves one of them in a process, so whoever measures PyTorch does it in a
-process that does not use JAX's.
+The model. PyTorch's profiler asks CUPTI, as `pallascope.bench.cupti` does for JAX: neither the
+launch nor the host counts. CUPTI serves one of them in a process, so whoever measures PyTorch does
+it in a process that does not use JAX's.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from pipelib.bench.cupti import Kernel
+from pallascope.bench.cupti import Kernel
 
 
 class Seen(NamedTuple):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tune    searches for each product, and makes the package's table anew
 
-The model. `pipelib.tuning.matmul` says how a search goes. The record has all rows of each search
+The model. `pallascope.tuning.matmul` says how a search goes. The record has all rows of each search
 with their raw samples; a configuration is the list of its values, in the order of `fields`. The
 table (`pipelib/kernels/matmul/tuned`) has the winners.
 """
@@ -16,13 +16,13 @@ from benchmarks import matmul, records, suite
 from benchmarks.processes import Search
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
+from pallascope.tuning import record
+from pallascope.tuning.matmul import tune_with
+from pallascope.tuning.on_gpu import OnGpu, ours
+from pallascope.tuning.products import Problem
+from pallascope.tuning.rows import Found
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels.matmul import tuned
-from pipelib.tuning import record
-from pipelib.tuning.matmul import tune_with
-from pipelib.tuning.on_gpu import OnGpu, ours
-from pipelib.tuning.products import Problem
-from pipelib.tuning.rows import Found
 
 FIELDS = [field.name for field in dataclasses.fields(MatmulConfig)]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.records import rounded
 from benchmarks.suite import XLA_FLAGS, Call, Fields, Part
-from pipelib.bench import timing
+from pallascope.bench import timing
 
 Contender = Callable[..., Any]
 Arrays = tuple[jax.Array, ...]

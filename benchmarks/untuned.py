@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipelib.tuning.products import Problem
+from pallascope.tuning.products import Problem
 
 SEED, COUNT = 0, 60
 MOST_ROWS, FEWEST, MOST, STEP = 16384, 64, 16384, 8

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as upstream
 
+from pallascope.tuning.products import Contender, Problem
 from pipelib import specs
-from pipelib.tuning.products import Contender, Problem
 
 _AXES = tuple(upstream.MatmulDimension)
 _TILES = (128, 128), (64, 256), (256, 64), (128, 64), (64, 128), (64, 64)

@@ -4,9 +4,8 @@
 supersets of the functions of the same names in
 ``jax.experimental.pallas.mosaic_gpu``. The first also runs on GPUs before Hopper
 that have ``cp.async``; ``target`` names the GPU that a kernel is compiled for.
-``trace`` lists what a kernel's threads do, without a GPU; ``check`` finds the races
-and deadlocks in it; ``simulate`` gives it times, and a timeline to draw. ``compiled``
-says what ptxas and the machine code say of it, without a GPU too.
+``pipelib.kernels`` has finished kernels. The package ``pallascope`` checks, simulates,
+draws, compiles and tunes a kernel, these or your own.
 """
 
 import importlib
@@ -14,54 +13,37 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "B200",
-    "H100",
-    "H200",
-    "check",
-    "compiled",
-    "emit_pipeline",
-    "emit_pipeline_warp_specialized",
-    "explore",
-    "player",
-    "predict",
-    "simulate",
-    "sweep",
-    "target",
-    "trace",
-]
+__all__ = ["emit_pipeline", "emit_pipeline_warp_specialized", "target"]
 
 if TYPE_CHECKING:
-    from pipelib.compiling import compiled
     from pipelib.pipeline import emit_pipeline
-    from pipelib.schedule import (
-        B200,
-        H100,
-        H200,
-        check,
-        explore,
-        player,
-        predict,
-        simulate,
-        sweep,
-        trace,
-    )
     from pipelib.targets import target
     from pipelib.warp_specialized import emit_pipeline_warp_specialized
 else:
-    # A module is imported when a name of it is asked for: pipelines need none of
-    # `pipelib.schedule`, and pytest, which loads `pipelib.pytest_plugin`, not even JAX.
+    # A module is imported when a name of it is asked for: whoever wants to know the version, or
+    # the target, need not wait for Pallas.
     _HOMES = {
-        "compiled": "pipelib.compiling",
-        "emit_pipeline": "pipelib.pipeline",
-        "emit_pipeline_warp_specialized": "pipelib.warp_specialized",
-        "target": "pipelib.targets",
+        "emit_pipeline": "pipeline",
+        "emit_pipeline_warp_specialized": "warp_specialized",
+        "target": "targets",
     }
+    #: What was here until it became a package of its own.
+    _MOVED = {
+        "B200", "H100", "H200", "bench", "check", "compiled", "compiling", "explore", "launches",
+        "player", "predict", "schedule", "simulate", "sweep", "testing", "trace", "tuning",
+    }  # fmt: skip
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES.get(name, "pipelib.schedule")), name)
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        missing = f"module {__name__!r} has no attribute {name!r}"
+        if name in _MOVED:
+            now = "pallascope" if name == "schedule" else f"pallascope.{name}"
+            raise AttributeError(
+                f"{missing}: the instruments have a package of their own now, and this is {now};"
+                " write `import pallascope`, which `pip install pallascope` installs."
+            )
+        raise AttributeError(missing)
 
 
 def __dir__() -> list[str]:

@@ -32,8 +32,8 @@ is several runs in GMEM is several copies. Each lane copies 4 bytes at least, so
 of 512 bytes. Nothing stops a copy at the end of an array.
 
 Not covered: kernels that are compiled with `unsafe_no_auto_barriers`, where lanes do not meet by
-themselves (`pipelib.check` remarks on it); loads that blocks share; Pallas's interpreter, which has
-no copies without a barrier.
+themselves (`pallascope.check` remarks on it); loads that blocks share; Pallas's interpreter, which
+has no copies without a barrier.
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs, runs, and N where an input has
 a `delay_release`. JAX's N leaves that out: it lets a body begin before its load has landed.
 """

@@ -94,8 +94,8 @@ def target(compute_capability: str) -> Iterator[None]:
       ...     )
       ...     return plgpu.kernel(pipeline, out_type=x)(x)
       >>> with pipelib.target("8.0"):
-      ...     program = pipelib.trace(add_one, x)
-      >>> pipelib.check(program).ok
+      ...     program = pallascope.trace(add_one, x)
+      >>> pallascope.check(program).ok
       True
       >>> sorted({op.kind.value for op in program.threads[0] if op.kind.engine})
       ['cp_async']

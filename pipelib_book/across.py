@@ -1,8 +1,8 @@
 """Kernels on several GPUs, on any machine: called on a mesh, checked, lowered, and graded by that.
 
 The model. `on_gpus` calls a kernel on each device of a mesh that need not exist. The program of
-such a call has the threads of all devices, so `pipelib.check` looks at all of them together, in all
-orders. It is not run: JAX's interpreter has no semaphores and no memory of other devices.
+such a call has the threads of all devices, so `pallascope.check` looks at all of them together, in
+all orders. It is not run: JAX's interpreter has no semaphores and no memory of other devices.
 
 So a grade does not compare values. In their place it looks at the program: the checker finds
 nothing, each signal is waited for, JAX lowers the kernel for a GPU, and each ask holds:
@@ -29,8 +29,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-import pipelib
-from pipelib.schedule.program import Kind, Op, Program, Region
+import pallascope
+from pallascope.program import Kind, Op, Program, Region
 from pipelib_book.asks import Answer, Ask, Said
 from pipelib_book.grading import Fails, Grade, graded, lowered, or_fails
 from pipelib_book.page import first_findings
@@ -94,9 +94,11 @@ def grade(
 
 def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    trace = lambda *types: pipelib.trace(answer, *types, whole_grid=True)
+    trace = lambda *types: pallascope.trace(answer, *types, whole_grid=True)
     program: Program = or_fails("It cannot be traced", trace, *args)
-    found = [f"{finding.kind}: {finding.cause}" for finding in pipelib.check(program, strict=True)]
+    found = [
+        f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program, strict=True)
+    ]
     if found:
         raise Fails(f"The checker found a fault. {' '.join(first_findings(found))}")
     yield f"The checker finds nothing on {math.prod(program.devices)} devices."
@@ -106,7 +108,7 @@ def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) 
             " kernel has ended there."
         )
     yield "All signals are waited for."
-    seen = Answer(program, tuple(args), pipelib.H200)
+    seen = Answer(program, tuple(args), pallascope.H200)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:

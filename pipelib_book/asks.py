@@ -47,11 +47,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-import pipelib
-from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Role, Space
-from pipelib.schedule.report import count
-from pipelib.schedule.timeline import Span, SpanKind, Timeline
+import pallascope
+from pallascope.machine import Machine
+from pallascope.program import Buffer, Kind, Op, Program, Role, Space
+from pallascope.report import count
+from pallascope.timeline import Span, SpanKind, Timeline
 from pipelib_book.beside import Beside
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
 
@@ -66,7 +66,7 @@ class Answer:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> answer.timeline.lanes[0]
       'thread 0'
     """
@@ -79,11 +79,11 @@ class Answer:
     @functools.cached_property
     def timeline(self) -> Timeline:
         """Its simulated timeline."""
-        return pipelib.simulate(self.program, self.machine)
+        return pallascope.simulate(self.program, self.machine)
 
     def other(self, kernel: Kernel) -> "Answer":
         """Another kernel, called with the same arrays."""
-        return Answer(pipelib.trace(kernel, *self.args), self.args, self.machine)
+        return Answer(pallascope.trace(kernel, *self.args), self.args, self.machine)
 
 
 class Said(NamedTuple):
@@ -94,7 +94,7 @@ class Said(NamedTuple):
       ...     number = len(answer.program.threads)
       ...     return book.asks.Said(number == 2, f"Its threads: {number}.")
       >>> x = jnp.ones((4, 128))
-      >>> has_two_threads(book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200))
+      >>> has_two_threads(book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200))
       Said(holds=False, text='Its threads: 1.')
     """
 
@@ -115,7 +115,7 @@ def faster_than(other: Kernel, by: float = 1.0) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.faster_than(softmax, by=2.0)(answer).text
       'It is right, but not fast enough: ... simulated cycles, of ... at most.'
     """
@@ -139,7 +139,7 @@ def loads_less_than(other: Kernel, by: float = 1.0) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.loads_less_than(softmax)(answer)
       Said(holds=True, text='It loads little enough: 2,048 bytes, of 2,048 at most.')
     """
@@ -158,7 +158,7 @@ def loads_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.loads_sooner_than(softmax, "x_smem", by=10.0)(answer).text
       'It is right, but starts a load of `x_smem` at cycle ... on average: ... at the latest is ...'
     """
@@ -175,7 +175,7 @@ def frees_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
       >>> hazard = gallery.GALLERY["one-release-of-two"]
       >>> kernel = functools.partial(hazard.kernel, fixed=True)
       >>> args = hazard.arguments(np.random.default_rng(0), 1)
-      >>> answer = book.asks.Answer(hazard.program(fixed=True), args, pipelib.H200)
+      >>> answer = book.asks.Answer(hazard.program(fixed=True), args, pallascope.H200)
       >>> book.asks.frees_sooner_than(kernel, "x_smem", by=10.0)(answer).text
       'It is right, but frees a slot of `x_smem` at cycle ... on average: ... at the latest is ...'
     """
@@ -192,7 +192,7 @@ def frees_once_read(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
-      >>> book.asks.frees_once_read("x_smem")(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.frees_once_read("x_smem")(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but frees a slot of `x_smem` when nothing that the thread started ...'
     """
 
@@ -221,7 +221,7 @@ def frees_within_block(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
-      >>> book.asks.frees_within_block("x_smem")(book.asks.Answer(program, (), pipelib.H200))
+      >>> book.asks.frees_within_block("x_smem")(book.asks.Answer(program, (), pallascope.H200))
       Said(holds=True, text='It waits for its own block alone before it loads `x_smem` again.')
     """
 
@@ -246,7 +246,7 @@ def sees_all_frees(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
-      >>> book.asks.sees_all_frees("x_smem")(book.asks.Answer(program, (), pipelib.H200))
+      >>> book.asks.sees_all_frees("x_smem")(book.asks.Answer(program, (), pallascope.H200))
       Said(holds=True, text='It waits each time that a slot of `x_smem` is freed.')
     """
 
@@ -272,7 +272,7 @@ def shares(buffer: str) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.shares("x_smem")(answer)
       Said(holds=False, text='It is right, but loads `x_smem` for one block alone, each time.')
     """
@@ -301,7 +301,7 @@ def products_in_flight(least: int) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.products_in_flight(2)(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.products_in_flight(2)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but leaves 1 product in flight when it waits for some, and 2 could be.'
     """
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
@@ -314,7 +314,7 @@ def multiplies_in(threads: int) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.multiplies_in(2)(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.multiplies_in(2)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but starts products in 1 thread of a block, and 2 are asked for.'
     """
 
@@ -335,7 +335,7 @@ def block_multiplies(operations: int) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.block_multiplies(2**30)(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.block_multiplies(2**30)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but a block does ... operations on the tensor core, of 1,073,741,824 at least.'
     """
 
@@ -356,7 +356,7 @@ def multiplies(flops: float) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.multiplies(2 * 64**3)(answer).text
       'It is right, but the kernel makes 0 operations in products, and 524,288 are asked for.'
     """
@@ -380,7 +380,7 @@ def in_turns(barrier: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.in_turns("turn")(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.in_turns("turn")(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but queues a product of thread 0 outside of its turn.'
     """
 
@@ -413,7 +413,7 @@ def goes_through_once(buffer: str) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.goes_through_once("x_smem")(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.goes_through_once("x_smem")(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but multiplies with no `x_smem`; its shared memory is ...'
     """
 
@@ -458,7 +458,7 @@ def stores_in_flight(least: int) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
-      >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pipelib.H200)).text
+      >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but leaves ... in flight when it waits for some, and 4 could be.'
     """
     left = functools.partial(_left, (Kind.WAIT_STORE,), lambda at: len(at.unread))
@@ -470,7 +470,7 @@ def loads_in_flight(least: int) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.loads_in_flight(9)(answer).text
       'It is right, but has ... in flight at most, and 9 could be.'
     """
@@ -495,7 +495,7 @@ def stores_from_smem() -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.stores_from_smem()(answer)
       Said(holds=True, text='It stores from SMEM.')
     """
@@ -519,7 +519,7 @@ def fits_in(kib: float) -> Ask:
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
-      >>> book.asks.fits_in(32)(book.asks.Answer(program, (), pipelib.H200))
+      >>> book.asks.fits_in(32)(book.asks.Answer(program, (), pallascope.H200))
       Said(holds=False, text='It is right, but allocates 64.0 KiB of shared memory, of 32 at most.')
     """
 
@@ -538,7 +538,7 @@ def has_blocks(number: int) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.has_blocks(3)(answer).text
       'It is right, but its kernel has 1 block, and 3 are asked for.'
     """
@@ -558,7 +558,7 @@ def has_threads(number: int) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.has_threads(3)(answer)
       Said(holds=False, text='It is right, but a block has 1 thread, and 3 are asked for.')
     """
@@ -581,7 +581,7 @@ def takes_its_arguments() -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.takes_its_arguments()(answer).text
       'It takes its arguments as they are.'
     """
@@ -606,7 +606,7 @@ def makes_all_of(results: Any) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.makes_all_of(x)(answer).text
       'It makes its results itself, of all arguments.'
       >>> book.asks.makes_all_of(x[:, 0])(answer).text
@@ -644,7 +644,7 @@ def loads_at_most(size: int) -> Ask:
 
     Example:
       >>> x = jnp.ones((4, 128))
-      >>> answer = book.asks.Answer(pipelib.trace(softmax, x), (x,), pipelib.H200)
+      >>> answer = book.asks.Answer(pallascope.trace(softmax, x), (x,), pallascope.H200)
       >>> book.asks.loads_at_most(1024)(answer)
       Said(holds=False, text='It is right, but loads 2,048 bytes, of 1,024 at most.')
     """

@@ -1,6 +1,6 @@
 """Kernels for Blackwell on any machine: checked, interpreted on the CPU, and lowered.
 
-The model. No GPU of these chapters runs such a kernel, so they judge it by `pipelib.check`, by
+The model. No GPU of these chapters runs such a kernel, so they judge it by `pallascope.check`, by
 JAX's interpreter with race detection, and by lowering. The interpreter counts the asynchronous
 operations of a block with a few counters, in turn; two operations that share one can look ordered,
 and which two do depends on how its threads run. `COUNTERS` is more than these kernels have
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
-from pipelib.schedule.machine import Machine
+import pallascope
+from pallascope.machine import Machine
 from pipelib_book import asks as book_asks
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
@@ -132,7 +132,7 @@ def grade_unrun(
     *args: Any,
     makes: Any,
     asks: Iterable[Ask] = (),
-    machine: Machine = pipelib.B200,
+    machine: Machine = pallascope.B200,
     exercise: str = "",
 ) -> Grade:
     """The grade of a kernel that the interpreter cannot run, such as one with products of pairs.
@@ -156,9 +156,11 @@ def _look_unrun(
     answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
 ) -> Iterator[str]:
     """As `_look`, without a result."""
-    trace = functools.partial(pipelib.trace, whole_grid=True)
+    trace = functools.partial(pallascope.trace, whole_grid=True)
     program = or_fails("It cannot be traced", trace, answer, *args)
-    found = [f"{finding.kind}: {finding.cause}" for finding in pipelib.check(program, strict=True)]
+    found = [
+        f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program, strict=True)
+    ]
     if found:
         raise Fails(f"The checker found a fault. {' '.join(first_findings(found))}")
     yield "The checker finds nothing, in no order of its threads."
@@ -170,7 +172,7 @@ def _look_unrun(
     )
     yield "JAX lowers it for a GPU."
     beside = beside_of(_anew(answer), args)
-    seen = Answer(pipelib.trace(answer, *args), args, machine, beside)
+    seen = Answer(pallascope.trace(answer, *args), args, machine, beside)
     for ask in (book_asks.makes_all_of(makes), *asks):
         holds, said = ask(seen)
         if not holds:
@@ -184,8 +186,8 @@ def _look(
     answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program = or_fails("It cannot be traced", pipelib.trace, answer, *args)
-    found = [f"{finding.kind}: {finding.cause}" for finding in pipelib.check(program)]
+    program = or_fails("It cannot be traced", pallascope.trace, answer, *args)
+    found = [f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program)]
     if found:
         words = " ".join(first_findings(found))
         raise Fails(f"The checker found a fault, so it was not run. {words}")

@@ -16,7 +16,7 @@ drained     the sums of a tile are in registers, in a pair in those of both bloc
 ==========  =========================================================================
 
 `Rung.published` is what JAX's authors measured for their own kernel of a rung, `predicted` what
-`pipelib.B200` says of ours. No GPU of this project can run these kernels.
+`pallascope.B200` says of ours. No GPU of this project can run these kernels.
 
 Not covered: sizes that are no multiple of a tile, an inner dimension shorter than the ring, types
 of other sizes than 16 bits. Source of what was published: the JAX authors, "Writing
@@ -36,15 +36,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
-from pipelib.schedule.drawing.player import Player, Setting
-from pipelib.schedule.machine import Machine
+from pallascope.drawing.player import Player, Setting
+from pallascope.machine import Machine
 from pipelib_book.climbs import core_busy
 
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 #: The product that was published: rows, columns, inner dimension.
 SHAPE = 4096, 8192, 4096
-#: Operations a second of a B200's tensor cores on 16 bits, as `pipelib.B200` has them.
+#: Operations a second of a B200's tensor cores on 16 bits, as `pallascope.B200` has them.
 PEAK = 2.25e15
 
 
@@ -68,7 +69,7 @@ class Tile(NamedTuple):
     k: int = 64
     slots: int = 3
     part: int = 64
-    pairs: int = pipelib.B200.sms // 2
+    pairs: int = pallascope.B200.sms // 2
     width: int = 8
 
 
@@ -545,8 +546,8 @@ RUNGS: tuple[Rung, ...] = (
 )  # fmt: skip
 #: The shares that were published beside the rungs': of two libraries.
 LIBRARIES = {"cuBLAS": 0.6338, "CUTLASS": 0.6930}
-#: `pipelib.B200` whose L2 limits nothing.
-ENDLESS_L2 = pipelib.B200.changed(
+#: `pallascope.B200` whose L2 limits nothing.
+ENDLESS_L2 = pallascope.B200.changed(
     name="NVIDIA B200 (public figures, L2 without a limit)",
     l2_bytes_per_second=1e15, l2_shared_bytes_per_second=1e15,
 )  # fmt: skip
@@ -565,16 +566,18 @@ def play(number: int) -> Player:
     """
     shown = range(max(0, number - 1), number + 1)
     title = f"Rung{'s' if number else ''} {' and '.join(map(str, shown))}"
-    return pipelib.player([_setting(RUNGS[each], title) for each in shown])
+    return pallascope.player([_setting(RUNGS[each], title) for each in shown])
 
 
 def _setting(rung: Rung, title: str) -> Setting:
     """A rung as a setting of a player."""
     kernel = functools.partial(rung.kernel, tile=rung.tile._replace(pairs=1))
-    program = pipelib.trace(kernel, *operands(*_PLAYED)).renamed(title)
-    timeline, report = pipelib.simulate(program, ENDLESS_L2), pipelib.check(program)
+    program = pallascope.trace(kernel, *operands(*_PLAYED)).renamed(title)
+    timeline, report = pallascope.simulate(program, ENDLESS_L2), pallascope.check(program)
     outcome = f"{rung.name}: tensor core busy {core_busy(timeline):.0%} of the whole"
-    return Setting({"rung": rung.number}, timeline, outcome, report.ok, f"pipelib.check: {report}")
+    return Setting(
+        {"rung": rung.number}, timeline, outcome, report.ok, f"pallascope.check: {report}"
+    )
 
 
 def operands(m: int = SHAPE[0], n: int = SHAPE[1], k: int = SHAPE[2]) -> tuple[Any, Any]:
@@ -588,7 +591,7 @@ def share(us: float) -> float:
     return 2 * m * n * k / (us * 1e-6) / PEAK
 
 
-def predicted(rung: Rung, machine: Machine = pipelib.B200) -> float:
+def predicted(rung: Rung, machine: Machine = pallascope.B200) -> float:
     """The share of the peak that a machine's model gives a rung: predicted, not validated.
 
     Example:
@@ -596,7 +599,7 @@ def predicted(rung: Rung, machine: Machine = pipelib.B200) -> float:
       True
     """
     kernel = functools.partial(rung.kernel, tile=rung.tile)
-    return share(pipelib.predict(kernel, *operands(), machine=machine).us)
+    return share(pallascope.predict(kernel, *operands(), machine=machine).us)
 
 
 def least_rate(rung: Rung, rows: int, columns: int) -> float:

@@ -1,13 +1,13 @@
 """The laboratory's challenges: what should become of a kernel of the page, by chapter.
 
 The model. Each is about what its chapter has explained, and is judged by the checker and the
-simulator (`pipelib.schedule.laboratory.goals`). How many single edits solve it is counted when the
+simulator (`pipelib_book.laboratory.goals`). How many single edits solve it is counted when the
 book is built.
 """
 
 from typing import NamedTuple
 
-from pipelib.schedule.laboratory.goals import Goal
+from pipelib_book.laboratory.goals import Goal
 
 
 class Challenge(NamedTuple):

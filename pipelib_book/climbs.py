@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-import pipelib
+import pallascope
+from pallascope.drawing.player import Player, Setting
+from pallascope.program import Kind, Program
+from pallascope.timeline import Timeline
 from pipelib import kernels
-from pipelib.schedule.drawing.player import Player, Setting
-from pipelib.schedule.program import Kind, Program
-from pipelib.schedule.timeline import Timeline
 from pipelib_book.matmul_ladder import RUNGS
 from pipelib_book.measured import ladder, results
 from pipelib_book.notebook import say
@@ -51,7 +51,7 @@ def difference(mine: Kernel, theirs: Kernel) -> str:
       >>> climbs.difference(rungs[0], rungs[1])
       'Thread 0 does something else in operation 2: ...'
     """
-    here, there = (_work(pipelib.trace(kernel, *factors())) for kernel in (mine, theirs))
+    here, there = (_work(pallascope.trace(kernel, *factors())) for kernel in (mine, theirs))
     if len(here) != len(there):
         return f"There are {len(here)} threads, and {len(there)} in the other kernel."
     for thread, pair in enumerate(zip(here, there)):
@@ -76,8 +76,8 @@ def core_busy(timeline: Timeline) -> float:
     """For which part of a whole run the tensor core is busy; of several, the busiest.
 
     Example:
-      >>> program = pipelib.trace(softmax, jnp.ones((4, 128)))
-      >>> climbs.core_busy(pipelib.simulate(program, pipelib.H200))
+      >>> program = pallascope.trace(softmax, jnp.ones((4, 128)))
+      >>> climbs.core_busy(pallascope.simulate(program, pallascope.H200))
       0.0
     """
     uses = timeline.uses(0)
@@ -85,7 +85,7 @@ def core_busy(timeline: Timeline) -> float:
 
 
 def predicted_table(rungs: Mapping[int, Kernel], group: ladder.Group) -> str:
-    """Rates of rungs by `pipelib.predict` beside those that the record has, in TFLOP/s.
+    """Rates of rungs by `pallascope.predict` beside those that the record has, in TFLOP/s.
 
     Args:
       rungs: the chapter's kernels by number.
@@ -100,7 +100,7 @@ def predicted_table(rungs: Mapping[int, Kernel], group: ladder.Group) -> str:
     m, n, k = (group.problem[axis] for axis in "mnk")
     rows = list[list[str]]()
     for number, rung in rungs.items():
-        (launch,) = pipelib.predict(rung, *factors(k, m, n)).launches
+        (launch,) = pallascope.predict(rung, *factors(k, m, n)).launches
         predicted = group.flops * launch.clock_hz / launch.cycles
         cells = [str(number), f"{predicted / 1e12:.0f}", "-", "-"]
         if measured := group.rate(f"rung {number}"):
@@ -132,13 +132,13 @@ def climb(number: int, rungs: Mapping[int, Kernel], found: Sequence[ladder.Group
     say(ladder.rung_row(number, [*found]))
     shown = range(max(0, number - 1), number + 1)
     title = f"Rung{'s' if number else ''} {' and '.join(map(str, shown))}"
-    return pipelib.player([_setting(each, rungs[each], title) for each in shown])
+    return pallascope.player([_setting(each, rungs[each], title) for each in shown])
 
 
 def _setting(number: int, kernel: Kernel, title: str) -> Setting:
     """A rung as a setting of a player."""
-    program = pipelib.trace(kernel, *factors()).renamed(f"rung {number}")
-    report = pipelib.check(program)
-    timeline = pipelib.simulate(program.renamed(title), pipelib.H200)
+    program = pallascope.trace(kernel, *factors()).renamed(f"rung {number}")
+    report = pallascope.check(program)
+    timeline = pallascope.simulate(program.renamed(title), pallascope.H200)
     outcome = f"{RUNGS[number].name}: tensor core busy {core_busy(timeline):.0%} of the whole"
-    return Setting({"rung": number}, timeline, outcome, report.ok, f"pipelib.check: {report}")
+    return Setting({"rung": number}, timeline, outcome, report.ok, f"pallascope.check: {report}")

@@ -1,7 +1,7 @@
 """Compares a kernel's result with its reference, and functions by their times.
 
 The model. `check` takes the error of `judging`; `compare` and `fastest` take the samples of
-`pipelib.bench.timing`, whose median counts and whose quartiles say what can be told apart.
+`pallascope.bench.timing`, whose median counts and whose quartiles say what can be told apart.
 """
 
 import math
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib_book.judging import judge
 from pipelib_book.notebook import pick, say
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from pipelib.bench.timing import Samples
+from pallascope.bench.timing import Samples
 
 _MARKERS = "os^D"
 

@@ -1,8 +1,8 @@
 """A notebook's functions in a file, and the command line on it: `save` and `command`.
 
-The model. `python -m pipelib` takes kernels from files. `save` writes the functions' source below
-the imports that the chapters have. `command` runs the command in another process, with the same
-Python, in the file's folder, and shows what it prints. That process sees no GPU, since the
+The model. `python -m pallascope` takes kernels from files. `save` writes the functions' source
+below the imports that the chapters have. `command` runs the command in another process, with the
+same Python, in the file's folder, and shows what it prints. That process sees no GPU, since the
 notebook's has its memory, and only the compiler that is installed beside this Python: so a page
 shows the same wherever the environment is the same.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pipelib
-from pipelib.schedule.drawing.paths import relative_paths
+from pallascope.drawing.paths import relative_paths
 from pipelib_book.notebook import say
 
 _IMPORTS = """\
@@ -50,23 +50,23 @@ def save(name: str, *functions: Callable[..., Any]) -> pathlib.Path:
 
 
 def command(words: str, folder: pathlib.Path) -> None:
-    """Runs `python -m pipelib` with these words in a folder; shows them and what comes of them.
+    """Runs `python -m pallascope` with these words in a folder; shows them and what comes of them.
 
     That is what it prints, or else what it says of an error, and its exit status.
 
     Example:
       >>> files.command("--version", pathlib.Path("."))
       ````text
-      $ python -m pipelib --version
+      $ python -m pallascope --version
       ...
       exit status 0
       ````
     """
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     there = os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=os.pathsep.join(filter(None, paths)))
-    there.pop("PIPELIB_CUDA", None)
-    call = [sys.executable, "-m", "pipelib", *shlex.split(words)]
+    there.pop("PALLASCOPE_CUDA", None)
+    call = [sys.executable, "-m", "pallascope", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)
     said = (run.stdout.strip() or run.stderr.strip()).replace(f"{folder}{os.sep}", "")
     said = relative_paths(said)
-    say(f"````text\n$ python -m pipelib {words}\n{said}\nexit status {run.returncode}\n````")
+    say(f"````text\n$ python -m pallascope {words}\n{said}\nexit status {run.returncode}\n````")

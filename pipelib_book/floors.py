@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelib.schedule.machine import Machine
+from pallascope.machine import Machine
 from pipelib_book.measured import results
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def bandwidths(machine: Machine) -> dict[str, float]:
     GMEM and the L2 are shared out to all multiprocessors.
 
     Example:
-      >>> [*floors.bandwidths(pipelib.H200)]
+      >>> [*floors.bandwidths(pallascope.H200)]
       ['GMEM', 'L2', 'SMEM']
     """
     share = 1 / machine.sms / machine.clock_hz
@@ -70,7 +70,7 @@ def rates(machine: Machine) -> dict[str, float]:
     """Operations that one multiprocessor does in a cycle, by kind.
 
     Example:
-      >>> round(floors.rates(pipelib.H200)["tensor core, 16 bits"] / 4096, 2)
+      >>> round(floors.rates(pallascope.H200)["tensor core, 16 bits"] / 4096, 2)
       1.0
     """
     return {
@@ -84,7 +84,7 @@ def times_us(work: Work, machine: Machine) -> dict[str, float]:
     """Microseconds that each unit of the whole GPU needs for its part of the work.
 
     Example:
-      >>> times = floors.times_us(floors.Work(moved=8e9, adds=1e9), pipelib.H200)
+      >>> times = floors.times_us(floors.Work(moved=8e9, adds=1e9), pallascope.H200)
       >>> max(times, key=times.get)
       'to move'
     """
@@ -101,7 +101,7 @@ def floor_us(work: Work, machine: Machine) -> float:
     """The longest of `times_us`: the floor.
 
     Example:
-      >>> floors.floor_us(floors.Work(moved=4.303e6), pipelib.H200)
+      >>> floors.floor_us(floors.Work(moved=4.303e6), pallascope.H200)
       1.0
     """
     return max(times_us(work, machine).values())
@@ -158,8 +158,8 @@ def loads_allow(tm: int, tn: int, machine: Machine) -> float:
     """Operations a second of a product in tiles of tm x tn, whose loads the L2 serves.
 
     Example:
-      >>> small = floors.loads_allow(64, 64, pipelib.H200)
-      >>> floors.loads_allow(128, 128, pipelib.H200) / small
+      >>> small = floors.loads_allow(64, 64, pallascope.H200)
+      >>> floors.loads_allow(128, 128, pallascope.H200) / small
       2.0
     """
     return tm * tn / (tm + tn) * machine.l2_shared_bytes_per_second
@@ -196,7 +196,7 @@ def peak(machine: Machine) -> float:
     """Operations a second of all tensor cores, on 16-bit numbers, at the machine's clock.
 
     Example:
-      >>> floors.peak(pipelib.H200) > floors.peak(pipelib.H200.loaded(1.0))
+      >>> floors.peak(pallascope.H200) > floors.peak(pallascope.H200.loaded(1.0))
       True
     """
     return machine.wgmma_rate("float16") * _hertz(machine)

@@ -1,8 +1,9 @@
 """A gallery of hazards: kernels with one fault each, beside the line that mends it.
 
 The model. A `Hazard` is a kernel that takes `fixed`, False or True. Wherever it asks for `fixed`
-stands its fault; nothing else differs. With it come the kind of finding that `pipelib.check` must
-give for the faulty version, arguments, and the result of the right one by numpy. All arguments are
+stands its fault; nothing else differs. With it come the kind of finding that `pallascope.check`
+must give for the faulty version, arguments, and the result of the right one by numpy. All arguments
+are
 small integers in floating point, so that every sum is exact: a right result has an error of 0.
 
 Many kernels are one of two, of which the hazard spells out only the part that has the fault::
@@ -32,8 +33,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
-from pipelib.schedule import Program
+from pallascope import Program
 
 #: Tiles of a block; slots of its ring; rows and columns of a tile; the product's tile and step.
 STEPS, SLOTS = 6, 2
@@ -60,7 +62,7 @@ class Hazard(NamedTuple):
     Attributes:
       name: the kernel's, with hyphens.
       title: a few words for a heading.
-      kind: of the finding that the faulty version must give, as `pipelib.check` names it.
+      kind: of the finding that the faulty version must give, as `pallascope.check` names it.
       summary: one sentence on what is wrong.
       remedy: one sentence on what mends it.
       arguments: `arguments(rng, blocks)` gives numpy arrays for a grid of so many blocks.
@@ -86,7 +88,7 @@ class Hazard(NamedTuple):
         args = self.arguments(np.random.default_rng(0), 1)
         kernel = functools.partial(self.kernel, fixed=fixed)
         with pipelib.target(self.gpu.compute_capability):
-            return pipelib.trace(kernel, *args, whole_grid=self.whole_grid)
+            return pallascope.trace(kernel, *args, whole_grid=self.whole_grid)
 
     def lowered(self, *args: Any, fixed: bool) -> str:
         """What JAX makes of one version for its GPU, which need not be there."""

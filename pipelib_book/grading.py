@@ -7,7 +7,7 @@ fails ends it, so that a barrier that nobody arrives on hangs nothing: such an a
 
 =========  ===================================================================================
 traced     it can be traced for these arguments
-checked    `pipelib.check` finds no fault in the first block, nor in any of `blocks`; a write to
+checked    `pallascope.check` finds no fault in the first block, nor in any of `blocks`; a write to
            shared memory that nothing reads is no fault where the result is right
 right      it is run, natively or interpreted, and its result is the expected one
 lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
@@ -35,11 +35,12 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
-from pipelib.compiling import lacking
-from pipelib.schedule.machine import Machine
-from pipelib.schedule.program import Kind, Program
-from pipelib.schedule.report import Finding, FindingKind, Report
+from pallascope.compiling import lacking
+from pallascope.machine import Machine
+from pallascope.program import Kind, Program
+from pallascope.report import Finding, FindingKind, Report
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
 from pipelib_book.judging import judge
@@ -47,7 +48,9 @@ from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
 
 _KINDS = "stdlib", "platstdlib", "purelib", "platlib"
-_OWN = (str(pathlib.Path(file).parent) for file in (pipelib.__file__, __file__))
+_OWN = (
+    str(pathlib.Path(file).parent) for file in (pipelib.__file__, pallascope.__file__, __file__)
+)
 _BEYOND = "behind the end of"  # what a note says of loads and stores outside of an array
 _LIBRARIES = *map(sysconfig.get_path, _KINDS), *_OWN, "<"
 
@@ -102,12 +105,12 @@ def grade(
       args: arrays.
       expected: what `answer(*args)` must return: an array, or a tree of arrays.
       tolerance: the largest `relative_error` that an array may have.
-      strict: as in `pipelib.check`.
+      strict: as in `pallascope.check`.
       blocks: blocks of the grid that are checked beside the first one, each by its indices.
       again: other arrays that the answer must be right for, too, and of each what it must return of
         them: pairs of `args` and `expected`.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
-      machine: of simulations; by default `pipelib.H200`, which the book's numbers are of.
+      machine: of simulations; by default `pallascope.H200`, which the book's numbers are of.
       xla_does: what XLA may do beside the kernel: names of JAX's primitives, as "reduce_sum".
       exercise: the exercise's number, such as "7.2", under which `progress` shows it once passed.
 
@@ -129,7 +132,7 @@ def grade(
       - Its result: ... within 1e-06.
     """
     expect_exercise(exercise)
-    machine = machine or pipelib.H200
+    machine = machine or pallascope.H200
     look = _look(answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does)
     return graded(look, exercise)
 
@@ -194,9 +197,9 @@ def _checked(
     block: tuple[int, ...] | None = None,
 ) -> tuple[Program, Sequence[str], list[str]]:
     """An answer's program, what the checker notes of it, and of its writes that nothing reads."""
-    trace = functools.partial(pipelib.trace, block=block)
+    trace = functools.partial(pallascope.trace, block=block)
     program = or_fails(f"It cannot be traced{where}", trace, answer, *args)
-    report = pipelib.check(program, strict=strict)
+    report = pallascope.check(program, strict=strict)
     return program, report.notes, _unread_writes(report, where)
 
 
@@ -254,7 +257,7 @@ def lowered(answer: Callable[..., Any], *args: Any) -> None:
 def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
     """What ptxas has to say of an answer."""
     with plgpu.force_gpu_interpret_mode(cast(Any, None)):
-        return pipelib.compiled(answer, *args).faults
+        return pallascope.compiled(answer, *args).faults
 
 
 def or_fails(what: str, function: Callable[..., Any], *args: Any, notes: Sequence[str] = ()) -> Any:

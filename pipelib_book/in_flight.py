@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipelib.schedule.program import Buffer, Kind, Op, Program, Region
+from pallascope.program import Buffer, Kind, Op, Program, Region
 
 #: Stores that one wait covers together.
 type Group = tuple[Op, ...]

@@ -25,7 +25,7 @@ from typing import Any, cast
 import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.bench import provenance
+from pallascope.bench import provenance
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ import sys
 import textwrap
 from collections.abc import Iterable
 
-from pipelib.schedule.drawing.paths import relative_paths
-from pipelib.schedule.report import Report, count
+from pallascope.drawing.paths import relative_paths
+from pallascope.report import Report, count
 
 WIDTH = 72
 

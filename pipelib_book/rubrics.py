@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-import pipelib
-from pipelib.bench import provenance, timing
-from pipelib.schedule.machine import Machine
-from pipelib.schedule.predicting import Prediction
-from pipelib.testing import assert_clean
+import pallascope
+from pallascope.bench import provenance, timing
+from pallascope.machine import Machine
+from pallascope.predicting import Prediction
+from pallascope.testing import assert_clean
 from pipelib_book.grading import lowered
 from pipelib_book.judging import judge
 from pipelib_book.measured import results
@@ -86,7 +86,7 @@ def rubric(
     reference: Callable[..., Any],
     tolerance: float,
     full: tuple[Any, ...] = (),
-    machine: Machine = pipelib.H200,
+    machine: Machine = pallascope.H200,
 ) -> Rubric:
     """Fills in the rubric of a kernel.
 
@@ -147,7 +147,7 @@ def _compiled(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Row:
 def _predicted(
     kernel: Callable[..., Any], first: Callable[..., Any], args: tuple[Any, ...], machine: Machine
 ) -> Iterator[Row]:
-    own, old = (pipelib.predict(each, *args, machine=machine) for each in (kernel, first))
+    own, old = (pallascope.predict(each, *args, machine=machine) for each in (kernel, first))
     speed, least = old.us / own.us, floor_us(own, kernel, args, machine)
     said = f"{own.us:,.1f} µs, {speed:.2f} times the speed"
     yield Row("simulator", "faster than the first version", said, speed > 1)
@@ -180,5 +180,5 @@ def _measured(
     own, plain = (statistics.median(found[name].microseconds) for name in functions)
     said = f"{own:,.1f} µs, {plain / own:.2f} times the speed"
     yield Row("GPU", faster, said, own < plain)
-    off = pipelib.predict(kernel, *args, machine=machine).us / own - 1
+    off = pallascope.predict(kernel, *args, machine=machine).us / own - 1
     yield Row("GPU", near, f"off by {off:+.0%}", abs(off) <= NEAR)

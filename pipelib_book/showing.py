@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pipelib
-from pipelib.schedule.drawing.player import Player, Setting
-from pipelib.schedule.report import Report
+import pallascope
+from pallascope.drawing.player import Player, Setting
+from pallascope.report import Report
 from pipelib_book.gallery import GALLERY, Gpu, Hazard
 from pipelib_book.measured import outcomes
 from pipelib_book.notebook import say
@@ -53,7 +53,7 @@ def show_report(report: Report, most: int = sys.maxsize) -> None:
 
     Example:
       >>> program = gallery.GALLERY["missing-commit"].program(fixed=True)
-      >>> book.show_report(pipelib.check(program))
+      >>> book.show_report(pallascope.check(program))
       ````text
       missing_commit: no finding (9 ops of 1 thread checked)
       ````
@@ -70,7 +70,7 @@ def show_hazard(name: str) -> None:
       >>> book.show_hazard("missing-commit")
       TMA is sent for a tile that not all lanes have finished writing.
       ...
-      **`pipelib.check`:**
+      **`pallascope.check`:**
       ...
       - **Remedy:** ...
     """
@@ -91,10 +91,10 @@ def show_fault(name: str) -> None:
 
 def _show(hazard: Hazard, seen: outcomes.Outcomes) -> None:
     source = hazard.source().replace("  # fmt: skip", "")
-    report = report_text(pipelib.check(hazard.program(fixed=False)), most=2)
+    report = report_text(pallascope.check(hazard.program(fixed=False)), most=2)
     say(
         f"{hazard.summary}\n\n````python\n{source}````\n\n"
-        f"**`pipelib.check`:**\n\n````text\n{report}\n````\n\n{_done(hazard, seen)}\n"
+        f"**`pallascope.check`:**\n\n````text\n{report}\n````\n\n{_done(hazard, seen)}\n"
         f"- **Remedy:** {hazard.remedy}"
     )
 
@@ -115,7 +115,7 @@ def _done(hazard: Hazard, seen: outcomes.Outcomes) -> str:
 def play_hazard(name: str, **window: Any) -> Player:
     """A figure to step through: a hazard's faulty and its mended version, simulated.
 
-    `window` is what `pipelib.player` takes to show a part of it.
+    `window` is what `pallascope.player` takes to show a part of it.
 
     Example:
       >>> book.play_hazard("release-too-early")
@@ -124,12 +124,12 @@ def play_hazard(name: str, **window: Any) -> Player:
     settings, hazard = [], GALLERY[name]
     for version in ("faulty", "mended"):
         program = hazard.program(fixed=version == "mended").renamed(hazard.title)
-        findings = [*pipelib.check(program)]
+        findings = [*pallascope.check(program)]
         kinds = ", ".join({finding.kind: None for finding in findings}) or "no finding"
         causes = " ".join(first_findings(finding.cause for finding in findings))
-        timeline = pipelib.simulate(program, pipelib.H200)
+        timeline = pallascope.simulate(program, pallascope.H200)
         settings.append(Setting({"version": version}, timeline, kinds, not findings, causes))
-    return pipelib.player(settings, **window)
+    return pallascope.player(settings, **window)
 
 
 def hazard_table() -> str:
@@ -137,7 +137,7 @@ def hazard_table() -> str:
 
     Example:
       >>> print(book.hazard_table())
-      | fault | `pipelib.check` | JAX's race detector | NVIDIA H200 |
+      | fault | `pallascope.check` | JAX's race detector | NVIDIA H200 |
       |---|---|---|---|
       | Read before the wait | race | ...
     """
@@ -188,7 +188,7 @@ def fault_table() -> str:
 
     Example:
       >>> print(book.fault_table())
-      | fault | `pipelib.check` | JAX's race detector | ... |
+      | fault | `pallascope.check` | JAX's race detector | ... |
       |---|---|---|---|
       | A wrong head | out-of-bounds | ...
     """
@@ -196,10 +196,10 @@ def fault_table() -> str:
 
 
 def _table(hazards: Mapping[str, Hazard], seen: outcomes.Outcomes) -> str:
-    rows = [f"| fault | `pipelib.check` | JAX's race detector | {seen.gpu_name} |"]
+    rows = [f"| fault | `pallascope.check` | JAX's race detector | {seen.gpu_name} |"]
     rows.append("|---|---|---|---|")
     for name, hazard in hazards.items():
-        kinds = {f.kind: None for f in pipelib.check(hazard.program(fixed=False))}
+        kinds = {f.kind: None for f in pallascope.check(hazard.program(fixed=False))}
         ran = ("not run", "for Blackwell") if hazard.gpu is Gpu.BLACKWELL else seen.row(name)
         rows.append(f"| {hazard.title} | {', '.join(kinds)} | {' | '.join(ran)} |")
     return "\n".join(rows)

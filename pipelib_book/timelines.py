@@ -9,7 +9,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from pipelib.schedule.timeline import Source, SpanKind, Timeline
+from pallascope.timeline import Source, SpanKind, Timeline
 from pipelib_book.measured import results
 
 
@@ -20,7 +20,7 @@ def scope_table(timeline: Timeline, names: Iterable[str]) -> str:
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> timeline = pipelib.simulate(pipelib.trace(softmax, x), pipelib.H200)
+      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
       >>> print(timelines.scope_table(timeline, ["load"]))
       | scope | cycles, simulated |
       |---|--:|
@@ -41,7 +41,7 @@ def wait_table(timeline: Timeline) -> str:
 
     Example:
       >>> x = jax.ShapeDtypeStruct((4, 128), jnp.float32)
-      >>> timeline = pipelib.simulate(pipelib.trace(softmax, x), pipelib.H200)
+      >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H200)
       >>> print(timelines.wait_table(timeline))
       | who waits | for | cycles |
       |---|---|--:|

@@ -1,7 +1,7 @@
 """How the tests run: on the CPU, strictly; or on a Hopper GPU, recorded.
 
 An ordinary run keeps JAX on the CPU and skips what is marked `gpu`. What is marked
-`compiler` runs where `pipelib.compiled` does: `make test-slow` makes .venv-compile for it. With
+`compiler` runs where `pallascope.compiled` does: `make test-slow` makes .venv-compile for it. With
 `--budget SECONDS`, as in `make test`, a test that takes longer fails (`tests.budget`). A GPU run
 (`make test-gpu`, or `-m gpu`) leaves JAX its default device. With
 `--gpu-record FILE` the run's counts, machine and versions are written to FILE;
@@ -47,7 +47,7 @@ def pytest_configure(config):
     gc.set_threshold(50_000)
     config.pluginmanager.register(budget.Budget(config.getoption("budget")))
     if folders := sorted(ROOT.glob(".venv-compile/lib/python*/site-packages")):
-        os.environ.setdefault("PIPELIB_CUDA", str(folders[0]))
+        os.environ.setdefault("PALLASCOPE_CUDA", str(folders[0]))
     if not is_gpu_run(config):
         os.environ["JAX_PLATFORMS"] = "cpu"
         return
@@ -66,7 +66,7 @@ def is_gpu_run(config):
 
 
 def on_hopper():
-    from pipelib.bench import provenance
+    from pallascope.bench import provenance
 
     return provenance.on_hopper()
 
@@ -89,7 +89,7 @@ def pytest_collection_modifyitems(config, items):
 def skip_without_compiler(items):
     if not items:
         return
-    from pipelib.compiling import lacking
+    from pallascope.compiling import lacking
 
     if reason := lacking():
         for item in items:
@@ -141,7 +141,7 @@ def write_tables(reporter):
 
 
 def write_record(reporter, config):
-    from pipelib.bench import provenance
+    from pallascope.bench import provenance
 
     counts = {
         kind: len(reporter.getreports(kind))
@@ -156,7 +156,7 @@ def write_record(reporter, config):
 
 def describe_record(path=GPU_RECORD):
     """The committed record in a line, and whether it is of this code."""
-    from pipelib.bench import provenance
+    from pallascope.bench import provenance
 
     if not path.exists():
         return "There is none: run `make test-gpu` on an H100 or H200."

@@ -45,7 +45,17 @@ def test_marked(): busy()
 def test_what_works_too_long_fails_unless_it_is_marked(tmp_path, workers):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_them.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-n", workers, "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rfE",
+        "-n",
+        workers,
+        "-p",
+        "no:cacheprovider",
+    ]
     done = subprocess.run(
         [*command, "--rootdir", tmp_path, tmp_path],
         capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": ROOT},

@@ -12,8 +12,8 @@ import sys
 
 import pytest
 
-from pipelib.compiling import lacking
-from pipelib.schedule.drawing.player import Player
+from pallascope.compiling import lacking
+from pallascope.drawing.player import Player
 from pipelib_book import notebook
 from tools.public_names import Public, public_names, text_of
 
@@ -21,7 +21,7 @@ PAGE = pathlib.Path(__file__).parents[1] / "book" / "api.md"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NAMES = public_names()
 # Besides, a type that nobody needs to import, but everybody gets in hand.
-NAMES.append(Public("pipelib.schedule.drawing.player.Player", Player, text_of("Player", Player)))
+NAMES.append(Public("pallascope.drawing.player.Player", Player, text_of("Player", Player)))
 
 
 @pytest.fixture
@@ -56,9 +56,9 @@ def failures(test):
 def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
     test = example(public.text, granted, public.name)
     assert test.examples, f"{public.name} has no example."
-    if public.value.__module__.startswith("pipelib.compiling") and (reason := lacking()):
+    if public.value.__module__.startswith("pallascope.compiling") and (reason := lacking()):
         pytest.skip(reason)
-    if public.name == "pipelib.explore" and not importlib.util.find_spec("ipywidgets"):
+    if public.name == "pallascope.explore" and not importlib.util.find_spec("ipywidgets"):
         pytest.skip("ipywidgets is not installed with this JAX")
     if said := failures(test):
         pytest.fail(said, pytrace=False)
@@ -66,10 +66,9 @@ def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
 
 def test_the_names_are_all_there_and_once():
     names = [public.name for public in NAMES]
-    some = {"pipelib.trace", "pipelib.H100", "pipelib.kernels.matmul", "pipelib_book.setup"}
-    some |= {"pipelib.schedule.Program", "pipelib.bench.timing.measure"}
+    some = {"pallascope.trace", "pallascope.H100", "pipelib.kernels.matmul", "pipelib_book.setup"}
+    some |= {"pallascope.Program", "pallascope.bench.timing.measure"}
     assert some <= {*names} and len(names) == len({*names})
-    assert "pipelib.schedule.trace" not in names  # it is pipelib.trace
 
 
 def test_an_example_that_is_wrong_is_found(granted):
@@ -80,5 +79,5 @@ def test_an_example_that_is_wrong_is_found(granted):
 
 def test_what_is_said_of_a_constant_is_the_comment_above_it():
     said = {public.name: public.text for public in NAMES}
-    assert said["pipelib.H200"].startswith("The GPU that the book's numbers")
-    assert said["pipelib.H100"].startswith("An H100.")
+    assert said["pallascope.H200"].startswith("The GPU that the book's numbers")
+    assert said["pallascope.H100"].startswith("An H100.")

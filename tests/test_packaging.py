@@ -1,4 +1,4 @@
-"""The packages: a wheel of pipelib alone, one of the book's kit, a light import."""
+"""The packages: wheels of pipelib, of the instruments and of the book's kit; light imports."""
 
 import ast
 import json
@@ -13,6 +13,7 @@ import zipfile
 import pytest
 from packaging.requirements import Requirement
 
+import pallascope
 import pipelib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -41,6 +42,11 @@ def wheel(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def instruments(tmp_path_factory):
+    return built(ROOT / "pallascope", tmp_path_factory.mktemp("instruments"))
+
+
+@pytest.fixture(scope="module")
 def kit(tmp_path_factory):
     return built(ROOT / "pipelib_book", tmp_path_factory.mktemp("kit"))
 
@@ -58,11 +64,18 @@ def test_the_wheel_holds_pipelib_and_nothing_else(wheel):
         f"pallas_pipelib-{pipelib.__version__}.dist-info"
     }
     assert inside == tracked("pipelib") and "pipelib/py.typed" in inside
-    # The one table, the machine models and a schema apart, no record; nothing of the book.
+    # The tables of tuned configurations apart, no record; nothing of the book.
     data = {name for name in inside if name.endswith(".json")}
-    data.remove("pipelib/schedule/report.schema.json")
-    assert all("/tuned/" in name or "/machines/" in name for name in data) and len(data) >= 2
-    assert wheel.stat().st_size < 600_000
+    assert all("/tuned/" in name for name in data) and len(data) >= 2
+    assert wheel.stat().st_size < 215_000
+
+
+def test_the_wheel_of_the_instruments_holds_them(instruments):
+    assert instruments.name == f"pallascope-{pallascope.__version__}-py3-none-any.whl"
+    inside = {name for name in zipfile.ZipFile(instruments).namelist() if ".dist-info/" not in name}
+    assert inside == tracked("pallascope") - {"pallascope/pyproject.toml", "pallascope/README.md"}
+    assert {"pallascope/py.typed", "pallascope/report.schema.json"} <= inside
+    assert instruments.stat().st_size < 375_000
 
 
 def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
@@ -80,15 +93,20 @@ def test_the_wheel_of_the_kit_holds_it_and_the_records_that_chapters_quote(kit):
     assert inside == tracked("pipelib_book") - project | records
 
 
-def test_both_have_one_version_and_the_kit_needs_the_package():
+def test_all_have_one_version_and_each_needs_those_below_it():
+    folders = ROOT, ROOT / "pallascope", ROOT / "pipelib_book"
     projects = [
-        tomllib.loads(path.read_text("utf-8"))["project"]
-        for path in (ROOT / "pyproject.toml", ROOT / "pipelib_book" / "pyproject.toml")
+        tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
+        for folder in folders
     ]
     assert {project["version"] for project in projects} == {pipelib.__version__}
-    (needed,) = map(Requirement, projects[1]["dependencies"])
-    assert needed.name == projects[0]["name"] and needed.specifier.contains(pipelib.__version__)
-    assert projects[0]["urls"]["Repository"] == projects[1]["urls"]["Repository"]
+    assert pallascope.__version__ == pipelib.__version__
+    names = [project["name"] for project in projects]
+    for number, project in enumerate(projects):
+        needed = {each.name: each for each in map(Requirement, project["dependencies"])}
+        assert names[:number] == [name for name in names if name in needed]
+        assert all(needed[name].specifier.contains(pipelib.__version__) for name in names[:number])
+    assert len({project["urls"]["Repository"] for project in projects}) == 1
 
 
 def test_the_wheel_says_what_it_is(wheel):
@@ -122,16 +140,23 @@ def test_the_kit_s_readme_is_in_its_wheel_and_does_what_it_says(kit, tmp_path):
 BASE = "import jax, numpy, jax.extend, jax.experimental.pallas, jax.experimental.pallas.mosaic_gpu"
 
 
-LAZY = "trace", "check", "simulate", "explore", "player", "sweep", "H100", "H200"
-
-
-def test_the_names_that_are_loaded_late_are_listed():
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        (
+            "pallascope",
+            ("trace", "check", "simulate", "explore", "player", "sweep", "H100", "H200"),
+        ),
+        ("pipelib", ("emit_pipeline", "emit_pipeline_warp_specialized", "target")),
+    ],
+)
+def test_the_names_that_are_loaded_late_are_listed(package, names):
     """Before they are asked for, as a shell completes them, and in `help`."""
-    program = "import pipelib, pydoc; print(dir(pipelib)); print(pydoc.render_doc(pipelib))"
+    program = f"import {package}, pydoc; print(dir({package})); print(pydoc.render_doc({package}))"
     listed, text = python("-c", program).stdout.split("\n", 1)
     listed, text = ast.literal_eval(listed), pydoc.plain(text)
-    assert {*LAZY, "emit_pipeline", "__all__"} <= {*listed} and listed == sorted({*listed})
-    for name in LAZY:
+    assert {*names, "__all__"} <= {*listed} and listed == sorted({*listed})
+    for name in names:
         assert re.search(rf"^    {name}(\(| = )", text, re.MULTILINE), name
 
 
@@ -144,24 +169,37 @@ def test_importing_pipelib_loads_jax_and_numpy_only():
     foreign = {name.partition(".")[0] for name in added}
     foreign -= {"pipelib", "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
     assert foreign == set()
-    assert "pipelib_book" not in added
+    assert "pipelib_book" not in added and "pallascope" not in added
 
 
-def test_importing_pipelib_loads_nothing_else():
+def test_importing_a_package_loads_nothing_else():
     """Not even JAX: pytest loads the plugin's module before any test can set JAX's options."""
-    program = "import sys, pipelib, pipelib.pytest_plugin; print(*sys.modules)"
+    program = "import sys, pipelib, pallascope.pytest_plugin; print(*sys.modules)"
     loaded = python("-c", program).stdout.split()
-    assert {name for name in loaded if name.startswith(("pipelib.", "jax", "numpy"))} == {
-        "pipelib.pytest_plugin"
-    }
+    ours = "pipelib.", "pallascope.", "jax", "numpy"
+    assert {name for name in loaded if name.startswith(ours)} == {"pallascope.pytest_plugin"}
+
+
+@pytest.mark.parametrize("name", ["check", "H200", "tuning", "schedule"])
+def test_what_has_moved_says_where_it_is(name):
+    now = "pallascope" if name == "schedule" else f"pallascope.{name}"
+    with pytest.raises(AttributeError) as error:
+        getattr(pipelib, name)
+    assert str(error.value) == (
+        f"module 'pipelib' has no attribute {name!r}: the instruments have a package of their own"
+        f" now, and this is {now}; write `import pallascope`, which `pip install pallascope`"
+        " installs."
+    )
+    with pytest.raises(AttributeError, match=r"^module 'pipelib' has no attribute 'nothing'$"):
+        _ = pipelib.nothing
 
 
 def test_the_emitters_load_nothing_else_of_pipelib():
-    """The import is light: the checker, the figures and the kernels are loaded when asked for."""
+    """The import is light: the kernels are loaded when asked for, and so is the checker."""
     program = (
-        "import sys, json, pipelib; modules = lambda: sorted(sys.modules);"
+        "import sys, json, pipelib, pallascope; modules = lambda: sorted(sys.modules);"
         "pipelib.emit_pipeline, pipelib.emit_pipeline_warp_specialized;"
-        "before = modules(); pipelib.check; print(json.dumps([before, modules()]))"
+        "before = modules(); pallascope.check; print(json.dumps([before, modules()]))"
     )
     before, after = map(set, json.loads(python("-c", program).stdout))
     mine = {name for name in before if name.partition(".")[0] == "pipelib"}
@@ -175,36 +213,33 @@ def test_the_emitters_load_nothing_else_of_pipelib():
         "jax.experimental.pallas.ops", "matplotlib", "IPython", "ipywidgets",
     }  # fmt: skip
     assert not heavy & before
-    assert "pipelib.schedule.checking.check" in after and not heavy & after
+    assert "pallascope.checking.check" in after and not heavy & after
 
 
-def test_importing_the_kernels_loads_neither_checker_nor_search_nor_clock():
-    """Also when all of their modules are loaded; the search is loaded when it is asked for."""
+def test_importing_the_kernels_loads_no_instrument():
+    """Also when all of their modules are loaded."""
     program = (
         "import importlib, json, pkgutil, sys; from pipelib import kernels\n"
-        "modules = lambda: sorted(name for name in sys.modules if name.startswith('pipelib.'))\n"
         "for found in pkgutil.walk_packages(kernels.__path__, 'pipelib.kernels.'):\n"
         "    importlib.import_module(found.name)\n"
-        "before = modules(); kernels.tune; print(json.dumps([before, modules()]))"
+        "print(json.dumps(sorted(sys.modules)))"
     )
-    before, after = map(set, json.loads(python("-c", program).stdout))
-    rooms = {name.split(".")[1] for name in before}
+    loaded = json.loads(python("-c", program).stdout)
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("pipelib.")}
     assert rooms == {
         "cp_async", "kernels", "pipeline", "refs", "ring", "specs", "targets", "tiles",
         "warp_specialized",
     }  # fmt: skip
-    assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= before
-    assert {"pipelib.tuning.searching", "pipelib.schedule.machine"} <= after
+    assert {"pipelib.kernels.matmul.forms", "pipelib.kernels.attention.schedules"} <= {*loaded}
+    assert not [name for name in loaded if name.startswith("pallascope")]
 
 
 def test_a_kernel_is_not_hidden_by_the_package_of_its_name():
     """Whatever was imported first: the packages, something within them, or their parent."""
-    for first in ("pipelib.kernels", "pipelib.kernels.matmul.config", "pipelib.tuning.workers"):
+    for first in ("pipelib.kernels", "pipelib.kernels.matmul.config", "pallascope.tuning.workers"):
         program = (
             f"import {first}, pipelib.kernels.attention.order, pipelib.kernels.matmul.tuned\n"
             "from pipelib import kernels; from pipelib.kernels.matmul import forms\n"
-            "import pipelib.tuning\n"
-            "print(*(type(f).__name__ for f in (kernels.matmul, kernels.attention)),"
-            " kernels.tune is pipelib.tuning.tune, 'tune' in dir(kernels))"
+            "print(*(type(f).__name__ for f in (kernels.matmul, kernels.attention)))"
         )
-        assert python("-c", program).stdout.split() == ["function", "function", "True", "True"]
+        assert python("-c", program).stdout.split() == ["function", "function"]

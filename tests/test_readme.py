@@ -12,7 +12,7 @@ import tomllib
 import numpy as np
 import pytest
 
-from pipelib.compiling import lacking
+from pallascope.compiling import lacking
 
 README = pathlib.Path(__file__).parents[1] / "README.md"
 
@@ -47,7 +47,7 @@ def run(folder):
 STAND_INS = {
     "git": '[ "$1" = clone ] && mkdir "${2##*/}"',
     "make": 'exec "$MAKE" --directory="$ROOT" --dry-run "$@" > /dev/null',
-    "pip": 'case " $* " in *" --target cuda "*) ln -s "$PIPELIB_CUDA" cuda;; esac',
+    "pip": 'case " $* " in *" --target cuda "*) ln -s "$PALLASCOPE_CUDA" cuda;; esac',
     "python": 'exec "$PYTHON" "$@"',
 }
 
@@ -153,7 +153,7 @@ ID = re.compile(r"\b[a-z][0-9a-f]{10}\b")
 def test_the_picture_is_what_its_command_draws(tmp_path):
     (tmp_path / "kernel.py").write_text(kernel())
     contributing = README.with_name("CONTRIBUTING.md").read_text()
-    pattern = r"^\.venv/bin/python (-m pipelib draw .*) -o (\S+)$"
+    pattern = r"^\.venv/bin/python (-m pallascope draw .*) -o (\S+)$"
     ((command, picture),) = re.findall(pattern, contributing, re.MULTILINE)
     # Absolute, so that it is shown on a package index, too.
     shown = "https://raw.githubusercontent.com/pallas-pipelib/pipelib/main/"

@@ -114,22 +114,6 @@ def test_the_map_names_what_is_there():
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     paths = {name for name in re.findall(r"`([\w./]+/[\w./]*)`", text) if "NN_" not in name}
     assert len(paths) > 20
-    homes = ROOT, ROOT / "tests" / "book", ROOT / "benchmarks", ROOT / "pipelib"
+    homes = ROOT, ROOT / "tests" / "book"
     missing = [name for name in sorted(paths) if not any((home / name).exists() for home in homes)]
     assert missing == []
-
-
-def test_no_test_module_is_imported():
-    """What tests share is in modules without the prefix, so each test module can go by itself."""
-    found = [
-        (name, node.lineno)
-        for name, text in texts().items()
-        if name.startswith("tests/") and name.endswith(".py")
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for each in node.names
-        for path in [[*(getattr(node, "module", "") or "").split("."), *each.name.split(".")]]
-        if path[0] == "tests" or path[1] == "tests"
-        if any(part.startswith("test_") for part in path)
-    ]
-    assert not found, found

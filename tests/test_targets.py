@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
+from pallascope.program import Kind
 from pipelib import targets
-from pipelib.schedule.program import Kind
 from tests.emitters.before_hopper import CASES
 
 
@@ -32,7 +33,7 @@ def test_a_kernel_is_traced_anew_for_another_target():
     """Though JAX keeps what `jax.jit` has traced."""
     x = jax.ShapeDtypeStruct((64, 128), jnp.float32)
     kernel = jax.jit(CASES[0].kernel())
-    kinds = lambda: {op.kind for op in pipelib.trace(kernel, x).threads[0]}
+    kinds = lambda: {op.kind for op in pallascope.trace(kernel, x).threads[0]}
     assert Kind.LOAD in kinds() and Kind.CP_ASYNC not in kinds()
     with pipelib.target("8.0"):
         assert Kind.CP_ASYNC in kinds() and Kind.LOAD not in kinds()
@@ -53,4 +54,4 @@ def test_what_the_target_lacks_is_refused():
         made = plgpu.kernel(function, out_type=x, scratch_types=scratch)
         told = f"the primitive '{name}' needs a Hopper GPU .compute capability 9.0., but the kernel"
         with pipelib.target("8.0"), pytest.raises(NotImplementedError, match=told):
-            pipelib.trace(made, x)
+            pallascope.trace(made, x)

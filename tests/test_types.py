@@ -15,17 +15,17 @@ needs_checker = pytest.mark.skipif(
     CHECKER is None, reason="no basedpyright here: `make lint` makes .venv-lint, which has it"
 )
 
-PROGRAM = "import pipelib\np = pipelib.trace(lambda: None)\n"
+PROGRAM = "import pipelib\np = pallascope.trace(lambda: None)\n"
 # Code after PROGRAM, and the rule that it breaks.
 WRONG = {
-    "simulate(p, 3)": ("pipelib.simulate(p, 3)\n", "reportArgumentType"),
+    "simulate(p, 3)": ("pallascope.simulate(p, 3)\n", "reportArgumentType"),
     "nope": ("pipelib.nope\n", "reportAttributeAccessIssue"),
-    "simulate without a program": ("pipelib.simulate()\n", "reportCallIssue"),
-    "check of a function": ("pipelib.check(lambda: None)\n", "reportArgumentType"),
-    "cycles of a report": ("pipelib.check(p).cycles\n", "reportAttributeAccessIssue"),
+    "simulate without a program": ("pallascope.simulate()\n", "reportCallIssue"),
+    "check of a function": ("pallascope.check(lambda: None)\n", "reportArgumentType"),
+    "cycles of a report": ("pallascope.check(p).cycles\n", "reportAttributeAccessIssue"),
     "player of a program": ("p.player()\n", "reportAttributeAccessIssue"),
 }
-RIGHT = PROGRAM + "cycles: float = pipelib.simulate(p, pipelib.H200).cycles\n"
+RIGHT = PROGRAM + "cycles: float = pallascope.simulate(p, pallascope.H200).cycles\n"
 
 
 @pytest.fixture(scope="module")

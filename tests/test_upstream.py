@@ -1,4 +1,4 @@
-"""Reports for other projects: what they quote is what pipelib prints, and their kernels hold."""
+"""Reports for other projects: what they quote is what pallascope prints, and their kernels hold."""
 
 import pathlib
 import re
@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from pipelib.command import targets
+from pallascope.command import targets
 from pipelib_book.gallery import Gpu
 from pipelib_book.wild import WILD
 from tools import upstream
@@ -92,9 +92,9 @@ def test_a_report_links_to_its_kernel_and_names_its_place():
 def test_a_quote_is_rewritten_and_the_rest_of_a_report_stays():
     words = next(words for words in WORDS if ":right" in words)
     head, tail = "# A report\n\n```console\n$ make\nno\n```\n\n", "\nText.\n"
-    old = f"{head}```console\n$ python -m pipelib {words}\nold\n\nlines\n```{tail}"
+    old = f"{head}```console\n$ python -m pallascope {words}\nold\n\nlines\n```{tail}"
     new = upstream.rewritten(old)
-    assert new == f"{head}```console\n$ python -m pipelib {words}\n{said(words)[1]}```{tail}"
+    assert new == f"{head}```console\n$ python -m pallascope {words}\n{said(words)[1]}```{tail}"
     assert upstream.rewritten(new) == new and upstream.quotes(new) == [(words, said(words)[1])]
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import pipelib
-from pipelib.__main__ import _parser
+from pallascope.__main__ import _parser
 from tools import colab
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -72,7 +72,9 @@ def test_the_jobs_together_are_test_all():
     for part in slow["strategy"]["matrix"]["part"]:
         words, _, ignored = part.partition(" --ignore ")
         found = [path for word in words.split() for path in ROOT.glob(word)]
-        found = [p for path in found for p in ([path] if path.is_file() else path.rglob("test_*.py"))]
+        found = [
+            p for path in found for p in ([path] if path.is_file() else path.rglob("test_*.py"))
+        ]
         files += [path for path in found if not ignored or ROOT / ignored not in path.parents]
     assert sorted(files) == sorted((ROOT / "tests").rglob("test_*.py"))
 
@@ -91,7 +93,7 @@ def test_a_release_has_the_wheels_that_the_chapters_first_cell_installs(tmp_path
     uploaded = {word.removeprefix("dist/") for word in words if word.startswith("dist/")}
     values = {"wheel": f"{version}-py3-none-any.whl"}
     installed = re.findall(r"\{release\}/(\S+)", colab.cell())
-    assert uploaded == {name.format(**values) for name in installed} and len(uploaded) == 2
+    assert uploaded == {name.format(**values) for name in installed} and len(uploaded) == 3
     assert any(step.get("run") == "make dist" for step in job["steps"])
 
 
@@ -110,15 +112,18 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
 
 
 def options_of(text):
-    """The options of `python -m pipelib check` that a command has, read by its parser."""
-    (words,) = re.findall(r"python -m pipelib (check.*?)(?: \|\| .*)?$", text, re.MULTILINE)
+    """The options of `python -m pallascope check` that a command has, read by its parser."""
+    (words,) = re.findall(r"python -m pallascope (check.*?)(?: \|\| .*)?$", text, re.MULTILINE)
     return _parser().parse_args(shlex.split(words.replace("$ARGUMENTS", "").replace("$", "")))
 
 
 def test_the_action_installs_checks_and_uploads():
     assert ACTION["runs"]["using"] == "composite"
     install, check, upload = ACTION["runs"]["steps"]
-    assert install["run"] == 'python -m pip install "$GITHUB_ACTION_PATH"'
+    assert (
+        install["run"]
+        == 'python -m pip install "$GITHUB_ACTION_PATH" "$GITHUB_ACTION_PATH/pallascope"'
+    )
     options = options_of(check["run"])
     assert (options.function, str(options.sarif)) == (None, "SARIF")
     assert upload["with"]["sarif_file"] == check["env"]["SARIF"]
@@ -153,12 +158,13 @@ def test_the_action_s_step_keeps_the_status_and_the_brackets(tmp_path, status):
         ["bash", "-e", "-c", check["run"]], cwd=tmp_path, env=env, capture_output=True, text=True
     )
     assert done.returncode == status
-    assert done.stdout == "-m pipelib check k.py:f f32[a,b] --sarif out file\n"
+    assert done.stdout == "-m pallascope check k.py:f f32[a,b] --sarif out file\n"
     outputs = tmp_path / "outputs"
     assert (outputs.read_text() if outputs.exists() else "") == "written=true\n" * (status < 2)
 
 
 def test_the_hook_checks_the_kernels_of_the_project():
     (hook,) = HOOKS
-    assert hook["id"] == "pipelib-check" and hook["language"] == "python"
+    assert hook["id"] == "pallascope-check" and hook["language"] == "python"
+    assert hook["additional_dependencies"] == ["./pallascope"]
     assert options_of(hook["entry"]).function is None and hook["pass_filenames"] is False

@@ -1,12 +1,12 @@
 """The page "All calls": which calls each chapter adds, what they do, how they are called.
 
 The model. A call is a public function or class of JAX's Pallas (`pl`, `plgpu`), of `lax` where a
-kernel is built with it, of `pipelib` or of the book's kit, that a chapter's cells use. It belongs
-to the chapter whose first box names it under "New"; else to the first chapter whose text names it
-beside such code, or else to the first that uses it. The first two chapters (`plgpu_names.AHEAD`)
-show code that later ones explain, so they count only for what their text names and for what no
-other chapter has. Signatures come from the code, without types; an enum has none. What a call does
-is said here for JAX's (`DOES`), and for ours in the docstring.
+kernel is built with it, of `pipelib`, `pallascope` or the book's kit, that a chapter's cells use.
+It belongs to the chapter whose first box names it under "New"; else to the first chapter whose text
+names it beside such code, or else to the first that uses it. The first two chapters
+(`plgpu_names.AHEAD`) show code that later ones explain, so they count only for what their text
+names and for what no other chapter has. Signatures come from the code, without types; an enum has
+none. What a call does is said here for JAX's (`DOES`), and for ours in the docstring.
 
 Not covered: methods, and `book.asks`, which the reference has.
 """
@@ -22,6 +22,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
 import pipelib_book as book
 from tools.plgpu_names import AHEAD
@@ -29,7 +30,8 @@ from tools.public_names import text_of
 from tools.sections import Section, sections, titles
 
 MODULES: dict[str, ModuleType] = {
-    "pl": pl, "plgpu": plgpu, "lax": lax, "pipelib": pipelib, "book": book,
+    "pl": pl, "plgpu": plgpu, "lax": lax, "pallascope": pallascope, "pipelib": pipelib,
+    "book": book,
 }  # fmt: skip
 
 #: What JAX's calls do. A test asks for each that a chapter uses.
@@ -117,9 +119,9 @@ DOES = {
     "plgpu.wgmma_wait": "Waits until at most n products are running.",
 }
 
-#: Modules of pipelib that chapters import from it.
-PARTS = "kernels", "testing", "tuning"
-_USE = re.compile(rf"(?<![\w.])(?:pipelib\.)?({'|'.join([*MODULES, *PARTS])})\.(\w+)")
+#: Modules that chapters import from a package of ours, and the package.
+PARTS = {"kernels": "pipelib", "testing": "pallascope", "tuning": "pallascope"}
+_USE = re.compile(rf"(?<![\w.])(?:pipelib\.|pallascope\.)?({'|'.join([*MODULES, *PARTS])})\.(\w+)")
 _NEW = re.compile(r"\*\*New:\*\*(.*?)\n- \*\*", re.DOTALL)
 
 
@@ -159,7 +161,7 @@ def _uses() -> dict[str, list[Section]]:
 
 def _name(use: tuple[str, str]) -> str:
     """The name of a call that is written with its module."""
-    return ".".join(("pipelib", *use) if use[0] in PARTS else use)
+    return ".".join((PARTS[use[0]], *use) if use[0] in PARTS else use)
 
 
 def unexplained() -> list[str]:
@@ -170,7 +172,7 @@ def unexplained() -> list[str]:
 
 
 def _is_ours(name: str) -> bool:
-    return name.startswith(("pipelib.", "book."))
+    return name.startswith(("pallascope.", "pipelib.", "book."))
 
 
 def _value(name: str) -> object:

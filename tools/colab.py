@@ -3,7 +3,7 @@
     python -m tools.colab
 
 writes it into every chapter's .md; `make sync` brings it into the notebooks. In Colab the cell
-installs JAX, at the version that the outputs were recorded with, and both wheels of a release.
+installs JAX, at the version that the outputs were recorded with, and the three wheels of a release.
 Elsewhere these are there already. `pipelib_book` itself says if `pipelib` is another project's.
 """
 
@@ -27,6 +27,7 @@ if "google.colab" in sys.modules:
     wheel = "VERSION-py3-none-any.whl"
     %pip install --quiet "jax{cuda}==JAX"
     %pip install --quiet {release}/pallas_pipelib-{wheel}
+    %pip install --quiet {release}/pallascope-{wheel}
     %pip install --quiet {release}/pallas_pipelib_book-{wheel}
 
 import pipelib_book as book

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import matplotlib
 from matplotlib.figure import Figure
 
-import pipelib
+import pallascope
+from pallascope import Program, Setting
+from pallascope.drawing.picture import LOOKS
+from pallascope.drawing.picture import picture as drawn
+from pallascope.timeline import SpanKind, Timeline, Unit
 from pipelib.kernels import matmul
-from pipelib.schedule import Program, Setting
-from pipelib.schedule.drawing.picture import LOOKS
-from pipelib.schedule.drawing.picture import picture as drawn
-from pipelib.schedule.timeline import SpanKind, Timeline, Unit
 from pipelib_book.laboratory import Subject
 from pipelib_book.matmul_ladder import RUNGS
 from pipelib_book.measured import attention, foreign, ladder, model
@@ -50,7 +50,7 @@ SHARED, ROW, GROUND, INK = (1200, 630), 0.042, "#12161c", "#f2f4f7"
 @functools.cache
 def settings() -> tuple[Setting, ...]:
     """The tile with each number of slots, and how busy its tensor core is."""
-    return tuple(map(_in_a_word, pipelib.sweep(_tile, slots=SLOTS)))
+    return tuple(map(_in_a_word, pallascope.sweep(_tile, slots=SLOTS)))
 
 
 def _tile(slots: int) -> tuple[Any, tuple[jax.ShapeDtypeStruct, ...]]:
@@ -80,7 +80,7 @@ def busy(timeline: Timeline) -> str:
 
 def picture() -> str:
     """The player, for the page, and the laboratory that takes its place."""
-    player = f"```{{raw}} html\n{pipelib.player(settings())}\n```"
+    player = f"```{{raw}} html\n{pallascope.player(settings())}\n```"
     return f"{player}\n\n```{{laboratory}} {subject().name}\n```"
 
 
@@ -89,7 +89,7 @@ def subject() -> Subject:
 
     def trace(slots: int) -> Program:
         kernel, args = _tile(slots)
-        return pipelib.trace(kernel, *args)
+        return pallascope.trace(kernel, *args)
 
     summary = "A thread loads tiles of both matrices into slots, and multiplies them."
     return Subject("tile", NAME, summary, trace, SLOTS)

@@ -50,12 +50,13 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from pipelib.bench import provenance
+from pallascope.bench import provenance
 from tools import rehearsal
-from tools.execution import BOOK, ON_CPU, ChapterError, code_cells, environment, execute
+from tools.execution import BOOK, ON_CPU, ROOT, ChapterError, code_cells, environment, execute
 from tools.exercises import without_wrong_answers
 
 RECORD = "pipelib_record"
+PACKAGES = (ROOT / "pipelib", ROOT / "pallascope")
 # What every chapter's notebook says of its language; no more, so that the same
 # chapter gives the same file wherever it was executed.
 METADATA = {
@@ -207,8 +208,8 @@ def _counterparts(before: list[str], now: list[str]) -> list[int | None]:
 
 
 def source_digest(notebook: NotebookNode) -> str:
-    """SHA-256 of the chapter's code cells and of all of pipelib's code."""
-    parts = [provenance.code_digest(provenance.PACKAGE), *code(notebook)]
+    """SHA-256 of the chapter's code cells and of all code of the packages."""
+    parts = [provenance.code_digest(*PACKAGES), *code(notebook)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -382,7 +383,7 @@ def recording_machine(interpreted: bool = False) -> dict:
 
     Asked in a process of its own: this one must leave the GPU's memory alone.
     """
-    command = [sys.executable, "-m", "pipelib.bench.provenance"]
+    command = [sys.executable, "-m", "pallascope.bench.provenance"]
     env = environment(**(ON_CPU if interpreted else {}))
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""The public names of pipelib, and what is said of each where it is defined.
+"""The public names of the packages, and what is said of each where it is defined.
 
 The model. A package's public names are its `__all__`; those of a module without one are the
 functions and classes that it defines. A name that two of them offer is one name, of the first. A
@@ -11,13 +11,15 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import pallascope
 import pipelib
 import pipelib_book
-from pipelib import compiling, kernels, schedule, testing, tuning
-from pipelib.bench import provenance, timing
+from pallascope import compiling, testing, tuning
+from pallascope.bench import provenance, timing
+from pipelib import kernels
 
 MODULES = (
-    pipelib, kernels, tuning, schedule, compiling, testing, provenance, timing, pipelib_book,
+    pipelib, kernels, pallascope, tuning, compiling, testing, provenance, timing, pipelib_book,
     pipelib_book.asks,
 )  # fmt: skip
 

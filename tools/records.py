@@ -22,8 +22,8 @@ import pipelib_book as book
 from benchmarks import collective, decode, grouped, idle, probed, probes
 from benchmarks import machine as machine_benchmark
 from benchmarks.attentions import Problem
+from pallascope.machine import Machine
 from pipelib.kernels.matmul.tuned import Entry
-from pipelib.schedule.machine import Machine
 from pipelib_book.measured import (
     accounts,
     attention,
@@ -332,7 +332,7 @@ def page() -> str:
     parts += map(_chapter, notebooks.chapters())
     parts += ["## Tests on the GPU", _tests(ROOT / "tests" / "gpu_record.json")]
     parts += ["## Made from records"]
-    parts += map(_model, sorted((ROOT / "pipelib/schedule/machines").glob("*.json")))
+    parts += map(_model, sorted((ROOT / "pallascope/machines").glob("*.json")))
     parts += map(_table_of_tuned, sorted((ROOT / "pipelib/kernels/matmul/tuned").glob("*.json")))
     return "\n\n".join(parts) + "\n"
 
@@ -399,7 +399,9 @@ def _model(path: pathlib.Path) -> str:
         value = getattr(machine, name)
         text = ", ".join(f"{d}: {r:,g}" for d, r in value) if isinstance(value, tuple) else value
         rows.append(f"| `{name}` | {text if isinstance(text, str) else f'{text:,.10g}'} |")
-    said = "What `pipelib.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"
+    said = (
+        "What `pallascope.simulate` knows of this GPU: `python -m benchmarks.machine derive` made"
+    )
     said += f" it of `machine.json`. Used in: {quoted('machine.json')}."
     table = "\n".join(rows)
     return f"{_heading(path)}\n\n{said}\n\n{table}"

@@ -18,10 +18,9 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from pipelib.schedule.laboratory import page, pyodide
-from pipelib.schedule.laboratory.goals import solutions
 from pipelib_book.challenges import CHALLENGES
-from pipelib_book.laboratory import Subject, subjects
+from pipelib_book.laboratory import Subject, page, pyodide, subjects
+from pipelib_book.laboratory.goals import solutions
 from tools import door, notebooks
 from tools.execution import ROOT
 

@@ -47,11 +47,11 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.interpreters import mlir
 
-import pipelib
-from pipelib.bench import cupti, profiling, timing
-from pipelib.bench.jaxprs import digest_of
+import pallascope
+from pallascope.bench import cupti, profiling, timing
+from pallascope.bench.jaxprs import digest_of
+from pallascope.tuning import calls
 from pipelib.kernels import hopper
-from pipelib.tuning import calls
 from pipelib_book import comparing, grading, notebook
 
 #: The type of the output in which a rehearsed cell tells its kernels.
@@ -195,7 +195,7 @@ def _write_profile(
     options = dict(profile_space=profile_space, profile_dir=str(profile_dir))
     jax.jit(make(**options)).lower(*args)
     events = []
-    for thread, ops in enumerate(pipelib.trace(make(), *args).threads):
+    for thread, ops in enumerate(pallascope.trace(make(), *args).threads):
         opened: list[str] = []
         for i, scope in enumerate([*(op.scope for op in ops), ""]):
             names, where = scope.split("/") if scope else [], dict(pid=1, tid=thread + 1)

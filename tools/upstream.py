@@ -1,11 +1,11 @@
-"""Reports for other projects (`docs/upstream`): rewrites what they quote, as pipelib prints it now.
+"""Reports for other projects (`docs/upstream`): rewrites what they quote of pallascope.
 
     python -m tools.upstream  rewrites the quotes of all reports, and what a GPU did
 
-The model. A *quote* is a console block of a report that begins with `$ python -m pipelib ...`: the
-words after `pipelib` are a command, the rest of the block is what it prints when it is run in the
-repository's root. The section "On a GPU", the last one, says what the records say of the kernel
-that the report quotes. Everything else in a report is a person's, and stays as it is.
+The model. A *quote* is a console block of a report that begins with `$ python -m pallascope ...`:
+the words after `pallascope` are a command, the rest of the block is what it prints when it is run
+in the repository's root. The section "On a GPU", the last one, says what the records say of the
+kernel that the report quotes. Everything else in a report is a person's, and stays as it is.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import re
 import textwrap
 from typing import NamedTuple
 
-from pipelib import __main__ as command
+from pallascope import __main__ as command
 from pipelib_book.gallery import Gpu
 from pipelib_book.measured import outcomes
 from pipelib_book.wild import WILD
@@ -29,7 +29,7 @@ _NOT_RUN = (
     " small kernels compile for one (compute capability 10.0)."
 )
 _QUOTE = re.compile(
-    r"^```console\n\$ python -m pipelib (?P<words>.+)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE
+    r"^```console\n\$ python -m pallascope (?P<words>.+)\n(?P<text>(?:.*\n)*?)```$", re.MULTILINE
 )
 
 
@@ -83,7 +83,7 @@ def rewritten(report: str) -> str:
 
     def quote(match: re.Match[str]) -> str:
         words = match["words"]
-        return f"```console\n$ python -m pipelib {words}\n{said(words)[1]}```"
+        return f"```console\n$ python -m pallascope {words}\n{said(words)[1]}```"
 
     text, heading, _ = _QUOTE.sub(quote, report).partition(ON_A_GPU)
     return text + heading + (on_a_gpu(fault(report)) if heading else "")

@@ -8,12 +8,7 @@ packages, `scaled` has `scaled_matmul`, `memory_bound` has `rms_norm` and `softm
 same names, and cannot hide them: this module loads the packages first and binds the functions then,
 and Python makes a package an attribute of its parent only when it is first loaded. What is within
 is imported from the package, as in `from pipelib.kernels.matmul import forms`.
-
-`tune` is `pipelib.tuning.tune`. It is imported when it is first asked for: who calls a kernel does
-not need the search, and with it the machine models.
 """
-
-from typing import TYPE_CHECKING
 
 from pipelib.kernels.attention import (
     AttentionConfig,
@@ -27,9 +22,6 @@ from pipelib.kernels.matmul import MatmulConfig, matmul
 from pipelib.kernels.memory_bound import rms_norm, softmax
 from pipelib.kernels.ragged import ragged_dot
 from pipelib.kernels.scaled import ScaledConfig, scaled_matmul
-
-if TYPE_CHECKING:
-    from pipelib.tuning import tune
 
 __all__ = [
     "AttentionConfig",
@@ -46,17 +38,14 @@ __all__ = [
     "rms_norm",
     "scaled_matmul",
     "softmax",
-    "tune",
 ]
 
 
 def __getattr__(name: str) -> object:
+    missing = f"module {__name__!r} has no attribute {name!r}"
     if name == "tune":
-        from pipelib.tuning import tune
-
-        return tune
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        raise AttributeError(
+            f"{missing}: the search has a package of its own now, and this is"
+            " pallascope.tuning.tune; `pip install pallascope` installs it."
+        )
+    raise AttributeError(missing)

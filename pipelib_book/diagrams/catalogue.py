@@ -7,7 +7,7 @@ chapters to this order.
 
 import difflib
 
-from pipelib.schedule.arguments import expect
+from pallascope.arguments import expect
 from pipelib_book.diagrams import (
     barriers,
     blocks,

@@ -1,4 +1,4 @@
-"""The diagram of what `pipelib.check` does."""
+"""The diagram of what `pallascope.check` does."""
 
 from pipelib_book.diagrams.figure import sketch
 from pipelib_book.diagrams.shapes import (

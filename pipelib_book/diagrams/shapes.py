@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from pipelib.schedule.drawing.picture import EDGE, LOOKS
-from pipelib.schedule.timeline import SpanKind
+from pallascope.drawing.picture import EDGE, LOOKS
+from pallascope.timeline import SpanKind
 
 # Units: the size of text, the distance of its lines, the margin on all sides, and a phone's width.
 TEXT, LINE, MARGIN = 12, 16, 3

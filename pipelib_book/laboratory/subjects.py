@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-import pipelib
-from pipelib.schedule import Program
+import pallascope
+from pallascope import Program
 from pipelib_book.laboratory.attention import gradients, queries, turns
 from pipelib_book.laboratory.loads import one_buffer, pair, ring, two_readers
 from pipelib_book.laboratory.parts import SIZE, STEPS
@@ -55,7 +55,7 @@ def _first() -> list[Subject]:
         Subject(
             "one-buffer", "One buffer",
             "One thread loads a tile, waits for it and adds it up, six times, through one slot.",
-            lambda: pipelib.trace(one_buffer, tiles),
+            lambda: pallascope.trace(one_buffer, tiles),
         ),
         _in_slots(
             "ring", "A ring of two slots",
@@ -131,20 +131,20 @@ def _of_attention() -> list[Subject]:
             "Attention without the softmax's sums. A memory thread loads keys and values. Two"
             " compute threads, each with queries of its own, take turns at the product with the"
             " keys.",
-            lambda: pipelib.trace(turns, two, two, two),
+            lambda: pallascope.trace(turns, two, two, two),
         ),
         Subject(
             "queries", "From queries to queries",
             "Attention in a persistent block: it has two tiles of queries, one after the other. A"
             " memory thread loads queries, keys and values.",
-            lambda: pipelib.trace(queries, two, two, two),
+            lambda: pallascope.trace(queries, two, two, two),
         ),
         Subject(
             "gradients", "Gradients of keys and values",
             "A step loads queries and the result's gradient, makes the probabilities and their"
             " gradient anew, and adds to the gradients of a tile of values (`dv`) and of keys"
             " (`dk`).",
-            lambda: pipelib.trace(gradients, three, three, one, one),
+            lambda: pallascope.trace(gradients, three, three, one, one),
         ),
     ]  # fmt: skip
 
@@ -200,7 +200,7 @@ def _in_slots(
     """A kernel that takes a number of slots; it begins with the first that is offered."""
 
     def trace(slots: int = offered[0]) -> Program:
-        return pipelib.trace(functools.partial(kernel, slots=slots), *args)
+        return pallascope.trace(functools.partial(kernel, slots=slots), *args)
 
     return Subject(name, title, summary, trace, offered, is_right)
 

@@ -6,7 +6,7 @@ A record that is not there, or lacks a part, gives no points and a sentence in p
 import pathlib
 from typing import Any
 
-from pipelib.bench.timing import Samples
+from pallascope.bench.timing import Samples
 from pipelib_book.measured import results
 
 

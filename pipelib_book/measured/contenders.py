@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Any, NamedTuple, Self
 
-from pipelib.bench.timing import Samples
+from pallascope.bench.timing import Samples
 from pipelib_book.measured import results
 
 

@@ -6,7 +6,7 @@ gives a sentence in place of a table.
 
 import pathlib
 
-from pipelib.schedule.machine import Machine
+from pallascope.machine import Machine
 from pipelib_book.measured import results
 from pipelib_book.measured.probes import median_cycles
 
@@ -57,7 +57,7 @@ def costs_table(machine: Machine, folders: tuple[pathlib.Path, ...] = results.FO
     round trip of two threads that answer each other at once, less the arrival.
 
     Example:
-      >>> print(copies.costs_table(pipelib.H200))
+      >>> print(copies.costs_table(pallascope.H200))
       | NVIDIA H200 | cycles |
       |---|--:|
       | `barrier_arrive` | 7 |

@@ -1,4 +1,4 @@
-"""How right the simulator is: what `pipelib.predict` says of launches, beside what a GPU took.
+"""How right the simulator is: what `pallascope.predict` says of launches, beside what a GPU took.
 
 The model. A row is a pair of kernel and configuration. An **error** is the predicted time over the
 measured one, less one. Measured is the median of the launches' times by CUPTI, of Mosaic GPU's
@@ -266,7 +266,7 @@ def scatter(found: Sequence[Row]) -> "Figure":
     """Predicted against measured times of the held-out pairs, both at the measured clock."""
     import matplotlib
 
-    from pipelib.schedule.drawing.plot import COLOURS, TimelineFigure
+    from pallascope.drawing.plot import COLOURS, TimelineFigure
 
     kept = held_out(found)
     figure = TimelineFigure(figsize=(6.5, 5), layout="constrained")

@@ -8,9 +8,9 @@ the scope "multiply".
 import pathlib
 import statistics
 
-from pipelib.schedule.profile import read_profile
-from pipelib.schedule.program import Program
-from pipelib.schedule.timeline import Timeline
+from pallascope.profile import read_profile
+from pallascope.program import Program
+from pallascope.timeline import Timeline
 from pipelib_book.measured import results
 
 

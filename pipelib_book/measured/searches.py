@@ -1,8 +1,8 @@
 """What the record of `benchmarks/search.py` says: the search beside brute force.
 
-The model. A group is a kernel and a space: what `pipelib.tuning.search` measured of it, what brute
-force did, and the best of both, measured in turn. A record that is not there gives no groups and a
-sentence in place of a table.
+The model. A group is a kernel and a space: what `pallascope.tuning.search` measured of it, what
+brute force did, and the best of both, measured in turn. A record that is not there gives no groups
+and a sentence in place of a table.
 """
 
 import pathlib

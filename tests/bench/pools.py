@@ -2,8 +2,8 @@
 
 import contextlib
 
-from pipelib.tuning.rows import Row
-from pipelib.tuning.workers import Failed
+from pallascope.tuning.rows import Row
+from pallascope.tuning.workers import Failed
 
 
 class Pool:

@@ -6,8 +6,8 @@ import dataclasses
 import jax
 
 from benchmarks import noting, suite
-from pipelib.bench import timing
-from pipelib.tuning.workers import Failed
+from pallascope.bench import timing
+from pallascope.tuning.workers import Failed
 
 FACTS = dict(gpu="NVIDIA H200", jax=jax.__version__)
 

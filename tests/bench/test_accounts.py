@@ -148,7 +148,6 @@ def test_what_ncu_printed_is_said_where_it_profiled_nothing(monkeypatch, tmp_pat
         nsight.profile(["true"], "attention", 0, 10.0)
 
 
-@pytest.mark.one_jax
 def test_an_account_is_of_the_kernels_as_they_are(tmp_path):
     path = tmp_path / "nvidia-h200" / "accounts.json"
     path.parent.mkdir()

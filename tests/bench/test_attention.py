@@ -14,12 +14,12 @@ from benchmarks import attention, processes, records
 from benchmarks.attention import CUDNN, OURS, TUNE, space
 from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
 from benchmarks.suite import OTHERS
-from pipelib.bench import cupti
+from pallascope.bench import cupti
+from pallascope.tuning.products import tolerance
+from pallascope.tuning.rows import Row
 from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
-from pipelib.tuning.products import tolerance
-from pipelib.tuning.rows import Row
 from pipelib_book.measured.attention import FA3
 from pipelib_book.measured.attention import OTHERS as THEIRS
 from tests.bench.stand_ins import Workers, dry_run

@@ -5,15 +5,14 @@ import functools
 import jax
 import pytest
 
-import pipelib
+import pallascope
 from benchmarks import attention
 from benchmarks.attention_ideas import IDEAS, IdeaConfig
-from pipelib.compiling import lacking
+from pallascope.compiling import lacking
 from pipelib.kernels.attention.config import AttentionConfig
 
 PROBLEM = dict(argvalues=attention.TRIED, ids=str)
 IDEA = dict(argvalues=IDEAS, ids=lambda idea: idea.name)
-pytestmark = pytest.mark.one_jax
 
 
 def kernel(problem, idea):
@@ -31,9 +30,9 @@ def test_each_has_a_name_and_says_what_was_expected():
 @pytest.mark.parametrize("idea", **IDEA)
 def test_the_checker_finds_nothing(problem, idea):
     function, args = kernel(problem, idea)
-    program = pipelib.trace(function, *args)
+    program = pallascope.trace(function, *args)
     for strict in (False, True):
-        assert pipelib.check(program, strict=strict).ok
+        assert pallascope.check(program, strict=strict).ok
 
 
 @pytest.mark.parametrize("problem", **PROBLEM)
@@ -42,7 +41,7 @@ def test_it_compiles_without_a_spill_or_a_serialized_product(problem, idea):
     function, args = kernel(problem, idea)
     if missing := lacking():
         pytest.skip(f"compiling needs {missing}")
-    found = pipelib.compiled(function, *args)
+    found = pallascope.compiled(function, *args)
     assert found.ok and not found.spill_stores
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import collective, compiled, records
 from benchmarks.collective import OURS, PROBLEMS, PRODUCT, SEQUENCE, TRANSFER, UPSTREAM, Problem
-from pipelib.bench import jaxprs, timing
+from pallascope.bench import jaxprs, timing
 from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import compiled, noting, profile, records, suite
-from pipelib.bench import jaxprs
+from pallascope.bench import jaxprs
 from tests.bench.stand_ins import with_parts
 
 RECORDS = sorted(
@@ -40,7 +40,7 @@ def test_every_record_of_a_gpu_is_checked():
 
 # What makes stale. A copy of the package, and of the benchmarks, is edited.
 
-COPIED = "pipelib", "pipelib_book", "benchmarks"
+COPIED = "pipelib", "pallascope", "pipelib_book", "benchmarks"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`pipelib.bench.jaxprs`: what changes the digest of a kernel, and what does not."""
+"""`pallascope.bench.jaxprs`: what changes the digest of a kernel, and what does not."""
 
 import functools
 
@@ -9,7 +9,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.bench.jaxprs import digest
+from pallascope.bench.jaxprs import digest
 
 X = jax.ShapeDtypeStruct((128, 128), jnp.float16)
 

@@ -12,14 +12,14 @@ import pytest
 
 from benchmarks import matmul, records, tune, untuned, upstream
 from benchmarks.matmul import CUBLAS, LADDER, SUITE, TUNED, UPSTREAM
+from pallascope.tuning.products import Problem
+from pallascope.tuning.rows import Row
+from pallascope.tuning.spaces import label
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
 from pipelib.kernels.matmul.arguments import is_addressable
 from pipelib.kernels.matmul.call import pick
 from pipelib.kernels.matmul.product import Product
-from pipelib.tuning.products import Problem
-from pipelib.tuning.rows import Row
-from pipelib.tuning.spaces import label
 from pipelib_book.matmul_ladder import RUNGS
 
 RECORDS = sorted(records.RESULTS.glob("*/matmul.json"))

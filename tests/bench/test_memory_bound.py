@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from benchmarks import memory_bound as benchmark
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib.kernels.memory_bound import RmsNorm, Softmax
 from pipelib_book.measured import bandwidth, results
 from tests.emitters import contract
@@ -66,7 +66,7 @@ def test_variants_are_sound_but_for_the_scratch_that_two_threads_share(threads):
     plan = benchmark.plan_of((64, 8192), slots=2, rows=2)._replace(blocks=8)
     x = jax.ShapeDtypeStruct((64, 8192), jnp.bfloat16)
     kernel = lambda x: benchmark.separate_slots(Softmax(True), plan, x, threads=threads)
-    report = pipelib.check(pipelib.trace(kernel, x), strict=True)
+    report = pallascope.check(pallascope.trace(kernel, x), strict=True)
     assert {finding.where for finding in report} <= {"the scratch of reductions"}, report
     assert bool(report) == (threads == 2)
     jax.jit(kernel).trace(x).lower(lowering_platforms=("cuda",))

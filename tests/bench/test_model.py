@@ -8,12 +8,10 @@ import pytest
 
 from benchmarks import model, model_runs, predicted, records, starts
 from benchmarks.model_pairs import Pair, pairs
-from pipelib.bench.cupti import Kernel
+from pallascope.bench.cupti import Kernel
+from pallascope.program import Kind
+from pallascope.tracing.trace import tracers
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.schedule.program import Kind
-from pipelib.schedule.tracing.trace import tracers
-
-pytestmark = pytest.mark.one_jax
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 import pytest
 
-import pipelib
+import pallascope
 from benchmarks import compiled, nvlink, records
 from benchmarks.nvlink import PROBLEMS
 from benchmarks.turns import InTurns
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib_book import across
 from pipelib_book.grading import lowered
 from pipelib_book.measured.nvlink import RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
@@ -21,7 +21,7 @@ SMALL = [problem._replace(steps=3) for problem in KINDS]
 
 def traced(problem, number=1):
     contender = [*nvlink.contenders(problem).values()][number]
-    return pipelib.trace(contender, nvlink.like(problem), whole_grid=True)
+    return pallascope.trace(contender, nvlink.like(problem), whole_grid=True)
 
 
 def test_the_problems():
@@ -38,7 +38,7 @@ def test_the_problems():
 @pytest.mark.parametrize("problem", SMALL, ids=str)
 def test_no_schedule_hangs_or_races(problem):
     program = traced(problem)
-    assert not pipelib.check(program, strict=True)
+    assert not pallascope.check(program, strict=True)
     assert across.unheard(program) == {}
 
 
@@ -92,7 +92,7 @@ def test_simulated_beside_measured(problem, measured):
     """
     problem = problem._replace(steps=4 if problem.blocks > 16 else 12)
     programs = (traced(problem, number) for number in (0, 1))
-    few, many = (pipelib.simulate(program).microseconds for program in programs)
+    few, many = (pallascope.simulate(program).microseconds for program in programs)
     simulated = (many - few) / (2 * problem.steps)
     some = problem.kernel == STREAM and 4 < problem.blocks < 32
     assert simulated == pytest.approx(measured, rel=0.2 if some else 0.1)

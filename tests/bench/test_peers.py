@@ -10,9 +10,9 @@ import pytest
 from benchmarks import attention, attentions, matmul, peers, records
 from benchmarks.products_in_torch import prepare
 from benchmarks.torch_times import Seen, by_call
-from pipelib.bench.cupti import Kernel
-from pipelib.tuning.products import Problem, tolerance
-from pipelib.tuning.workers import Workers
+from pallascope.bench.cupti import Kernel
+from pallascope.tuning.products import Problem, tolerance
+from pallascope.tuning.workers import Workers
 from pipelib_book.measured.attention import FA3, OTHERS
 from pipelib_book.measured.ladder import DEEPGEMM
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from benchmarks import (
     idle,
     machine,
@@ -24,10 +24,10 @@ from benchmarks import (
 )
 from benchmarks.probes_tensor_core import Turns
 from benchmarks.turns import OneByOne
-from pipelib.schedule.machine import H200
+from pallascope.machine import H200
 from pipelib_book.measured import results
 from tests.bench.stand_ins import dry_run, with_parts
-from tests.schedule.toy import TOY
+from tests.pallascope.toy import TOY
 
 LATER = {probe.name: probe for probe in probes.later()}
 (RECORD,) = results.read("nvidia-h200/machine.json")
@@ -39,7 +39,7 @@ def short(probe):
 
 
 def traced(probe):
-    return pipelib.trace(probing.kernel(probe), *probing.inputs(probe))
+    return pallascope.trace(probing.kernel(probe), *probing.inputs(probe))
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -52,7 +52,7 @@ def test_each_lowers_for_hopper(name):
 @pytest.mark.parametrize("name", LATER)
 def test_each_waits_for_nobody_in_vain(name):
     """What probes multiply and store has been written by nobody, and nobody reads what they get."""
-    report = pipelib.check(traced(short(LATER[name])))
+    report = pallascope.check(traced(short(LATER[name])))
     assert {finding.kind for finding in report} <= {"uninitialized-read", "lost-store"}, report
 
 
@@ -285,13 +285,13 @@ def test_loads_after_idleness_lower_for_hopper(load):
 @pytest.mark.parametrize("registers", [False, True])
 def test_products_stay_rolled_and_are_not_serialized(registers):
     probe = probes_tensor_core.operand(128, 64, registers, left=1)
-    found = pipelib.compiled(probing.kernel(probe))
+    found = pallascope.compiled(probing.kernel(probe))
     assert found.ok and found.instructions["HGMMA"] < 40  # thousands, if ptxas unrolls
     assert found.sass.count("WARPGROUP.DEPBAR.LE gsb0, 0x1") >= 2
 
 
 @pytest.mark.compiler
 def test_a_chain_converts_at_each_link():
-    found = pipelib.compiled(probing.kernel(probes_softmax.chain("add, to float16 and back")))
+    found = pallascope.compiled(probing.kernel(probes_softmax.chain("add, to float16 and back")))
     per_loop = [loop.instructions for loop in found.loops]
     assert per_loop and all(each["FADD"] == each["F2FP"] >= 8 for each in per_loop)

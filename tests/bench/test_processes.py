@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from benchmarks import matmul, processes
 from benchmarks.matmul import AGAIN, BASELINES, CUBLAS, TUNED, UNTIMED, UPSTREAM
 from benchmarks.suite import OTHERS
-from pipelib.tuning.products import Problem
-from pipelib.tuning.workers import Failed
+from pallascope.tuning.products import Problem
+from pallascope.tuning.workers import Failed
 from tests.bench.stand_ins import Pool, behaviour
 
 SMALL = Problem(64, 64, 64)

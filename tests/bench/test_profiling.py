@@ -5,7 +5,7 @@ import pathlib
 import jax
 import pytest
 
-from pipelib.bench.profiling import write_profile
+from pallascope.bench.profiling import write_profile
 
 
 def test_a_profile_of_the_second_run(tmp_path):

@@ -7,15 +7,13 @@ import pytest
 
 from benchmarks import compiled, noting, records, suite
 from benchmarks import search as benchmark
-from pipelib.bench import jaxprs
-from pipelib.bench.provenance import provenance
+from pallascope.bench import jaxprs
+from pallascope.bench.provenance import provenance
+from pallascope.tuning import searching
+from pallascope.tuning.calls import check_sendable
+from pallascope.tuning.rows import Row
 from pipelib.kernels.hopper import Gpu, assumed
-from pipelib.tuning import searching
-from pipelib.tuning.calls import check_sendable
-from pipelib.tuning.rows import Row
 from tools import records as page
-
-pytestmark = pytest.mark.one_jax
 
 
 class Measurer:
@@ -78,7 +76,7 @@ def test_a_run_writes_a_record_and_goes_on(measured, capsys):
     assert title == "The search beside brute force" and "warp-specialized" in table
     (run,) = page.runs(json.loads(path.read_text()))
     assert run.parts == ("chapter warp-specialized product of 4096x4096, float16",)
-    assert page.what(run.command).startswith("Measures how near `pipelib.tuning.search` comes")
+    assert page.what(run.command).startswith("Measures how near `pallascope.tuning.search` comes")
 
 
 def test_when_the_time_is_over_the_record_says_that_it_is_not_all(measured):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pipelib.bench import timing
+from pallascope.bench import timing
 
 
 def test_median_spread_and_rate_are_those_of_the_samples():

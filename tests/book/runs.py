@@ -13,7 +13,9 @@ from tools import execution, exercises, notebooks
 
 #: The chapters, for tests of their runs: those of one chapter are for one process.
 RUN = [
-    pytest.param(md, id=md.stem, marks=pytest.mark.xdist_group(f"run of {md.stem}"))
+    pytest.param(
+        md, id=md.stem, marks=[pytest.mark.slow, pytest.mark.xdist_group(f"run of {md.stem}")]
+    )
     for md in notebooks.chapters()
 ]
 

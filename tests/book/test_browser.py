@@ -16,12 +16,12 @@ from typing import NamedTuple
 import pytest
 from fontTools.ttLib import TTFont
 
-import pipelib
-from pipelib.schedule import Setting
+import pallascope
+from pallascope import Setting
 from tests.book.conftest import A4, AXE, LOOKS, PHONE, is_foreign
 from tools import notebooks
 
-pytestmark = pytest.mark.xdist_group("site")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 MAX_BYTES = 1_000_000
 FRONT = "index.html"
@@ -176,7 +176,7 @@ def slides(player):
 def test_a_slider_s_words_keep_clear_of_the_outcome(chromium, tmp_path, look):
     words = ["each for itself", "a", "straight from the registers"]
     settings = [Setting({"slots": 1, "way": way}, None, "race", ok=False) for way in words]
-    pipelib.player(settings).save(tmp_path / "player.html")
+    pallascope.player(settings).save(tmp_path / "player.html")
     page = chromium.new_page(**LOOKS[look])
     page.goto((tmp_path / "player.html").as_uri())
     page.locator("[data-ready]").wait_for()
@@ -311,8 +311,8 @@ def test_search_finds_sections_while_the_reader_types(tab, root):
         ("ring of slots", "A ring of slots"),  # also in a table that is found
         ("stores without commit_smem", "A store without commit_smem"),  # whatever their endings
         ("arithmetic intensities", "arithmetic intensity"),
-        ("pipelib.simulate", "pipelib.simulate"),
-        ("simulates", "pipelib.simulate"),
+        ("pallascope.simulate", "pallascope.simulate"),
+        ("simulates", "pallascope.simulate"),
         ("swizzled unicorns", "swizzle"),  # no section has both
     ],
 )

@@ -27,8 +27,8 @@ def test_a_call_is_in_one_chapter():
         ("plgpu.wgmma", "plgpu.wgmma(acc, a, b)"),
         ("plgpu.wgmma_wait", "plgpu.wgmma_wait(n)"),
         (
-            "pipelib.sweep",
-            "pipelib.sweep(kernel_factory, machine=..., *, max_steps=None, whole_grid=False,"
+            "pallascope.sweep",
+            "pallascope.sweep(kernel_factory, machine=..., *, max_steps=None, whole_grid=False,"
             " **ranges)",
         ),
     ],
@@ -63,11 +63,11 @@ def test_a_call_has_a_link_to_where_it_is_explained():
 
 def test_a_call_belongs_to_the_chapter_that_announces_it():
     by_name = {name: chapter for chapter, names in calls.calls().items() for name in names}
-    assert by_name["pipelib.check"].startswith("12_") and by_name["pipelib.predict"].startswith(
-        "13_"
-    )
+    assert by_name["pallascope.check"].startswith("12_") and by_name[
+        "pallascope.predict"
+    ].startswith("13_")
     assert by_name["plgpu.ClusterBarrier"].startswith("11_")
-    assert by_name["pipelib.tuning.search"].startswith("14_")
+    assert by_name["pallascope.tuning.search"].startswith("14_")
 
 
 def test_an_enum_is_not_called():

@@ -77,6 +77,7 @@ def test_code_fits_a_phone(md):
     assert [line for line in source.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("md", CHAPTERS)
 def test_chapter_is_published_as_recorded(md, record_property):
     if notebooks.is_interpreted(md):

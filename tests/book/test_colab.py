@@ -73,18 +73,18 @@ if has_gpu:  # what is asked for, and nothing is installed
     print(*asked, sep="\\n")
 else:
     shell.run_cell({cell!r}).raise_error()
-    import pipelib, pipelib_book
+    import pallascope, pipelib, pipelib_book
     native = shell.user_ns["device"].native
-    print(pipelib.__file__, pipelib_book.__file__, native, sep="\\n")
+    print(pipelib.__file__, pallascope.__file__, pipelib_book.__file__, native, sep="\\n")
 """
 
 
 @pytest.fixture(scope="module")
 def release(tmp_path_factory):
-    """A folder in the place of a release: both wheels, at the names that the cell asks for."""
+    """A folder in the place of a release: the wheels, at the names that the cell asks for."""
     folder = tmp_path_factory.mktemp("releases")
     out = folder / f"v{PROJECT['version']}"
-    for project in (ROOT, ROOT / "pipelib_book"):
+    for project in (ROOT, ROOT / "pallascope", ROOT / "pipelib_book"):
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
         subprocess.run(command, cwd=project, check=True, capture_output=True)
     return folder
@@ -109,7 +109,7 @@ def clean(tmp_path_factory):
     """A new environment with pip and, as Colab has them, JAX and its like: those of this one.
 
     A file `.pth` adds this environment's packages behind its own. So nothing is downloaded, pip
-    finds the pinned JAX installed, and of both wheels nothing is there but what the cell installs.
+    finds the pinned JAX installed, and of the wheels nothing is there but what the cell installs.
     """
     folder = tmp_path_factory.mktemp("colab") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -121,12 +121,15 @@ def clean(tmp_path_factory):
     return python
 
 
-def test_the_cell_installs_both_wheels_and_sets_up(clean, release, tmp_path):
+def test_the_cell_installs_the_wheels_and_sets_up(clean, release, tmp_path):
     for _ in range(2):  # a reader may run it again
-        *_, said, package, kit, native = run_cell(clean, release, tmp_path).splitlines()
+        *_, said, package, instruments, kit, native = run_cell(
+            clean, release, tmp_path
+        ).splitlines()
         assert "No Hopper GPU here (cpu)" in said and native == "False"
         own = str(clean.parents[1])
         assert package.startswith(own) and package.endswith("site-packages/pipelib/__init__.py")
+        assert instruments == package.replace("pipelib", "pallascope")
         assert kit.startswith(own) and kit.endswith("site-packages/pipelib_book/__init__.py")
 
 
@@ -134,4 +137,4 @@ def test_where_there_is_a_gpu_the_cell_asks_for_jax_with_cuda(clean, release, tm
     first, *wheels = run_cell(clean, release, tmp_path, has_gpu=True).splitlines()
     assert re.fullmatch(r'install --quiet "jax\[cuda12\]==[\d.]+"', first)
     files = [wheel.removeprefix(f"install --quiet {release.as_uri()}/") for wheel in wheels]
-    assert len(files) == 2 and all((release / file).is_file() for file in files)
+    assert len(files) == 3 and all((release / file).is_file() for file in files)

@@ -11,8 +11,6 @@ import yaml
 
 from tools import notebooks
 
-pytestmark = pytest.mark.one_jax
-
 ROOT = notebooks.BOOK.parent
 PAGE = (notebooks.BOOK / "in_your_ci.md").read_text("utf-8")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -59,14 +57,14 @@ def test_the_commands_and_what_they_print(project):
 
 
 def test_the_table_has_every_key():
-    from pipelib.command.config import _KEYS
+    from pallascope.command.config import _KEYS
 
     assert re.findall(r"^\| `([a-z-]+)` \| .* \| [^|]*(?:word|--)", PAGE, re.MULTILINE) == [*_KEYS]
 
 
 def test_the_tests_fail_with_the_report(project):
-    pytest.importorskip("pipelib.testing", reason="pipelib.testing is not here yet")
-    plugin = "-p", "pipelib.pytest_plugin"
+    pytest.importorskip("pallascope.testing", reason="pallascope.testing is not here yet")
+    plugin = "-p", "pallascope.pytest_plugin"
     done = python(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin)
     assert done.returncode == 1 and "2 failed" in done.stdout, done.stdout
     assert done.stdout.count("missing-commit: the store of thread 0 reads `x_smem`") >= 2

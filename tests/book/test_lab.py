@@ -13,7 +13,7 @@ import pytest
 from tools import notebooks
 from tools.execution import ROOT
 
-pytestmark = pytest.mark.xdist_group("site")  # one browser at a time
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]  # one browser at a time
 
 LAB = ROOT / ".venv-lab"
 STAMP = LAB / "installed.txt"

@@ -10,20 +10,20 @@ import re
 
 import pytest
 
-from pipelib.__main__ import main
-from pipelib.schedule import H200, check, simulate
-from pipelib.schedule.editing import FIXED, Expect, Move, Remove, Repeat, edited
-from pipelib.schedule.laboratory.bench import Bench
-from pipelib.schedule.laboratory.goals import solutions
+from pallascope import H200, check, simulate
+from pallascope.__main__ import main
+from pallascope.editing import FIXED, Expect, Move, Remove, Repeat, edited
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects
+from pipelib_book.laboratory.bench import Bench
+from pipelib_book.laboratory.goals import solutions
 from tests.book.conftest import AXE, LOOKS
-from tests.schedule import corpus
-from tests.schedule.strategies import where
+from tests.pallascope import corpus
+from tests.pallascope.strategies import where
 from tools import door, sphinx_laboratory
 
-pytestmark = [pytest.mark.xdist_group("site"), pytest.mark.one_jax]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 PAGE = "book/laboratory.html"
 START = 120_000  # milliseconds, on a machine that has other work
@@ -831,7 +831,7 @@ def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):
 
 
 def test_a_page_of_one_program_needs_no_server(site, tab, tmp_path):
-    """As `python -m pipelib lab` writes it."""
+    """As `python -m pallascope lab` writes it."""
     if not (folder := sphinx_laboratory.PYODIDE).exists():
         pytest.skip("Pyodide could not be brought.")
     ring = program("ring")

@@ -8,8 +8,8 @@ import types
 import nbformat
 import pytest
 
-from pipelib.bench import provenance
-from pipelib.schedule.drawing.paths import relative_paths
+from pallascope.bench import provenance
+from pallascope.drawing.paths import relative_paths
 from tests.players import packed
 from tools import execution, notebooks, rehearsal
 

@@ -133,7 +133,7 @@ def test_addresses_and_warnings_are_not_shown():
 def copy(tmp_path_factory):
     """A copy of pipelib and its tools, with one chapter, recorded."""
     root = tmp_path_factory.mktemp("copy")
-    for name in ("pipelib", "pipelib_book", "tools"):
+    for name in ("pipelib", "pallascope", "pipelib_book", "tools"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(execution.ROOT / name, root / name, ignore=ignored)
     (root / "book").mkdir()

@@ -14,7 +14,7 @@ from tools.badge import badge
 from tools.public_names import public_names
 
 # One worker builds the site, once.
-pytestmark = pytest.mark.xdist_group("site")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 CONFIG = yaml.safe_load((execution.ROOT / "_config.yml").read_text())
 BEGIN = "What the grade says before you begin"

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-import pipelib
-from tests.schedule import build
+import pallascope
+from tests.pallascope import build
 from tools import sphinx_site
 
 
@@ -103,7 +103,10 @@ def test_a_script_that_all_players_bring_stands_once():
 
 
 def test_a_page_of_real_players_has_their_script_once():
-    page = str(pipelib.simulate(build.program([build.read(0)]), pipelib.H200).player()) * 3
+    page = (
+        str(pallascope.player(pallascope.simulate(build.program([build.read(0)]), pallascope.H200)))
+        * 3
+    )
     assert page.count("async function (figure, packed)") == 3
     once = sphinx_site.without_twins(page)
     assert once.count("async function (figure, packed)") == 1

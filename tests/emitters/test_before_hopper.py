@@ -1,7 +1,7 @@
 """`emit_pipeline` for compute capability 8.0: results, order, lowering, machine code and errors.
 
 Pallas's interpreter has no copies without a barrier. Here it gets copies that have landed when they
-return, so it says whether the results are right, but not whether the waits are. `pipelib.check`
+return, so it says whether the results are right, but not whether the waits are. `pallascope.check`
 says that, for every schedule.
 """
 
@@ -15,9 +15,10 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
+from pallascope.program import Kind
 from pipelib import targets
-from pipelib.schedule.program import Kind
 from tests.emitters import before_hopper
 from tests.emitters.before_hopper import CASES, ROWS, spec
 from tests.emitters.contract import interpreted
@@ -36,7 +37,7 @@ def traced(case):
     arguments = [x if x.dtype == np.int32 else jax.ShapeDtypeStruct(x.shape, x.dtype)
                  for x in case.arguments]  # fmt: skip
     with pipelib.target("8.0"):
-        return pipelib.trace(case.kernel(), *arguments)
+        return pallascope.trace(case.kernel(), *arguments)
 
 
 def exported(case, compute_capability="8.0", **options):
@@ -79,7 +80,7 @@ def test_results_on_a_hopper_gpu(case):
 @every_case
 def test_no_schedule_has_a_fault(case):
     program = traced(case)
-    report = pipelib.check(program)
+    report = pallascope.check(program)
     assert report.ok and not report.findings, report
     kinds = {op.kind for op in program.threads[0]}
     assert kinds.isdisjoint({Kind.LOAD, Kind.STORE, Kind.WAIT, Kind.FENCE, Kind.COMMIT_GROUP})
@@ -126,7 +127,7 @@ def test_each_wait_removed_is_found(case):
     (ops,), before = program.threads, None
     for index, begun, later in waits(ops):
         rest = dataclasses.replace(program, threads=(ops[:index] + ops[index + 1 :],))
-        found = {finding.kind for finding in pipelib.check(rest).findings}
+        found = {finding.kind for finding in pallascope.check(rest).findings}
         is_covered = before is not None and begun - before <= later
         assert ("race" in found) is not is_covered
         before = begun - ops[index].pending  # so many copies have landed
@@ -141,9 +142,9 @@ def test_upstream_leaves_a_delayed_input_in_flight(delays):
         patch.setattr(pipelib, "emit_pipeline", upstream, raising=False)
         case = before_hopper.with_delays(delays, 2)
         with pipelib.target("8.0"):
-            theirs = pipelib.trace(case.kernel(), *avals(case))
-    assert pipelib.check(mine).ok
-    assert {finding.kind for finding in pipelib.check(theirs).findings} == {"race"}
+            theirs = pallascope.trace(case.kernel(), *avals(case))
+    assert pallascope.check(mine).ok
+    assert {finding.kind for finding in pallascope.check(theirs).findings} == {"race"}
 
 
 def upstream(body, *, out_specs, **options):
@@ -170,6 +171,7 @@ def test_jax_lowers_it(case, semantics):
     assert exported(case, compiler_params=params).platforms == ("cuda",)
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize("compute_capability", EARLIER)
 def test_jax_lowers_it_for_each_gpu(compute_capability):
     assert exported(CASES[0], compute_capability).platforms == ("cuda",)
@@ -180,7 +182,7 @@ def test_jax_lowers_it_for_each_gpu(compute_capability):
 def test_machine_code_of_pipelines(name):
     (case,) = (case for case in CASES if case.name == name)
     with pipelib.target("8.0"):
-        found = pipelib.compiled(case.kernel(), *avals(case))
+        found = pallascope.compiled(case.kernel(), *avals(case))
     assert ".target sm_80\n" in found.ptx and "LDGSTS" in found.sass and found.ok
 
 
@@ -189,7 +191,7 @@ def test_machine_code_of_pipelines(name):
 def test_machine_code_of_a_product(compute_capability):
     case = before_hopper.product()
     with pipelib.target(compute_capability):
-        found = pipelib.compiled(case.kernel(), *avals(case))
+        found = pallascope.compiled(case.kernel(), *avals(case))
     number = compute_capability.replace(".", "")
     assert f".target sm_{number}\n" in found.ptx and f".target\tsm_{number}\n" in found.sass
     assert "cp.async.wait_group" in found.ptx and "cp.async.bulk" not in found.ptx
@@ -244,7 +246,7 @@ def test_a_promise_is_taken():
 
     x, out = (jax.ShapeDtypeStruct((rows, 128), jnp.float32) for rows in (40, 32))
     with pipelib.target("8.0"):
-        assert pipelib.check(pipelib.trace(plgpu.kernel(kernel, out_type=out), x)).ok
+        assert pallascope.check(pallascope.trace(plgpu.kernel(kernel, out_type=out), x)).ok
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pipelib
 from tests.emitters import contract
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(("case", "emitter"), contract.pairs(contract.PIPELIB))
 def test_contract(case, emitter):
     with contract.interpreted():

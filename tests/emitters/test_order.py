@@ -13,9 +13,10 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
 from pipelib import pipeline, ring, warp_specialized
-from tests.schedule.kernels import like
+from tests.pallascope.kernels import like
 
 STEPS, SLOTS, MIDDLE = 8, 2, 4
 ROWS, COLUMNS = 16, 128
@@ -51,7 +52,7 @@ def add_one(threads=0):
 
 def operations(thread, threads):
     """The parts of the middle step of one thread of a traced kernel, in order."""
-    program = pipelib.trace(add_one(threads), like(STEPS * ROWS, COLUMNS))
+    program = pallascope.trace(add_one(threads), like(STEPS * ROWS, COLUMNS))
     found = []
     for op in program.threads[thread]:
         if op.step == (MIDDLE,):

@@ -18,8 +18,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib import ring, specs
 from tests.emitters import contract
 
-pytestmark = pytest.mark.one_jax
-
 # A drawn pipeline takes the interpreter a second; drawn numbers take next to nothing.
 FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 MANY = settings(max_examples=200, deadline=None, derandomize=True, database=None)

@@ -8,6 +8,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
 from tests.emitters.contract import interpreted
 
@@ -44,7 +45,7 @@ def kernel(slots, specialized):
 def test_rows_of_different_lengths(slots, specialized):
     x = jnp.arange((ROWS * SIDE) ** 2, dtype=jnp.float32).reshape(ROWS * SIDE, ROWS * SIDE)
     call = kernel(slots, specialized)
-    assert pipelib.check(pipelib.trace(call, x), strict=True).ok
+    assert pallascope.check(pallascope.trace(call, x), strict=True).ok
     with interpreted():
         found = np.asarray(call(x))
     for row in range(ROWS):

@@ -16,9 +16,10 @@ from typing import Any
 
 import jax
 
+import pallascope
 import pipelib
-from pipelib.launches import Launch
-from pipelib.schedule import Finding
+from pallascope import Finding
+from pallascope.launches import Launch
 
 # What a trace or a check may take. The largest kernels of JAX's tests take longer on a slow core.
 SECONDS = 30
@@ -81,12 +82,12 @@ def _judged(
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """What is said of one block, and the grid; the grid is empty if the kernel is refused."""
     program, refusal, trace_s = _attempt(
-        lambda: pipelib.trace(launch.call, *launch.args, block=block)
+        lambda: pallascope.trace(launch.call, *launch.args, block=block)
     )
     if program is None:
         return {"refused": refusal, "trace_s": trace_s}, ()
-    plain, error, check_s = _attempt(lambda: pipelib.check(program))
-    strict, _, strict_s = _attempt(lambda: pipelib.check(program, strict=True))
+    plain, error, check_s = _attempt(lambda: pallascope.check(program))
+    strict, _, strict_s = _attempt(lambda: pallascope.check(program, strict=True))
     row: dict[str, Any] = {"trace_s": trace_s, "check_s": check_s, "strict_s": strict_s}
     row["ops"] = sum(map(len, program.threads))
     if plain is None:

@@ -1,6 +1,6 @@
 """Records the kernels that foreign code launches, on a machine without a GPU.
 
-The model. `pipelib.launches` notes each kernel that JAX traces. Besides, while `recording` is
+The model. `pallascope.launches` notes each kernel that JAX traces. Besides, while `recording` is
 active, a kernel that is compiled for the CPU becomes zeros of its results' types, and a callback
 that notes the integers among its operands. So the code around a kernel goes on to the next one, and
 integers are known under `jax.jit` too.
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from pipelib.launches import Launch, distinct, is_table, launches, primitive
+from pallascope.launches import Launch, distinct, is_table, launches, primitive
 
 
 class Recorder:

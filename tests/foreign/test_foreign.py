@@ -9,8 +9,6 @@ import pytest
 
 from tests.foreign import collecting, readings, running, sources, table
 
-pytestmark = pytest.mark.one_jax
-
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = json.loads(pathlib.Path(__file__).with_name("results.json").read_text())
 

@@ -10,7 +10,7 @@ import pytest
 from pipelib.kernels import attention, decode_attention, matmul, rms_norm, softmax
 from pipelib.kernels.attention import attention_kernel
 from pipelib.kernels.front import Front
-from tests.kernels.contract import pretend
+from tests.kernels.devices import pretend
 
 
 @pytest.mark.parametrize("or_newer", [False, True])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from pipelib.kernels import memory_bound
 from pipelib.kernels.memory_bound import (
     RowPlan,
@@ -19,7 +19,7 @@ from pipelib.kernels.memory_bound import (
     softmax_reference,
 )
 from tests.emitters import contract
-from tests.kernels.contract import NO_FORWARD_MODE, pretend
+from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -74,7 +74,6 @@ def test_one_pass(kernel, shape, dtype):
 
 
 # Chunks that divide the row, and that do not, with 3 rows, of which the last block has one.
-@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("kernel", "length", "padded"),
     [(rms_norm, 160 * 128, False), (softmax, 160 * 128, False), (softmax, 163 * 128, True)],
@@ -85,7 +84,6 @@ def test_two_passes(kernel, length, padded):
     check(kernel, normal(3, length) * jnp.linspace(1.0, 9.0, length))  # the maximum moves
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("weight_dtype", "length"), [("float16", 384), ("bfloat16", 200), ("float32", 163 * 128)]
 )
@@ -94,7 +92,6 @@ def test_weight(weight_dtype, length):
     check(rms_norm, normal(3, length), weight)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("kernel", "slots", "rows", "weights"), [(softmax, 2, 4, 0), (rms_norm, 3, 1, 1)]
 )
@@ -108,7 +105,6 @@ def test_blocks_take_several_steps(kernel, slots, rows, weights, monkeypatch):
     check(kernel, normal(13, 1024), *weight, slots=slots, rows=rows)
 
 
-@pytest.mark.one_jax
 def test_rms_norm_of_extremes():
     scale = jnp.array([1e-30, 1e-3, 1e4, 1e18, 0.0, -7.0])[:, None]
     check(rms_norm, scale * normal(6, 256), tolerance=2e-5)
@@ -120,7 +116,6 @@ def test_eps():
     np.testing.assert_allclose(out, 0.5, 1e-6)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("length", [200, 163 * 128])
 def test_softmax_of_extremes(length):
     """Large, all equal, some -inf (a whole chunk of them first), one that is not; then NaN."""
@@ -146,7 +141,7 @@ def test_softmax_of_extremes(length):
 @BOTH
 def test_vmap_is_one_kernel(kernel):
     x = normal(2, 3, 256)
-    assert pipelib.trace(jax.vmap(kernel, in_axes=1), x)  # ValueError if it has none or several
+    assert pallascope.trace(jax.vmap(kernel, in_axes=1), x)  # ValueError if it has none or several
     with contract.interpreted():
         y = jax.jit(jax.vmap(kernel, in_axes=1, out_axes=1))(x)
     np.testing.assert_allclose(y, exact(kernel, x), 1e-5)
@@ -158,7 +153,6 @@ def test_vmap_of_the_weight():
     np.testing.assert_allclose(y, exact(rms_norm, x, weight[:, None]), 1e-5)
 
 
-@pytest.mark.one_jax
 def test_gradients():
     x, weight, c = normal(3, 256), normal(256, seed=1), normal(3, 256, seed=2)
 
@@ -181,7 +175,6 @@ def test_forward_mode_is_refused_by_jax(kernel):
 
 
 # Left to plain JAX: no multiple of 16 bytes; 8 times a prime; pieces that would be 16 bytes; none.
-@pytest.mark.one_jax
 @pytest.mark.parametrize("shape", [(3, 129), (3, 8 * 1021), (3, 8), (0, 256), (3, 0)])
 def test_fallback(shape):
     x = normal(*shape, dtype="bfloat16")
@@ -196,6 +189,7 @@ def test_fallback(shape):
 SHAPES = [(20, 8192), (20, 8200), (20, 128000), (20, 151936)]
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(
     ("shape", "slots"), [*((shape, None) for shape in SHAPES), ((4000, 8192), 3)]
 )
@@ -206,8 +200,8 @@ def test_no_finding_and_it_lowers(shape, slots, weight):
     weights = [jax.ShapeDtypeStruct(shape[1:], weight)] if weight else []
     for kernel in [rms_norm] if weight else [rms_norm, softmax]:
         kernel = functools.partial(kernel, slots=slots)
-        program = pipelib.trace(kernel, x, *weights)
-        report = pipelib.check(program, strict=True)
+        program = pallascope.trace(kernel, x, *weights)
+        report = pallascope.check(program, strict=True)
         assert report.ok, report
         jax.jit(kernel).trace(x, *weights).lower(lowering_platforms=("cuda",))
 

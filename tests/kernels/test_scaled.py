@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.scaled import SCALED, ScaledConfig, scaled_matmul
@@ -68,7 +68,6 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("config", CONFIGS)
 def test_configurations(config):
     arrays = operands(200, 264, 1168)  # 10 times 128, of which the last is short
@@ -81,8 +80,8 @@ def test_configurations(config):
 @pytest.mark.usefixtures("on_an_h200")
 def test_check_of_configurations(config):
     call = functools.partial(scaled_matmul, config=config)
-    program = pipelib.trace(call, *operands(600, 520, 1168))
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(call, *operands(600, 520, 1168))
+    assert list(pallascope.check(program, strict=True)) == []
 
 
 def test_vmap_jit_scan_and_shard_map():
@@ -118,8 +117,8 @@ def test_it_has_no_gradient():
 @pytest.mark.usefixtures("on_an_h200")
 def test_check_finds_nothing(sizes, out_dtype):
     call = functools.partial(scaled_matmul, out_dtype=out_dtype)
-    program = pipelib.trace(call, *operands(*sizes))
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(call, *operands(*sizes))
+    assert list(pallascope.check(program, strict=True)) == []
 
 
 @pytest.mark.usefixtures("on_an_h200")
@@ -127,8 +126,8 @@ def test_check_finds_a_slot_released_too_early(monkeypatch):
     from pipelib import ring
 
     monkeypatch.setattr(ring.Channel, "wait_until_released", lambda self, slot: None)
-    program = pipelib.trace(scaled_matmul, *operands(201, 264, 1680))  # not traced yet
-    assert "race" in {finding.kind for finding in pipelib.check(program)}
+    program = pallascope.trace(scaled_matmul, *operands(201, 264, 1680))  # not traced yet
+    assert "race" in {finding.kind for finding in pallascope.check(program)}
 
 
 @pytest.mark.compiler
@@ -138,7 +137,7 @@ def test_it_compiles():
     shapes = (
         ((2048, 2048), E4M3), ((2048, 2048), E4M3), ((2048, 16), FLOAT), ((16, 16), FLOAT)
     )  # fmt: skip
-    found = pipelib.compiled(scaled_matmul, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    found = pallascope.compiled(scaled_matmul, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     assert found.kernel == "scaled_matmul" and found.ok and not found.serialized
     assert (found.spill_stores, found.instructions["HGMMA"]) == (0, 8)
     (loop,) = (loop for loop in found.loops if loop.instructions["HGMMA"])
@@ -152,7 +151,7 @@ def test_it_compiles():
 def test_it_compiles_for_float32(sizes):
     """Also where the result does not divide into pieces."""
     call = functools.partial(scaled_matmul, out_dtype=FLOAT)
-    assert pipelib.compiled(call, *operands(*sizes)).ok
+    assert pallascope.compiled(call, *operands(*sizes)).ok
 
 
 A, B, A_SCALES, B_SCALES = operands(8, 128, 256)

@@ -2,15 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
+import pallascope
 from pipelib_book import across
-
-pytestmark = pytest.mark.one_jax
 
 TILE = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 ROWS = {gpus: jax.ShapeDtypeStruct((gpus * 64, 128), jnp.float32) for gpus in (2, 3)}
@@ -57,7 +54,7 @@ def graded(*asks, gpus=3, **options):
 
 
 def traced(gpus=2, **options):
-    return pipelib.trace(shared(gpus, **options), ROWS[gpus], whole_grid=True)
+    return pallascope.trace(shared(gpus, **options), ROWS[gpus], whole_grid=True)
 
 
 ALL = across.sent_by_each("inbox"), across.reads_what_it_gets("inbox", 2)
@@ -102,7 +99,7 @@ def test_signals_that_nobody_waits_for():
 
 def test_a_fault_and_what_is_no_kernel():
     program = across.without(traced(), lambda op: op.kind == "await")
-    assert {str(finding.kind) for finding in pipelib.check(program)} == {"race"}
+    assert {str(finding.kind) for finding in pallascope.check(program)} == {"race"}
     assert graded(reads=True, sends=0.5).startswith("The checker found a fault. uninitialized-read")
     grade = across.grade(lambda x: x + 1.0, ROWS[2])
     assert not grade.passed and grade.lines[0].startswith("It cannot be traced")

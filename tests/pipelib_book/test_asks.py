@@ -9,6 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
 from pipelib_book import asks, grade
 from pipelib_book.beside import beside_of
@@ -20,8 +21,8 @@ SWIZZLED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
 
 
 def answer(kernel, *args):
-    program, beside = pipelib.trace(kernel, *args), beside_of(kernel, args)
-    return asks.Answer(program, args, pipelib.H200, beside)
+    program, beside = pallascope.trace(kernel, *args), beside_of(kernel, args)
+    return asks.Answer(program, args, pallascope.H200, beside)
 
 
 def said(ask, kernel, *args):
@@ -546,7 +547,7 @@ def test_what_leaves_a_block_goes_through_shared_memory():
 
 @pytest.mark.parametrize(("slots", "kib"), [(1, 1000), (2, 0.5)])
 def test_shared_memory_of_a_block(slots, kib):
-    answer = asks.Answer(pipelib.trace(adding(slots=slots), X), (X,), pipelib.H200)
+    answer = asks.Answer(pallascope.trace(adding(slots=slots), X), (X,), pallascope.H200)
     holds, text = asks.fits_in(kib)(answer)
     used = answer.program.smem_bytes / 1024
     assert holds == (used <= kib)

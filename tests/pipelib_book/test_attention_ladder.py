@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-import pipelib
+import pallascope
+from pallascope.machine import H200
 from pipelib.kernels import attention
 from pipelib.kernels.attention import attention_kernel
-from pipelib.schedule.machine import H200
 from pipelib_book.attention_ladder import RUNGS
 from tests.kernels.attention.cases import operands
 
@@ -18,12 +18,12 @@ def program(rung):
     """Of a block that goes through so many steps."""
     config = rung.config
     arrays = operands(config.block_q, STEPS * config.block_kv, head_dim=rung.head_dim)
-    return pipelib.trace(lambda *args: attention_kernel(*args, config=config), *arrays)
+    return pallascope.trace(lambda *args: attention_kernel(*args, config=config), *arrays)
 
 
 def simulated(rung):
     """Simulated; all blocks of a head load the same keys, so that L2 has them."""
-    return pipelib.simulate(program(rung), H200, l2_hits=1.0)
+    return pallascope.simulate(program(rung), H200, l2_hits=1.0)
 
 
 def products(timeline):
@@ -63,7 +63,7 @@ def test_rungs(rung):
     assert RUNGS[rung.number] is rung
     assert rung.idea.endswith(".") and rung.idea.count(".") == 1
     rung.config.check(rung.head_dim)
-    assert list(pipelib.check(program(rung), strict=True)) == []
+    assert list(pallascope.check(program(rung), strict=True)) == []
 
 
 def test_the_ladder():
@@ -102,4 +102,4 @@ def test_what_overlaps():
 def test_ptxas_waits_for_no_product(rung, causal):
     """Where it cannot keep products in flight it says that they are serialized."""
     call = lambda *arrays: attention(*arrays, causal=causal, config=rung.config)
-    assert pipelib.compiled(call, *operands(512, 512, head_dim=rung.head_dim)).serialized == ()
+    assert pallascope.compiled(call, *operands(512, 512, head_dim=rung.head_dim)).serialized == ()

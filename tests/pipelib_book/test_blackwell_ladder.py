@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-import pipelib
+import pallascope
 from pipelib_book import blackwell, blackwell_ladder, relative_error
 from pipelib_book.blackwell_ladder import (
     ENDLESS_L2,
@@ -34,7 +34,7 @@ by_name = functools.partial(pytest.mark.parametrize, "rung", ids=lambda rung: ru
 
 def program(rung, tile=SMALL, m=512, n=384, k=256, **options):
     kernel = functools.partial(rung.kernel, tile=tile)
-    return pipelib.trace(kernel, *operands(m, n, k), **options)
+    return pallascope.trace(kernel, *operands(m, n, k), **options)
 
 
 def kinds(rung, kind, **options):
@@ -46,8 +46,8 @@ def test_rungs(rung):
     """Numbered, with one sentence each, and nothing to find."""
     assert RUNGS[rung.number] is rung
     assert rung.idea.endswith(".") and rung.idea.count(".") == 1
-    assert list(pipelib.check(program(rung))) == []
-    assert list(pipelib.check(program(rung), strict=True)) == []
+    assert list(pallascope.check(program(rung))) == []
+    assert list(pallascope.check(program(rung), strict=True)) == []
 
 
 @by_name(argvalues=PERSISTENT)
@@ -56,7 +56,7 @@ def test_rungs(rung):
 def test_a_pair_makes_any_number_of_tiles(rung, tiles, steps):
     """Also an odd number, after which a barrier's parity is the other one."""
     found = program(rung, SMALL._replace(pairs=1), 256, 128 * tiles, 64 * steps)
-    assert list(pipelib.check(found, strict=True)) == []
+    assert list(pallascope.check(found, strict=True)) == []
 
 
 @by_name(argvalues=PERSISTENT)
@@ -65,11 +65,11 @@ def test_all_pairs_are_right(rung):
     counts = []
     for pair in range(4):
         found = program(rung, SMALL._replace(pairs=4), block=(pair,))
-        assert list(pipelib.check(found, strict=True)) == []
+        assert list(pallascope.check(found, strict=True)) == []
         counts.append(sum(op.kind == "tcgen05_mma" for ops in found.threads for op in ops))
     assert counts == [8, 8, 4, 4]
     whole = program(rung, SMALL._replace(pairs=4), whole_grid=True)
-    assert list(pipelib.check(whole)) == []
+    assert list(pallascope.check(whole)) == []
 
 
 @by_name(argvalues=APART)
@@ -127,7 +127,7 @@ def without(rung, *lines):
     ],
 )
 def test_each_wait_is_needed(number, line, kind):
-    found = pipelib.check(program(without(RUNGS[number], line), n=768))
+    found = pallascope.check(program(without(RUNGS[number], line), n=768))
     assert kind in {str(finding.kind) for finding in found}
 
 
@@ -158,7 +158,7 @@ def test_what_was_published():
     assert published == sorted(published) and LIBRARIES["cuBLAS"] == published[5]
     m, n, k = SHAPE
     assert share(1e6 * 2 * m * n * k / PEAK) == pytest.approx(1.0)
-    model = pipelib.B200
+    model = pallascope.B200
     assert model.sms * dict(model.tcgen05_flops_per_cycle)["float16"] * model.clock_hz == (
         pytest.approx(PEAK)
     )
@@ -176,10 +176,10 @@ def test_what_is_predicted():
 def test_the_assumed_rate_of_l2_is_too_low():
     """Sums of one block are 128 x 512 at most, so the published time asks for more than it has."""
     least = least_rate(RUNGS[2], 128, 512)
-    assert least > pipelib.B200.l2_bytes_per_second
+    assert least > pallascope.B200.l2_bytes_per_second
     assert least_rate(RUNGS[6], 256, 256) == pytest.approx(least, rel=0.05)
 
 
 @by_name(argvalues=RUNGS)
 def test_a_rung_s_own_tiles_fit(rung):
-    assert list(pipelib.check(program(rung, rung.tile, 512, 512, 512), strict=True)) == []
+    assert list(pallascope.check(program(rung, rung.tile, 512, 512, 512), strict=True)) == []

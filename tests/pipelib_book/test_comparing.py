@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import pipelib_book as book
-from pipelib.bench import timing
+from pallascope.bench import timing
 from pipelib_book import notebook
 
 

@@ -2,13 +2,11 @@
 
 import pytest
 
-from pipelib.bench.timing import Samples
+from pallascope.bench.timing import Samples
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib draws these figures")
 
 from pipelib_book import curves  # noqa: E402
-
-pytestmark = pytest.mark.one_jax
 
 
 @pytest.fixture

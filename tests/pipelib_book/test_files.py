@@ -1,10 +1,6 @@
 """`pipelib_book.files`: a notebook's functions in a file, and the command line on it."""
 
-import pytest
-
 from pipelib_book import files
-
-pytestmark = pytest.mark.one_jax
 
 
 def doubled(x):
@@ -22,6 +18,6 @@ def test_the_command_runs_in_the_folder_and_says_its_status(capsys):
     folder = files.save("own.py", doubled).parent
     files.command("check own.py:doubled 'f32[4]'", folder)
     said = capsys.readouterr().out
-    assert said.startswith("````text\n$ python -m pipelib check own.py:doubled 'f32[4]'\n")
+    assert said.startswith("````text\n$ python -m pallascope check own.py:doubled 'f32[4]'\n")
     assert "calls 0 Mosaic GPU kernels" in said and said.rstrip("`\n").endswith("exit status 2")
     assert str(folder) not in said

@@ -2,13 +2,11 @@
 
 import pytest
 
-from pipelib import H200
+from pallascope import H200
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib draws these figures")
 
 from pipelib_book import floors  # noqa: E402
-
-pytestmark = pytest.mark.one_jax
 
 
 def test_a_fused_instruction_counts_as_two_operations_and_takes_the_time_of_one():

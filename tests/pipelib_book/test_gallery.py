@@ -8,8 +8,8 @@ import pytest
 
 import pipelib_book as book
 from benchmarks import faults
-from pipelib.schedule import check
-from pipelib.schedule.report import FindingKind
+from pallascope import check
+from pallascope.report import FindingKind
 from pipelib_book import gallery
 from pipelib_book.measured import results
 from tests.emitters import contract
@@ -62,7 +62,6 @@ def test_the_checker_finds_nothing_once_it_is_mended(hazard):
     assert report.ok, str(report)
 
 
-@pytest.mark.one_jax
 @EVERY
 def test_the_mended_kernel_is_right(hazard):
     args = hazard.arguments(np.random.default_rng(1), 1)

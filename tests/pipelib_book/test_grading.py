@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib
 from pipelib.kernels import attention
 from pipelib.kernels.attention.config import AttentionConfig
@@ -123,7 +124,7 @@ def test_a_faulty_answer_is_never_run():
 
 def test_a_finding_s_remedy_is_not_said():
     one = X[:, :COLUMNS]
-    finding = pipelib.check(pipelib.trace(copying(waits=False), one))[0]
+    finding = pallascope.check(pallascope.trace(copying(waits=False), one))[0]
     assert "Call barrier_wait" in finding.remedy
     [line] = grade(copying(waits=False), one, expected=one).lines
     assert f"race: {finding.cause}" in line and finding.remedy not in line
@@ -179,7 +180,7 @@ def test_a_wrong_result_has_the_write_that_nothing_reads():
 
 def test_other_faults_come_before_writes_that_nothing_reads(monkeypatch):
     x = jnp.arange(4.0 * 128).reshape(4, 128)
-    check = pipelib.check
+    check = pallascope.check
 
     def with_a_resource(program, **options):
         (lost,) = check(program, **options)
@@ -280,7 +281,7 @@ def test_another_kernel_that_cannot_be_traced_is_an_error():
 
 
 def test_a_notebook_s_cells_are_named_as_such(monkeypatch):
-    check, cell = pipelib.check, "/".join(["", "tmp", "ipykernel_12", "345.py"])
+    check, cell = pallascope.check, "/".join(["", "tmp", "ipykernel_12", "345.py"])
 
     def of_a_cell(program, **options):
         report = check(program, **options)

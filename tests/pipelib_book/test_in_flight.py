@@ -3,7 +3,7 @@
 import pytest
 
 from pipelib_book.in_flight import Moment, frees, is_load_of, moments
-from tests.schedule.build import (
+from tests.pallascope.build import (
     CONSUMED,
     PRODUCED,
     arrive,

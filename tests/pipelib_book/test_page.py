@@ -2,7 +2,7 @@
 
 import pytest
 
-import pipelib
+import pallascope
 import pipelib_book as book
 from pipelib_book import page
 from pipelib_book.gallery import GALLERY
@@ -31,7 +31,7 @@ def test_cells_and_files_have_the_names_that_readers_know():
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_a_report_keeps_its_notes_and_its_verdict(most):
-    report = pipelib.check(GALLERY["one-release-of-two"].program(fixed=False))
+    report = pallascope.check(GALLERY["one-release-of-two"].program(fixed=False))
     report = type(report)(report.program, report.findings, (f"{CELL}:9 is left out.",))
     *findings, more, note, verdict = page.report_text(report, most).split("\n\n")
     assert len(findings) == most
@@ -43,7 +43,7 @@ def test_a_report_keeps_its_notes_and_its_verdict(most):
 
 
 def test_a_hazard_s_figure_counts_the_others_alike():
-    report = pipelib.check(GALLERY["one-release-of-two"].program(fixed=False))
+    report = pallascope.check(GALLERY["one-release-of-two"].program(fixed=False))
     assert len(report) > 2
     [data] = packed(str(book.play_hazard("one-release-of-two")))
     assert f" ({len(report) - 1} more findings)" in data

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
+import pallascope
 import pipelib_book as book
-from pipelib.bench import provenance, timing
+from pallascope.bench import provenance, timing
 from pipelib_book import rubrics
 from pipelib_book.gallery import GALLERY
-
-pytestmark = pytest.mark.one_jax
 
 HAZARD = GALLERY["missing-commit"]
 RIGHT, FAULTY = (functools.partial(HAZARD.kernel, fixed=fixed) for fixed in (True, False))
@@ -67,15 +65,15 @@ def test_a_kernel_that_jax_does_not_lower_is_not_met(args, result, monkeypatch):
 
 
 def test_the_floor_is_bytes_over_bandwidth_where_nothing_multiplies(args):
-    predicted = pipelib.predict(RIGHT, *args)
+    predicted = pallascope.predict(RIGHT, *args)
     arrays = jax.tree.leaves((args, jax.eval_shape(RIGHT, *args)))
     moved = sum(array.size * array.dtype.itemsize for array in arrays)
-    floor = rubrics.floor_us(predicted, RIGHT, args, pipelib.H200)
-    assert floor == pytest.approx(1e6 * moved / pipelib.H200.hbm_bytes_per_second)
+    floor = rubrics.floor_us(predicted, RIGHT, args, pallascope.H200)
+    assert floor == pytest.approx(1e6 * moved / pallascope.H200.hbm_bytes_per_second)
 
 
 def test_on_a_gpu_both_are_timed(args, result, monkeypatch):
-    predicted = pipelib.predict(RIGHT, *args).us
+    predicted = pallascope.predict(RIGHT, *args).us
     times = {"own": timing.Samples((predicted,) * 3), "plain": timing.Samples((3 * predicted,) * 3)}
     monkeypatch.setattr(provenance, "on_hopper", lambda: True)
     monkeypatch.setattr(timing, "measure", lambda *_, **__: times)

@@ -1,11 +1,7 @@
 """`pipelib_book.timelines`: tables of scopes and of waits."""
 
-import pytest
-
-from pipelib.schedule.timeline import Source, Span, Timeline
+from pallascope.timeline import Source, Span, Timeline
 from pipelib_book import timelines
-
-pytestmark = pytest.mark.one_jax
 
 
 def timeline(*spans, source=Source.SIMULATED):

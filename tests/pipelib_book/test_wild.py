@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 import pipelib_book as book
 from benchmarks import compiled, faults, records, wild
-from pipelib.schedule import check
+from pallascope import check
 from pipelib_book.gallery import GALLERY, Gpu
 from pipelib_book.measured import outcomes, results
 from pipelib_book.wild import RUN, WILD, many
@@ -54,7 +54,6 @@ def test_a_module_s_own_functions_are_both_versions(hazard):
         assert jaxprs[0] == jaxprs[1]
 
 
-# Not marked `one_jax`: both interpreters run kernels that others' faults are shown by.
 @EVERY_THAT_RAN
 @pytest.mark.parametrize("copies", [None, 2])
 def test_the_mended_kernel_is_right(hazard, copies):
@@ -97,7 +96,7 @@ def test_a_wrong_head_that_exists_is_not_found():
     hazard, rng = WILD["grouped-heads"], np.random.default_rng(0)
     x, bias = (rng.integers(-4, 5, (16, 128)).astype(np.float32) for _ in range(2))
     trace = lambda *args: hazard.kernel(*args, fixed=False)
-    assert check(pipelib.trace(trace, x, bias)).ok
+    assert check(pallascope.trace(trace, x, bias)).ok
     with contract.interpreted():
         result = np.asarray(trace(x, bias))
     assert (result != hazard.reference(x, bias)).any(1).all()

@@ -101,7 +101,7 @@ _ROWS, _SWAPPED_UNIT, _MOST_STAGED = 64, 8, 128
 class Rates(NamedTuple):
     """The rates of the formula, of an H200 by default.
 
-    Source: `pipelib.H200`, which kernels do not import; a test compares the two. But for zeros,
+    Source: `pallascope.H200`, which kernels do not import; a test compares the two. But for zeros,
     sums, and what is "the least", which were fitted to the times of 450 configurations of 17
     products with few rows on an H200; these times are in no record.
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import pipelib
+import pallascope
 from pipelib.kernels import AttentionConfig, attention
 
 HALF, BRAIN = jnp.float16, jnp.bfloat16
@@ -103,7 +103,7 @@ def check_close(found, expected, dtype):
 def uses_kernel(*args, **options):
     """Whether it is the kernel that computes such arguments; else `trace` finds none."""
     try:
-        pipelib.trace(lambda *args: attention(*args, **options), *args)
+        pallascope.trace(lambda *args: attention(*args, **options), *args)
     except ValueError as e:
         assert "kernel" in str(e)
         return False

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
+import pallascope
 from pipelib import specs
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import (
@@ -46,7 +46,7 @@ from tests.kernels.attention.cases import (
     spread_over,
     uses_kernel,
 )
-from tests.kernels.contract import NO_FORWARD_MODE, pretend
+from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 # Interpreted, with race detection.
 
@@ -64,7 +64,6 @@ def test_result(case, schedule):
     check_close(found, exact(*arrays, **options), HALF)
 
 
-@pytest.mark.one_jax
 def test_more_steps_than_slots_in_bfloat16():
     arrays, config = operands(64, 384, dtype=BRAIN, batch=2), small("overlap", slots=3)
     with interpreted():
@@ -72,7 +71,6 @@ def test_more_steps_than_slots_in_bfloat16():
     check_close(found, exact(*arrays, scale=0.3), BRAIN)
 
 
-@pytest.mark.one_jax
 def test_large_scores():
     """exp of the scores themselves would be infinite, and exp of less all of them 0."""
     q, k, v = operands(64, 128)
@@ -87,7 +85,6 @@ def on_two_sms(monkeypatch):
     monkeypatch.setattr(forward, "num_sms", lambda: 2)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
 @pytest.mark.parametrize(
     "shape", [(320, 200, 2, 1), (192, 64, 2, 2)], ids=["ragged", "a step in each visit"]
@@ -101,7 +98,6 @@ def test_persistent(shape, schedule, monkeypatch):
     check_close(found, exact(*arrays), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize(
     ("shape", "options"),
     [
@@ -119,30 +115,28 @@ def test_persistent_by_length(shape, options, monkeypatch):
     monkeypatch.setattr(order, "IMBALANCE", 2.0)
     arrays, config = operands(*shape), small("optimistic")
     call = functools.partial(attention, config=config, return_residuals=True, **options)
-    program = pipelib.trace(call, *arrays)
+    program = pallascope.trace(call, *arrays)
     assert program.grid == (1, 1, 2)
-    assert pipelib.check(program, strict=True).ok
+    assert pallascope.check(program, strict=True).ok
     with interpreted():
         found = call(*arrays)
     check_close(found, exact(*arrays, **options), HALF)
 
 
-@pytest.mark.one_jax
 def test_persistent_by_length_of_more_heads_than_l2_has_room_for(monkeypatch):
     """Whose blocks are short; of one head, whose blocks no two SMs share well."""
     on_two_sms(monkeypatch)
     monkeypatch.setattr(order, "L2_BYTES", 1)
     arrays, config = operands(384, 384, 2, 1), small("optimistic")
     call = functools.partial(attention, config=config, causal=True, return_residuals=True)
-    program = pipelib.trace(call, *arrays)
+    program = pallascope.trace(call, *arrays)
     assert program.grid == (1, 1, 2)
-    assert pipelib.check(program, strict=True).ok
+    assert pallascope.check(program, strict=True).ok
     with interpreted():
         found = call(*arrays)
     check_close(found, exact(*arrays, causal=True), HALF)
 
 
-@pytest.mark.one_jax
 def test_persistent_under_vmap(monkeypatch):
     """Each element of the axis has blocks of its own."""
     on_two_sms(monkeypatch)
@@ -173,7 +167,6 @@ def test_default_configuration_is_one_that_the_interpreter_runs():
 # Plain JAX: the reference, which the kernel is not needed for, and gradients.
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("case", CASES)
 def test_reference(case):
     shape, options = CASES[case]
@@ -182,7 +175,6 @@ def test_reference(case):
     check_close(found, exact(*arrays, **options), HALF)
 
 
-@pytest.mark.one_jax
 def test_reference_in_chunks():
     arrays = operands(2 * CHUNK + 3, 37, 2, 1, 24)
     found = attention_reference(*arrays, causal=True, return_residuals=True)
@@ -231,8 +223,8 @@ def test_check_finds_nothing(head_dim, options, schedule, mask):
     arrays = operands(512, 512, 4, 2, head_dim)
     call = lambda *args: attention(*args, config=config, **MASKS[mask])
     for block in (0, 512 // config.block_q - 1):
-        program = pipelib.trace(call, *arrays, block=(0, 3, block))
-        assert list(pipelib.check(program, strict=True)) == []
+        program = pallascope.trace(call, *arrays, block=(0, 3, block))
+        assert list(pallascope.check(program, strict=True)) == []
     assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
 
 
@@ -243,7 +235,7 @@ def test_ptxas_waits_for_no_product_of_probabilities_in_registers(causal, schedu
     """They are rounded late, or else they would overwrite those that the product before reads."""
     config = config_of(128, schedule=schedule, probabilities="registers")
     call = functools.partial(attention, causal=causal, config=config)
-    found = pipelib.compiled(call, *operands(512, 512, 2, 1, 128))
+    found = pallascope.compiled(call, *operands(512, 512, 2, 1, 128))
     assert not found.serialized and not found.spill_stores
 
 
@@ -259,8 +251,8 @@ def test_check_finds_nothing_in_a_persistent_kernel(head_dim, schedule):
     call = functools.partial(attention, config=config)
     places, steps = 40 * math.ceil(1000 / config.block_q), math.ceil(200 / config.block_kv)
     for block in (0, H100_SMS - 1):
-        program = pipelib.trace(call, *arrays, block=(0, 0, block))
-        assert list(pipelib.check(program, strict=True)) == []
+        program = pallascope.trace(call, *arrays, block=(0, 0, block))
+        assert list(pallascope.check(program, strict=True)) == []
         visits = math.ceil((places - block) / H100_SMS)
         loads = sum(op.kind == "load" for thread in program.threads for op in thread)
         assert loads == visits * (2 * steps + config.compute_threads)
@@ -279,7 +271,7 @@ def test_what_no_persistent_kernel_is_for(head_dim, schedule, causal):
     assert config.is_persistent(head_dim) == causal & (head_dim < 256)
     call = functools.partial(attention, config=config, causal=causal)
     with pytest.raises(ValueError, match="is not in the grid"):
-        pipelib.trace(call, *operands(1000, 200, 40, 8, head_dim), block=(0, 0, H100_SMS - 1))
+        pallascope.trace(call, *operands(1000, 200, 40, 8, head_dim), block=(0, 0, H100_SMS - 1))
 
 
 def test_not_persistent():
@@ -288,7 +280,7 @@ def test_not_persistent():
     assert not config.is_persistent(128)
     assert config.smem_bytes(128) == config_of(128).smem_bytes(128) - 128 * 128 * 2
     call = lambda *args: attention(*args, config=config)
-    program = pipelib.trace(call, *arrays, block=(0, 39, 7))
+    program = pallascope.trace(call, *arrays, block=(0, 39, 7))
     assert sum(op.kind == "load" for thread in program.threads for op in thread) == 4
 
 
@@ -298,7 +290,7 @@ def test_causal_blocks_skip_what_is_masked():
     call = lambda *args: attention(*args, config=config, causal=True)
     counts = []
     for block in range(4):
-        program = pipelib.trace(call, *arrays, block=(0, 0, block))
+        program = pallascope.trace(call, *arrays, block=(0, 0, block))
         loads = sum(op.kind == "load" for thread in program.threads for op in thread)
         counts.append(loads - config.compute_threads)
     assert counts == [8, 6, 4, 2]
@@ -313,8 +305,8 @@ def test_next_queries_wait_for_the_store(monkeypatch):
     )
     on_two_sms(monkeypatch)
     arrays = operands(2048, 128, 1, 1, 128)
-    program = pipelib.trace(lambda *args: attention(*args, config=config_of(128)), *arrays)
-    races = [finding for finding in pipelib.check(program) if finding.kind == "race"]
+    program = pallascope.trace(lambda *args: attention(*args, config=config_of(128)), *arrays)
+    races = [finding for finding in pallascope.check(program) if finding.kind == "race"]
     assert any("next_q" in finding.cause for finding in races)
 
 
@@ -332,8 +324,8 @@ def test_check_finds_what_is_missing(mutation, monkeypatch):
     monkeypatch.setattr(plgpu, name, change(getattr(plgpu, name)))
     arrays = operands(256, 640, 1, 1, 128)
     config = config_of(128, schedule="both")
-    report = pipelib.check(
-        pipelib.trace(lambda *args: attention(*args, config=config, scale=0.7), *arrays)
+    report = pallascope.check(
+        pallascope.trace(lambda *args: attention(*args, config=config, scale=0.7), *arrays)
     )
     assert not report.ok
 
@@ -355,6 +347,7 @@ LOWERED = [(128, {}, "plain", "dense"), (128, {}, "overlap", "causal")]
 LOWERED += [kind for kind in KINDS if kind[2] in ("pingpong", "both") and "window" not in kind[3]]
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), LOWERED)
 def test_lowers(head_dim, options, schedule, mask):
     dtype = BRAIN if head_dim == 128 else HALF

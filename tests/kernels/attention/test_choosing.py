@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-import pipelib
+import pallascope
 from benchmarks import choices
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import attention_kernel, choosing, default_config, forward
@@ -64,7 +64,6 @@ def random_problems(seed=0):
         yield unmasked(left, right), sizes, rng.random() < 0.1
 
 
-@pytest.mark.one_jax
 def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates, h200):
     found = set()
     for options, sizes, segmented in random_problems():
@@ -133,7 +132,7 @@ def test_check_finds_nothing_in_a_kind(head_dim, kind, mask, h200):
     config = config_of(head_dim, kind)
     arrays = operands(512, 512, 2, 1, head_dim)
     call = functools.partial(attention, config=config, **MASKS[mask])
-    assert list(pipelib.check(pipelib.trace(call, *arrays), strict=True)) == []
+    assert list(pallascope.check(pallascope.trace(call, *arrays), strict=True)) == []
 
 
 @named
@@ -156,7 +155,7 @@ def test_the_call_takes_what_is_chosen(h200):
             functools.partial(attention, config=config, **given)
         )(*arrays))  # fmt: skip
         programs = [
-            pipelib.trace(functools.partial(attention, config=x, **given), *arrays)
+            pallascope.trace(functools.partial(attention, config=x, **given), *arrays)
             for x in (None, config)
         ]
         assert programs[0].grid == programs[1].grid == (1, 8, 16)
@@ -227,7 +226,6 @@ def rms(errors):
     return math.sqrt(statistics.mean(x * x for x in errors))
 
 
-@pytest.mark.one_jax
 def test_the_times_of_parts_are_fitted_to_the_table(h200):
     """And the numbers of the module's docstring."""
     found, every = features(), range(len(choosing.measured()))
@@ -240,7 +238,6 @@ def test_the_times_of_parts_are_fitted_to_the_table(h200):
     assert statistics.mean(ours) < 1.0015 and round(max(ours), 2) == 1.04
 
 
-@pytest.mark.one_jax
 def test_what_was_left_out_of_the_fit_is_chosen_well(h200):
     """The numbers of the module's docstring."""
     found, every = features(), range(len(choosing.measured()))
@@ -273,7 +270,6 @@ def test_long_launches_take_longer_than_estimates(h200):
     assert ratios == [1.07, 1.12]
 
 
-@pytest.mark.one_jax
 def test_of_a_measured_problem_the_fastest_is_chosen(h200):
     for row in choosing.measured():
         kinds = {x.name: x for x in choosing.KINDS[row.head_dim]}
@@ -345,14 +341,14 @@ def test_the_record_s_problems_have_the_default(h200):
 
 
 def test_float16_is_chosen_as_bfloat16(h200):
-    call = lambda dtype: pipelib.trace(attention, *operands(1024, 1024, 8, 8, 128, dtype)).grid
+    call = lambda dtype: pallascope.trace(attention, *operands(1024, 1024, 8, 8, 128, dtype)).grid
     assert call(HALF) == call(BRAIN) == (1, 8, 16)
 
 
 def test_a_configuration_that_is_given_is_taken(h200):
     arrays = operands(1024, 1024, 8, 8, 128)
     given = functools.partial(attention, config=AttentionConfig(block_kv=128))
-    assert pipelib.trace(given, *arrays).grid == (1, 8, 8)
+    assert pallascope.trace(given, *arrays).grid == (1, 8, 8)
 
 
 def test_the_table_is_as_it_is_written():

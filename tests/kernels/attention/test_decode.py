@@ -21,12 +21,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
+from pallascope.checking.grid import check_grid
 from pipelib import specs
 from pipelib.kernels import AttentionConfig, DecodeConfig, attention, decode_attention, hopper
 from pipelib.kernels.attention import decode_kernel, decode_threads, schedules
 from pipelib.kernels.attention.decode_config import MOST_SPLITS, START, default_config, splits_for
-from pipelib.schedule.checking.grid import check_grid
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
@@ -36,7 +36,7 @@ from tests.kernels.attention.cases import (
     lowered,
     spread_over,
 )
-from tests.kernels.contract import pretend
+from tests.kernels.devices import pretend
 
 #: No page: a copy from there would raise, or read what it must not.
 NO_PAGE = 10**6
@@ -116,7 +116,6 @@ def test_result(case):
     check_close(found, expected(*arrays), arrays[0].dtype)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("q_seq", range(1, 17))
 def test_every_number_of_queries(q_seq):
     arrays = problem(q_seq, (81, 64, 7), 128, 2, 1)
@@ -125,7 +124,6 @@ def test_every_number_of_queries(q_seq):
     check_close(found, expected(*arrays, scale=0.3), HALF)
 
 
-@pytest.mark.one_jax
 def test_all_keys_by_default_and_the_result_alone():
     q, k, v, _, _ = problem(2, (72, 72), 72, 2, 1)
     with interpreted():
@@ -135,7 +133,6 @@ def test_all_keys_by_default_and_the_result_alone():
     np.testing.assert_array_equal(found, same)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("change", ["no", "page", "length"])
 def test_another_page_or_length_is_another_result(change):
     """These tests can fail: one page of another sequence is found, and one key too few."""
@@ -153,7 +150,6 @@ def test_another_page_or_length_is_another_result(change):
             check_close(found, expected(*arrays), HALF)
 
 
-@pytest.mark.one_jax
 def test_large_scores():
     """exp of the scores themselves would be infinite, in each part and in all."""
     q, k, v, lengths, table = problem(1, (128, 100), 128)
@@ -163,7 +159,6 @@ def test_large_scores():
     check_close(found, expected(*arrays), HALF)
 
 
-@pytest.mark.one_jax
 def test_last_queries_of_attention():
     """The same as the last rows of causal attention."""
     q, k, v, lengths, _ = problem(64, (64,), 64, 2, 1)
@@ -176,7 +171,6 @@ def test_last_queries_of_attention():
     np.testing.assert_allclose(last, whole[:, -5:], 0, 2e-3)
 
 
-@pytest.mark.one_jax
 def test_under_vmap():
     arrays = problem(2, (100, 0, 70, 7), 128, 2, 1, page=64)
     q, k, v, lengths, table = arrays
@@ -237,9 +231,9 @@ def test_check_finds_nothing(args):
     arrays, config, call = kind(*args)
     own = config.for_rows(q_seq * group)
     for batch, split in [(0, 0), (1, 0), (1, splits - 1)]:
-        program = pipelib.trace(lambda *args: call(args), *arrays, block=(batch, split, 1))
-        assert list(pipelib.check(program)) == []
-        assert list(pipelib.check(program, strict=True)) == []
+        program = pallascope.trace(lambda *args: call(args), *arrays, block=(batch, split, 1))
+        assert list(pallascope.check(program)) == []
+        assert list(pallascope.check(program, strict=True)) == []
         steps = [math.ceil(n / config.block_kv) for n in (2048, 1301)][batch]
         own_steps = steps * (split + 1) // splits - steps * split // splits
         copies = 2 * max(1, config.block_kv // (page or config.block_kv))
@@ -251,7 +245,7 @@ def test_check_finds_nothing(args):
 def test_all_pages_of_a_sequence_are_loaded():
     """Each from where the table says that it is, in order; K and V alike."""
     (*others, table), config, call = kind(1, 4, 128, 64, 1)
-    program = pipelib.trace(lambda *args: call(args), *others, table, block=(1, 0, 0))
+    program = pallascope.trace(lambda *args: call(args), *others, table, block=(1, 0, 0))
     names = {buffer.id: buffer.name for buffer in program.buffers}
     pages = {"k": [], "v": []}
     for op in (op for thread in program.threads for op in thread if op.kind == "load"):
@@ -268,7 +262,9 @@ def test_every_result_is_written_once(page):
     arrays = problem(12, (500, 0, 129), 512, 27, 3, 128, HALF, page)
     call = functools.partial(decode, config=DecodeConfig(block_kv=64, slots=3, splits=3))
     blocks = itertools.product(range(3), range(3), range(3))
-    programs = [pipelib.trace(lambda *args: call(args), *arrays, block=block) for block in blocks]
+    programs = [
+        pallascope.trace(lambda *args: call(args), *arrays, block=block) for block in blocks
+    ]
     assert list(check_grid(programs)) == []
     twice = [*programs, dataclasses.replace(programs[0], block=programs[1].block)]
     assert list(check_grid(twice)) != []
@@ -277,15 +273,17 @@ def test_every_result_is_written_once(page):
 def test_no_keys():
     arrays = problem(1, (0, 5), 256, 4, 1, 128)
     call = functools.partial(decode, config=DecodeConfig(splits=2))
-    program = pipelib.trace(lambda *args: call(args), *arrays, block=(0, 0, 0))
-    assert list(pipelib.check(program, strict=True)) == [] and loads_of(program) == 1
+    program = pallascope.trace(lambda *args: call(args), *arrays, block=(0, 0, 0))
+    assert list(pallascope.check(program, strict=True)) == [] and loads_of(program) == 1
 
 
 def test_lengths_must_be_known_to_trace():
     q, k, v, lengths, _ = problem(1, (64,), 64)
     unknown = jax.ShapeDtypeStruct(lengths.shape, lengths.dtype)
     with pytest.raises(ValueError, match="depends on what a tensor holds"):
-        pipelib.trace(functools.partial(decode_attention, config=DecodeConfig()), q, k, v, unknown)
+        pallascope.trace(
+            functools.partial(decode_attention, config=DecodeConfig()), q, k, v, unknown
+        )
 
 
 def without(module, **names):
@@ -321,13 +319,14 @@ def test_check_finds_what_is_missing(mutation, monkeypatch):
     module, name, change, kind_of_finding = MUTATIONS[mutation]
     monkeypatch.setattr(module, name, change)
     arrays, _, call = kind(1, 4, 128, 64, 2)
-    found = pipelib.check(pipelib.trace(lambda *args: call(args), *arrays))
+    found = pallascope.check(pallascope.trace(lambda *args: call(args), *arrays))
     assert kind_of_finding in {finding.kind for finding in found}, list(found)
 
 
 # Lowered and compiled, without a GPU.
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize("args", KINDS, ids=str)
 def test_lowers(args):
     arrays, _, call = kind(*args, BRAIN)
@@ -366,7 +365,7 @@ def test_shard_map_lowers(splits):
 @pytest.mark.parametrize("args", KINDS, ids=str)
 def test_ptxas_spills_nothing_and_waits_for_no_product(args):
     arrays, _, call = kind(*args)
-    found = pipelib.compiled(lambda *args: call(args), *arrays)
+    found = pallascope.compiled(lambda *args: call(args), *arrays)
     assert not found.serialized and not found.spill_stores and found.ok
     (memory,) = (loop for loop in found.loops if loop.instructions["UTMALDG"])
     (compute,) = (loop for loop in found.loops if loop.instructions["HGMMA"])
@@ -395,10 +394,10 @@ def test_the_number_of_splits_is_that_of_the_configuration():
     q, k, v, lengths, _ = problem(1, (2048,), 2048, 4, 2, 128)
     with on_hopper():
         call = lambda *arrays: decode_attention(*arrays, config=DecodeConfig())
-        pipelib.trace(call, q, k, v, lengths, block=(0, 15, 1))
+        pallascope.trace(call, q, k, v, lengths, block=(0, 15, 1))
         call = lambda *arrays: decode_attention(*arrays, config=DecodeConfig(splits=3))
         with pytest.raises(ValueError, match="is not in the grid"):
-            pipelib.trace(call, q, k, v, lengths, block=(0, 3, 1))
+            pallascope.trace(call, q, k, v, lengths, block=(0, 3, 1))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

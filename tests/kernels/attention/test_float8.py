@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.hopper import Gpu, assumed
@@ -108,7 +108,6 @@ def growing(largest):
     return *(jnp.asarray(x, E4M3) for x in (q, k)), v
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("largest", [0.0, 4.0, 40.0, 400.0])
 def test_without_maxima(largest):
     """Sums that show that a probability may be too large for float8 ask for one."""
@@ -121,7 +120,6 @@ def test_without_maxima(largest):
     check_close(found, expected(*arrays, scale=scale))
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("traced_anew")
 def test_without_maxima_nor_sums_that_ask_it_is_wrong(monkeypatch):
     monkeypatch.setattr(narrow, "LARGEST", np.inf)
@@ -166,8 +164,8 @@ CONFIGS = {
 @pytest.mark.usefixtures("on_an_h200")
 def test_check_finds_nothing(name, causal):
     call = functools.partial(attention, causal=causal, config=CONFIGS[name])
-    program = pipelib.trace(call, *operands(queries=1024, keys=1024))
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(call, *operands(queries=1024, keys=1024))
+    assert list(pallascope.check(program, strict=True)) == []
 
 
 @pytest.mark.compiler
@@ -176,11 +174,11 @@ def test_check_finds_nothing(name, causal):
 def test_no_lane_passes_anything_on_for_an_operand(causal):
     """The default neither spills nor waits for products; its shuffles are those of the softmax."""
     arrays = operands(queries=1024, keys=1024)
-    of = lambda arrays: pipelib.compiled(functools.partial(attention, causal=causal), *arrays)
+    of = lambda arrays: pallascope.compiled(functools.partial(attention, causal=causal), *arrays)
     found = of(arrays)
     assert found.ok and not found.serialized and not found.spill_stores
     config = AttentionConfig(block_kv=128, schedule="both", probabilities="registers")
-    wide = pipelib.compiled(
+    wide = pallascope.compiled(
         functools.partial(attention, causal=causal, config=config),
         *(x.astype(BRAIN) for x in arrays),
     )

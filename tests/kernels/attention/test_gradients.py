@@ -10,9 +10,9 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
+from pallascope.compiling import compiled_all
 from pipelib import specs
-from pipelib.compiling import compiled_all
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import default_config
 from pipelib.kernels.attention.config import (
@@ -40,7 +40,7 @@ from tests.kernels.attention.cases import (
     small,
     spread_over,
 )
-from tests.kernels.contract import pretend
+from tests.kernels.devices import pretend
 
 # Of the norm of a gradient: dS is rounded to the dtype, as P is and as the result, which delta is
 # made of. One block of 64 columns lost of 200 gives over 0.1.
@@ -91,14 +91,12 @@ def test_gradients(case):
         check(operands(*shape), config=small("plain"), **options)
 
 
-@pytest.mark.one_jax
 def test_three_kernels():
     """Of dQ, of dK and of dV, with a head of 256."""
     with interpreted():
         check(operands(40, 72, 2, 1, 256), config=small("plain"), causal=True)
 
 
-@pytest.mark.one_jax
 def test_two_threads_and_more_steps_than_slots():
     config = dataclasses.replace(
         small("overlap"), dq=GradientConfig(), dkv=GradientConfig(compute_threads=2)
@@ -139,7 +137,6 @@ def reads_and_writes(monkeypatch):
     monkeypatch.setattr(plgpu, "copy_smem_to_gmem", add)
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 @pytest.mark.parametrize("case", FUSED_CASES)
 def test_gradients_by_one_kernel(case):
@@ -149,7 +146,6 @@ def test_gradients_by_one_kernel(case):
         check(operands(*shape, head_dim), config=config, **options)
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 def test_keys_beyond_the_end_are_masked():
     """All scores are so low that a 0, which is that of no key, has an infinite exponential."""
@@ -161,7 +157,6 @@ def test_keys_beyond_the_end_are_masked():
     assert all(np.isfinite(np.asarray(one)).all() for one in found)
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("reads_and_writes")
 def test_one_kernel_under_vmap():
     """Each element of the axis has sums of its own."""
@@ -214,7 +209,7 @@ FUSED = AttentionConfig(fused=True)
 def traced(arrays, block, call, config, **options):
     """Of the forward kernel (0), that of dQ or of all (1), that of dK and dV, or of dK (2)."""
     both = lambda *arrays: gradients(arrays, *cotangents(arrays[0]), config=config, **options)
-    return pipelib.trace(both, *arrays, block=block, call=call)
+    return pallascope.trace(both, *arrays, block=block, call=call)
 
 
 KINDS = [(128, "registers", mask) for mask in MASKS]
@@ -229,7 +224,7 @@ def test_check_finds_nothing(head_dim, probabilities, mask):
     for call, (made, kernel) in enumerate(config.gradients(head_dim).items(), 1):
         for block in (0, 512 // (kernel.rows * kernel.compute_threads) - 1):
             program = traced(arrays, (0, 1, block), call, config, **MASKS[mask])
-            assert list(pipelib.check(program, strict=True)) == []
+            assert list(pallascope.check(program, strict=True)) == []
         assert program.smem_bytes <= kernel.smem_bytes(made, head_dim, not config.in_place)
 
 
@@ -242,7 +237,7 @@ def test_check_finds_nothing_in_one_kernel(mask, head_dim, probabilities):
     arrays = operands(512, 512, 4, 2, head_dim)
     for block in (0, 3):
         program = traced(arrays, (0, 1, block), 1, config, **MASKS[mask])
-        assert list(pipelib.check(program, strict=True)) == []
+        assert list(pallascope.check(program, strict=True)) == []
     (kernel,) = config.gradients(head_dim).values()
     assert program.smem_bytes <= kernel.smem_bytes(ALL, head_dim, not config.in_place)
 
@@ -303,12 +298,12 @@ def test_check_finds_what_is_missing(call, monkeypatch):
     """No fence: between ordinary writes and the stores, ordinary reads and the next load."""
     monkeypatch.setattr(plgpu, "commit_smem", lambda: None)
     arrays = operands(256, 256, 1, 1, 128)
-    report = pipelib.check(traced(arrays, (0, 0, 0), call, config_of(128), scale=0.7))
+    report = pallascope.check(traced(arrays, (0, 0, 0), call, config_of(128), scale=0.7))
     assert not report.ok
 
 
 def report_of_one_kernel():
-    return pipelib.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
+    return pallascope.check(traced(operands(256, 256, 1, 1, 128), (0, 0, 0), 1, FUSED))
 
 
 @pytest.mark.usefixtures("traced_anew")
@@ -341,6 +336,7 @@ def test_dk_staged_while_others_multiply_races(monkeypatch):
 # Lowered, without a GPU.
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(
     ("head_dim", "probabilities", "mask"),
     [kind for kind in KINDS if kind[2] != "window" and kind != (128, "registers", "causal")],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-import pipelib
+import pallascope
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import optimistic
 from tests.emitters.contract import interpreted
@@ -61,14 +61,12 @@ def run(arrays, scale=1.0):
         return attention(*arrays, config=config, scale=scale, return_residuals=True)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("largest", [0.0, LARGE, HUGE])
 def test_scores_that_grow(largest):
     arrays = growing(largest)
     check_close(run(arrays), exact(*arrays, scale=1.0), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("place", [(5, 300), (127, 511), (64, 64)])
 def test_one_score_that_is_large(place):
     """One lane sees it, and all lanes of its thread make the maximum."""
@@ -76,7 +74,6 @@ def test_one_score_that_is_large(place):
     check_close(run(arrays), exact(*arrays, scale=1.0), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities
 def test_without_the_check_it_is_wrong(limit):
     """So the check is what makes the results above right."""
@@ -86,7 +83,6 @@ def test_without_the_check_it_is_wrong(limit):
         check_close(run(arrays), exact(*arrays, scale=1.0), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("value", [-1.0, 2.0**15, 2.0**60])
 def test_the_limit_changes_no_result_that_has_room(value, limit):
     """-1: every step makes its maximum. 2**60: none does."""
@@ -112,7 +108,6 @@ def test_a_maximum_only_where_it_must_be(limit, monkeypatch):
         assert len(counts) == expected  # of two threads, and all steps but the first
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("case", CASES)
 def test_masks(case):
     """Rows that see nothing at first have no maximum to begin with."""
@@ -123,7 +118,6 @@ def test_masks(case):
     check_close(found, exact(*arrays, **options), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_stays_so(value):
     """In the rows that see it; an infinite score makes them so, too."""
@@ -141,7 +135,7 @@ def test_k_stays_until_the_sums_are_there(head_dim, causal, monkeypatch):
     """Else the scores that are made again are those of another step: the checker sees both ways."""
     arrays = operands(256, 1280, 1, 1, head_dim)
     call = functools.partial(attention, config=on_gpu(head_dim), causal=causal)
-    assert pipelib.check(pipelib.trace(call, *arrays), strict=True).ok
+    assert pallascope.check(pallascope.trace(call, *arrays), strict=True).ok
     queue = optimistic.Optimistic.queue
 
     def early(self, now, p, result):
@@ -151,7 +145,7 @@ def test_k_stays_until_the_sums_are_there(head_dim, causal, monkeypatch):
 
     monkeypatch.setattr(optimistic.Optimistic, "queue", early)
     jax.clear_caches()
-    assert not pipelib.check(pipelib.trace(call, *arrays)).ok
+    assert not pallascope.check(pallascope.trace(call, *arrays)).ok
 
 
 def test_what_it_needs():
@@ -167,7 +161,7 @@ def test_what_it_needs():
 def test_ptxas_waits_for_no_product_and_spills_nothing(head_dim, causal):
     """Else it is slower than what it takes the place of."""
     call = functools.partial(attention, causal=causal, config=on_gpu(head_dim))
-    found = pipelib.compiled(call, *operands(512, 512, 2, 1, head_dim))
+    found = pallascope.compiled(call, *operands(512, 512, 2, 1, head_dim))
     assert not found.serialized and not found.spill_stores
 
 

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from pipelib.kernels.attention.order import AXES, L2_BYTES, MOST_BYTES, Order
 from pipelib.kernels.hopper import H100_SMS
 
-pytestmark = pytest.mark.one_jax
-
 #: JAX compiles at first.
 patient = settings(deadline=None)
 #: How many columns a row sees before its own and after it.

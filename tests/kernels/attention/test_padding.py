@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.attention.padding import Padding
@@ -53,7 +53,6 @@ def arrays_of(queries, keys, heads, kv_heads, head_dim, values, dtype=HALF):
     return q, k, v
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("name", SIZES)
 def test_result(name):
     sizes, options = SIZES[name]
@@ -65,7 +64,6 @@ def test_result(name):
         check_close(found, exact(*arrays, **options), HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize(
     "name",
     ["odd lengths", "more queries than keys, causal", "v's heads are smaller", "segments"],
@@ -104,7 +102,6 @@ def test_the_reference_has_values_of_another_size():
     check_close(attention(*arrays, return_residuals=True), exact(*arrays), HALF)
 
 
-@pytest.mark.one_jax
 def test_under_vmap_and_jit():
     q, k, v = (jnp.stack([x[0]] * 2) for x in arrays_of(33, 45, 1, 1, 24, 40))
     one = lambda q, k, v: attention(q[None], k[None], v[None], config=small("plain"))[0]
@@ -143,7 +140,7 @@ def test_the_scale_is_that_of_the_head_as_it_was():
 def test_check_finds_nothing(causal):
     arrays = arrays_of(777, 777, 2, 1, 80, 80)
     call = functools.partial(attention, causal=causal, config=AttentionConfig())
-    assert pipelib.check(pipelib.trace(call, *arrays), strict=True).ok
+    assert pallascope.check(pallascope.trace(call, *arrays), strict=True).ok
 
 
 BY_ROWS = {name: case for name, case in ON_GPU.items() if name != "heads of 20"} | {
@@ -160,9 +157,9 @@ def test_copies_see_rows_on_a_gpu(name):
     arrays = arrays_of(*sizes)
     call = functools.partial(attention, **options)
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        program = pipelib.trace(call, *arrays)
+        program = pallascope.trace(call, *arrays)
         text = str(jax.make_jaxpr(call)(*arrays))
-    assert pipelib.check(program, strict=True).ok
+    assert pallascope.check(program, strict=True).ok
     assert not re.search(r":f16\[[\d,]+\] = (pad|slice)\[", text)
 
 

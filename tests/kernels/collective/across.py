@@ -7,7 +7,7 @@ missing, and this module adds it to the interpreter's own class:
 - a copy to another device's memory writes the buffer of the same number there;
 - a semaphore is a number with a condition variable and a clock. A signal adds its thread's clock to
   the semaphore's clock; a wait adds the semaphore's clock to its thread's. So a race is missed if
-  other signals let a wait go than those that it needs: `pipelib.check` finds these.
+  other signals let a wait go than those that it needs: `pallascope.check` finds these.
 
 A device has one block: the interpreter runs the blocks of a device one after the other, and these
 would wait for each other. It uses names of JAX's that are not public, in the versions that the

@@ -16,15 +16,15 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib.kernels.collective.choosing import default_config
 from pipelib.kernels.collective.kernel import Units
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.kernels.collective.on_cpus import environment, multiplier, operands
-from tests.kernels.contract import NO_FORWARD_MODE
-from tests.kernels.matmul.test_matmul import check_close
-from tests.schedule.strategies import with_thread
+from tests.kernels.devices import NO_FORWARD_MODE
+from tests.kernels.matmul.products import check_close
+from tests.pallascope.strategies import with_thread
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 ROOT = pathlib.Path(__file__).parents[3]
@@ -59,17 +59,17 @@ def on_devices(devices, config=None, axes=("x",), **options):
 
 def traced(devices, config, m, n, k, dtype=BRAIN, **options):
     function, types = on_devices(devices, config, **options)
-    return pipelib.trace(function, *types(m, n, k, dtype), whole_grid=True)
+    return pallascope.trace(function, *types(m, n, k, dtype), whole_grid=True)
 
 
 def kinds(program):
-    return {str(finding.kind) for finding in pipelib.check(program)}
+    return {str(finding.kind) for finding in pallascope.check(program)}
 
 
 # Interpreted, with race detection.
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(3, marks=pytest.mark.one_jax), 4])
+@pytest.mark.parametrize("devices", [2, 3, 4])
 def test_on_several_cpu_devices(devices):
     command = [sys.executable, "-m", "tests.kernels.collective.on_cpus", str(devices)]
     options = dict(cwd=ROOT, env=os.environ | environment(devices), timeout=600)
@@ -104,7 +104,7 @@ PROGRAMS = {
 def test_check_finds_nothing(name, strict):
     devices, config, m, n, k, options = PROGRAMS[name]
     program = traced(devices, config, m, n, k, **options)
-    report = pipelib.check(program, strict=strict)
+    report = pallascope.check(program, strict=strict)
     assert report.ok, report
     assert not any("semaphores order nothing" in note for note in report.notes)
 
@@ -113,7 +113,7 @@ def test_default_configuration():
     """As many blocks as a GPU has SMs would be too many to check together."""
     config = CollectiveConfig(blocks=4)
     program = traced(2, config, 512, 512, 1024)
-    assert pipelib.check(program, strict=True).ok
+    assert pallascope.check(program, strict=True).ok
     assert program.smem_bytes == config.smem_bytes(BRAIN, BRAIN)
 
 
@@ -188,11 +188,10 @@ def missed_without_one(program, block):
         for index, op in enumerate(ops if program.block_of(thread) == block else ()):
             if str(op.kind) in SYNCHRONISES:
                 edited = with_thread(program, thread, ops[:index] + ops[index + 1 :])
-                if not pipelib.check(edited):
+                if not pallascope.check(edited):
                     yield op
 
 
-@pytest.mark.one_jax
 def test_each_synchronisation_of_a_sender_that_is_taken_away_is_found():
     """It sends four units of four pieces. A row of tiles has two of them."""
     missed = list(missed_without_one(pair(), 0))
@@ -205,7 +204,6 @@ def test_each_synchronisation_of_a_sender_that_is_taken_away_is_found():
     assert ends == [(3,), (7,), (15,)]
 
 
-@pytest.mark.one_jax
 def test_each_synchronisation_of_a_multiplier_that_is_taken_away_is_found():
     missed = list(missed_without_one(pair(), 3))
     assert {str(op.kind) for op in missed} <= HARMLESS.keys(), missed
@@ -216,6 +214,7 @@ def test_each_synchronisation_of_a_multiplier_that_is_taken_away_is_found():
 # Lowered and compiled.
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize("devices", [2, 8])
 def test_lowers(devices):
     function, types = on_devices(devices)
@@ -233,9 +232,9 @@ def test_compiles_with_the_loops_of_matmul(devices, axes):
     """Sending takes nothing from products: no spill, and a step has matmul's instructions."""
     function, types = on_devices(devices, axes=axes)
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        found = pipelib.compiled(function, *types(2048, 7168, 4096))
+        found = pallascope.compiled(function, *types(2048, 7168, 4096))
         a, b = on_devices(1)[1](2048, 7168, 4096)
-        plain = pipelib.compiled(functools.partial(matmul, config=CollectiveConfig()), a, b)
+        plain = pallascope.compiled(functools.partial(matmul, config=CollectiveConfig()), a, b)
     assert found.kernel == "collective_matmul" and found.ok
     assert found.spill_stores == found.spill_loads == 0 and found.serialized == ()
     product, own = (

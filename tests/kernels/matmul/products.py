@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-import pipelib
+import pallascope
 from pipelib.kernels import MatmulConfig, matmul
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
@@ -48,7 +48,7 @@ def reference(a, b, transpose_a=False, transpose_b=False):
 def uses_kernel(*args, **options):
     """Whether such a product is the kernel's; else `trace` finds none."""
     try:
-        pipelib.trace(lambda a, b: matmul(a, b, **options), *args)
+        pallascope.trace(lambda a, b: matmul(a, b, **options), *args)
     except ValueError as e:
         assert "kernel" in str(e)
         return False

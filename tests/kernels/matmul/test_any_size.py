@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from pipelib import tiles
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
@@ -102,8 +102,8 @@ def test_check_finds_nothing(config, operands):
     a, b = factors(m, n, k, **T_B)
     options = dict(epilogue=finish, operands=(jnp.ones((m, n), HALF),)) if operands else {}
     call = lambda a, b: matmul(a, b, config=config, transpose_b=True, **options)
-    program = pipelib.trace(call, a, b)
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(call, a, b)
+    assert list(pallascope.check(program, strict=True)) == []
     assert program.smem_bytes == config.smem_bytes(HALF, HALF, [HALF] * operands)
 
 
@@ -115,7 +115,7 @@ def test_a_slot_that_is_loaded_by_rows_too_early_is_found(monkeypatch):
     monkeypatch.setattr(ring.Channel, "wait_until_released", lambda self, slot: None)
     a, b = factors(199, 200, 264, **T_B)
     call = lambda a, b: matmul(a, b, config=ALONE, transpose_b=True)
-    kinds = {finding.kind for finding in pipelib.check(pipelib.trace(call, a, b))}
+    kinds = {finding.kind for finding in pallascope.check(pallascope.trace(call, a, b))}
     assert "race" in kinds
 
 
@@ -127,7 +127,7 @@ def test_copies_by_rows_are_the_same_instructions():
     def loads(m, n, k):
         a, b = factors(m, n, k, **T_B)
         call = lambda a, b: matmul(a, b, config=ALONE, transpose_b=True)
-        return pipelib.compiled(call, a, b).instructions["UTMALDG"]
+        return pallascope.compiled(call, a, b).instructions["UTMALDG"]
 
     assert loads(199, 200, 248) == loads(192, 192, 256) > 0
 
@@ -135,7 +135,6 @@ def test_copies_by_rows_are_the_same_instructions():
 # K in parts.
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("splits", [2, 3])
 @pytest.mark.parametrize("name", ["one", "two", "ring", "two threads", "alone", "persistent"])
 def test_parts_of_k(name, splits):
@@ -148,7 +147,6 @@ def test_parts_of_k(name, splits):
     check_close(out, reference(a, b), HALF)
 
 
-@pytest.mark.one_jax
 def test_parts_of_k_in_all_that_is_asked_of_a_product():
     config, (m, n, k) = dataclasses.replace(ALONE, splits=2), (64, 128, 256)
     a, b = factors(k, n, m, BRAIN)  # a is stored [K, M]
@@ -164,7 +162,6 @@ def test_parts_of_k_in_all_that_is_asked_of_a_product():
     check_close(out, 2 * reference(a, b, True, True) + np.arange(n), FLOAT)
 
 
-@pytest.mark.one_jax
 def test_vmap_and_gradients_of_parts_of_k():
     config = dataclasses.replace(ONE, splits=2)
     a, b = factors(64, 64, 256, FLOAT, batch=(2,))
@@ -183,12 +180,11 @@ def test_vmap_and_gradients_of_parts_of_k():
 def test_check_finds_nothing_in_parts_of_k(name):
     config = dataclasses.replace(CONFIGS[name], splits=3)
     a, b = factors(640, 768, 512)
-    program = pipelib.trace(lambda a, b: matmul(a, b, config=config), a, b)
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(lambda a, b: matmul(a, b, config=config), a, b)
+    assert list(pallascope.check(program, strict=True)) == []
     assert program.smem_bytes == config.smem_bytes(HALF, FLOAT)
 
 
-@pytest.mark.one_jax
 def test_float8_in_parts_of_k():
     config = MatmulConfig(64, 64, 128, slots=2, compute_threads=1, form="specialized", splits=2)
     a, b = factors(64, 64, 512, E4M3, **T_B)

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
+from pallascope.tuning.candidates import estimate_us, rates
+from pallascope.tuning.products import Problem
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.matmul import choosing, default_config, tuned
-from pipelib.tuning.candidates import estimate_us, rates
-from pipelib.tuning.products import Problem
 from pipelib_book.measured import ladder
 from tests.kernels.matmul.products import factors
 
@@ -30,7 +30,6 @@ def random_shapes(seed=0):
         yield size(1, 32768), 64 * size(1, 512), 128 * size(1, 256)
 
 
-@pytest.mark.one_jax
 def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates):
     dtypes = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float8_e5m2", "bfloat16")]
     chosen = set()
@@ -58,7 +57,7 @@ def test_an_epilogue_leaves_fewer_slots():
 
 def test_the_rates_are_the_machine_s():
     for dtype in ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"):
-        assert rates(pipelib.H200, dtype) == pytest.approx(choosing.H200, rel=1e-3)
+        assert rates(pallascope.H200, dtype) == pytest.approx(choosing.H200, rel=1e-3)
 
 
 def test_the_estimate_knows_rounds_and_rows_that_are_not_loaded():
@@ -72,7 +71,6 @@ def test_the_estimate_knows_rounds_and_rows_that_are_not_loaded():
     assert 0 < choosing.estimate_us(config, few) < us()
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("form", ["specialized", "split", "chained"])
 @pytest.mark.parametrize("tile", choosing.TILES)
 def test_check_finds_nothing_in_a_candidate(tile, form):
@@ -82,8 +80,8 @@ def test_check_finds_nothing_in_a_candidate(tile, form):
     split = dataclasses.replace(found.split, splits=3)
     config = {"specialized": found.alone, "split": split, "chained": found.chained[-1]}[form]
     assert config.form in (form, "specialized")
-    program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *factors(640, 768, 640))
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(lambda a, b: matmul(a, b, config=config), *factors(640, 768, 640))
+    assert list(pallascope.check(program, strict=True)) == []
 
 
 # Against what was measured.
@@ -122,7 +120,6 @@ def nearest_other(problem):
     return min(entries, key=lambda entry: entry.distance(*problem[:3])).config
 
 
-@pytest.mark.one_jax
 def test_the_choice_is_near_the_fastest_and_nearer_than_the_nearest_row():
     """The numbers of the module's docstring."""
     ours, theirs, correlations = [], [], []

@@ -12,14 +12,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
 from pipelib import specs
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.matmul import default_config
 from pipelib.kernels.matmul.tuned import nearest_config
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from tests.emitters.contract import interpreted
-from tests.kernels.contract import NO_FORWARD_MODE, pretend
+from tests.kernels.devices import NO_FORWARD_MODE, pretend
+from tests.kernels.matmul.products import (
+    ALONE,
+    BRAIN,
+    CLUSTER,
+    E4M3,
+    E5M2,
+    FLOAT,
+    HALF,
+    MANY,
+    ONE,
+    RING,
+    SHARED,
+    TWO,
+    check_close,
+    factors,
+    reference,
+    uses_kernel,
+)
 
 ODD = MatmulConfig(64, 192, 64, slots=4, compute_threads=1, delay_release=2, order="m", blocks=1)
 SQUARE = dataclasses.replace(ONE, cluster_m=2, cluster_n=2, blocks=4, form="persistent")
@@ -94,7 +112,6 @@ def finished(acc, operands):
     return np.maximum(acc * scale + bias, 0.0) * number + residual
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("config", [SHARED, ALONE], ids=["ring", "specialized"])
 def test_operands(config):
     """Each tile, and each part of it, gets its own of all of them; also at the edges.
@@ -174,7 +191,6 @@ def test_gradients_of_the_kernel():
         check_gradients(64, 64, 128, False, True, ONE)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("transpose_b", [False, True])
 def test_gradients_in_every_order(transpose_a, transpose_b):
@@ -276,21 +292,20 @@ def test_check_finds_nothing(config, transposed):
     m, n, k = 640, 768, 512
     options = dict(transpose_a=transposed, transpose_b=transposed)
     a, b = factors(m, n, k, **options)
-    program = pipelib.trace(lambda a, b: matmul(a, b, config=config, **options), a, b)
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(lambda a, b: matmul(a, b, config=config, **options), a, b)
+    assert list(pallascope.check(program, strict=True)) == []
     config = config or nearest_config(m, n, k, HALF, out_dtype=HALF, **options)
     config = config or default_config(m, n, k, HALF, HALF)
     assert program.smem_bytes == config.smem_bytes(HALF, HALF)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("idea", IDEAS, ids=lambda idea: idea.name)
 def test_ideas_of_the_ladder(idea):
     """Each fits, is sound, and lowers at the size at which it is measured."""
     idea.config.check(BRAIN, BRAIN)
     multiply = lambda a, b: matmul(a, b, config=idea.config)
-    program = pipelib.trace(multiply, *factors(768, 1024, 512, BRAIN))
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(multiply, *factors(768, 1024, 512, BRAIN))
+    assert list(pallascope.check(program, strict=True)) == []
     assert program.smem_bytes == idea.config.smem_bytes(BRAIN, BRAIN)
     square = jax.ShapeDtypeStruct((8192, 8192), BRAIN)
     lowered = jax.jit(multiply).trace(square, square).lower(lowering_platforms=("cuda",))
@@ -311,8 +326,8 @@ def test_check_finds_nothing_in_an_epilogue(config):
     config = dataclasses.replace(config, tile_n=256, slots=2, delay_release=1)
     (a, b), operands = factors(m, n, 512), epilogue_operands(m, n)
     fused = lambda *args: matmul(*args[:2], config=config, epilogue=finish, operands=args[2:])
-    program = pipelib.trace(fused, a, b, *operands)
-    assert list(pipelib.check(program, strict=True)) == []
+    program = pallascope.trace(fused, a, b, *operands)
+    assert list(pallascope.check(program, strict=True)) == []
     assert program.smem_bytes == config.smem_bytes(HALF, HALF, [HALF])
 
 
@@ -324,8 +339,8 @@ def test_check_finds_a_slot_released_early(monkeypatch):
     wait = plgpu.wgmma_wait
     monkeypatch.setattr(plgpu, "wgmma_wait", lambda n: wait(n + 1))
     a, b = factors(640, 768, 512)
-    program = pipelib.trace(lambda a, b: matmul(a, b, config=TWO), a, b)
-    assert list(pipelib.check(program))
+    program = pallascope.trace(lambda a, b: matmul(a, b, config=TWO), a, b)
+    assert list(pallascope.check(program))
 
 
 @pytest.mark.parametrize("out_dtype", [HALF, FLOAT])
@@ -364,6 +379,7 @@ def test_default_configuration_is_as_large_as_leaves_no_multiprocessor_idle():
 # Lowered for a GPU that is not there: layouts, registers and copies, short of PTX.
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(
     ("shape", "dtype", "options"),
     [
@@ -753,6 +769,7 @@ def test_shard_map():
     check_shards(17, 23, 29, devices=1)
 
 
+@pytest.mark.both_jax
 def test_shard_map_lowers():
     """With the kernel, and its gradients: they vary over the mesh as their shards do."""
     a, b = (jax.ShapeDtypeStruct(shape, HALF) for shape in ((1024, 2048), (2048, 768)))

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import pipelib
+import pallascope
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
@@ -48,7 +48,6 @@ def operands_of(sizes):
     return draw(m, n).astype(HALF), draw(n), draw(m, 1)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("with_epilogue", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_interpreted(name, with_epilogue):
@@ -71,8 +70,8 @@ def test_check_finds_nothing(name):
         function = lambda a, b, *operands: matmul(
             a, b, config=config, epilogue=finish, operands=operands, **stored
         )
-        program = pipelib.trace(function, *factors(*sizes, **stored), *operands_of(sizes))
-    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+        program = pallascope.trace(function, *factors(*sizes, **stored), *operands_of(sizes))
+    assert all(finding.kind == "note" for finding in pallascope.check(program, strict=True))
 
 
 #: Tiles of more than one piece of the columns of b [K, N], of which each thread has one.
@@ -90,8 +89,8 @@ WIDE = {
 def test_each_thread_has_a_piece_of_b(config):
     arrays = factors(272, 264, 520)
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *arrays)
-    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+        program = pallascope.trace(lambda a, b: matmul(a, b, config=config), *arrays)
+    assert all(finding.kind == "note" for finding in pallascope.check(program, strict=True))
 
 
 @pytest.mark.parametrize("n", [256, 264])
@@ -106,8 +105,8 @@ def test_rows_in_pieces_along_k(n, tile_k, delay_release):
     )
     arrays = factors(35, n, 1032)
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        program = pipelib.trace(lambda a, b: matmul(a, b, config=config), *arrays)
-    assert all(finding.kind == "note" for finding in pipelib.check(program, strict=True))
+        program = pallascope.trace(lambda a, b: matmul(a, b, config=config), *arrays)
+    assert all(finding.kind == "note" for finding in pallascope.check(program, strict=True))
 
 
 def test_a_thread_of_two_pieces_cannot_copy_b():
@@ -120,7 +119,7 @@ def test_a_thread_of_two_pieces_cannot_copy_b():
 def test_few_rows_compile_without_spills():
     arrays = factors(35, 8192, 8192)
     with assumed(Gpu("NVIDIA H200", "9.0")):
-        found = pipelib.compiled(matmul, *arrays)
+        found = pallascope.compiled(matmul, *arrays)
     assert found.spill_stores == 0 and "HGMMA" in found.instructions
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
-import pipelib
+import pallascope
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.ragged.visits import Visits, most_visits
@@ -74,7 +74,6 @@ def few_blocks(monkeypatch):
 # Visits.
 
 
-@pytest.mark.one_jax
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 70), min_size=1, max_size=6),
@@ -110,7 +109,6 @@ def test_products(name, config):
     close(out, expected(*arrays))
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(("dtype", "out_dtype"), [(HALF, FLOAT), (BRAIN, HALF)])
 @pytest.mark.usefixtures("few_blocks")
@@ -140,7 +138,6 @@ def test_gradients(rows, sizes, k, transpose):
         close(out, right.T @ left if transpose else left.T @ right)
 
 
-@pytest.mark.one_jax
 @pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize("config", [SMALL, TWO, AT_ONCE], ids=["small", "two", "at once"])
 def test_gradients_of_matrices_by_blocks_of_many_tiles(name, config):
@@ -154,7 +151,6 @@ def test_gradients_of_matrices_by_blocks_of_many_tiles(name, config):
         close(found, left.T @ right)
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("few_blocks")
 def test_vmap_scan_and_jit():
     lhs, rhs, sizes = operands(72, [20, 30])
@@ -167,7 +163,6 @@ def test_vmap_scan_and_jit():
         np.testing.assert_array_equal(out, same)
 
 
-@pytest.mark.one_jax
 @pytest.mark.usefixtures("few_blocks")
 def test_shard_map():
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -191,7 +186,7 @@ def test_check_finds_nothing(name, config, transpose):
     rows, sizes = GROUPS[name]
     lhs, rhs, sizes = operands(rows, sizes, 136, 200 if transpose else 192, transpose=transpose)
     call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=config, transpose_rhs=transpose)
-    assert list(pipelib.check(pipelib.trace(call, lhs, rhs), strict=True)) == []
+    assert list(pallascope.check(pallascope.trace(call, lhs, rhs), strict=True)) == []
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -200,7 +195,7 @@ def test_check_finds_nothing_in_the_gradients_of_matrices(name):
     rows, sizes = GROUPS[name]
     lhs, _, sizes = operands(rows, sizes, 192, 192)
     call = lambda lhs, g: launch_weights(lhs, g, sizes, TWO, 3)
-    assert list(pipelib.check(pipelib.trace(call, lhs, lhs), strict=True)) == []
+    assert list(pallascope.check(pallascope.trace(call, lhs, lhs), strict=True)) == []
 
 
 @pytest.mark.usefixtures("on_an_h200", "traced_anew")
@@ -213,7 +208,9 @@ def test_check_finds_a_staging_slot_that_is_written_too_early(monkeypatch):
     lhs, rhs, sizes = operands(160, [5, 0, 130, 3])
     config = MatmulConfig(64, 128, 64, slots=2, compute_threads=1, width=3)
     call = lambda lhs, rhs: ragged_dot(lhs, rhs, sizes, config=config)
-    assert "race" in {finding.kind for finding in pipelib.check(pipelib.trace(call, lhs, rhs))}
+    assert "race" in {
+        finding.kind for finding in pallascope.check(pallascope.trace(call, lhs, rhs))
+    }
 
 
 @pytest.mark.compiler
@@ -222,7 +219,7 @@ def test_check_finds_a_staging_slot_that_is_written_too_early(monkeypatch):
 def test_it_compiles(transpose):
     lhs, rhs, sizes = operands(300, [100, 200], 136, 192, transpose=transpose)
     call = functools.partial(ragged_dot, transpose_rhs=transpose)
-    found = pipelib.compiled(call, lhs, rhs, sizes)
+    found = pallascope.compiled(call, lhs, rhs, sizes)
     assert found.kernel == "ragged_dot" and found.ok and found.spill_stores == 0
 
 
@@ -232,7 +229,7 @@ def test_a_step_of_the_gradients_of_matrices_asks_for_nothing_in_gmem():
     """Neither its loads nor its products: what a tile is, is found once for each tile."""
     lhs, _, sizes = operands(512, [100, 412], 256)
     call = lambda lhs, g, sizes: launch_weights(lhs, g, sizes, MatmulConfig(), 132)
-    found = pipelib.compiled(call, lhs, lhs, sizes)
+    found = pallascope.compiled(call, lhs, lhs, sizes)
     assert found.kernel == "ragged_dot_weights" and found.ok and found.spill_stores == 0
     loads, products = (loop.instructions for loop in found.loops)
     assert loads["UTMALDG"] == 2 and products["HGMMA"] == 4
@@ -246,7 +243,7 @@ def test_sizes_that_no_copy_can_address_are_plain_jax_s():
     for k, n, transpose in ((132, 128, False), (128, 72, False), (128, 68, True)):
         arrays = operands(40, [10, 20], k, n, transpose=transpose)
         with pytest.raises(ValueError, match="calls 0 Mosaic GPU kernels"):
-            pipelib.trace(functools.partial(ragged_dot, transpose_rhs=transpose), *arrays)
+            pallascope.trace(functools.partial(ragged_dot, transpose_rhs=transpose), *arrays)
         close(ragged_dot(*arrays, transpose_rhs=transpose), expected(*arrays, transpose))
 
 

@@ -7,13 +7,12 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import pipelib_book as book
-from pipelib.schedule.drawing.picture import EDGE, LOOKS
+from pallascope.drawing.picture import EDGE, LOOKS
 from pipelib_book.diagrams import catalogue, shapes
 from pipelib_book.diagrams.catalogue import CATALOGUE
 from pipelib_book.diagrams.shapes import LOAD, SOLID, WGMMA, Words
 from tests.pipelib_book.diagrams.layout import faults
 
-pytestmark = pytest.mark.one_jax
 EVERY = pytest.mark.parametrize("sketch", CATALOGUE, ids=lambda sketch: sketch.name)
 PHONE_PIXELS, MAX_BYTES = 358, 20_000
 

@@ -23,8 +23,6 @@ from pipelib_book.diagrams.shapes import (
     Words,
 )
 
-pytestmark = pytest.mark.one_jax
-
 
 class Box(NamedTuple):
     """A box of a lane: its word, and where it begins, ends and stands."""

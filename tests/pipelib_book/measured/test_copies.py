@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-import pipelib
+import pallascope
 from pipelib_book.measured import copies, results
-
-pytestmark = pytest.mark.one_jax
 
 
 def numbers(table):
@@ -26,11 +24,13 @@ def test_a_store_is_written_when_it_has_read():
 
 
 def test_a_waiter_that_has_only_begun_goes_on_sooner(tmp_path):
-    rows = [line.strip("| ").split(" | ") for line in copies.costs_table(pipelib.H200).split("\n")]
+    rows = [
+        line.strip("| ").split(" | ") for line in copies.costs_table(pallascope.H200).split("\n")
+    ]
     cycles = {what: int(count) for what, count in rows[2:]}
     prompt, later = "if it has only just begun to wait", "until a waiter goes on"
     assert 0 < cycles[f"the same, {prompt}"] < cycles[f"a phase's end, {later}"]
-    assert prompt not in copies.costs_table(pipelib.H200, (tmp_path,))
+    assert prompt not in copies.costs_table(pallascope.H200, (tmp_path,))
 
 
 @pytest.mark.parametrize("table", [copies.slots_table, copies.stores_table])

@@ -2,11 +2,7 @@
 
 import json
 
-import pytest
-
 from pipelib_book.measured import limits, results
-
-pytestmark = pytest.mark.one_jax
 
 
 def folder(tmp_path, **records):

@@ -6,8 +6,6 @@ import pytest
 
 from pipelib_book.measured import model, results
 
-pytestmark = pytest.mark.one_jax
-
 KERNEL = "attention_mosaic_gpu_kernel"
 
 

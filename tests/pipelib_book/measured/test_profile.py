@@ -1,13 +1,8 @@
 """`pipelib_book.measured.profile`: the recorded profile of chapter 13's ring."""
 
-import pytest
-
-from pipelib.schedule.program import Program
-from pipelib.schedule.timeline import Source
+from pallascope.program import Program
+from pallascope.timeline import Source
 from pipelib_book.measured import profile
-
-pytestmark = pytest.mark.one_jax
-
 
 PROGRAM = Program("The ring", threads=((), ()))
 

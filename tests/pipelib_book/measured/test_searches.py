@@ -6,8 +6,6 @@ import pytest
 
 from pipelib_book.measured import results, searches
 
-pytestmark = pytest.mark.one_jax
-
 
 def group(complete=True, search=(20.0, 21.0, 22.0), brute=(20.0, 20.0, 20.0)):
     row = lambda us: [{"slots": 2}, "measured", 1.0, us, ""]

@@ -1,0 +1,238 @@
+"""`python -m pallascope`: check, draw, edit, compile or tune a kernel from a shell; needs no GPU.
+
+    python -m pallascope check module:function bfloat16[4096,4096] bfloat16[4096,4096]
+    python -m pallascope check file.py:function float32[1024] --block all
+    python -m pallascope check --sarif found.sarif
+    python -m pallascope draw module:function float32[1024] -o timeline.svg
+    python -m pallascope lab module:function float32[1024] -o kernel.html
+    python -m pallascope compile module:function float32[1024]
+    python -m pallascope tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
+
+The function is what `pallascope.trace` takes: one that calls a Mosaic GPU kernel, or several, of
+which `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes
+its own arrays has none. `module` is a module's name or a file's, whose folder is searched for what
+it imports, as if Python ran it.
+
+Which kernels. `check` without a function checks those that `pyproject.toml`, in this folder, lists
+as `[[tool.pallascope.check]]`, each with the keys `function`, `args`, `block`, `strict`, `call` and
+`max-steps`. A word on the command line holds for all of them.
+
+Which block. A program is that of one block of the grid (or one cluster), by default the first, and
+so is what is found: a fault at an edge may be in the last alone. `--block 3,0` checks another.
+`--block all` checks each in a grid of up to 32; in a larger one, the first, the middle one and the
+last of each axis, with each of the other axes'. It then compares those that it checked: two blocks
+that access one place of GMEM race, and what no block writes of an output is told. The last line
+says how many blocks those were. They are checked in several processes where that takes less time;
+`--jobs N` says how many. `--block together` takes all blocks into one program, and all devices if
+the function calls the kernel within `jax.shard_map`: for kernels whose blocks or devices wait for
+each other by semaphores.
+
+How strictly. `--strict` also reports asynchronous copies that overwrite what a thread has read with
+ordinary loads, with no `commit_smem` between: PTX asks for one, though no GPU has been seen to need
+it, and JAX's own emitters leave it out. Use it for kernels that are to hold by PTX's letter, and
+for those that promise `ordinary_reads=False` to pipelib's emitters, which then leave it out too.
+Without it, a note says so if there is something that it would report.
+
+What is told. Text, on stdout. `--json` prints one JSON document instead, and nothing else is on
+stdout; `pallascope/report.schema.json` describes it. `--sarif FILE` writes what was found for
+code review beside the one or the other, so that one run gives a log to read and a file to upload.
+
+What is edited. `lab` writes a page with the operations of one block, where a reader takes them away
+or moves them, and `check` and `simulate` answer. It is a command of the book's kit, and says what
+to install where that is missing.
+
+What is compiled. `compile` prints what ptxas and the machine code say of each kernel that the
+function calls, or of the one that `--call` picks: registers, spills, ptxas's warnings, instructions
+by class. `--sass` also prints the machine code, and `--json` prints one JSON document instead. It
+needs JAX's CUDA plugin, ptxas and nvdisasm; what is missing, it says.
+
+What is tuned. The function of `tune` takes a configuration and returns the kernel. Each `--range`
+names one of its parameters, and every combination of their values is looked at; or `--space` names
+a dict of ranges, or a list of configurations, in a module. A configuration that does not fit, or in
+which the checker finds a fault, is never run. The others are ranked by simulation. On a Hopper GPU
+the best few are measured (`--measure N`: how many), and their results compared with what the
+function of `--expected` computes. `--cache FILE` keeps what is found: after an interruption the
+same command goes on from there. `--jobs N` compiles and runs in N processes, which also ends
+kernels that hang. `pallascope.tuning` has the rest.
+
+Exit status of `check`: 0 if nothing was found in any block that was checked, nor between them; 1 if
+something was. Of `compile`: 1 if ptxas serializes products, or a kernel spills registers; else 0.
+Of `tune`: 1 if no configuration can be run; 130 if it was interrupted; else 0.
+Of all commands: 2 if a kernel could not be traced, or the command was wrong.
+"""
+
+import argparse
+import dataclasses
+import importlib.util
+import pathlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+import pallascope
+from pallascope.command import checking, compiling, config, drawing, tuning
+from pallascope.command.options import WHICH_BLOCK, add_call, add_rest, said, target, told
+from pallascope.command.targets import (
+    ALL,
+    MOST_BLOCKS,
+    TOGETHER,
+    Target,
+    block_of,
+    block_or_all,
+)
+
+_KIT = "pipelib_book"
+_VERSION = f"pallascope {pallascope.__version__}, JAX {jax.__version__}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if options.command != "lab" and rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
+    return told(options, options.run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m pallascope", description="Check, draw, compile or tune a kernel."
+    )
+    parser.add_argument("--version", action="version", version=_VERSION)
+    commands = parser.add_subparsers(dest="command", required=True)
+    text = "find races, deadlocks and misused barriers; exit with 1 if there are"
+    check = commands.add_parser("check", help=text, description=text)
+    check.set_defaults(run=_check)
+    check.add_argument(
+        "function", nargs="?",
+        help=f"module:function or file.py:function; without it, the kernels of {config.FILE}",
+    )  # fmt: skip
+    which = WHICH_BLOCK
+    each = (
+        f"; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes; or {TOGETHER}:"
+    )
+    each += " all in one program, with all devices of a shard_map, as they wait for each other"
+    add_rest(check, block_or_all, which + each)
+    check.add_argument(
+        "--strict", action="store_true",
+        help="also report copies that overwrite what a thread read, with no commit_smem between:"
+        " for kernels that are to hold by PTX's letter, or that promise ordinary_reads=False",
+    )  # fmt: skip
+    check.add_argument(
+        "--jobs", type=_number, help="processes for the blocks (one a core, if that pays)"
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON document, no text")
+    check.add_argument(
+        "--sarif", type=pathlib.Path, metavar="FILE", help="also write SARIF, for code review"
+    )
+    text = "draw the simulated timeline"
+    draw = commands.add_parser("draw", help=text, description=text)
+    draw.set_defaults(run=_draw)
+    draw.add_argument("function", help="module:function or file.py:function")
+    add_rest(draw, block_of, which)
+    draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
+    draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    _add_lab(commands)
+    _add_compile(commands)
+    _add_tune(commands)
+    return parser
+
+
+def _add_lab(commands: Any) -> None:
+    """The command of the book's kit, which knows its own options."""
+    text = "write a page on which the kernel's operations are edited, checked and simulated"
+    command = commands.add_parser("lab", help=text, add_help=False)
+    command.set_defaults(run=_lab, function=None)
+
+
+def _add_compile(commands: Any) -> None:
+    """The command that compiles; a kernel is compiled whole, so no option names a block."""
+    text = "print registers, spills, warnings and instructions; exit with 1 for spilled registers"
+    text += " and serialized products"
+    command = commands.add_parser("compile", help=text, description=text)
+    command.set_defaults(run=_compile)
+    command.add_argument("function", help="module:function or file.py:function")
+    add_call(command)
+    command.add_argument("--sass", action="store_true", help="also print the machine code")
+    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+
+
+def _add_tune(commands: Any) -> None:
+    """The command that searches a space of configurations."""
+    text = "rank a kernel's configurations by simulation, and measure the best where a GPU is"
+    command = commands.add_parser("tune", help=text, description=text)
+    command.set_defaults(run=_tune)
+    command.add_argument("function", help="module:function or file.py:function, a kernel_of")
+    command.add_argument("args", nargs="*", help="the kernel's arguments: dtype[shape] or a number")
+    command.add_argument(
+        "--range", action="append", default=[], metavar="NAME=VALUES", dest="ranges",
+        help="values of a parameter, as slots=2,3,4; one for each parameter",
+    )  # fmt: skip
+    command.add_argument("--space", help="module:name of a dict of ranges, or of configurations")
+    command.add_argument("--expected", help="module:function that computes what is right")
+    command.add_argument("--tolerance", type=float, help="the largest error, in root mean squares")
+    command.add_argument("--measure", type=int, help="how many of the best to measure, 0 for none")
+    command.add_argument("--seconds", type=float, help="begin nothing later")
+    command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
+    command.add_argument("--cache", help="a JSON file that keeps what is found")
+    command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+
+
+@said
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{text!r} is no number of processes: give 1 or more.")
+    return int(text)
+
+
+def _check(options: argparse.Namespace) -> int:
+    if options.function is not None:
+        targets = [target(options)]
+    else:
+        targets = [_overridden(each, options) for each in config.configured(pathlib.Path())]
+    return checking.check(targets, options.jobs, options.json, options.sarif)
+
+
+def _draw(options: argparse.Namespace) -> int:
+    return drawing.draw(target(options), options.output, options.machine)
+
+
+def _lab(options: argparse.Namespace) -> int:
+    """Runs the kit's own command, as a shell would: nothing here knows the kit."""
+    if importlib.util.find_spec(_KIT) is None:
+        raise ImportError(
+            f"The laboratory is in the book's kit, the package {_KIT}, which is not installed here,"
+            " so there is no page to write: install it with `pip install pallas-pipelib-book`."
+        )
+    return subprocess.call([sys.executable, "-m", f"{_KIT}.laboratory", *options.rest])
+
+
+def _compile(options: argparse.Namespace) -> int:
+    target = Target(options.function, tuple(options.args), call=options.call)
+    return compiling.compile_(target, options.json, options.sass)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    names = "tolerance", "measure", "seconds", "jobs", "cache"
+    said = {name: getattr(options, name) for name in names}
+    task = tuning.Task(
+        options.function, options.args, options.ranges, options.space, options.expected,
+        options.machine, {name: value for name, value in said.items() if value is not None},
+    )  # fmt: skip
+    return tuning.tune(task, options.json)
+
+
+def _overridden(target: Target, options: argparse.Namespace) -> Target:
+    """A target of the configuration, with what the command line says instead."""
+    named = {name: getattr(options, name) for name in ("block", "call", "max_steps")}
+    said = {name: value for name, value in named.items() if value is not None}
+    return dataclasses.replace(target, strict=target.strict or options.strict, **said)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

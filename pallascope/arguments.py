@@ -1,0 +1,39 @@
+"""`expect`: the error for an argument of the wrong type.
+
+The model. One sentence says what the function takes, what type the value has, and what to do.
+Numbers are numbers by the standard library's `numbers`, so NumPy's are numbers too. Not covered:
+values of the right type that are out of range; each function refuses these itself, but for
+`l2_hits`, which several have.
+"""
+
+from numbers import Real
+
+from pallascope.machine import Machine
+from pallascope.program import Program
+from pallascope.timeline import Timeline
+
+# The type, its name with an article, and how to come by one.
+PROGRAM = Program, "a Program", "make one with pallascope.trace(kernel, *args)"
+MACHINE = Machine, "a Machine", "give pallascope.H100, pallascope.H200 or one that you made of them"
+TIMELINE = Timeline, "a Timeline", "make one with pallascope.simulate(program, machine)"
+
+
+def expect(function: str, value: object, kind: type, noun: str, remedy: str) -> None:
+    """Raises a TypeError unless the value is of this type, which `noun` names."""
+    if not isinstance(value, kind):
+        raise wrong_type(function, value, noun, remedy)
+
+
+def wrong_type(function: str, value: object, noun: str, remedy: str) -> TypeError:
+    """The error itself, for a caller who tests the value in another way."""
+    given = type(value).__name__
+    return TypeError(f"{function} takes {noun}, not a value of type {given}: {remedy}.")
+
+
+def expect_l2_hits(function: str, l2_hits: object) -> None:
+    """Raises a TypeError or ValueError unless it is None, or a fraction from 0 to 1."""
+    if l2_hits is None:
+        return
+    expect(function, l2_hits, Real, "a number for l2_hits=", "0 is none of the bytes, 1 all")
+    if not 0 <= l2_hits <= 1:  # pyright: ignore[reportOperatorIssue]
+        raise ValueError(f"{l2_hits=} is not a fraction from 0 to 1 of the bytes loaded.")

@@ -1,0 +1,346 @@
+"""Accesses of what holds nothing, or no longer, or is no part of its array, or nobody reads."""
+
+from dataclasses import dataclass
+from typing import override
+
+from pallascope.checking.facts import (
+    NO_CLASH,
+    Clash,
+    Fault,
+    Fleeting,
+    Remark,
+    agent,
+    barrier_name,
+    if_rounded,
+    named,
+    place,
+    slot_of,
+)
+from pallascope.program import Buffer, Kind, Op, Program, Region, Space, step_name
+from pallascope.report import Finding, FindingKind, count, thread_name
+
+
+@dataclass(frozen=True, slots=True)
+class Uninitialized(Fault):
+    """A read of memory that the writes so far do not cover."""
+
+    op: Op
+    buffer: Buffer
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op, buffer = self.op, self.buffer
+        return Finding(
+            FindingKind.UNINITIALIZED_READ, (op,),
+            f"{agent(program, op)} reads {place(buffer, op)}, of which at least a part has been"
+            " written by nothing before." + if_rounded(program, buffer, op),
+            "Write it first, or let a copy into it land.", buffer.name, slot_of(buffer, op),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LostWrite(Fault):
+    """A write that nothing reads; `is_useful` if other writes of the same line are read."""
+
+    op: Op
+    buffer: Buffer
+    is_useful: bool
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op, buffer = self.op, self.buffer
+        also, leave_out = "", "leave the write out."
+        if self.is_useful:
+            also = (
+                " What this line writes at other steps is read: so a last read is missing, or the"
+                " line runs once too often, which does no harm."
+            )
+            leave_out = "leave out this write (pl.when)."
+        return Finding(
+            FindingKind.LOST_STORE, (op,),
+            f"{agent(program, op)} writes {place(buffer, op)}, and nothing reads it before it is"
+            f" written over or ceases to exist: the result is lost.{also}"
+            + if_rounded(program, buffer, op),
+            f"Store it with copy_smem_to_gmem, or {leave_out}", buffer.name, slot_of(buffer, op),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outliving(Fleeting):
+    """A copy or a product that may still use its memory when `taker`, or the end, takes it."""
+
+    late: Op
+    taker: Op | None
+    clash: Clash = NO_CLASH
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        late, taker = self.late, self.taker
+        if late.kind == Kind.LOAD:
+            assert taker is not None, "what lands after the end is told of its barrier"
+            return _landing(program, late, taker)
+        kind, what, does = FindingKind.RACE, "product", "read"
+        before = "before its memory is given to others, or the kernel ends."
+        if late.kind == Kind.CP_ASYNC:
+            what, does, missing = "copy", "write", "wait_gmem_to_smem"
+            remedy = f"Call wait_gmem_to_smem(0) {before}"
+        elif late.kind == Kind.STORE:
+            kind, what, missing = FindingKind.LOST_STORE, "copy", "wait_smem_to_gmem"
+            after = "(after commit_smem_to_gmem_group, if the copy has commit_group=False)"
+            remedy = f"Call wait_smem_to_gmem(0) {after} {before}"
+        elif late.kind is Kind.WGMMA:
+            missing = "wgmma_wait"
+            remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
+        else:
+            missing = "wait for a commit"
+            remedy = "Wait for a tcgen05_commit_arrive after it before the next scope begins."
+        used = late.writes if late.kind is Kind.CP_ASYNC else late.reads
+        name = program.buffers[used[0].buffer].name
+        ceases = "ceases to exist" if taker is None else "is given to the next scope"
+        return Finding(
+            kind, (late,) if taker is None else (taker, late),
+            f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still"
+            f" {does} it: no {missing} after it covers it.",
+            remedy, name,
+        )  # fmt: skip
+
+    @override
+    def moment(self, program: Program) -> str:
+        return f"the {self.late.kind} is in flight, and its memory is given to the next scope."
+
+
+def _landing(program: Program, load: Op, taker: Op) -> Finding:
+    name = program.buffers[load.writes[0].buffer].name
+    barrier = barrier_name(program, *load.place) if load.barrier is not None else "its barrier"
+    return Finding(
+        FindingKind.RACE, (taker, load),
+        f"`{name}` is given to the next scope while this copy of"
+        f" {thread_name(program, load.thread)} may still land in it:"
+        f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over.",
+        f"Wait on {barrier} before the scope of `{name}` ends.", name,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MixedTile(Fault):
+    """A multicast load of a part of another tile than the load `older` of a peer, to one place."""
+
+    op: Op
+    older: Op
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op, older = self.op, self.older
+        buffer = program.buffers[op.whole[1].buffer]
+        who, other = (thread_name(program, each.thread) for each in (op, older))
+        tile, others = (f"`{program.index_of(each.whole[0])}`" for each in (op, older))
+        axes = " and ".join(op.collective)
+        return Finding(
+            FindingKind.MIXED_TILE, (op, older),
+            f"{who} and {other} share a load to {place(buffer, op)} along the axis {axes} of the"
+            f" cluster, but {other} copies its part of {others}, and {who} its part of {tile}: each"
+            " of them gets a mixture of the two.",
+            f"Let all blocks along {axes} name the same tile, without {axes} in its index, or leave"
+            " collective_axes out, so that each block loads a tile of its own.",
+            buffer.name, slot_of(buffer, op),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class UnwrittenOutput(Fault):
+    """A part of an output that no block of the grid writes."""
+
+    region: Region
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        name = program.buffers[self.region.buffer].name
+        return Finding(
+            FindingKind.UNWRITTEN_OUTPUT, (),
+            f"No block of grid {program.grid} writes all of the output `{name}`, at least not"
+            f" `{program.index_of(self.region)}`: the caller gets there what the memory held"
+            " before.",
+            "Let the grid, or a block's loop, also cover that part (pl.cdiv rounds up a number of"
+            " tiles), or make the output smaller.", name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten(Remark):
+    """Writes of a line to a buffer that the same line overwrites before anyone reads them."""
+
+    line: str | None
+    buffer: str
+    times: int
+
+    @override
+    def note(self, program: Program) -> str:
+        return (
+            f"{self.line}: what is written to `{self.buffer}` is not read before it is written"
+            f" anew, {count(self.times, 'time')}: right if only the last is meant to count."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten(Remark):
+    """A part of an output that nothing writes, in a grid without other blocks."""
+
+    region: Region
+
+    @override
+    def note(self, program: Program) -> str:
+        name, part = program.buffers[self.region.buffer].name, program.index_of(self.region)
+        return (
+            f"the output `{name}` is not all written, at least not `{part}`, and the grid has"
+            " no other block to do so: right if the caller does not read that."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unused(Remark):
+    """Copies or products of a line that nothing reads; `is_product` says which."""
+
+    line: str | None
+    buffer: str
+    is_product: bool
+    times: int
+
+    @override
+    def note(self, program: Program) -> str:
+        what = "the product in" if self.is_product else "what is copied into"
+        return (
+            f"{self.line}: {what} `{self.buffer}` is not read, {count(self.times, 'time')}: right"
+            " if nothing is meant to come of it."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced(Remark):
+    """Accesses of a line whose place in the buffer depends on what a tensor holds."""
+
+    line: str | None
+    buffer: str
+    times: int
+
+    @override
+    def note(self, program: Program) -> str:
+        return (
+            f"{self.line}: where this accesses `{self.buffer}` depends on what a tensor holds,"
+            f" {count(self.times, 'time')}: it was taken to be within the array, and compared with"
+            " no other access."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBuffer(Fault):
+    """A region that reaches beyond its buffer on an axis."""
+
+    op: Op
+    region: Region
+    axis: int
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op, region, axis = self.op, self.region, self.axis
+        buffer, (start, stop) = program.buffers[region.buffer], region.box[axis]
+        size, is_write = buffer.shape[axis], region in op.writes
+        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+        follows = f"it {'overwrites' if is_write else 'gets'} what is not the array's"
+        remedy = f"Keep the indices from 0 to {size - 1}, or give the axis more."
+        if buffer.space is Space.GMEM:
+            remedy = (
+                f"Leave out what is not from 0 to {size - 1}, or copy through SMEM: a copy's engine"
+                " leaves it out in GMEM."
+            )
+        elif stop - start == 1:
+            remedy = (
+                f"Take the index modulo {size}, as lax.rem does of what is not negative, or give"
+                " the axis more."
+            )
+        return Finding(
+            FindingKind.OUT_OF_BOUNDS, (op,),
+            f"{_in_step(op)}{agent(program, op)} {'writes' if is_write else 'reads'}"
+            f" {named(buffer)} at {indices} of axis {axis}, which has {size} ({_range(size)}):"
+            f" {follows}.",
+            remedy, buffer.name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondArray(Fault):
+    """A copy whose whole region of GMEM lies outside of its array on an axis, by mistake."""
+
+    op: Op
+    region: Region
+    axis: int
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op, buffer = self.op, program.buffers[self.region.buffer]
+        (start, stop), size = self.region.box[self.axis], buffer.shape[self.axis]
+        is_write = self.region in op.writes
+        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+        follows = "it stores nothing" if is_write else "it gets zeros only"
+        remedy = "Correct the index, or leave the copy out (pl.when)."
+        if not is_write:
+            remedy = (
+                "Correct the index, or leave the copy out (pl.when); if zeros are meant, write"
+                " them to SMEM."
+            )
+        return Finding(
+            FindingKind.OUT_OF_BOUNDS, (op,),
+            f"{_in_step(op)}{agent(program, op)} {'writes' if is_write else 'reads'}"
+            f" {named(buffer)} at {indices} of axis {self.axis}, which has {size} ({_range(size)}):"
+            f" all of that is outside of the array, so {follows}, and no error says so.",
+            remedy, buffer.name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBarriers(Fault):
+    """An op on a barrier that its array does not have."""
+
+    op: Op
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        op = self.op
+        assert op.barrier is not None
+        barrier = program.barriers[op.barrier]
+        does = {Kind.WAIT: "waits", Kind.TEST: "tests"}.get(op.kind, "arrives")
+        return Finding(
+            FindingKind.OUT_OF_BOUNDS, (op,),
+            f"{_in_step(op)}{agent(program, op)} {does} on `{barrier.name}` at index {op.index},"
+            f" but the array has {count(barrier.count, 'barrier')} ({_range(barrier.count)}): it"
+            " takes for a barrier what is none, or another's.",
+            f"Take the index modulo {barrier.count}, as lax.rem does of what is not negative, or"
+            " give the array more barriers.",
+            barrier.name,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Overshoot(Remark):
+    """Copies of a line from or to tiles behind the end of an array, which it also copies itself."""
+
+    kind: Kind
+    line: str | None
+    buffer: str
+    times: int
+
+    @override
+    def note(self, program: Program) -> str:
+        what = "gets zeros only" if self.kind == Kind.LOAD else "stores nothing"
+        return (
+            f"{self.line}: this {self.kind} is of a tile behind the end of `{self.buffer}` and"
+            f" {what}, {count(self.times, 'time')}: right if a number of steps was rounded up."
+        )
+
+
+def _range(size: int) -> str:
+    """The indices of an axis."""
+    return f"0 to {size - 1}" if size > 1 else "0 only" if size else "none"
+
+
+def _in_step(op: Op) -> str:
+    return f"in {step_name(op.step)} " if op.step else ""

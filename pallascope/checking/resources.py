@@ -1,0 +1,123 @@
+"""Whether a block's shared memory and registers fit, and whose its named barriers are.
+
+The model. `Program.smem_bytes` is the most SMEM that a block allocates at once, with the SMEM that
+Mosaic GPU reserves for reductions and for the profiler. Registers are the ones that threads ask
+for (`registers`), and at least the ones that accumulators take. Named barriers 0 (all threads of a
+block) and 1 to the number of threads (the lanes of each) are Mosaic GPU's own:
+`warpgroup_barrier_idx` in `jax.experimental.mosaic.gpu.utils`. Not covered: registers that the
+compiler needs.
+Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
+(10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
+TMEM: PTX ISA, "Tensor Memory", 512 columns for each block.
+"""
+
+from collections.abc import Iterator
+from typing import override
+
+from pallascope.checking.detector import Detector
+from pallascope.checking.facts import Fault
+from pallascope.checking.facts.barriers import TakenBarrier
+from pallascope.checking.facts.resources import (
+    Spill,
+    TooManyBarriers,
+    TooManyColumns,
+    TooManyRegisters,
+    TooMuchMemory,
+    WrongWay,
+)
+from pallascope.checking.registers import THREAD_REGISTERS, asked_later, registers_at_first
+from pallascope.machine import THREAD_LANES
+from pallascope.program import Action, BarrierType, Kind, Program, Space
+
+SMEM_BYTES = 232_448
+EARLIER_SMEM_BYTES = 166_912  # of compute capability 8.0, the most before Hopper
+TMEM_COLUMNS = 512
+ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
+_REGISTER_BYTES = 4
+
+
+class Resources(Detector):
+    """Finds what a block asks for and cannot have, and named barriers that are not its own."""
+
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Fault]:
+        for find in (allocated_memory, barriers, named_barriers, register_requests):
+            yield from find(self.program)
+        for block in range(self.program.blocks):
+            yield from registers(self.program, block)
+
+
+def allocated_memory(program: Program) -> Iterator[TooMuchMemory | TooManyColumns]:
+    """Whether a block allocates more SMEM (before Hopper, with `cp.async`) or TMEM than it can."""
+    is_earlier = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
+    limit = EARLIER_SMEM_BYTES if is_earlier else SMEM_BYTES
+    if program.smem_bytes > limit:
+        yield TooMuchMemory(limit)
+    if program.tmem_columns > TMEM_COLUMNS:
+        yield TooManyColumns(TMEM_COLUMNS)
+
+
+def barriers(program: Program) -> Iterator[TooManyBarriers]:
+    """The arrays with more barriers than Mosaic GPU takes (`BarrierRef.initialize`)."""
+    for barrier in program.barriers:
+        is_memory = barrier.type is BarrierType.MBARRIER and not barrier.block
+        if is_memory and barrier.count > ARRAY_BARRIERS:
+            yield TooManyBarriers(barrier.id, ARRAY_BARRIERS)
+
+
+def named_barriers(program: Program) -> Iterator[TakenBarrier]:
+    """The ops on named barriers that Mosaic GPU uses: 0 for a block, then one for each thread."""
+    taken = {
+        barrier.id: barrier.number
+        for barrier in program.barriers
+        if barrier.number is not None and barrier.number <= program.per_block
+    }
+    for op in (op for ops in program.threads for op in ops) if taken else ():
+        if op.kind is Kind.ARRIVE and (number := taken.get(op.place[0])) is not None:
+            yield TakenBarrier(op, number)
+
+
+def register_requests(program: Program) -> Iterator[WrongWay]:
+    """The requests for fewer registers that are an increase, or for more that are none.
+
+    What a thread begins with is known only if the block's threads share all there are: else the
+    compiler may have taken fewer.
+    """
+    first = registers_at_first(program)
+    for ops in program.threads:
+        held = first if first < THREAD_REGISTERS else None
+        for op in ops:
+            if op.kind is Kind.REGISTERS and op.registers is not None:
+                if held is not None and op.action in (Action.INCREASE, Action.DECREASE):
+                    is_less = op.action is Action.DECREASE
+                    if op.registers > held if is_less else op.registers < held:
+                        yield WrongWay(op, held)
+                held = op.registers
+
+
+def registers(program: Program, block: int) -> Iterator[TooManyRegisters | Spill]:
+    """Whether the block's threads ask for too many registers, or accumulators need too many."""
+    first, later = registers_at_first(program), asked_later(program, block)
+    if sum(later) > program.per_block * first:
+        yield TooManyRegisters(later, first)
+    for thread in program.threads_of(block):
+        own = program.registers[thread] if program.registers else None
+        needed, limit = _accumulator_registers(program, thread), own or THREAD_REGISTERS
+        if needed > limit:
+            yield Spill(thread, needed, limit)
+
+
+def _accumulator_registers(program: Program, thread: int) -> int:
+    """The most registers a lane that the accumulators of the thread's scopes take at once."""
+    sizes: dict[int, int] = {}
+    for buffer in program.buffers:
+        if buffer.space is Space.ACC and buffer.thread == thread and buffer.scope_id is not None:
+            size = buffer.bytes // (THREAD_LANES * _REGISTER_BYTES)
+            sizes[buffer.scope_id] = sizes.get(buffer.scope_id, 0) + size
+    now = most = 0
+    for op in program.threads[thread]:
+        if op.kind in (Kind.SCOPE_BEGIN, Kind.SCOPE_END) and op.scope_id in sizes:
+            size = sizes[op.scope_id]
+            now += size if op.kind == Kind.SCOPE_BEGIN else -size
+            most = max(most, now)
+    return most

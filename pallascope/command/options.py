@@ -1,0 +1,64 @@
+"""What commands on one kernel have in common: their options, and how they tell of errors."""
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pallascope.command.targets import REFUSALS, CallersFailure, Target
+
+#: What `--block` says of itself.
+WHICH_BLOCK = "which block of the grid, as 0,1 (the first)"
+
+
+def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """The exit status of a command; what it refuses is said on stderr, and has the status 2."""
+    try:
+        return run(options)
+    except REFUSALS as error:
+        if isinstance(error, CallersFailure):
+            print(error.details, end="", file=sys.stderr)
+        print(f"pallascope {options.command}: {error}", file=sys.stderr)
+    except Exception:  # not the caller's, and the status must not be that of a finding
+        traceback.print_exc()
+        print(
+            f"pallascope {options.command}: pallascope itself failed, see above, after"
+            f" {options.function or 'a kernel'} had been traced: please report it.",
+            file=sys.stderr,
+        )
+    return 2
+
+
+def add_rest(command: argparse.ArgumentParser, block: Callable[[str], Any], which: str) -> None:
+    """What commands on one block take besides the function."""
+    add_call(command)
+    command.add_argument("--block", type=said(block), help=which)
+    command.add_argument("--max-steps", type=int, help="no loop runs for more steps")
+
+
+def add_call(command: argparse.ArgumentParser) -> None:
+    """What every command takes besides the function."""
+    command.add_argument("args", nargs="*", help="its arguments: dtype[shape] or a number")
+    command.add_argument("--call", type=int, help="which kernel, from 0, if it calls several")
+
+
+def said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same, with its own words where argparse would put others."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def target(options: argparse.Namespace) -> Target:
+    """The kernel, and the block of it, that options name."""
+    strict = getattr(options, "strict", False)
+    return Target(
+        options.function, tuple(options.args), options.block, strict, options.call,
+        options.max_steps,
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""`tune`: the configurations of a kernel, ranked by simulation, and the best measured on a GPU.
+
+The model. The function named is a `kernel_of`: it takes a configuration and returns the kernel. Its
+space is given as ranges, or by the name of one in a module. All else is
+`pallascope.tuning.search`'s.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+import pallascope
+from pallascope.command.targets import argument, callers, named
+from pallascope.tuning.results import Results
+from pallascope.tuning.searching import INTERRUPTED, search
+from pallascope.tuning.spaces import fields
+from pallascope.tuning.trials import Trial
+
+#: The format of the document; a change that breaks its readers adds 1.
+FORMAT = 2
+#: The statuses: a configuration can be run; none can; the search was interrupted.
+FOUND, NONE, STOPPED = 0, 1, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to search, in words of a shell.
+
+    Attributes:
+      function: names a `kernel_of`.
+      args: the arguments of the kernel.
+      ranges: each as name=value,value,...
+      space: names a space, in place of ranges.
+      expected: names a function of the arguments; None for none.
+      machine: the name of the simulated machine.
+      options: the other arguments of `search`.
+    """
+
+    function: str
+    args: Sequence[str]
+    ranges: Sequence[str]
+    space: str | None
+    expected: str | None
+    machine: str
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def tune(task: Task, as_json: bool) -> int:
+    """Searches, and tells what was found; returns the exit status.
+
+    Raises:
+      ValueError, ImportError, OSError: the words name nothing, or nothing can be searched.
+    """
+    _check_space(task)
+    args = list(map(argument, task.args))
+    quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with quiet, callers(task.function):
+        words = task.function, task.space, task.expected
+        found = dict(zip(filter(None, words), named(*filter(None, words))))
+        space = found[task.space] if task.space else dict(map(_range, task.ranges))
+        results = search(
+            found[task.function], space, *args, machine=getattr(pallascope, task.machine),
+            expected=found[task.expected] if task.expected else None, **task.options,
+        )  # fmt: skip
+    print(json.dumps(_document(task, results), indent=1, default=str) if as_json else results)
+    if INTERRUPTED in results.notes:
+        return STOPPED
+    return NONE if results.best is None else FOUND
+
+
+def _check_space(task: Task) -> None:
+    """ValueError unless the words name one space."""
+    if task.space is not None and task.ranges:
+        raise ValueError(
+            f"there are --space {task.space} and {len(task.ranges)} of --range, and a search has"
+            " one space: leave out one of the two."
+        )
+    if task.space is None and not task.ranges:
+        raise ValueError(
+            "there is no space to search: give --range name=value,value for each parameter of the"
+            " function, or --space module:name."
+        )
+
+
+def _range(text: str) -> tuple[str, list[Any]]:
+    """The name and the values of a range."""
+    name, equals, values = text.partition("=")
+    if not name.isidentifier() or not equals:
+        raise ValueError(f"{text!r} is no range: write name=value,value, as slots=2,3,4.")
+    return name, [_value(word) for word in values.split(",") if word]
+
+
+def _value(word: str) -> Any:
+    """A number, true, false or none, or else the word itself."""
+    with contextlib.suppress(ValueError):
+        return int(word)
+    with contextlib.suppress(ValueError):
+        return float(word)
+    return {"true": True, "false": False, "none": None}.get(word.lower(), word)
+
+
+def _document(task: Task, results: Results) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "pallascope": pallascope.__version__,
+        "jax": jax.__version__,
+        "function": task.function,
+        "args": [*task.args],
+        "machine": task.machine,
+        "best": None if results.best is None else _fields(results.best),
+        "trials": [*map(_fields, results.trials)],
+        "notes": [*results.notes],
+    }
+
+
+def _fields(trial: Trial) -> dict[str, Any]:
+    return {
+        "config": fields(trial.config),
+        "outcome": trial.outcome,
+        "reason": trial.reason,
+        "predicted_us": trial.predicted_us,
+        "bound": trial.bound,
+        "measured_us": trial.measured_us,
+        "microseconds": [*trial.us],
+        "error": trial.error,
+    }

@@ -1,0 +1,88 @@
+"""`compiled`: the kernel that a function calls, compiled; `compiled_all`: each of several."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pallascope.compiling.assembling import assembled
+from pallascope.compiling.lowering import natively, ptx
+from pallascope.compiling.machine_code import Body, counted, disassembled, reached
+from pallascope.compiling.result import Compiled, Loop
+from pallascope.launches import Launch
+from pallascope.tracing.host import kernels_of, one_of
+from pallascope.tracing.kernel import kernel_info
+from pallascope.tracing.source import function_name
+from pallascope.tracing.state import Call
+
+
+def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) -> Compiled:
+    """What ptxas and the machine code say of a kernel, on no GPU.
+
+    The kernel is compiled for Hopper, or for the GPU of `pipelib.target`.
+    It takes two to four seconds, in processes of its own. It needs JAX's CUDA plugin, ptxas and
+    nvdisasm: `pallascope.compiling.lacking()` says what of these is missing.
+
+    Args:
+      kernel: a function that calls one `plgpu.kernel`, or that kernel, as in `pallascope.trace`.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Nothing is run.
+      call: which kernel, from 0, if the function calls several.
+
+    Raises:
+      TypeError: `kernel` is not a function.
+      ValueError: no kernel or several; or JAX or ptxas does not compile the kernel, in their words.
+      ImportError: JAX's CUDA plugin is not installed, or is of another version than JAX.
+      FileNotFoundError: ptxas or nvdisasm is not installed.
+      NotImplementedError: a kernel of `pl.pallas_call`.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> found = pallascope.compiled(matmul, x, x)
+      >>> found.registers, found.spill_stores, found.serialized
+      (168, 0, ())
+    """
+    return _compiled(one_of(_kernels(kernel, args), call, "one is compiled"))
+
+
+def compiled_all(kernel: Callable[..., Any], *args: Any) -> Iterator[Compiled]:
+    """The same of each kernel that a function calls, in order; at least one.
+
+    Example:
+      >>> q = jax.ShapeDtypeStruct((1, 512, 1, 64), jnp.bfloat16)
+      >>> total = lambda *qkv: attention(*qkv).astype(jnp.float32).sum()
+      >>> [found.kernel for found in compiled_all(jax.grad(total), q, q, q)]
+      ['attention', 'attention_dq', 'attention_dkv']
+    """
+    calls = _kernels(kernel, args)
+    if not calls:
+        one_of(calls, None, "one is compiled")  # raises
+    yield from map(_compiled, calls)
+
+
+def _kernels(kernel: Callable[..., Any], args: tuple[Any, ...]) -> list[Call]:
+    """The kernels that a function calls on a GPU."""
+    with natively():
+        return kernels_of(kernel, args, "compiled")
+
+
+def _compiled(call: Call) -> Compiled:
+    """Takes a kernel through all rooms."""
+    eqn = call.eqn
+    avals = tuple(operand.aval for operand in eqn.invars)
+    launch = Launch(eqn.params, avals, (None,) * len(avals))
+    name = launch.name
+    if name in (None, "anonymous"):
+        name = function_name(kernel_info(eqn.params["jaxprs"][0])) or "a kernel"
+    text = ptx(launch, name, call.devices)
+    code, report, version = assembled(text, name)
+    sass = disassembled(code)
+    instructions, loops = reached(sass)
+    return Compiled(
+        name, version, report.registers, report.spill_stores, report.spill_loads, report.stack,
+        report.warnings, counted(instructions), tuple(map(_loop, loops)), text, sass,
+    )  # fmt: skip
+
+
+def _loop(body: Body) -> Loop:
+    lines = Counter(each.line for each in body.instructions if each.line)
+    most = max(lines, key=lines.__getitem__, default=None)
+    return Loop(body.start, most, counted(body.instructions))

@@ -1,0 +1,214 @@
+"""`predict`: how long a function's kernels take on a machine, every block of them, without a GPU.
+
+The model. Each kernel that the function calls is traced at a few of its blocks: at the first, the
+middle and the last one along each axis of the grid. If these do the same, one of them stands for
+all. If they differ along an axis, more positions of that axis are traced. `simulating.launch` makes
+the launch's time of them. The clock falls with the work of the tensor cores (`Machine.loaded`), and
+this work is known only once the time is, so a kernel with products is simulated twice.
+
+Where blocks take over others of the grid (cluster launch control), each of those that run at once
+is taken to make equally many of them, one after another, as the first does.
+
+How near it comes: the book's page of all measurements compares it with hundreds of measured
+launches, most of which no constant of the model was chosen by.
+
+Not covered: what XLA compiles around the kernels; a machine that has just been idle, whose clock is
+higher for some milliseconds; registers that spill, and products that ptxas serializes
+(`pallascope.compiled` tells of both).
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pallascope.arguments import MACHINE, expect, expect_l2_hits
+from pallascope.machine import H200, Machine
+from pallascope.program import Program
+from pallascope.simulating.launch import Index, Launched, launched, work
+from pallascope.tracing.trace import Tracer, tracers
+
+#: Positions of an axis along which blocks differ, and if they do so along several axes; if all
+#: blocks run at once, so that only the longest one counts.
+_POSITIONS, _FEW = 9, 3
+#: The use of the tensor cores before it is known.
+_FIRST_USE = 0.7
+
+
+class Launch(NamedTuple):
+    """The predicted launch of a kernel.
+
+    Attributes:
+      kernel: its name.
+      cycles: from the launch until the last block has ended.
+      clock_hz: the clock that it runs at.
+      blocks_per_sm: how many blocks an SM has at a time.
+      rounds: how many times an SM is filled with blocks, at most.
+      use: the fraction of the time that the card's tensor cores multiply, on average.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> (launch,) = pallascope.predict(matmul, x, x).launches
+      >>> launch.kernel, launch.blocks_per_sm, launch.rounds
+      ('matmul', 1, 1)
+      >>> launch.clock_hz < pallascope.H200.clock_hz and launch.use > 0.9
+      True
+    """
+
+    kernel: str
+    cycles: float
+    clock_hz: float
+    blocks_per_sm: int
+    rounds: int
+    use: float
+
+    @property
+    def us(self) -> float:
+        """Microseconds."""
+        return 1e6 * self.cycles / self.clock_hz
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {self.us:,.1f} us, {self.cycles:,.0f} cycles at"
+            f" {self.clock_hz / 1e9:.2f} GHz; {self.blocks_per_sm} to an SM,"
+            f" {self.rounds} in turn; tensor cores busy {self.use:.0%}"
+        )
+
+
+class Prediction(NamedTuple):
+    """The predicted time of a function's kernels: its `launches`, on the `machine` of that name.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> found = pallascope.predict(matmul, x, x, clock_hz=1.8e9)
+      >>> len(found.launches), found.us == found.launches[0].us, found.machine
+      (1, True, 'NVIDIA H200')
+    """
+
+    launches: tuple[Launch, ...]
+    machine: str
+
+    @property
+    def us(self) -> float:
+        """Microseconds of all launches together, without what is between them."""
+        return sum(launch.us for launch in self.launches)
+
+    def __str__(self) -> str:
+        lines = [f"{self.us:,.1f} us, predicted on {self.machine}"]
+        return "\n".join([*lines, *(f"- {launch}" for launch in self.launches)])
+
+    __repr__ = __str__
+
+
+def predict(
+    kernel: Callable[..., Any],
+    *args: Any,
+    machine: Machine = H200,
+    clock_hz: float | None = None,
+    registers: int | None = None,
+    l2_hits: float | None = None,
+) -> Prediction:
+    """How long the kernels of a function take, all blocks of them.
+
+    Args:
+      kernel: a function that calls one `plgpu.kernel` or several, or such a kernel.
+      *args: its arguments, arrays or `jax.ShapeDtypeStruct`s. Nothing is run.
+      machine: by default `pallascope.H200`, which the book's numbers are of.
+      clock_hz: the clock of all kernels; by default each kernel's under sustained load.
+      registers: of a lane, where an SM has room for several blocks: `pallascope.compiled` knows
+      them.
+        By default they are guessed.
+      l2_hits: the fraction of loaded bytes that L2 has, 0 to 1; 1 for arrays that are still there
+        from the launch before. By default HBM has every array, and L2 what is loaded again.
+
+    Raises:
+      TypeError: `kernel` is not a function, or `machine` is no machine.
+      ValueError: no kernel, threads that wait for ever, or `l2_hits` out of its range; and what
+        `trace` raises.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> print(pallascope.predict(matmul, x, x))
+      17... us, predicted on NVIDIA H200
+      - matmul: 17... us, 27... cycles at 1... GHz; 1 to an SM, 1 in turn; tensor cores busy 9...%
+    """
+    expect("predict", machine, *MACHINE)
+    expect_l2_hits("predict", l2_hits)
+    found = tracers(kernel, args, "predict")
+    if not found:
+        raise ValueError(
+            "predict: the function calls no Mosaic GPU kernel, so there is no launch to time: pass"
+            " a function that calls plgpu.kernel(...)."
+        )
+    samples = (_samples(tracer, machine.sms) for tracer in found)
+    launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
+    return Prediction(tuple(launches), machine.name)
+
+
+def _samples(tracer: Tracer, sms: int) -> dict[Index, Program]:
+    """The programs of some blocks; of a kernel whose blocks take over others, that of the first."""
+    first = tracer.program(claims=1)
+    if not any(op.claims for ops in first.threads for op in ops):
+        return sampled(tracer.program, tracer.grid, sms)
+    clusters, places = math.prod(tracer.grid), sms // first.blocks
+    program = tracer.program(claims=-(-clusters // places) - 1)
+    return {(0,): dataclasses.replace(program, grid=(min(clusters, places),))}
+
+
+def launch(
+    samples: Mapping[Index, Program],
+    machine: Machine,
+    clock_hz: float | None = None,
+    registers: int | None = None,
+    l2_hits: float | None = None,
+) -> Launch:
+    """The launch of one kernel, of which `sampled` blocks are known; the rest as in `predict`."""
+
+    def at(use: float) -> tuple[Machine, Launched]:
+        here = machine.loaded(use) if clock_hz is None else machine.changed(clock_hz=clock_hz)
+        return here, launched(samples, here, registers, l2_hits)
+
+    here, found = at(_FIRST_USE if any(map(_multiplies, samples.values())) else 0.0)
+    if clock_hz is None and found.use:
+        here, found = at(found.use)
+    name = next(iter(samples.values())).name
+    return Launch(name, found.cycles, here.clock_hz, found.blocks_per_sm, found.rounds, found.use)
+
+
+def _multiplies(program: Program) -> bool:
+    return any(op.kind.is_product for ops in program.threads for op in ops)
+
+
+def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:
+    """The programs of some blocks, by index: one if the blocks at both ends and in the middle of
+    each axis do the same, else some positions of each axis along which they do not.
+
+    Args:
+      program: gives the program of a block, or of a cluster.
+      grid: how many there are along each axis.
+      sms: the machine's.
+    """
+    origin = (0,) * len(grid)
+    found: dict[Index, Program] = {origin: program(origin)}
+    differ: list[int] = []
+    for axis, size in enumerate(grid):
+        for place in sorted({size // 2, size - 1} - {0}):
+            index = (*origin[:axis], place, *origin[axis + 1 :])
+            found[index] = program(index)
+            if axis not in differ and work(found[index]) != work(found[origin]):
+                differ.append(axis)
+    if not differ:
+        return {origin: found[origin]}
+    at_once = math.prod(grid) * found[origin].blocks <= sms
+    count = _FEW if at_once or len(differ) > 1 else _POSITIONS
+    places = [_spread(size, count) if axis in differ else [0] for axis, size in enumerate(grid)]
+    return {
+        index: found[index] if index in found else program(index)
+        for index in itertools.product(*places)
+    }
+
+
+def _spread(size: int, count: int) -> list[int]:
+    """At most so many positions of an axis, both ends among them."""
+    return sorted({round(number * (size - 1) / (count - 1)) for number in range(count)})

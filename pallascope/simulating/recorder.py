@@ -1,0 +1,129 @@
+"""The recorder: what each lane did, as spans; or only when the last of it ended.
+
+The model. `lanes` says which lanes there are. Only the first copy of a block is recorded. At the
+end each named scope of a thread becomes a span too: one for each run of the thread's spans in one
+scope and one step, outer scopes before those within.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pallascope.frozen import maker
+from pallascope.lanes import Lanes
+from pallascope.program import Op, Program
+from pallascope.simulating.threads import Thread
+from pallascope.timeline import ENGINES, Span, SpanKind
+
+_make_span = maker(Span)
+
+
+class Recorder:
+    """The `spans` so far, in the order in which they became known, and the names of the `lanes`."""
+
+    def __init__(self, program: Program) -> None:
+        self.spans: list[Span] = []
+        self._program, self._lanes = program, Lanes(program)
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes' names."""
+        return self._lanes.names
+
+    def span(
+        self,
+        thread: Thread,
+        op: Op,
+        kind: SpanKind,
+        start: float,
+        stop: float,
+        text: str = "",
+        cause: int | None = None,
+    ) -> int | None:
+        """Records what an op does from `start` to `stop`, in cycles.
+
+        Args:
+          thread: whose op it is; it is at the op.
+          op: the op.
+          kind: what the lane does.
+          start, stop: in cycles.
+          text: a few words; by default the op's label.
+          cause: the number of the span whose end ended this one, which is a wait.
+
+        Returns:
+          The span's number; None for further copies of the block, which no figure shows.
+        """
+        if thread.copy:
+            return None
+        if kind in ENGINES:
+            lane = self._lanes.of_engine(thread.block, op)
+        else:
+            lane = self._lanes.of_thread(thread.index)
+        buffer, slot = self._lanes.part(op)
+        self.spans.append(
+            _make_span(
+                lane, start, stop, kind, text or self._program.label(op), slot, op.step, op.line,
+                thread.index, thread.at, cause, op.scope, buffer,
+            )
+        )  # fmt: skip
+        return len(self.spans) - 1
+
+    def cycles(self) -> float:
+        """The end of the last span."""
+        return max((span.stop for span in self.spans), default=0.0)
+
+    def finished(self) -> tuple[Span, ...]:
+        """All spans, the named scopes' last."""
+        return *self.spans, *_scopes(self.spans)
+
+
+class Unrecorded:
+    """Keeps no span, where only the time of the whole is asked for."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def span(
+        self,
+        thread: Thread,
+        op: Op,
+        kind: SpanKind,
+        start: float,
+        stop: float,
+        text: str = "",
+        cause: int | None = None,
+    ) -> None:
+        """Takes what `Recorder.span` does."""
+        del thread, op, kind, start, text, cause
+        self._last = max(self._last, stop)
+
+    def cycles(self) -> float:
+        """The end of the last span."""
+        return self._last
+
+
+def _scopes(spans: Iterable[Span]) -> list[Span]:
+    """A span for each run of a thread's spans in one named scope and one step, outer ones first."""
+    found: list[Span] = []
+    current: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for span in spans:
+        if span.kind in ENGINES:
+            continue
+        names = span.scope.split("/") if span.scope else []
+        paths = ["/".join(names[: i + 1]) for i in range(len(names))]
+        before = current[span.lane]
+        current[span.lane] = now = {}
+        for path in paths:
+            number = before.get(path)
+            if number is not None and found[number].step == span.step:
+                found[number] = replace(found[number], stop=span.stop)
+            else:
+                number = len(found)
+                found.append(
+                    Span(
+                        span.lane, span.start, span.stop, SpanKind.SCOPE, path, step=span.step,
+                        thread=span.thread, scope=path,
+                    )
+                )  # fmt: skip
+            now[path] = number
+    return found

@@ -1,0 +1,58 @@
+"""`kernels_of`: the Mosaic GPU kernels that a function calls, in order; `one_of` picks one.
+
+JAX traces the function, and its jaxpr is run as a host would run it, on what is known of the
+arguments. Nothing else is run. Both errors name the function of pipelib that the caller called.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+
+from pallascope.arguments import wrong_type
+from pallascope.tracing import primitives
+from pallascope.tracing.code import Codes, value_of
+from pallascope.tracing.names import operands
+from pallascope.tracing.source import function_name
+from pallascope.tracing.state import Call, Thread
+
+
+def kernels_of(function: Callable[..., Any], args: tuple[Any, ...], asker: str) -> list[Call]:
+    """The kernels that the function calls."""
+    remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
+    if not callable(function):
+        raise wrong_type(asker, function, "a function", remedy)
+    try:
+        closed = cast(Any, jax.make_jaxpr)(function)(*args)
+    except TypeError as error:
+        if args or "argument" not in str(error):
+            raise
+        try:
+            expected = f" (it takes {', '.join(inspect.signature(function).parameters)})"
+        except ValueError:
+            expected = ""
+        raise ValueError(
+            f"The kernel was given no arguments{expected}, and without them it fails: {error}."
+            " Give arrays or jax.ShapeDtypeStructs after it."
+        ) from error
+    host = Thread(0, 0, None, None)
+    code = Codes(primitives.of_host).compile(closed)
+    code.run(host, [value_of(leaf) for leaf in jax.tree.leaves(args)])
+    called, asked = operands(closed), function_name(closed.jaxpr.debug_info)
+    return [
+        call._replace(names=called.get(id(call.eqn), ()), function=asked) for call in host.kernels
+    ]
+
+
+def one_of(kernels: list[Call], call: int | None, why: str) -> Call:
+    """The kernel that the caller means; `why` says why there has to be one only."""
+    if len(kernels) == 1 if call is None else 0 <= call < len(kernels):
+        return kernels[call or 0]
+    remedy = "pass a function that calls plgpu.kernel(...)"
+    if kernels:
+        remedy = f"say which with call=0 to call={len(kernels) - 1}"
+    asked = f", and {call=} is not one of them" if call is not None else ""
+    raise ValueError(
+        f"The function calls {len(kernels)} Mosaic GPU kernels, but {why}{asked}: {remedy}."
+    )

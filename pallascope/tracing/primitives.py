@@ -1,0 +1,183 @@
+"""The primitives by name: which function makes the step of an equation.
+
+The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
+directs the flow. Each other primitive that has effects is refused, and so is what the GPU lacks
+that the kernel is traced for (`targets`): JAX's compiler may end the process where it meets that.
+All others are pure, and `pure` has them. Code that no thread reaches is not refused: the error
+comes where a thread runs the step.
+"""
+
+from pallascope.program import Kind
+from pallascope.tracing import (
+    calls,
+    claims,
+    copies,
+    device,
+    flow,
+    multimem,
+    pure,
+    semaphores,
+    sync,
+    tcgen05,
+    tensor_core,
+)
+from pallascope.tracing.arithmetic import Cost
+from pallascope.tracing.code import Compiler, Env, Handler, Silent, Step
+from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.source import UNKNOWN
+from pallascope.tracing.state import Thread
+from pipelib import targets
+
+
+def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
+    """What to do at an equation of a kernel."""
+    name = eqn.primitive.name.removesuffix("_p").removeprefix("mosaic_gpu_")
+    if handler := _handler(eqn, name):
+        return handler(compiler, eqn)
+    return pure.scalars(compiler, eqn, name) or pure.cost(compiler, eqn, name)
+
+
+def of_host(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
+    """What to do at an equation around kernels."""
+    name = eqn.primitive.name.removesuffix("_p")
+    if handler := _handler(eqn, name):
+        return handler(compiler, eqn)
+    return pure.scalars(compiler, eqn, name) or pure.integers(compiler, eqn)
+
+
+def _handler(eqn: Eqn, name: str) -> Handler | None:
+    """The function for a primitive that has effects or runs others; None if it does neither."""
+    if name in _HOPPERS and not targets.has_tma():
+        return _refusing(_LATER)
+    if handler := _HANDLERS.get(name):
+        return handler
+    return _refusing(_UNKNOWN) if eqn.effects else None
+
+
+def _refusing(reason: str) -> Handler:
+    """A function that makes a step which fails: code that no thread reaches does no harm."""
+
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
+        line, name = compiler.line(eqn), eqn.primitive.name
+
+        def step(thread: Thread, env: Env) -> None:
+            raise NotImplementedError(f"{line or UNKNOWN}: the primitive {name!r} {reason}.")
+
+        return step
+
+    return handler
+
+
+def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
+    """A load by TMA, or by `cp.async`, which has no barrier."""
+    has_barrier = eqn.params.get("has_barrier", True)
+    if has_barrier is not targets.has_tma():
+        return _refusing(_LATER if has_barrier else _EARLIER)(compiler, eqn)
+    if not has_barrier:
+        return copies.cp_async(compiler, eqn)
+    return copies.load(compiler, eqn)
+
+
+def _wait_for_load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
+    """A wait for `cp.async`."""
+    wait = sync.simple(Kind.WAIT_CP_ASYNC, pending="n")
+    return (_refusing(_EARLIER) if targets.has_tma() else wait)(compiler, eqn)
+
+
+_UNKNOWN = (
+    "has effects that the trace does not know, so ops would be missing: take it out of what is"
+    " traced"
+)
+_EARLIER = (
+    "is for copies without a barrier, as only GPUs before Hopper make them, and the kernel is"
+    " traced for Hopper or a later GPU: give the copy a barrier and wait for that, or trace the"
+    ' kernel with pipelib.target("8.0")'
+)
+_LATER = (
+    "needs a Hopper GPU (compute capability 9.0), but the kernel is traced for an earlier one,"
+    " where it would not compile: copy without a barrier, store by ordinary writes, multiply by"
+    " plgpu.mma and leave out commit_smem"
+)
+# What GPUs before Hopper lack. They have mbarriers, but no load that arrives there.
+_HOPPERS = frozenset({
+    "async_prefetch", "async_store_smem", "commit_group", "commit_smem", "copy_smem_to_gmem",
+    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "set_max_registers",
+    "wait_smem_to_gmem", "wgmma_accumulator_deref", "wgmma_accumulator_store", "wgmma_ref",
+    "wgmma_wait",
+})  # fmt: skip
+
+_HANDLERS: dict[str, Handler] = {
+    "get": copies.get,
+    "load": copies.get,
+    "swap": copies.put,
+    "store": copies.put,
+    "mgpu_atomic_store": copies.atomic,
+    "copy_gmem_to_smem": _load,
+    "wait_gmem_to_smem": _wait_for_load,
+    "copy_smem_to_gmem": copies.store,
+    "async_prefetch": copies.prefetch,
+    "async_store_smem": copies.store_to_peer,
+    "commit_group": sync.simple(Kind.COMMIT_GROUP),
+    "wait_smem_to_gmem": sync.simple(Kind.WAIT_STORE, pending="n", read_only="wait_read_only"),
+    "barrier_arrive": sync.barrier(Kind.ARRIVE),
+    "barrier_wait": sync.barrier(Kind.WAIT),
+    "barrier_test": sync.barrier(Kind.TEST),
+    "barrier_arrive_and_wait": sync.arrive_and_wait,
+    "commit_smem": sync.simple(Kind.FENCE),
+    "set_max_registers": sync.registers,
+    "wgmma_ref": tensor_core.wgmma,
+    "wgmma_wait": sync.simple(Kind.WGMMA_WAIT, pending="n"),
+    "wgmma_accumulator_deref": tensor_core.accumulator_read,
+    "wgmma_accumulator_store": tensor_core.accumulator_write,
+    "mma": tensor_core.mma,
+    "tcgen05_mma": tcgen05.mma,
+    "tcgen05_commit_arrive": tcgen05.commit,
+    "async_load": tcgen05.load,
+    "async_store_tmem": tcgen05.store,
+    "wait_load_tmem": sync.simple(Kind.WAIT_LOAD_TMEM),
+    "commit_tmem": sync.simple(Kind.WAIT_STORE_TMEM),
+    "async_copy_smem_to_tmem": tcgen05.copy,
+    "async_copy_scales_to_tmem": tcgen05.copy,
+    "async_copy_sparse_metadata_to_tmem": tcgen05.copy,
+    "try_cluster_cancel": claims.attempt,
+    "query_cluster_cancel": claims.answer,
+    "inline_mgpu": device.code,
+    "print_layout": calls.opaque,
+    "debug_print": calls.opaque,
+    "delay": calls.opaque,
+    "griddepcontrol_wait": sync.simple(Kind.GRID_WAIT),
+    "griddepcontrol_launch_dependents": sync.simple(Kind.GRID_SIGNAL),
+    "run_scoped": flow.run_scoped,
+    "run_state": flow.run_state,
+    "new_ref": flow.new_ref,
+    "empty_ref": flow.new_ref,
+    "freeze": flow.freeze,
+    "free_ref": flow.nothing,
+    "check": flow.nothing,
+    "get_global": semaphores.get_global,
+    "semaphore_signal": semaphores.signal,
+    "semaphore_signal_multicast": multimem.signal,
+    "multimem_store": multimem.store,
+    "multimem_load_reduce": multimem.load_reduce,
+    "semaphore_signal_parallel": semaphores.signals,
+    "semaphore_wait": semaphores.wait,
+    "semaphore_read": flow.nothing,
+    "cond": flow.cond,
+    "while": flow.while_loop,
+    "scan": flow.scan,
+    "jit": flow.call("jaxpr"),
+    "pjit": flow.call("jaxpr"),
+    "closed_call": flow.call("call_jaxpr"),
+    "core_call": flow.call("call_jaxpr"),
+    "eval_jaxpr": flow.call("call_jaxpr"),
+    "checkpoint": flow.call("jaxpr"),
+    "custom_jvp_call": flow.call("call_jaxpr"),
+    "custom_vjp_call": flow.call("call_jaxpr"),
+    "custom_vmap_call": flow.call("call"),
+    "axis_index": flow.axis_index,
+    "shard_map": flow.shard_map,
+    "program_id": flow.program_id,
+    "num_programs": flow.num_programs,
+    "mpmd_map": calls.kernel,
+    "pallas_call": calls.pallas_call,
+}

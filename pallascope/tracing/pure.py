@@ -1,0 +1,154 @@
+"""Primitives without effects: scalars are computed, arithmetic on tensors only costs.
+
+The model. A scalar is a Python number. What the device computes of scalars is computed here, in
+Python for integers and booleans, by JAX for all else; of a value that is OPAQUE the result is, too.
+On the host, around kernels, integers in arrays are computed as well, by JAX.
+
+`trace` says what arithmetic on tensors costs; here are the tables of names that decide it.
+
+Not covered: arrays on the host of more than 16,777,216 integers, and floating-point arrays; both
+are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
+from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
+from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
+from pipelib import targets
+
+
+def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
+    """A step that computes a scalar of scalars; None if the equation is about tensors."""
+    outs = list(map(compiler.slot, eqn.outvars))
+    if not (len(outs) == 1 and all(map(_is_scalar, (*eqn.outvars, *eqn.invars)))):
+        return None
+    inputs, (out,) = list(map(compiler.slot, eqn.invars)), outs
+    if name == "select_n":
+        which, *cases = inputs
+
+        def select(thread: Thread, env: Env) -> None:
+            chosen = env[which]
+            env[out] = OPAQUE if chosen is OPAQUE else env[cases[int(chosen)]]
+
+        return Silent(select)
+    function = _scalar_function(eqn, name)
+    if len(inputs) == 2:
+        first, second = inputs
+
+        def binary(thread: Thread, env: Env) -> None:
+            x, y = env[first], env[second]
+            env[out] = OPAQUE if x is OPAQUE or y is OPAQUE else function(x, y)
+
+        return Silent(binary)
+
+    def step(thread: Thread, env: Env) -> None:
+        values = [env[slot] for slot in inputs]
+        env[out] = OPAQUE if OPAQUE in values else function(*values)
+
+    return Silent(step)
+
+
+def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
+    """Arrays of integers that the host makes of concrete ones are concrete too."""
+    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    if not all(map(_is_known, avals)):
+        return None
+    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    dtypes = [atom.aval.dtype for atom in eqn.invars]
+
+    def step(thread: Thread, env: Env) -> None:
+        values = [env[slot] for slot in inputs]
+        if any(value is OPAQUE for value in values):
+            return
+        results = _bind(eqn, values, dtypes)
+        for slot, result in zip(outs, results, strict=True):
+            env[slot] = value_of(np.asarray(result))
+
+    return step
+
+
+def _is_known(aval: Any) -> bool:
+    """Whether the host knows arrays of this type."""
+    dtype = getattr(aval, "dtype", None)
+    return isinstance(dtype, np.dtype) and dtype.kind in "biu" and aval.size <= MOST_INTEGERS
+
+
+def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:
+    """The results of a primitive as JAX computes them."""
+    operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
+    with targets.present():
+        results = eqn.primitive.bind(*operands, **eqn.params)
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
+    """The cost of an equation on tensors."""
+    if name in _FREE:
+        return Cost()
+    reduces = name.startswith(_REDUCTIONS)
+    counted = eqn.invars if reduces else eqn.outvars[:1]
+    flops = sum(math.prod(getattr(atom.aval, "shape", ())) for atom in counted)
+    transcendental = flops if name in _TRANSCENDENTAL else 0
+    return Cost(flops, transcendental, compiler.exchanges(eqn), compiler.scratch(eqn))
+
+
+def _is_scalar(atom: Any) -> bool:
+    aval = atom.aval
+    return (
+        not getattr(aval, "shape", (1,))
+        and not is_ref(atom)
+        and isinstance(aval.dtype, np.dtype)
+        and aval.dtype.kind in "biuf"
+    )
+
+
+def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
+    """Python's arithmetic for integers and booleans; JAX's for all else."""
+    dtypes = [atom.aval.dtype for atom in (*eqn.invars, *eqn.outvars)]
+    integers = all(dtype.kind in "biu" for dtype in dtypes)
+    if integers and name in ("not", "convert_element_type"):
+        is_bool = dtypes[-1].kind == "b"
+        if name == "not":
+            return operator.not_ if is_bool else wrapping(operator.invert, dtypes[-1])
+        return bool if is_bool else wrapping(int, dtypes[-1])
+    if integers and name in _INTEGERS:
+        function, grows = _INTEGERS[name]
+        return wrapping(function, dtypes[-1]) if grows else function
+    if name in _IDENTITIES:
+        return lambda x: x
+    return lambda *values: np.asarray(_bind(eqn, values, dtypes)[0]).item()
+
+
+# Functions of Python integers; whether a result can leave the dtype.
+_INTEGERS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "add": (operator.add, True), "sub": (operator.sub, True), "mul": (operator.mul, True),
+    "neg": (operator.neg, True), "abs": (operator.abs, True),
+    "div": (divide, True), "rem": (remainder, False), "max": (max, False), "min": (min, False),
+    "and": (operator.and_, False), "or": (operator.or_, False), "xor": (operator.xor, False),
+    "eq": (operator.eq, False), "ne": (operator.ne, False), "lt": (operator.lt, False),
+    "le": (operator.le, False), "gt": (operator.gt, False), "ge": (operator.ge, False),
+    "clamp": (lambda low, x, high: min(max(x, low), high), False),
+}  # fmt: skip
+
+# Primitives that leave a scalar as it is, and primitives that only move elements of a tensor.
+_IDENTITIES = {
+    "broadcast_in_dim", "copy", "layout_cast", "multiple_of", "optimization_barrier", "reshape",
+    "squeeze", "stop_gradient", "transpose",
+}  # fmt: skip
+_FREE = _IDENTITIES | {
+    "bitcast_convert_type", "concatenate", "dynamic_slice", "expand_dims", "iota", "pad", "rev",
+    "slice", "split",
+}  # fmt: skip
+_REDUCTIONS = ("reduce_", "argmax", "argmin", "cum")
+_TRANSCENDENTAL = {
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
+    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow",
+    "reciprocal", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
+}  # fmt: skip

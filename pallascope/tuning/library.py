@@ -1,0 +1,72 @@
+"""`attention_space` and `row_space`: what `search` can try of the library's own kernels.
+
+The model. Each is a space for `search`, with a kernel that is made of a configuration by
+`functools.partial`. For products there is `tune`, whose space is too large to simulate.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pipelib.kernels.attention import AttentionConfig
+
+#: Keys of a step, slots, compute threads and schedules of `attention`. "optimistic" is not among
+#: them: data choose the branches of its steps, so a simulation has no time for it.
+_KEYS, _SLOTS, _THREADS = (64, 128, 192, 256), (2, 3, 4), (2, 3)
+_SCHEDULES: tuple[Literal["pingpong", "both", "overlap", "plain"], ...] = (
+    "pingpong", "both", "overlap", "plain",
+)  # fmt: skip
+#: Slots and rows of `softmax` and `rms_norm`; the most bytes of a step.
+_ROW_SLOTS, _ROWS, _STEP_BYTES = (1, 2, 3, 4, 6), (1, 2, 4, 8), 32 << 10
+
+
+def attention_space(head_dim: int) -> list[AttentionConfig]:
+    """The configurations of `pipelib.kernels.attention`, forward, that fit an SM.
+
+    Args:
+      head_dim: elements of a head.
+
+    Example:
+      >>> space = pallascope.tuning.attention_space(128)
+      >>> len(space), space[0].block_kv
+      (..., 64)
+      >>> def kernel_of(config):
+      ...     return functools.partial(attention, config=config)
+      >>> q = jax.ShapeDtypeStruct((1, 512, 2, 128), jnp.bfloat16)
+      >>> results = pallascope.tuning.search(kernel_of, space[:2], q, q, q, progress=False)
+      >>> results.best.outcome
+      <Outcome.PREDICTED: 'predicted'>
+    """
+    found: list[AttentionConfig] = []
+    for block_kv, slots, threads, schedule in itertools.product(
+        _KEYS, _SLOTS, _THREADS, _SCHEDULES
+    ):
+        where = "shared" if schedule in ("overlap", "both") else "registers"
+        config = AttentionConfig(
+            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule,
+            probabilities=where,
+        )  # fmt: skip
+        with contextlib.suppress(ValueError):
+            config.check(head_dim)
+            found.append(config)
+    return found
+
+
+def row_space(shape: Sequence[int], dtype: DTypeLike) -> dict[str, list[int]]:
+    """Slots and rows of a step of `pipelib.kernels.softmax` and `rms_norm`.
+
+    Args:
+      shape, dtype: the array's.
+
+    Example:
+      >>> pallascope.tuning.row_space((4096, 4096), jnp.float32)
+      {'slots': [1, 2, 3, 4, 6], 'rows': [1, 2]}
+    """
+    row_bytes = shape[-1] * jnp.dtype(dtype).itemsize
+    most = min(max(1, _STEP_BYTES // max(1, row_bytes)), math.prod(shape[:-1]))
+    return dict(slots=[*_ROW_SLOTS], rows=[rows for rows in _ROWS if rows <= most])

@@ -1,6 +1,0 @@
-"""The commands of `python -m pipelib`, whose words and exit statuses `pipelib.__main__` describes.
-
-`targets` says which kernel is meant, and traces it; `config` reads targets from `pyproject.toml`.
-`blocks` checks the blocks of a target, in several processes if that pays. `checking`, `drawing`,
-`compiling` and `tuning` are the commands. `sarif` makes a file for code review of what was found.
-"""

@@ -1,0 +1,213 @@
+"""`python -m pallascope check`: blocks compared, several kernels, JSON, and several processes."""
+
+import json
+import pickle
+
+import pytest
+
+from pallascope.command import blocks
+from pallascope.command.targets import CallersFailure
+from tests.pallascope.schema import SCHEMA, closed
+
+X = "f32[32,64]"
+NAMES = "grid_kernels.py"
+
+
+def lines_of(out):
+    """What is printed, but for what the kernels print."""
+    return [line for line in out.splitlines() if line not in ("loaded", "traced")]
+
+
+def test_blocks_are_compared(run):
+    status, out, err = run("check", f"{NAMES}:right", X, "--block", "all")
+    assert (status, err) == (0, "")
+    assert lines_of(out)[-2:] == [
+        "copy, between blocks: no finding in all 4 blocks of grid (4,)",
+        "copy: 4 of 4 blocks checked, every one; none with findings",
+    ]
+    status, out, err = run("check", f"{NAMES}:overlapping", X, "--block", "all")
+    assert (status, err) == (1, "")
+    assert "race: `o` is written by the store of thread 0 of block (1,), and a part of" in out
+    assert "unwritten-output: No block of grid (4,) writes all of the output `o`, at least" in out
+    assert lines_of(out)[-2:] == [
+        "copy, between blocks: 2 findings in all 4 blocks of grid (4,)",
+        "copy: 4 of 4 blocks checked, every one; none with findings",
+    ]
+
+
+def test_blocks_in_one_program(run):
+    status, out, err = run("check", f"{NAMES}:right", X, "--block", "together")
+    assert status == 0 and not err and "copy: no finding in all of grid (4,) (" in out
+    status, out, _ = run("check", f"{NAMES}:overlapping", X, "--block", "together")
+    assert status == 1 and "the store of block 1, thread 0" in out
+
+
+def test_a_large_grid_says_that_some_blocks_were_compared(run):
+    _, out, _ = run("check", f"{NAMES}:right", "f32[320,64]", "--block", "all")
+    assert lines_of(out)[-2:] == [
+        "copy, between blocks: no finding in 3 of 40 blocks of grid (40,)",
+        "copy: 3 of 40 blocks checked, the first, middle and last of each axis; none with findings",
+    ]
+
+
+def test_when_to_be_strict_is_said(run):
+    status, out, _ = run("check", f"{NAMES}:by_the_letter", X)
+    assert status == 0
+    assert (
+        "note: --strict has 1 finding more, at grid_kernels.py:37: a copy overwrites what a thread"
+        " has read with ordinary loads, and no commit_smem stands between. PTX asks for one, though"
+        " no GPU has been seen to need it: use --strict for kernels that are to hold by PTX's"
+        " letter, and for those that promise ordinary_reads=False to pipelib's emitters." in out
+    )
+    status, out, _ = run("check", f"{NAMES}:by_the_letter", X, "--strict")
+    assert status == 1 and "missing-commit: the load of thread 0 overwrites `s`" in out
+    assert "--strict" not in out
+    assert "--strict" not in run("check", f"{NAMES}:right", X)[1]
+
+
+@pytest.mark.parametrize("kernel", ["right", "overlapping", "unfenced", "greedy"])
+def test_several_processes_say_what_one_says(run, kernel):
+    call = "check", f"{NAMES}:{kernel}", X, "--block", "all"
+    alone = run(*call, "--jobs", "1")
+    assert run(*call, "--jobs", "2") == alone
+    assert "4 of 4 blocks checked" in alone[1]
+
+
+def test_an_error_in_a_process_is_that_of_the_kernel(run):
+    call = "check", f"{NAMES}:refused_later", X, "--block", "all"
+    alone, several = run(*call, "--jobs", "1"), run(*call, "--jobs", "2")
+    assert several == alone
+    status, out, err = alone
+    assert (status, len(lines_of(out))) == (2, 2)
+    assert (
+        err.startswith("pallascope check: grid_kernels.py:57: ")
+        and "depends on what a tensor holds" in err
+    )
+
+
+def test_a_failure_of_the_caller_s_comes_from_another_process_whole():
+    failure = pickle.loads(pickle.dumps(CallersFailure("k failed", "Traceback ...")))
+    assert (str(failure), failure.details) == ("k failed", "Traceback ...")
+
+
+def test_processes_are_started_if_that_pays(run, monkeypatch):
+    started = []
+    monkeypatch.setattr(blocks, "_cores", lambda: 3)
+
+    def in_processes(target, rest, jobs):
+        started.append((rest, jobs))
+        return iter(())
+
+    monkeypatch.setattr(blocks, "_in_processes", in_processes)
+    call = "check", f"{NAMES}:right", X, "--block", "all"
+    monkeypatch.setattr(blocks, "_START_UP", 1e9)
+    run(*call)
+    assert started == []
+    monkeypatch.setattr(blocks, "_START_UP", -1.0)
+    run(*call)
+    assert started == [([(2,), (3,)], 2)]
+    run(*call, "--jobs", "8")
+    assert started[1:] == [([(1,), (2,), (3,)], 3)]
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "x"])
+def test_a_number_of_processes(run, jobs, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("check", f"{NAMES}:right", X, f"--jobs={jobs}")
+    assert f"--jobs: {jobs!r} is no number of processes: give 1 or more." in capsys.readouterr().err
+
+
+# Several kernels.
+
+PROJECT = """
+[[tool.pallascope.check]]
+function = "grid_kernels.py:right"
+args = ["f32[32,64]"]
+block = "all"
+
+[[tool.pallascope.check]]
+function = "grid_kernels.py:unfenced"
+args = ["f32[32,64]"]
+"""
+NOWHERE = '[[tool.pallascope.check]]\nfunction = "grid_kernels.py:nowhere"\n'
+
+
+def test_the_kernels_of_a_project(run, folder):
+    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
+    status, out, err = run("check")
+    assert (status, err) == (1, "")
+    lines = lines_of(out)
+    assert lines[0] == "== grid_kernels.py:right f32[32,64]"
+    assert "== grid_kernels.py:unfenced f32[32,64]" in lines
+    assert "copy: 4 of 4 blocks checked, every one; none with findings" in lines
+    assert lines[-1] == "2 kernels: 1 with findings, none that could not be checked"
+    assert "in block (3,) of grid (4,)" in run("check", "--block", "3")[1]
+
+
+def test_a_kernel_that_cannot_be_traced_does_not_stop_the_others(run, folder):
+    (folder / "pyproject.toml").write_text(NOWHERE + PROJECT, "utf-8")
+    status, out, err = run("check")
+    said = "grid_kernels.py has no 'nowhere': it is not defined there."
+    assert (status, err) == (2, f"pallascope check: {said}\n")
+    assert lines_of(out)[-1] == "3 kernels: 1 with findings, 1 that could not be checked"
+    status, out, err = run("check", "--json", "--sarif", "found.sarif")
+    assert status == 2
+    assert [check["error"] for check in json.loads(out)["checks"]] == [said, None, None]
+    (told,) = json.loads((folder / "found.sarif").read_text())["runs"]
+    assert told["invocations"] == [
+        {
+            "executionSuccessful": False,
+            "toolExecutionNotifications": [
+                {"level": "error", "message": {"text": f"grid_kernels.py:nowhere: {said}"}}
+            ],
+        }
+    ]
+    assert {result["ruleId"] for result in told["results"]} == {"missing-commit"}
+
+
+def test_no_kernel_at_all(run):
+    status, out, err = run("check")
+    assert (status, out) == (2, "")
+    assert err.startswith("pallascope check: there is no pyproject.toml in this folder to say what")
+
+
+# JSON.
+
+
+def validate(document):
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schema")
+    jsonschema.Draft202012Validator(closed(SCHEMA)).validate(document)
+
+
+def test_one_document_and_nothing_else(run):
+    status, out, err = run("check", f"{NAMES}:unfenced", X, "--block", "all", "--json")
+    found = json.loads(out)
+    validate(found)
+    assert (status, found["ok"]) == (1, False)
+    assert {*err.splitlines()} == {"loaded", "traced"}
+    (check,) = found["checks"]
+    assert (check["function"], check["args"]) == (f"{NAMES}:unfenced", [X])
+    assert [report["program"]["block"] for report in check["reports"]] == [[0], [1], [2], [3]]
+    (finding,) = check["reports"][0]["findings"]
+    assert (finding["kind"], finding["where"]) == ("missing-commit", "s")
+    assert [(op["file"], op["line"]) for op in finding["ops"]] == [
+        ("grid_kernels.py", 18), ("grid_kernels.py", 15)
+    ]  # fmt: skip
+    assert check["grid"]["ok"] and check["grid"]["program"]["compared"] == 4
+    assert check["summary"].endswith("4 of 4 blocks checked, every one; 4 with findings")
+
+
+def test_one_block_has_no_summary(run):
+    status, out, _ = run("check", f"{NAMES}:right", X, "--json")
+    found = json.loads(out)
+    validate(found)
+    (check,) = found["checks"]
+    assert (status, found["ok"], check["summary"], check["grid"]) == (0, True, None, None)
+    assert check["reports"][0]["findings"] == []
+
+
+def test_an_error_is_in_the_document_too(run):
+    status, out, err = run("check", f"{NAMES}:nothing", "--json")
+    found = json.loads(out)
+    assert (status, found["ok"], found["checks"][0]["ok"]) == (2, False, False)
+    assert err.splitlines()[-1] == f"pallascope check: {found['checks'][0]['error']}"

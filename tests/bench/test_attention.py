@@ -129,10 +129,10 @@ def test_every_contender_can_be_sent_to_a_process(part):
         for name, contender in made.items():
             if name.partition(",")[0] not in THEIRS:
                 contender = contender.keywords.get("contender", contender)  # of bfloat16
-                itemsize = 1 if part == "narrow" else 2
+                dtype = "float8_e4m3fn" if part == "narrow" else "float16"
                 assert contender.keywords["causal"] == problem.causal
                 if (config := contender.keywords.get("config")) is not None:
-                    config.check(problem.head_dim, itemsize=itemsize)
+                    config.check(problem.head_dim, dtype=dtype)
 
 
 def test_who_is_compared():

@@ -43,7 +43,7 @@ def play(report: Report, number: int | None = None) -> Player:
     Example:
       >>> program = gallery.GALLERY["release-too-early"].program(fixed=False)
       >>> pallascope.play(pallascope.check(program))
-      <Player of kernel, ... bytes>
+      <Player of sums, ... bytes>
     """
     found = steps(report, number)
     return player(found, start=max(0, found.cycles - _PLAYED))

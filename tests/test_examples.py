@@ -12,7 +12,6 @@ import sys
 
 import pytest
 
-from pallascope.compiling import lacking
 from pallascope.drawing.player import Player
 from pipelib_book import notebook
 from tools.public_names import Public, public_names, text_of
@@ -52,12 +51,16 @@ def failures(test):
     return "".join(said)
 
 
-@pytest.mark.parametrize("public", NAMES, ids=lambda public: public.name)
+def example_of(public):
+    """A name to be tried; what compiles belongs to the tests of the compiler."""
+    of_compiler = public.value.__module__.startswith("pallascope.compiling")
+    return pytest.param(public, id=public.name, marks=[pytest.mark.compiler] * of_compiler)
+
+
+@pytest.mark.parametrize("public", [*map(example_of, NAMES)])
 def test_the_example_does_what_it_says(public, granted, on_a_fresh_machine):
     test = example(public.text, granted, public.name)
     assert test.examples, f"{public.name} has no example."
-    if public.value.__module__.startswith("pallascope.compiling") and (reason := lacking()):
-        pytest.skip(reason)
     if public.name == "pallascope.explore" and not importlib.util.find_spec("ipywidgets"):
         pytest.skip("ipywidgets is not installed with this JAX")
     if said := failures(test):

@@ -78,6 +78,7 @@ def shell(tmp_path):
     return run_block
 
 
+@pytest.mark.slow
 def test_every_block_runs_as_written_in_order(shell):
     """Those of Python's prompt in one session, as the text says."""
     session, said = "", []

@@ -15,7 +15,7 @@ needs_checker = pytest.mark.skipif(
     CHECKER is None, reason="no basedpyright here: `make lint` makes .venv-lint, which has it"
 )
 
-PROGRAM = "import pipelib\np = pallascope.trace(lambda: None)\n"
+PROGRAM = "import pallascope\np = pallascope.trace(lambda: None)\n"
 # Code after PROGRAM, and the rule that it breaks.
 WRONG = {
     "simulate(p, 3)": ("pallascope.simulate(p, 3)\n", "reportArgumentType"),

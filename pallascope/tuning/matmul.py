@@ -72,7 +72,7 @@ def tune(
       On a Hopper GPU this searches and returns a `MatmulConfig`, to be given to `matmul` as
       `config=`. Elsewhere nothing can be measured:
 
-      >>> tune(512, 512, 512, jnp.bfloat16, limit=1, log=lambda line: None)
+      >>> tuning.tune(512, 512, 512, jnp.bfloat16, limit=1, log=lambda line: None)
       Traceback (most recent call last):
       RuntimeError: tune: none of 1 configurations ran and was right for
       512x512x512 bfloat16 ...

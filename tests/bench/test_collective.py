@@ -81,6 +81,7 @@ def test_too_few_devices():
         collective.operands(PROBLEMS[0])
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
     monkeypatch.setattr(collective, "_OURS", {})
     times = lambda functions, args, rounds, burst: {

@@ -15,6 +15,8 @@ from benchmarks import compiled, noting, profile, records, suite
 from pallascope.bench import jaxprs
 from tests.bench.stand_ins import with_parts
 
+pytestmark = pytest.mark.slow
+
 RECORDS = sorted(
     path for path in records.RESULTS.glob("*/*.json") if suite.of_record(path) is not None
 )

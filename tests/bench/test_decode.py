@@ -54,6 +54,7 @@ def test_every_problem_has_its_contenders():
 # Measuring, with a fake timer.
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path, capsys):
     suite = with_parts(decode.SUITE, decode=dict(problems=(SMALL, PAGED, PROBLEMS[0])))
     us = {COPY: 2.0, XLA: 40.0, OURS: 4.0}

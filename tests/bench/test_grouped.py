@@ -48,6 +48,7 @@ def test_every_layer_has_its_contenders():
         assert tried == (problem.distribution == "even" and not problem.weights)
 
 
+@pytest.mark.slow
 def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
     suite = with_parts(grouped.SUITE, grouped=dict(problems=(SMALL, MATRICES)))
     with interpreted(detect_races=False):

@@ -121,6 +121,7 @@ def clean(tmp_path_factory):
     return python
 
 
+@pytest.mark.slow
 def test_the_cell_installs_the_wheels_and_sets_up(clean, release, tmp_path):
     for _ in range(2):  # a reader may run it again
         *_, said, package, instruments, kit, native = run_cell(
@@ -133,6 +134,7 @@ def test_the_cell_installs_the_wheels_and_sets_up(clean, release, tmp_path):
         assert kit.startswith(own) and kit.endswith("site-packages/pipelib_book/__init__.py")
 
 
+@pytest.mark.slow
 def test_where_there_is_a_gpu_the_cell_asks_for_jax_with_cuda(clean, release, tmp_path):
     first, *wheels = run_cell(clean, release, tmp_path, has_gpu=True).splitlines()
     assert re.fullmatch(r'install --quiet "jax\[cuda12\]==[\d.]+"', first)

@@ -277,6 +277,7 @@ def test_what_was_interpreted_is_not_up_to_date_on_a_gpu(md, monkeypatch, capsys
     assert capsys.readouterr().out == "1 of 1 were up to date.\n"
 
 
+@pytest.mark.slow
 def test_new_cells_of_a_recorded_chapter_can_be_interpreted(md):
     """The others keep what a GPU gave, and a second time, too."""
     path = md.with_suffix(".ipynb")

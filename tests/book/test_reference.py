@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 from benchmarks import probes_copies
 from pipelib_book.measured import foreign as measured
 from pipelib_book.measured import results
@@ -87,6 +89,7 @@ CELL_NAMES = re.compile(r"^ +plgpu\.(\w+)\(", re.MULTILINE)
 # Every measurement.
 
 
+@pytest.mark.slow
 def test_every_committed_record_is_on_the_page_with_its_provenance():
     page = records.page()
     paths = [*(execution.ROOT / "benchmarks" / "results").glob("*/*.json")]
@@ -111,6 +114,7 @@ def test_every_committed_record_is_on_the_page_with_its_provenance():
             assert kept["code_digest"][:16] in page and f"ARGS={md.stem}" in page
 
 
+@pytest.mark.slow
 def test_each_table_of_a_record_has_a_title_of_its_own():
     for path in (execution.ROOT / "benchmarks" / "results").glob("*/*.json"):
         titles = [title for title, _ in records.tables(path.name, json.loads(path.read_text()))]
@@ -170,6 +174,7 @@ def test_a_record_leads_to_the_headings_that_quote_it():
         assert records.quoted(path.name).startswith("no chapter") == is_used, path.name
 
 
+@pytest.mark.slow
 def test_the_page_begins_with_attention_and_the_product():
     found = re.findall(r"^### `[\w-]+/(\w+\.json)`", records.page(), re.MULTILINE)
     assert found[:3] == ["attention.json", "matmul.json", "memory_bound.json"]

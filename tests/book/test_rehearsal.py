@@ -12,6 +12,8 @@ import pytest
 
 from tools import execution, notebooks, rehearsal
 
+pytestmark = pytest.mark.slow
+
 SET_UP = """\
 import jax.numpy as jnp
 from jax.experimental import pallas as pl

@@ -154,6 +154,7 @@ def body(pipeline, mine, indices, *refs):
 @pytest.mark.parametrize("emitter", contract.PIPELIB, ids=lambda emitter: emitter.name)
 @FEW
 @given(pipeline=pipelines(), memory_thread=st.integers(0, 2))
+@pytest.mark.slow
 def test_a_pipeline_does_as_its_model(emitter, pipeline, memory_thread):
     if emitter.threads:
         emitter = dataclasses.replace(emitter, memory_thread=min(memory_thread, emitter.threads))

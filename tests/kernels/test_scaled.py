@@ -68,6 +68,7 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_configurations(config):
     arrays = operands(200, 264, 1168)  # 10 times 128, of which the last is short

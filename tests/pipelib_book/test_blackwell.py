@@ -82,7 +82,7 @@ def test_what_the_checker_finds_is_not_run(monkeypatch):
 @pytest.fixture
 def no_check(monkeypatch):
     """The interpreter's verdict alone, as where the checker did not see a fault."""
-    monkeypatch.setattr(blackwell.pipelib, "check", lambda program: ())
+    monkeypatch.setattr(blackwell.pallascope, "check", lambda program: ())
 
 
 def test_a_race_is_told_by_its_lines_and_fails(no_check):

@@ -187,7 +187,7 @@ def test_other_faults_come_before_writes_that_nothing_reads(monkeypatch):
         over = replace(lost, kind="resource", cause="It takes too much.")
         return type(check(program))(program, (lost, over), ())
 
-    monkeypatch.setattr(pipelib, "check", with_a_resource)
+    monkeypatch.setattr(pallascope, "check", with_a_resource)
     (line,) = grade(writes_again(), x, expected=x).lines
     start = "The checker found a fault, so it was not run. resource: It takes too much."
     assert line == f"{start} (1 more finding)", line
@@ -288,7 +288,7 @@ def test_a_notebook_s_cells_are_named_as_such(monkeypatch):
         finding = replace(report[0], cause=f"It is read at {cell}:7.")
         return type(report)(program, (finding,), ())
 
-    monkeypatch.setattr(pipelib, "check", of_a_cell)
+    monkeypatch.setattr(pallascope, "check", of_a_cell)
     one = X[:, :COLUMNS]
     [line] = grade(copying(waits=False), one, expected=one).lines
     assert "It is read at cell:7." in line

@@ -64,6 +64,7 @@ def random_problems(seed=0):
         yield unmasked(left, right), sizes, rng.random() < 0.1
 
 
+@pytest.mark.slow
 def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates, h200):
     found = set()
     for options, sizes, segmented in random_problems():

@@ -107,6 +107,7 @@ def test_each_place_is_visited_once(order, sms):
 
 @patient
 @given(orders, st.integers(4, 200))
+@pytest.mark.slow
 def test_each_place_is_visited_once_in_the_order_by_length(order, sms):
     """Whatever each block then gets, which `by_length_on` looks at."""
     order = order._replace(persistent=sms, by_length=True)

@@ -69,6 +69,7 @@ def kinds(program):
 # Interpreted, with race detection.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3, 4])
 def test_on_several_cpu_devices(devices):
     command = [sys.executable, "-m", "tests.kernels.collective.on_cpus", str(devices)]
@@ -204,6 +205,7 @@ def test_each_synchronisation_of_a_sender_that_is_taken_away_is_found():
     assert ends == [(3,), (7,), (15,)]
 
 
+@pytest.mark.slow
 def test_each_synchronisation_of_a_multiplier_that_is_taken_away_is_found():
     missed = list(missed_without_one(pair(), 3))
     assert {str(op.kind) for op in missed} <= HARMLESS.keys(), missed

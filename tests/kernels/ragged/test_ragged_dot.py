@@ -80,6 +80,7 @@ def few_blocks(monkeypatch):
     rows=st.integers(1, 200),
     tile=st.sampled_from([16, 64]),
 )
+@pytest.mark.slow
 def test_visits_have_all_rows_once_and_of_one_group(sizes, rows, tile):
     found = Visits.of(jnp.array(sizes, jnp.int32), rows, tile)
     count = int(found.number[0])
@@ -120,6 +121,7 @@ def test_dtypes_and_edges(transpose, dtype, out_dtype):
     close(out, expected(*arrays, transpose), out_dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize(
     ("rows", "sizes", "k"),
@@ -163,6 +165,7 @@ def test_vmap_scan_and_jit():
         np.testing.assert_array_equal(out, same)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_blocks")
 def test_shard_map():
     mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -194,7 +194,7 @@ def test_blocks_that_have_no_room():
     told = (
         r"devices has all blocks of its grid, 2 of a device, but toy has 1 SMs, so 1 blocks would"
         r" begin later: give it a persistent grid, or trace one block without whole_grid=True and"
-        r" use pipelib\.predict\."
+        r" use pallascope\.predict\."
     )
     few = replace(LINKED, sms=1)
     with pytest.raises(ValueError, match=told):
@@ -207,7 +207,7 @@ def test_blocks_that_have_no_room():
 def test_a_machine_without_nvlink():
     told = (
         r"k\.py:3 reaches another device, but toy has no nvlink_latency_cycles, so it has no time:"
-        r" simulate it on pipelib\.H200, or give this machine all fields whose names begin with"
+        r" simulate it on pallascope\.H200, or give this machine all fields whose names begin with"
         r" nvlink_\."
     )
     alone = replace(TOY, sms=2)

@@ -638,7 +638,7 @@ def test_a_figure_without_matplotlib(monkeypatch):
     without("matplotlib", monkeypatch)
     with pytest.raises(ImportError) as error:
         SHOWN.plot()
-    text = "needs matplotlib, which is not installed: pip install 'pallas-pipelib[draw]', or"
+    text = "needs matplotlib, which is not installed: pip install 'pallascope[draw]', or"
     assert text in str(error.value)
 
 

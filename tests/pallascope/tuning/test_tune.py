@@ -1,4 +1,4 @@
-"""`pipelib.kernels.tune`: the search with a stand-in for the GPU, what it tries, what it writes."""
+"""`tuning.tune`: the search with a stand-in for the GPU, what it tries, what it writes."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pallascope.tuning import matmul
+from pallascope.tuning import tune as public_tune
 from pallascope.tuning.candidates import candidates, estimate_us, neighbours, starts
 from pallascope.tuning.climbing import climb
 from pallascope.tuning.matmul import tune_with
@@ -21,7 +22,6 @@ from pallascope.tuning.record import table, write_search
 from pallascope.tuning.rows import Found, Row
 from pallascope.tuning.spaces import label
 from pipelib.kernels import MatmulConfig
-from pipelib.kernels import tune as public_tune
 from pipelib.kernels.matmul import tuned
 
 SQUARE = Problem(4096, 4096, 4096)

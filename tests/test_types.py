@@ -19,7 +19,7 @@ PROGRAM = "import pallascope\np = pallascope.trace(lambda: None)\n"
 # Code after PROGRAM, and the rule that it breaks.
 WRONG = {
     "simulate(p, 3)": ("pallascope.simulate(p, 3)\n", "reportArgumentType"),
-    "nope": ("pipelib.nope\n", "reportAttributeAccessIssue"),
+    "nope": ("pallascope.nope\n", "reportAttributeAccessIssue"),
     "simulate without a program": ("pallascope.simulate()\n", "reportCallIssue"),
     "check of a function": ("pallascope.check(lambda: None)\n", "reportArgumentType"),
     "cycles of a report": ("pallascope.check(p).cycles\n", "reportAttributeAccessIssue"),

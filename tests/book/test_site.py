@@ -351,7 +351,7 @@ def test_the_reference_has_every_public_name(site, pages):
     found = {}
     for path, page in pages.items():
         if path.name.startswith("api"):
-            for node in page.select("dt[id^='pipelib']"):
+            for node in page.select("dt[id^='pipelib'], dt[id^='pallascope']"):
                 found[node["id"]] = node.find_next_sibling("dd")
     for public in public_names():
         assert public.name in found, public.name

@@ -329,7 +329,7 @@ def test_another_gpu_or_machine_is_not_served_from_the_cache(gpu, tmp_path, monk
         ('{"searches": []}', "lacks the parts looked, measured, in turn of a cache"),
         (
             '{"format": 0, "looked": {}, "measured": {}, "in turn": {}}',
-            "has format 0, and this pipelib reads 1, so nothing can be added to it: name another"
+            "has format 0, and this pallascope reads 1, so nothing can be added to it: name another"
             " file, or delete this one.",
         ),
     ],

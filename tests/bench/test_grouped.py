@@ -22,6 +22,7 @@ def test_ten_distributions_differ():
     assert len({tuple(problem.sizes) for problem in PROBLEMS[:10]}) == len(DISTRIBUTIONS) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [SMALL, MATRICES], ids=str)
 def test_ours_and_xla_s_give_what_is_asked(problem):
     args = grouped.operands(problem)

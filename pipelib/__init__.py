@@ -41,7 +41,8 @@ else:
             now = "pallascope" if name == "schedule" else f"pallascope.{name}"
             raise AttributeError(
                 f"{missing}: the instruments have a package of their own now, and this is {now};"
-                " write `import pallascope`, which `pip install pallascope` installs."
+                ' write `import pallascope`, which `pip install "pallascope @ git+https://github.com/'
+                'pallas-pipelib/pipelib#subdirectory=pallascope"` installs.'
             )
         raise AttributeError(missing)
 

@@ -15,8 +15,12 @@ from packaging.requirements import Requirement
 
 import pallascope
 import pipelib
+from pipelib import kernels
 
 ROOT = pathlib.Path(__file__).parents[1]
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"][
+    "Repository"
+]
 
 
 def python(*arguments):
@@ -187,9 +191,11 @@ def test_what_has_moved_says_where_it_is(name):
         getattr(pipelib, name)
     assert str(error.value) == (
         f"module 'pipelib' has no attribute {name!r}: the instruments have a package of their own"
-        f" now, and this is {now}; write `import pallascope`, which `pip install pallascope`"
-        " installs."
+        f" now, and this is {now}; write `import pallascope`, which `pip install "
+        f'"pallascope @ git+{REPOSITORY}#subdirectory=pallascope"` installs.'
     )
+    with pytest.raises(AttributeError, match=r"this is pallascope\.tuning\.tune; install that"):
+        _ = kernels.tune
     with pytest.raises(AttributeError, match=r"^module 'pipelib' has no attribute 'nothing'$"):
         _ = pipelib.nothing
 

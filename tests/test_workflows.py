@@ -167,4 +167,8 @@ def test_the_hook_checks_the_kernels_of_the_project():
     (hook,) = HOOKS
     assert hook["id"] == "pallascope-check" and hook["language"] == "python"
     assert hook["additional_dependencies"] == ["./pallascope"]
+    # What a project gives takes the place of the hook's own list.
+    page = (ROOT / "book" / "in_your_ci.md").read_text("utf-8")
+    (shown,) = re.findall(r"additional_dependencies: (\[.*\])$", page, re.MULTILINE)
+    assert yaml.safe_load(shown) == hook["additional_dependencies"]
     assert options_of(hook["entry"]).function is None and hook["pass_filenames"] is False

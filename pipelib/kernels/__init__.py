@@ -46,6 +46,6 @@ def __getattr__(name: str) -> object:
     if name == "tune":
         raise AttributeError(
             f"{missing}: the search has a package of its own now, and this is"
-            " pallascope.tuning.tune; `pip install pallascope` installs it."
+            " pallascope.tuning.tune; install that package as the README says, and import it."
         )
     raise AttributeError(missing)

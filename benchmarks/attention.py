@@ -42,22 +42,18 @@ from benchmarks.attentions import (
     cudnn,
     not_persistent,
     prepare,
-    prepare_to_search,
     upstream,
     widened,
 )
-from benchmarks.processes import InProcesses, Search
+from benchmarks.processes import InProcesses, Search, progress
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
 from pallascope.bench import timing
-from pallascope.tuning.climbing import climb
-from pallascope.tuning.library import attention_space
-from pallascope.tuning.matmul import progress
-from pallascope.tuning.on_gpu import OnGpu as Measurer
-from pallascope.tuning.products import tolerance
-from pallascope.tuning.rows import Found
-from pallascope.tuning.workers import Task, Workers
-from pipelib.kernels import attention
+from pallascope.tuning.measuring import OnGpu, tolerance
+from pallascope.tuning.results import Found
+from pallascope.tuning.searching import climb
+from pallascope.tuning.workers import Run, Workers
+from pipelib.kernels import attention, attention_space
 from pipelib.kernels.attention import default_config, forward
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
@@ -276,15 +272,19 @@ def space(problem: Problem) -> list[AttentionConfig]:
     return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
 
 
-class OnGpu(Measurer[Problem, AttentionConfig]):
-    """What a search asks for times: a burst of each configuration, by worker processes."""
+def _prepare(config: AttentionConfig, problem: Problem) -> Run:
+    """A task for a search: checks and times a configuration once."""
+    run = prepare(ours(problem, config), problem)
 
-    def _task(self, config: AttentionConfig) -> Task:
-        return functools.partial(prepare_to_search, self._contender(config), self._problem)
+    def measure(samples: int) -> dict[str, Any]:
+        us = run("burst", samples)["us"]
+        return dict(error=run("check"), us=us, most_error=most_error(problem))
+
+    return measure
 
 
 def _search(call: Call, problem: Problem) -> Found[AttentionConfig]:
-    on_gpu = OnGpu(call.pools[OTHERS], problem, functools.partial(ours, problem), LAUNCHES)
+    on_gpu = OnGpu(call.pools[OTHERS], functools.partial(_prepare, problem=problem), LAUNCHES)
     log = progress(problem, call.say)
     return climb(space(problem), lambda _: (), on_gpu, limit=call.options.limit, log=log)
 

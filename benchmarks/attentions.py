@@ -142,12 +142,6 @@ def prepare(contender: Any, problem: Problem) -> Callable[..., Any]:
     return lambda method, *args: getattr(measured, method)(*args)
 
 
-def prepare_to_search(contender: Contender, problem: Problem) -> Callable[[int], dict[str, Any]]:
-    """A task whose function measures a configuration once."""
-    run = prepare(contender, problem)
-    return lambda samples: dict(error=run("check"), us=run("burst", samples)["us"])
-
-
 class Measured:
     """A contender that can be run; `launch` returns what it made, in the order of `results`."""
 

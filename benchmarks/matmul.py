@@ -10,7 +10,7 @@
     python -m benchmarks.matmul table     prints the record
 
 The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). Operands,
-checks and clocks: `pallascope.tuning.products`. XLA picks a kernel of cuBLAS by timing some, for
+checks and clocks: `products`. XLA picks a kernel of cuBLAS by timing some, for
 which the GPU is left to it; its own kernels are switched off (`xla_flags` in the record, which also
 names the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`),
 in a process of its own.
@@ -31,17 +31,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import emitters, peers, suite, untuned, upstream
-from benchmarks.processes import InProcesses, Search
+from benchmarks.processes import InProcesses, Search, progress
+from benchmarks.products import Contender, Problem, dot, on_gpu, ours
 from benchmarks.products_in_torch import prepare
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
 from pallascope.bench import timing
-from pallascope.tuning.climbing import climb
-from pallascope.tuning.matmul import progress
-from pallascope.tuning.on_gpu import UNTIMED_FLAGS, XLA_FLAGS, OnGpu, ours, search_workers
-from pallascope.tuning.products import SEED, Contender, Problem, dot, tolerance
-from pallascope.tuning.rows import Found
-from pallascope.tuning.workers import Workers
+from pallascope.tuning.measuring import SEED, tolerance
+from pallascope.tuning.results import Found
+from pallascope.tuning.searching import climb
+from pallascope.tuning.workers import UNTIMED_FLAGS, XLA_FLAGS, Workers, search_workers
 from pipelib.kernels import scaled_matmul
 from pipelib_book.matmul_ladder import IDEAS, RUNGS
 from pipelib_book.measured import ladder
@@ -189,7 +188,7 @@ def _search_upstream(call: Call, problem: Problem) -> Found[Any]:
     return climb(
         upstream.starts(problem),
         upstream.neighbours,
-        OnGpu(call.pools[OTHERS], problem, upstream.contender, is_checked=False),
+        on_gpu(call.pools[OTHERS], problem, upstream.contender, is_checked=False),
         limit=call.options.limit,
         log=progress(problem, call.say),
     )

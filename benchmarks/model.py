@@ -17,8 +17,7 @@ from benchmarks import suite
 from benchmarks.model_pairs import UPSTREAM, Pair, pairs
 from benchmarks.model_runs import BURST_S, WARM_S, prepare
 from benchmarks.suite import OTHERS, Call, Fields, Part, Suite, Traced
-from pallascope.tuning.on_gpu import UNTIMED_FLAGS
-from pallascope.tuning.workers import Failed, Workers
+from pallascope.tuning.workers import UNTIMED_FLAGS, Failed, Workers
 from pipelib_book.measured.attention import OTHERS as THEIRS
 
 #: Of the GPU's memory, that all workers may take; the longest that one pair's bursts take.

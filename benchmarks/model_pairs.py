@@ -22,8 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import attention, attentions, kernels, memory_bound, records, upstream
-from pallascope.tuning.on_gpu import ours
-from pallascope.tuning.products import Problem
+from benchmarks.products import Problem, ours
 from pallascope.tuning.spaces import label
 from pipelib.kernels import MatmulConfig
 from pipelib.kernels.memory_bound import RmsNorm, Softmax, launch_rows

@@ -1,8 +1,7 @@
 """How contenders are measured in processes of their own, and how configurations are searched.
 
 The model. Contenders compile in processes (`pallascope.tuning.workers`), are checked, and then run
-in
-turn: first *bursts* of a few launches each, round after round in changing order, so that what
+in turn: first *bursts* of a few launches each, round after round in changing order, so that what
 drifts drifts for all; then some of them each for seconds without a pause (*sustained*), with the
 clock that the driver reports. Under such load the GPU lowers its clock to keep to its power limit,
 so that a sustained rate is below a burst's. A burst begins after a rest, for the same reason: what
@@ -15,17 +14,18 @@ long as a process lasts, and CUPTI serves JAX or PyTorch. All others share the p
 import contextlib
 import dataclasses
 import functools
+import itertools
 import random
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.records import Group, rounded
 from benchmarks.suite import OTHERS, Call, Fields, Part
 from pallascope.bench import timing
-from pallascope.tuning.rows import Found, Row
+from pallascope.tuning.results import Found, Row
 from pallascope.tuning.spaces import label
 from pallascope.tuning.workers import Failed, Held, Run, Workers
 
@@ -175,6 +175,29 @@ def driver_log() -> Iterator[list[str]]:
 
 
 # Searches.
+
+
+class Work(Protocol):
+    """What configurations are searched for: a product, or another kernel's problem."""
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        ...
+
+
+def progress(problem: Work, say: Callable[[str], None]) -> Callable[[Row[Any], float], None]:
+    """Makes a search's log: a line with the configuration, its rate and the best rate so far."""
+    count = itertools.count(1)
+
+    def rate(us: float) -> str:
+        return f"{problem.flops / us / 1e6:.1f}"
+
+    def line(row: Row[Any], best: float) -> None:
+        said = row.reason or f"{rate(row.median_us)} TFLOP/s (best {rate(best)})"
+        say(f"{problem} {next(count)}. {label(row.config)}: {said}")
+
+    return line
 
 
 @dataclasses.dataclass(frozen=True)

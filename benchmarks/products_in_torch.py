@@ -1,4 +1,4 @@
-"""A product by DeepGEMM, measured as `pallascope.tuning.products` measures those of JAX.
+"""A product by DeepGEMM, measured as `products` measures those of JAX.
 
 The model. JAX makes the factors and compares the results; both see the same memory (DLPack).
 DeepGEMM takes a as [m, k] and b as [n, k]: what is stored otherwise is turned once, untimed. Of
@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks import peers, torch_times
+from benchmarks import peers, products, torch_times
+from benchmarks.products import Problem
 from pallascope.bench.cupti import Kernel
-from pallascope.tuning import products
-from pallascope.tuning.products import Problem, Sets
+from pallascope.tuning.measuring import Args
 
 #: Numbers that share a scale, along each axis.
 _SCALED = 128
@@ -24,7 +24,7 @@ _SCALED = 128
 class Measured(products.Measured):
     """DeepGEMM's product of each set of factors, with the arguments of `products.Measured`."""
 
-    def _compile(self, contender: peers.DeepGemm) -> Callable[[Sets], list[jax.Array]]:
+    def _compile(self, contender: peers.DeepGemm) -> Callable[[list[Args]], list[jax.Array]]:
         import torch
 
         is_wide = jnp.dtype(self.problem.dtype).itemsize > 1
@@ -32,7 +32,7 @@ class Measured(products.Measured):
         self._torch = torch
         self._product = built.deepgemm_bf16 if is_wide else built.deepgemm_fp8
 
-        def run(factors: Sets) -> list[jax.Array]:
+        def run(factors: list[Args]) -> list[jax.Array]:
             self._wait(self._launch())
             return [jnp.from_dlpack(out) for _, _, out in self._tensors]
 
@@ -43,7 +43,7 @@ class Measured(products.Measured):
         """a, b and the result of each set."""
         found, problem = [], self.problem
         stored = getattr(self._torch, problem.out.dtype.name)
-        for a, b in self._factors:
+        for a, b in self._sets:
             a, b = self._tensor(a), self._tensor(b)
             a = a.T.contiguous() if problem.transpose_a else a
             b = b if problem.transpose_b else b.T.contiguous()

@@ -30,18 +30,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks import kernels, records, suite
+from benchmarks.products import Problem, dot, ours
 from benchmarks.records import Group, rounded
 from benchmarks.suite import Call, Fields, Part, Suite, Traced
-from pallascope.tuning.calls import Calls
-from pallascope.tuning.candidates import candidates
-from pallascope.tuning.library import attention_space
-from pallascope.tuning.on_gpu import ours, search_workers
-from pallascope.tuning.products import SEED, Problem, dot
-from pallascope.tuning.results import Results
+from pallascope.tuning.measuring import SEED, Calls
+from pallascope.tuning.results import Outcome, Results
 from pallascope.tuning.searching import INTERRUPTED, search
 from pallascope.tuning.spaces import Values, configurations, fields
-from pallascope.tuning.trials import Outcome
-from pipelib.kernels import AttentionConfig, MatmulConfig, attention
+from pallascope.tuning.workers import search_workers
+from pipelib.kernels import AttentionConfig, MatmulConfig, attention, attention_space, matmul_space
 from pipelib_book.measured.searches import table
 
 CACHE = records.ROOT / ".search-cache"
@@ -76,9 +73,8 @@ def case(part: str) -> Case:
     if part == "matmul":
         made, expected = functools.partial(ours, PRODUCT), functools.partial(dot, problem=PRODUCT)
         args = PRODUCT.factors
-        return Case(
-            f"matmul {PRODUCT}", made, candidates(PRODUCT), args, expected, MatmulConfig, 20
-        )
+        configs = matmul_space(**PRODUCT._asdict()).configs
+        return Case(f"matmul {PRODUCT}", made, configs, args, expected, MatmulConfig, 20)
     if part == "attention":
         batch, seq, heads, head_dim = QUERIES.shape
         name = f"attention of {batch} x {seq} x {heads} x {head_dim} {QUERIES.dtype}"
@@ -132,7 +128,7 @@ def measure(
     space = this.space[::every]
     searched = functools.partial(
         _search, this.kernel_of, space, *this.args, expected=this.expected, jobs=options.jobs,
-        cache=options.cache / f"{part}.json",
+        cache=options.cache / f"{part}.db",
     )  # fmt: skip
     start = time.monotonic()
     found = searched(measure=options.measure, seconds=options.budget)

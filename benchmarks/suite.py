@@ -29,8 +29,7 @@ from benchmarks import noting, peers, records
 from benchmarks.records import Group
 from pallascope.bench import timing
 from pallascope.bench.provenance import provenance
-from pallascope.tuning.record import run_facts
-from pallascope.tuning.workers import Workers
+from pallascope.tuning.workers import Failed, Workers
 
 #: Kernels one by one, not as graphs, so that each is timed.
 XLA_FLAGS = "--xla_gpu_enable_command_buffer="
@@ -49,6 +48,23 @@ class Whole(NamedTuple):
 
     def __str__(self) -> str:
         return ""
+
+
+def provenance_of(workers: Workers) -> dict[str, Any]:
+    """The provenance of a run, by one of its processes, because that has the GPU.
+
+    Raises:
+      Failed: the process gave no answer.
+    """
+    (_, found), *_ = workers.stream([_prepare_provenance])
+    if isinstance(found, Failed):
+        raise found
+    return found
+
+
+def _prepare_provenance() -> Callable[[], dict[str, Any]]:
+    """A task for `Workers`."""
+    return provenance
 
 
 class Measurement(NamedTuple):
@@ -271,7 +287,7 @@ class Call:
         if unknown := {*options.parts} - suite.parts.keys():
             raise SystemExit(f"benchmarks.{suite.name} has no part {', '.join(unknown)}.")
         words = ["python", "-m", f"benchmarks.{suite.name}", *sys.argv[1:]]
-        facts = run_facts(pools[OTHERS], "")["provenance"] if pools else provenance()
+        facts = provenance_of(pools[OTHERS]) if pools else provenance()
         if facts["gpu"] is None:
             raise SystemExit(
                 f"benchmarks.{suite.name}: JAX has no GPU here: there is nothing to time."

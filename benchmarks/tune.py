@@ -2,34 +2,35 @@
 
     python -m benchmarks.tune    searches for each product, and makes the package's table anew
 
-The model. `pallascope.tuning.matmul` says how a search goes. The record has all rows of each search
-with their raw samples; a configuration is the list of its values, in the order of `fields`. The
-table (`pipelib/kernels/matmul/tuned`) has the winners.
+The model. It is a search in the order of `matmul_space` (`pallascope.tuning.searching`). The record
+has all rows of each search with their raw samples; a configuration is the list of its values, in
+the order of `fields`. The table (`pipelib/kernels/matmul/tuned`) has the winners.
 """
 
 import dataclasses
-import functools
+import json
 import pathlib
+from statistics import median
 from typing import Any
 
 from benchmarks import matmul, records, suite
-from benchmarks.processes import Search
+from benchmarks.processes import Search, progress
+from benchmarks.products import Problem, on_gpu, ours
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
-from pallascope.tuning import record
-from pallascope.tuning.matmul import tune_with
-from pallascope.tuning.on_gpu import OnGpu, ours
-from pallascope.tuning.products import Problem
-from pallascope.tuning.rows import Found
-from pipelib.kernels import MatmulConfig
+from pallascope.tuning import Ranked
+from pallascope.tuning.results import Found
+from pallascope.tuning.searching import measured
+from pipelib.kernels import MatmulConfig, matmul_space
 from pipelib.kernels.matmul import tuned
 
 FIELDS = [field.name for field in dataclasses.fields(MatmulConfig)]
 
 
 def _search(call: Call, problem: Problem) -> Found[MatmulConfig]:
-    on_gpu = OnGpu(call.pools[OTHERS], problem, functools.partial(ours, problem))
-    return tune_with(on_gpu, problem, limit=call.options.limit, log=call.say)
+    space = Ranked(*matmul_space(**problem._asdict()))
+    log = progress(problem, call.say)
+    return measured(space, on_gpu(call.pools[OTHERS], problem), limit=call.options.limit, log=log)
 
 
 def _values(config: MatmulConfig) -> list[Any]:
@@ -41,8 +42,30 @@ def _config(values: list[Any], group: Group) -> MatmulConfig:
 
 
 def table(path: pathlib.Path) -> str:
-    """The text of the table that a record gives."""
-    return record.table(dict(searches=records.read(path)))
+    """The text of the table that a record of searches gives.
+
+    A search in which nothing ran gives no entry.
+    """
+    entries = [entry for group in records.read(path) if (entry := _entry(group)) is not None]
+    entries.sort(key=lambda entry: entry[:7])
+    lines = ",\n".join(json.dumps(entry.to_json()) for entry in entries)
+    return f'{{"entries": [\n{lines}\n]}}\n'
+
+
+def _entry(search: Group) -> tuned.Entry | None:
+    """The configuration that won a search; None if nothing ran."""
+    finals: list[list[Any]] = [row for row in search["finals"] if row[1] and not row[3]]
+    if not finals:
+        return None
+    values, us, *_ = min(finals, key=lambda row: median(row[1]))
+    keys = "gpu", "driver", "jax", "utc", "code_digest"
+    return tuned.Entry(
+        **search["problem"],
+        config=MatmulConfig(**dict(zip(search["fields"], values, strict=True))),
+        microseconds=round(median(us), 2),
+        measured=len(search["rows"]),
+        run={key: search["run"]["provenance"][key] for key in keys},
+    )
 
 
 def write_table(path: pathlib.Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pallascope.tuning.products import Problem
+from benchmarks.products import Problem
 
 SEED, COUNT = 0, 60
 MOST_ROWS, FEWEST, MOST, STEP = 16384, 64, 16384, 8

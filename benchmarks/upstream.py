@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.experimental.pallas.ops.gpu import hopper_matmul_mgpu as upstream
 
-from pallascope.tuning.products import Contender, Problem
+from benchmarks.products import Contender, Problem
 from pipelib import specs
 
 _AXES = tuple(upstream.MatmulDimension)

@@ -178,7 +178,7 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--measure", type=int, help="how many of the best to measure, 0 for none")
     command.add_argument("--seconds", type=float, help="begin nothing later")
     command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
-    command.add_argument("--cache", help="a JSON file that keeps what is found")
+    command.add_argument("--cache", help="a file that keeps what is found")
     command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
     command.add_argument("--json", action="store_true", help="print one JSON document, no text")
 

@@ -12,6 +12,9 @@ compute capability     how an emitter's copies go
 8.0 to 8.9             `cp.async`, in groups (`cp_async`)
 =====================  ============================================================================
 
+What is planned rather than traced, such as which configurations are worth measuring, can be planned
+for a GPU that this machine does not have (`assume`).
+
 Source of the bytes: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
 maximum amount of shared memory per thread block.
 """
@@ -20,7 +23,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, cast
 
 import jax
 from jax.extend import backend
@@ -32,6 +35,45 @@ _FIRST: Capability = 8, 0  # with cp.async
 _SMEM_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, HOPPER: 227}
 #: Bytes of shared memory that a block may use on Hopper.
 SMEM_BYTES = _SMEM_KIB[HOPPER] * 1024
+
+
+class Device(Protocol):
+    """What is read of one of JAX's devices. Only GPUs have a `core_count`."""
+
+    @property
+    def device_kind(self) -> str:
+        """The name, as in "NVIDIA H200"."""
+        ...
+
+    @property
+    def platform(self) -> str:
+        """ "gpu" or "cpu"."""
+        ...
+
+    @property
+    def core_count(self) -> int:
+        """The number of SMs."""
+        ...
+
+
+_assumed: Device | None = None
+
+
+def assume(device: Device | None) -> Device | None:
+    """From now on this process plans for this device; None ends it. Returns the one before."""
+    global _assumed
+    before, _assumed = _assumed, device
+    return before
+
+
+def default_device() -> Device:
+    """The device that JAX uses by default, or the one that is assumed."""
+    if _assumed is not None:
+        return _assumed
+    device = cast("Device | str | None", jax.config.jax_default_device)
+    if device is None or isinstance(device, str):
+        return cast(Device, jax.devices(device)[0])
+    return device
 
 
 def capability() -> Capability:

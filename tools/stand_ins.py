@@ -50,7 +50,7 @@ from jax.interpreters import mlir
 import pallascope
 from pallascope.bench import cupti, profiling, timing
 from pallascope.bench.jaxprs import digest_of
-from pallascope.tuning import calls
+from pallascope.tuning import measuring
 from pipelib.kernels import hopper
 from pipelib_book import comparing, grading, notebook
 
@@ -80,8 +80,8 @@ def begin(gpu: str, compute_capability: str, take: int = 0) -> None:
     jax.stages.Lowered.as_text = lambda self, *_, **__: text
     profiling.write_profile = functools.partial(_write_profile, take)
     comparing.judge = grading.judge = functools.partial(_judge, take)
-    calls.kernel_times = functools.partial(_kernel_times, take)
-    calls.error_of = lambda *_: 0.0
+    measuring.kernel_times = functools.partial(_kernel_times, take)
+    measuring.error_of = lambda *_: 0.0
 
     def show(_: Any) -> None:
         if seen:

@@ -16,10 +16,9 @@ import jax
 
 import pallascope
 from pallascope.command.targets import argument, callers, named
-from pallascope.tuning.results import Results
+from pallascope.tuning.results import Results, Trial
 from pallascope.tuning.searching import INTERRUPTED, search
 from pallascope.tuning.spaces import fields
-from pallascope.tuning.trials import Trial
 
 #: The format of the document; a change that breaks its readers adds 1.
 FORMAT = 2

@@ -1,12 +1,11 @@
-"""`search`: the fastest configuration of one's own kernel; `tune`: of `pipelib.kernels.matmul`.
+"""`search`: the fastest configuration of a kernel.
 
-The model. All public names are here; `searching` has the model of a search.
+The model. All public names are here; `searching` has the model of a search. No module knows a
+kernel: what a kernel can try, it says itself as plain data (`pipelib.kernels.matmul_space`).
 """
 
-from pallascope.tuning.library import attention_space, row_space
-from pallascope.tuning.matmul import tune
-from pallascope.tuning.results import Results
+from pallascope.tuning.results import Outcome, Results, Trial
 from pallascope.tuning.searching import search
-from pallascope.tuning.trials import Outcome, Trial
+from pallascope.tuning.spaces import Ranked
 
-__all__ = ["Outcome", "Results", "Trial", "attention_space", "row_space", "search", "tune"]
+__all__ = ["Outcome", "Ranked", "Results", "Trial", "search"]

@@ -1,28 +1,173 @@
 """`Results`: what a search found, as a table, a figure, and values.
 
-The model. A row of the table is a `Trial`: those with a measured time first, then those with a
-predicted one, each in the order of their times, then the rest. The columns on the left are the
-values that differ within the space. Below the table are the reasons of what ended early, each once,
-and what the reader must know to trust the times.
+The model. Measuring a configuration gives a `Row`, and all of a search's rows are `Found`. A
+`Trial` is what is known of a configuration, measured or not: how far it came (`Outcome`). It goes
+through these outcomes in this order, and stops at the first that ends it::
+
+    does not fit, not traced, finding      ends it: it is never run
+    predicted                              it waits to be measured, or was not among the best
+    does not run, wrong                    ends it: it has no time that counts
+    measured                               it has one
+
+A row of the table is a `Trial`: those with a measured time first, then those with a predicted one,
+each in the order of their times, then the rest. The columns on the left are the values that differ
+within the space. Below the table are the reasons of what ended early, each once, and what the
+reader must know to trust the times.
+
+In the figure, where something was measured, a point is a configuration, its predicted time across
+and its measured time up, and the line is where both are the same. Elsewhere a bar is a
+configuration, the fastest first. In a notebook the figure shows itself as a timeline's does, in the
+page's own text colour; it is not one of pyplot's figures, so no window opens, and none needs to be
+closed.
 """
 
-import html
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+# Parts of the signatures of matplotlib's functions have no types.
+# pyright: reportUnknownMemberType=false
 
-from pallascope.tuning.rows import Found
+import enum
+import html
+import math
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
 from pallascope.tuning.spaces import fields, label
-from pallascope.tuning.trials import Outcome, Trial
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: The rows of a table, without which a reader of a large space would find none.
 _ROWS = 40
+#: The bars of a figure, so that each has room for its name.
+_BARS = 20
+_TIMES = "predicted us", "measured us"
+
+
+class Row[C: Hashable](NamedTuple):
+    """What came of one configuration.
+
+    Attributes:
+      config: the configuration.
+      us: the times of single products, in microseconds.
+      error: the largest error of an element, in root mean squares of the result.
+      reason: why the row does not count; empty if it counts.
+    """
+
+    config: C
+    us: tuple[float, ...] = ()
+    error: float | None = None
+    reason: str = ""
+
+    @property
+    def median_us(self) -> float:
+        """Infinite if the row does not count."""
+        return median(self.us) if self.us and not self.reason else math.inf
+
+
+class Measurer[C: Hashable](Protocol):
+    """Measures configurations: on a GPU, or a test's stand-in."""
+
+    def each(self, configs: Sequence[C]) -> Iterator[Row[C]]:
+        """Yields a row for each configuration, in any order."""
+        ...
+
+    def in_turn(self, configs: Sequence[C]) -> list[Row[C]]:
+        """A row for each configuration, in this order; their samples are taken in turn."""
+        ...
+
+
+class Found[C: Hashable](NamedTuple):
+    """What a search found.
+
+    Attributes:
+      rows: a row for each configuration that was measured.
+      finals: the rows of its last round, in which the best were measured again.
+    """
+
+    rows: tuple[Row[C], ...]
+    finals: tuple[Row[C], ...]
+
+    @property
+    def best(self) -> Row[C] | None:
+        """The fastest of the last round; None if nothing counted."""
+        counted = [row for row in self.finals if row.median_us < math.inf]
+        return min(counted, key=lambda row: row.median_us, default=None)
+
+
 #: Of a search that measured nothing.
 NOTHING: Found[Any] = Found((), ())
-_TIMES = "predicted us", "measured us"
+
+
+class Outcome(enum.StrEnum):
+    """How far a configuration came; equal to its words.
+
+    Example:
+      >>> [outcome.value for outcome in Outcome]
+      ['does not fit', 'not traced', 'finding', 'predicted', 'does not run',
+       'wrong', 'measured']
+    """
+
+    REFUSED = "does not fit"
+    UNTRACED = "not traced"
+    FINDING = "finding"
+    PREDICTED = "predicted"
+    FAILED = "does not run"
+    WRONG = "wrong"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a search found of one configuration.
+
+    Attributes:
+      config: the configuration: a dict, or what the space had.
+      outcome: how far it came.
+      reason: a sentence, if it ended early: the builder's refusal with its sum, the checker's
+        finding with its remedy, the error.
+      predicted_us: the time of the launch by the simulator, in microseconds; None if unknown.
+      bound: what bounds the kernel in the simulation.
+      us: the times of single launches, in microseconds, in the order taken.
+      error: the largest error of an element, in root mean squares of the expected result.
+      digest: the digest of what JAX traced for it (`pallascope.bench.jaxprs`).
+
+    Example:
+      >>> trial = Trial({"slots": 2}, Outcome.MEASURED, predicted_us=9.0, us=(10.0, 12.0, 11.0))
+      >>> trial.measured_us, trial.outcome == "measured"
+      (11.0, True)
+    """
+
+    config: Any
+    outcome: Outcome
+    reason: str = ""
+    predicted_us: float | None = None
+    bound: str = ""
+    us: tuple[float, ...] = ()
+    error: float | None = None
+    digest: str = ""
+
+    @property
+    def measured_us(self) -> float | None:
+        """The median of its times; None if none counts."""
+        return median(self.us) if self.outcome is Outcome.MEASURED else None
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What trials are sorted by: the measured first, then the predicted, then the rest."""
+        if self.measured_us is not None:
+            return 0, self.measured_us
+        is_next = self.outcome is Outcome.PREDICTED
+        predicted = math.inf if self.predicted_us is None else self.predicted_us
+        return (1 if is_next else 2), predicted
+
+    def measured(self, row: Row[Any]) -> "Trial":
+        """This trial with what measuring gave."""
+        outcome = Outcome.MEASURED
+        if row.reason:
+            outcome = Outcome.FAILED if row.error is None else Outcome.WRONG
+        return replace(self, outcome=outcome, reason=row.reason, us=row.us, error=row.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +222,28 @@ class Results:
           ValueError: no configuration has a time.
         """
         try:
-            from pallascope.tuning.drawing import plot
+            import matplotlib
+
+            from pallascope.drawing.plot import COLOURS, TimelineFigure
         except ImportError as error:
             raise ImportError(
                 "Results.plot() needs matplotlib, which is not installed: pip install"
                 " 'pallascope[draw]', or print the results, which needs nothing."
             ) from error
-        return plot(self.trials)
+        predicted = [trial for trial in self.trials if trial.predicted_us is not None]
+        measured = [trial for trial in predicted if trial.measured_us is not None]
+        if not predicted:
+            raise ValueError(
+                f"None of the {len(self.trials)} configurations has a predicted time, so there is"
+                " nothing to draw: print the results, which have the reasons."
+            )
+        figure = TimelineFigure(figsize=(7.0, 4.0), layout="constrained")
+        figure.description = f"the times of {len(predicted)} configurations"
+        with matplotlib.rc_context(COLOURS):
+            axes = figure.add_subplot()
+            axes.set_facecolor("none")
+            _points(axes, measured) if measured else _bars(axes, predicted[:_BARS])
+        return figure
 
     def _cells(self) -> list[list[str]]:
         """The table: its head, then a row for each of the first trials."""
@@ -120,6 +280,8 @@ def _us(us: float | None) -> str:
 def _verdict(best: Trial | None) -> str:
     if best is None:
         return "No configuration can be run."
+    if best.measured_us is None and best.predicted_us is None:
+        return f"Best: {label(best.config)}, by the order of the space."
     if best.measured_us is None:
         return f"Best: {label(best.config)}, by prediction: {_us(best.predicted_us)} us."
     return f"Best: {label(best.config)}, measured: {_us(best.measured_us)} us."
@@ -149,3 +311,23 @@ def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in cells
     ]
+
+
+def _points(axes: "Axes", trials: Sequence[Trial]) -> None:
+    """Measured against predicted times."""
+    across = [trial.predicted_us or 0.0 for trial in trials]
+    up = [trial.measured_us or 0.0 for trial in trials]
+    both = [0.0, 1.05 * max(*across, *up)]
+    axes.plot(both, both, color="#999999", linewidth=1)
+    axes.scatter(across, up)
+    axes.annotate(label(trials[0].config), (across[0], up[0]))
+    axes.set(xlabel="predicted, us", ylabel="measured, us", xlim=both, ylim=both)
+
+
+def _bars(axes: "Axes", trials: Sequence[Trial]) -> None:
+    """Predicted times, the fastest on top."""
+    names = [label(trial.config) for trial in trials]
+    axes.barh(range(len(names)), [trial.predicted_us or 0.0 for trial in trials])
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="predicted, us")

@@ -1,6 +1,6 @@
 """`configurations`: the configurations of a space, and what is near what in it.
 
-The model. A space is one of two things:
+The model. A space is one of three things:
 
 =============================  =====================================================================
 a dict of ranges               every combination of their values, the last range fastest; a
@@ -8,21 +8,45 @@ a dict of ranges               every combination of their values, the last range
                                `kernel_of(**config)`
 an iterable of configurations  each as it comes: a dict as above, or one value that can be hashed,
                                as a frozen dataclass, whose kernel is `kernel_of(config)`
+`Ranked`                       configurations in the order in which they are likely to be fast, too
+                               many to simulate each: the order is taken for the simulation's
 =============================  =====================================================================
 
 A configuration that comes twice counts once. Not covered: ranges that depend on each other, for
 which the iterable is.
+
+What is near a configuration differs from it in one thing. In a `Ranked` space a thing can be a
+group of fields that are changed together, as the sides of a tile.
 """
 
+import collections
 import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 #: A function of a configuration that returns the kernel: a function of the arguments.
 KernelOf = Callable[..., Callable[..., Any]]
-#: A dict of ranges, or an iterable of configurations.
+
+
+class Ranked(NamedTuple):
+    """Configurations in an order of the caller's, and what a search changes together.
+
+    Attributes:
+      configs: the configurations, the likeliest first.
+      groups: names of the fields that are changed together; without any, each is by itself.
+      shapes: how many of the groups, from the first on, the search begins with all values of.
+      follows: names of the fields that may change with those of the first group.
+    """
+
+    configs: Sequence[Any]
+    groups: Sequence[Sequence[str]] = ()
+    shapes: int = 0
+    follows: Sequence[str] = ()
+
+
+#: A dict of ranges, or an iterable of configurations; `Ranked` is one too.
 Space = Mapping[str, Iterable[Any]] | Iterable[Any]
 
 
@@ -54,9 +78,11 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
             f"search: the space is of type {type(space).__name__}, which has no configurations:"
             " give a dict of ranges, as dict(slots=[2, 3]), or an iterable of configurations."
         )
-    is_product = isinstance(space, Mapping)
-    found = _product(cast("Mapping[str, Iterable[Any]]", space)) if is_product else space
-    unique = list(dict.fromkeys(map(_checked, cast("Iterable[Any]", found))))
+    if isinstance(space, Mapping):
+        found = _product(cast("Mapping[str, Iterable[Any]]", space))
+    else:
+        found = space.configs if isinstance(space, Ranked) else space
+    unique = list(dict.fromkeys(map(_checked, found)))
     if not unique:
         raise ValueError("search: the space has 0 configurations, so there is nothing to rank.")
     _check_names(kernel_of, unique[0])
@@ -133,12 +159,37 @@ def label(config: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the default"
 
 
-def neighbours(config: Any, ranked: Sequence[Any]) -> list[Any]:
-    """Those of some configurations that differ from one in one value, in their order."""
+def starts(space: Ranked) -> list[Any]:
+    """What a search begins with: the first configuration of each combination of the shapes."""
+    if not space.shapes:
+        return list(space.configs)
+    names = [name for group in space.groups[: space.shapes] for name in group]
+    found: dict[tuple[Any, ...], Any] = {}
+    for config in space.configs:
+        values = fields(config)
+        found.setdefault(tuple(values[name] for name in names), config)
+    return list(found.values())
+
+
+def neighbours(config: Any, space: Ranked) -> list[Any]:
+    """The configurations that differ from one in one field, or in one group of fields.
+
+    By single fields they come in the order of the space. By groups, the first neighbours of each
+    group come first, so that a search that ends early has tried all groups.
+    """
     mine = fields(config)
-    return [other for other in ranked if _differing(mine, fields(other)) == 1]
+    if not space.groups:
+        return [other for other in space.configs if len(_differing(mine, fields(other))) == 1]
+    near: dict[int, list[Any]] = collections.defaultdict(list)
+    for other in space.configs:
+        names = _differing(mine, fields(other))
+        differ = [i for i, group in enumerate(space.groups) if not names.isdisjoint(group)]
+        if len(differ) == 1 or (differ[:1] == [0] and names <= {*space.groups[0], *space.follows}):
+            near[differ[0]].append(other)
+    turns = itertools.zip_longest(*near.values())
+    return [other for turn in turns for other in turn if other is not None]
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
-    """How many values of the other differ."""
-    return sum(one.get(name) != value for name, value in other.items())
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """The names of the values of the other that differ."""
+    return {name for name, value in other.items() if one.get(name) != value}

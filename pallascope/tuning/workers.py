@@ -1,4 +1,4 @@
-"""`Workers`: processes that compile at the same time, and run on the GPU in turn.
+"""`Workers`: processes that compile at the same time, and run on the GPU in turn; or `Here`.
 
 The model. A search spends most of its time compiling. Mosaic GPU's lowering is Python, so threads
 would wait for one another; processes do not. A *task* is a function without arguments, which
@@ -10,6 +10,11 @@ run in turn.
 A worker that dies, or does not answer in time (a barrier that nobody completes), is ended. The
 functions that it kept are lost: that task has `Failed`, the others go on, and a new process takes
 the worker's place.
+
+`Here` runs the same tasks in this process. `pickle` need not send them, so they may be closures, as
+those of a notebook are. They run one after another. What a task raises is its `Failed`, and the
+others go on. A kernel that hangs, hangs this process: a search runs none that the checker found a
+deadlock in.
 
 Not covered: other programs that use the same GPU; a GPU that stays unusable after a failure.
 """
@@ -24,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import connection
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 #: What a task returns; a worker keeps it, and runs it when it is asked.
 Run = Callable[..., Any]
@@ -33,6 +38,10 @@ Task = Callable[[], Run]
 
 #: Seconds. Longer than any kernel here takes to compile while all cores do so; longer than any run.
 PREPARE_S, RUN_S = 120.0, 20.0
+#: For XLA's products: it launches kernels one by one, not as graphs, so that each can be timed, and
+#: takes them from cuBLAS. With `UNTIMED_FLAGS` it takes the one that cuBLAS proposes, untimed.
+XLA_FLAGS = "--xla_gpu_enable_command_buffer= --xla_gpu_enable_triton_gemm=false"
+UNTIMED_FLAGS = f"{XLA_FLAGS} --xla_gpu_autotune_level=0"
 
 
 class Failed(Exception):
@@ -43,6 +52,54 @@ def in_words(error: Exception) -> str:
     """An error as one line: its type, and the first line that it says."""
     text = str(error).strip() or "no words"
     return f"{type(error).__name__}: {text.splitlines()[0]}"
+
+
+class Executor(Protocol):
+    """What runs tasks: the processes of `Workers`, or this one (`Here`)."""
+
+    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+        """Yields the number of each task and what its function returned, or `Failed`."""
+        ...
+
+    def hold(
+        self, tasks: Sequence[Task]
+    ) -> contextlib.AbstractContextManager[Sequence["Run | Failed"]]:
+        """A context with the functions of all tasks, or their `Failed`."""
+        ...
+
+
+class Here:
+    """What a measurer asks for runs; `Workers` has the same methods."""
+
+    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+        """Yields the number of each task and what its function returned for `args`, or `Failed`."""
+        for number, task in enumerate(tasks):
+            yield number, _tried(lambda: task()(*args))
+
+    @contextlib.contextmanager
+    def hold(self, tasks: Sequence[Task]) -> Generator[list[Run | Failed]]:
+        """A context with the functions of all tasks, or their `Failed`."""
+        yield [_tried(lambda: _failing(task())) for task in tasks]
+
+
+def _tried(function: Callable[[], Any]) -> Any:
+    """What a function returns, or its error as a `Failed`."""
+    try:
+        return function()
+    except Exception as error:
+        return Failed(in_words(error))
+
+
+def _failing(run: Run) -> Run:
+    """The same function, whose errors are `Failed`."""
+
+    def failing(*args: Any) -> Any:
+        try:
+            return run(*args)
+        except Exception as error:
+            raise Failed(in_words(error)) from error
+
+    return failing
 
 
 class Workers:
@@ -144,6 +201,11 @@ class Workers:
             for number in batch.values():
                 del waiting[number]
         return found
+
+
+def search_workers(jobs: int | None = None) -> Workers:
+    """Processes for a search; by default one less than the CPUs."""
+    return Workers(jobs or max(1, (os.cpu_count() or 2) - 1), env=dict(XLA_FLAGS=UNTIMED_FLAGS))
 
 
 class Held:

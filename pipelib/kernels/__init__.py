@@ -19,9 +19,11 @@ from pipelib.kernels.attention import (
 )
 from pipelib.kernels.collective import CollectiveConfig, collective_matmul
 from pipelib.kernels.matmul import MatmulConfig, matmul
+from pipelib.kernels.matmul.space import matmul_space
 from pipelib.kernels.memory_bound import rms_norm, softmax
 from pipelib.kernels.ragged import ragged_dot
 from pipelib.kernels.scaled import ScaledConfig, scaled_matmul
+from pipelib.kernels.spaces import attention_space, row_space
 
 __all__ = [
     "AttentionConfig",
@@ -31,11 +33,14 @@ __all__ = [
     "MatmulConfig",
     "ScaledConfig",
     "attention",
+    "attention_space",
     "collective_matmul",
     "decode_attention",
     "matmul",
+    "matmul_space",
     "ragged_dot",
     "rms_norm",
+    "row_space",
     "scaled_matmul",
     "softmax",
 ]
@@ -46,6 +51,7 @@ def __getattr__(name: str) -> object:
     if name == "tune":
         raise AttributeError(
             f"{missing}: the search has a package of its own now, and this is"
-            " pallascope.tuning.tune; install that package as the README says, and import it."
+            " pallascope.tuning.search over pallascope.tuning.Ranked(*matmul_space(...)), as the"
+            " docstring of pipelib.kernels.matmul_space shows."
         )
     raise AttributeError(missing)

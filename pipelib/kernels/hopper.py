@@ -10,31 +10,13 @@ get.
 
 import contextlib
 from collections.abc import Generator
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple
 
-import jax
+from pipelib import targets
+from pipelib.targets import default_device
 
 #: SMs of an H100 or H200 (SXM). Kernels are planned for them where there is no GPU.
 H100_SMS = 132
-
-
-class Device(Protocol):
-    """What kernels read of one of JAX's devices. Only GPUs have a `core_count`."""
-
-    @property
-    def device_kind(self) -> str:
-        """The name, as in "NVIDIA H200"."""
-        ...
-
-    @property
-    def platform(self) -> str:
-        """ "gpu" or "cpu"."""
-        ...
-
-    @property
-    def core_count(self) -> int:
-        """The number of SMs."""
-        ...
 
 
 class Gpu(NamedTuple):
@@ -46,34 +28,19 @@ class Gpu(NamedTuple):
     platform: str = "gpu"
 
 
-_assumed: Gpu | None = None
-
-
 def assume(gpu: Gpu | None) -> None:
     """From now on this process plans kernels for this GPU; None ends it."""
-    global _assumed
-    _assumed = gpu
+    targets.assume(gpu)
 
 
 @contextlib.contextmanager
 def assumed(gpu: Gpu) -> Generator[None]:
     """A context in which all threads plan kernels for this GPU, whatever this machine has."""
-    before = _assumed
-    assume(gpu)
+    before = targets.assume(gpu)
     try:
         yield
     finally:
-        assume(before)
-
-
-def default_device() -> Device:
-    """The device that JAX uses by default, or the one that is assumed."""
-    if _assumed is not None:
-        return _assumed
-    device = cast("Device | str | None", jax.config.jax_default_device)
-    if device is None or isinstance(device, str):
-        return cast(Device, jax.devices(device)[0])
-    return device
+        targets.assume(before)
 
 
 def num_sms() -> int:

@@ -15,8 +15,8 @@ from benchmarks.attention import CUDNN, OURS, TUNE, space
 from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
 from benchmarks.suite import OTHERS
 from pallascope.bench import cupti
-from pallascope.tuning.products import tolerance
-from pallascope.tuning.rows import Row
+from pallascope.tuning.measuring import tolerance
+from pallascope.tuning.results import Row
 from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
@@ -235,7 +235,7 @@ def test_a_dry_run_writes_a_record(suite, monkeypatch, tmp_path, capsys):
 
 def test_a_search_is_recorded(suite, tmp_path, monkeypatch):
     class Measurer:
-        def __init__(self, workers, problem, contender, samples):
+        def __init__(self, workers, prepare, samples):
             self.samples = samples
 
         def each(self, configs):

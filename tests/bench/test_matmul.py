@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import matmul, records, tune, untuned, upstream
 from benchmarks.matmul import CUBLAS, LADDER, SUITE, TUNED, UPSTREAM
-from pallascope.tuning.products import Problem
-from pallascope.tuning.rows import Row
+from benchmarks.products import Problem
+from pallascope.tuning.results import Row
 from pallascope.tuning.spaces import label
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib.kernels.matmul import tuned
@@ -40,9 +40,9 @@ from tests.bench import stand_ins, test_matmul
 
 tuned.FOLDER = folder = pathlib.Path(sys.argv.pop())
 measurer = lambda *_, **__: test_matmul.Measurer()
-matmul.OnGpu, tune.OnGpu = measurer, measurer
+matmul.on_gpu, tune.on_gpu = measurer, measurer
 matmul.search_workers = matmul.Workers = stand_ins.Workers
-suite.run_facts = lambda *_: {"provenance": test_matmul.PROVENANCE}
+suite.provenance_of = lambda _: test_matmul.PROVENANCE
 suite.noting.note = lambda path: None
 processes.time.sleep = lambda _: None
 for made in (tune.SUITE, matmul.SUITE):
@@ -55,7 +55,7 @@ PROVENANCE = dict(
 
 
 class Measurer:
-    """Stands in for `OnGpu`: the same time for every configuration."""
+    """Stands in for `on_gpu`: the same time for every configuration."""
 
     def each(self, configs):
         for config in configs:

@@ -8,10 +8,11 @@ import re
 import pytest
 
 from benchmarks import attention, attentions, matmul, peers, records
+from benchmarks.products import Problem
 from benchmarks.products_in_torch import prepare
 from benchmarks.torch_times import Seen, by_call
 from pallascope.bench.cupti import Kernel
-from pallascope.tuning.products import Problem, tolerance
+from pallascope.tuning.measuring import tolerance
 from pallascope.tuning.workers import Workers
 from pipelib_book.measured.attention import FA3, OTHERS
 from pipelib_book.measured.ladder import DEEPGEMM

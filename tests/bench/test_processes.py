@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 from benchmarks import matmul, processes
 from benchmarks.matmul import AGAIN, BASELINES, CUBLAS, TUNED, UNTIMED, UPSTREAM
+from benchmarks.products import Problem
 from benchmarks.suite import OTHERS
-from pallascope.tuning.products import Problem
 from pallascope.tuning.workers import Failed
 from tests.bench.stand_ins import Pool, behaviour
 

@@ -10,8 +10,8 @@ from benchmarks import search as benchmark
 from pallascope.bench import jaxprs
 from pallascope.bench.provenance import provenance
 from pallascope.tuning import searching
-from pallascope.tuning.calls import check_sendable
-from pallascope.tuning.rows import Row
+from pallascope.tuning.measuring import check_sendable
+from pallascope.tuning.results import Row
 from pipelib.kernels.hopper import Gpu, assumed
 from tools import records as page
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import pallascope
-from pallascope.tuning.candidates import estimate_us, rates
-from pallascope.tuning.products import Problem
+from benchmarks.products import Problem
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.matmul import choosing, default_config, tuned
 from pipelib_book.measured import ladder
@@ -53,6 +52,26 @@ def test_an_epilogue_leaves_fewer_slots():
     assert (plain.tile_n, plain.slots) == (256, 4) != (fused.tile_n, fused.slots)
     with pytest.raises(ValueError, match=r"shared memory, but a block has 232,448 B"):
         default_config(*shape, *dtypes, ["float32"] * 20)
+
+
+def rates(machine, dtype):
+    """The rates of a machine as the formula takes them, at the clock that products leave."""
+    flops = machine.wgmma_rate("float8_e4m3fn" if dtype.startswith("float8") else dtype)
+    waits = machine.wake_cycles + machine.wait_cycles
+    return choosing.Rates(
+        clock_hz=machine.loaded(0.75).clock_hz,
+        flops_per_cycle=flops * jnp.dtype(dtype).itemsize,
+        smem_bytes_per_cycle=machine.smem_bytes_per_cycle,
+        sm_bytes_per_cycle=machine.sm_bytes_per_cycle,
+        l2_bytes_per_second=machine.l2_shared_bytes_per_second,
+        hbm_bytes_per_second=machine.hbm_bytes_per_second,
+        store_bytes_per_cycle=machine.store_bytes_per_cycle,
+        load_cycles=2 * machine.load_issue_cycles + machine.hbm_latency_cycles + waits,
+        restart_cycles=machine.wait_cycles
+        + machine.wgmma_latency_cycles
+        + machine.wgmma_restart_cycles,
+        block_start_cycles=machine.block_start_cycles,
+    )
 
 
 def test_the_rates_are_the_machine_s():
@@ -129,7 +148,8 @@ def test_the_choice_is_near_the_fastest_and_nearer_than_the_nearest_row():
         # The record has no transposed products.
         ours.append(slowdown(default_config(*sizes, *dtypes, transpose_a=True), times))
         theirs.append(slowdown(nearest_other(problem), times))
-        estimates = [estimate_us(config, problem) for config in times]
+        work = choosing.Work(*sizes, *(jnp.dtype(x).itemsize for x in dtypes))
+        estimates = [choosing.estimate_us(config, work) for config in times]
         ranks = [np.argsort(np.argsort(x)) for x in ([*times.values()], estimates)]
         correlations.append(np.corrcoef(*ranks)[0, 1])
     assert len(ours) == 28

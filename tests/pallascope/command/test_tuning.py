@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from pallascope.command import tuning
-from pallascope.tuning import looking
+from pallascope.tuning import ranking
 from pallascope.tuning.searching import INTERRUPTED
 from pipelib.kernels.hopper import Gpu, assumed
 
@@ -65,8 +65,8 @@ def test_nothing_that_can_run_exits_with_1(tune):
 
 
 def test_an_interruption_exits_with_130_and_the_cache_goes_on(tune, folder, monkeypatch):
-    words = "--range", "fence=true", "--range", "name=a,b", "--cache", "kept.json"
-    looked, trace = [], looking.trace
+    words = "--range", "fence=true", "--range", "name=a,b", "--cache", "kept.db"
+    looked, trace = [], ranking.trace
 
     def interrupted(*args):
         looked.append(args)
@@ -74,12 +74,12 @@ def test_an_interruption_exits_with_130_and_the_cache_goes_on(tune, folder, monk
             raise KeyboardInterrupt
         return trace(*args)
 
-    monkeypatch.setattr(looking, "trace", interrupted)
+    monkeypatch.setattr(ranking, "trace", interrupted)
     status, out, _ = tune(*words)
     assert status == tuning.STOPPED and INTERRUPTED in out
     assert tune(*words)[0] == 0 and len(looked) == 2, "one kernel for both names"
     assert tune(*words)[0] == 0 and len(looked) == 2
-    assert (folder / "kept.json").is_file()
+    assert (folder / "kept.db").is_file()
 
 
 def test_processes_find_the_file(tune):

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import importlib
 import itertools
-import json
 import math
 import pathlib
 import tempfile
@@ -22,14 +21,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 import pallascope
 import pallascope.tuning
 from pallascope.bench.cupti import Kernel
-from pallascope.tuning import Outcome, Results, Trial, calls, looking, on_gpu, searching
-from pallascope.tuning.calls import Calls, Reference, draw, error_of
-from pallascope.tuning.here import Here
-from pallascope.tuning.library import attention_space
-from pallascope.tuning.rows import Found, Row
-from pallascope.tuning.spaces import configurations, label, neighbours
-from pallascope.tuning.workers import Failed, Workers
-from pipelib.kernels import softmax
+from pallascope.tuning import Outcome, Results, Trial, measuring, ranking, searching
+from pallascope.tuning.measuring import Calls, Reference, drawing, error_of
+from pallascope.tuning.results import Found, Row
+from pallascope.tuning.spaces import Ranked, configurations, label, neighbours
+from pallascope.tuning.workers import Failed, Here, Workers
+from pipelib.kernels import attention_space, matmul, matmul_space, softmax
 from pipelib.kernels.hopper import Gpu, assumed
 
 X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
@@ -62,13 +59,17 @@ def kernel_of(work=1, fence=True, smem=0, add=1.0):
     return kernel
 
 
+def product(config):
+    return functools.partial(matmul, config=config)
+
+
 class Measurer:
     """Stands in for `Calls`: times by a function of a configuration; counts what is asked."""
 
     def __init__(self, time_of):
         self.time_of, self.asked, self.turns, self.stop_after = time_of, [], 0, None
 
-    def __call__(self, executor, made, args, expected, tolerance):
+    def __call__(self, executor, made, args, expected, tolerance, is_checked=False):
         self.expected = expected
         return self
 
@@ -251,7 +252,7 @@ def test_an_interrupted_search_goes_on_where_it_ended(stop):
         assumed(Gpu("NVIDIA H200", "9.0")), pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as folder,
     ):  # fmt: skip
-        cache = pathlib.Path(folder) / "cache.json"
+        cache = pathlib.Path(folder) / "cache.db"
         patch.setattr(searching, "Calls", whole := Measurer(time_of))
         expected = search(SPACE, measure=10)
         patch.setattr(searching, "Calls", first := Measurer(time_of))
@@ -279,12 +280,12 @@ def test_an_interruption_while_it_looks_keeps_what_it_has(tmp_path, monkeypatch)
         traced.append(function)
         return pallascope.trace(function, *args)
 
-    monkeypatch.setattr(looking, "trace", trace)
-    results = search(SPACE, cache=tmp_path / "cache.json")
+    monkeypatch.setattr(ranking, "trace", trace)
+    results = search(SPACE, cache=tmp_path / "cache.db")
     assert len(results.trials) == 3 and results.best is not None
     assert results.notes == (searching.INTERRUPTED, "7 of 10 configurations were not looked at.")
     traced.insert(0, None)  # goes on past 3
-    results = search(SPACE, cache=tmp_path / "cache.json")
+    results = search(SPACE, cache=tmp_path / "cache.db")
     assert len(results.trials) == 10 and len(traced) == 11 and results.notes == ()
 
 
@@ -301,14 +302,14 @@ def test_an_interruption_while_it_looks_keeps_what_it_has(tmp_path, monkeypatch)
 )
 def test_what_has_changed_is_measured_anew(gpu, tmp_path, changed, again):
     fake = gpu(lambda config: 1.0)
-    options = dict(cache=tmp_path / "c.json", expected=lambda x: x + 1.0)
+    options = dict(cache=tmp_path / "c.db", expected=lambda x: x + 1.0)
     search(dict(work=[1]), **options)
     search(dict(work=[1]), **options | changed)
     assert len(fake.asked) == 1 + again
 
 
 def test_another_gpu_or_machine_is_not_served_from_the_cache(gpu, tmp_path, monkeypatch):
-    fake, cache = gpu(lambda config: 1.0), tmp_path / "c.json"
+    fake, cache = gpu(lambda config: 1.0), tmp_path / "c.db"
     (first,) = search(dict(work=[1]), cache=cache).trials
     with assumed(Gpu("NVIDIA H100", "9.0")):
         search(dict(work=[1]), cache=cache)
@@ -319,29 +320,6 @@ def test_another_gpu_or_machine_is_not_served_from_the_cache(gpu, tmp_path, monk
     monkeypatch.setattr(searching, "MEASURING", 0)
     search(dict(work=[1]), cache=cache)
     assert len(fake.asked) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is not JSON ("),
-        ("[]", "lacks the parts looked, measured, in turn of a cache, so nothing can be added to"),
-        ('{"searches": []}', "lacks the parts looked, measured, in turn of a cache"),
-        (
-            '{"format": 0, "looked": {}, "measured": {}, "in turn": {}}',
-            "has format 0, and this pallascope reads 1, so nothing can be added to it: name another"
-            " file, or delete this one.",
-        ),
-    ],
-)
-def test_a_file_that_is_no_cache_is_left_as_it_is(tmp_path, text, said):
-    (path := tmp_path / "kept.json").write_text(text, "utf-8")
-    with pytest.raises(ValueError) as error:
-        search(dict(work=[1]), cache=path)
-    assert str(error.value).startswith(f"search: cache={str(path)!r} ") and said in str(error.value)
-    assert path.read_text("utf-8") == text
-    with pytest.raises(ValueError, match=r"cannot be read \(.*\), so nothing can be added to it"):
-        search(dict(work=[1]), cache=tmp_path)
 
 
 # Spaces and numbers.
@@ -370,7 +348,7 @@ def test_a_dict_of_ranges_is_their_product(ranges):
     )
     if found:
         changes = lambda other: sum(found[0][name] != other[name] for name in other)
-        assert neighbours(found[0], found) == [c for c in found if changes(c) == 1]
+        assert neighbours(found[0], Ranked(found)) == [c for c in found if changes(c) == 1]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +400,7 @@ def interpreted(monkeypatch):
     def kernel_times(function, *args, calls):
         return [[Kernel("a", 0.0015), Kernel("b", 0.0005)]] * calls
 
-    monkeypatch.setattr(calls, "kernel_times", kernel_times)
+    monkeypatch.setattr(measuring, "kernel_times", kernel_times)
     with plgpu.force_gpu_interpret_mode(), assumed(Gpu("NVIDIA H200", "9.0")):
         yield
 
@@ -486,14 +464,14 @@ def test_the_error_of_a_result(result, expected, error):
 
 
 def test_arguments_without_values_are_drawn_if_they_are_floats():
-    x, y, n = draw((X, dict(y=jax.ShapeDtypeStruct((4096,), jnp.bfloat16)), 3))
+    draw = drawing((X, dict(y=jax.ShapeDtypeStruct((4096,), jnp.bfloat16)), 3))
+    x, y, n = draw(0)
     assert x.shape == X.shape and y["y"].dtype == jnp.bfloat16 and n == 3
     assert abs(float(jnp.std(y["y"].astype(jnp.float32))) - 1) < 0.1
-    assert float(x[0, 0]) == float(draw((X,))[0][0, 0])
-    assert float(x[0, 0]) == float(draw((X,))[0][0, 0])
+    assert float(x[0, 0]) == float(drawing((X,))(0)[0][0, 0]) != float(draw(1)[0][0, 0])
     text = r"argument 0 is int32\[4\] without values, .* are drawn: give the array"
     with pytest.raises(ValueError, match=text):
-        draw((jax.ShapeDtypeStruct((4,), jnp.int32),))
+        drawing((jax.ShapeDtypeStruct((4,), jnp.int32),))
 
 
 def test_a_reference_is_worked_out_once():
@@ -506,6 +484,34 @@ def test_a_reference_is_worked_out_once():
     reference = Reference(function)
     assert float(reference.of((1.0,))) == float(reference.of((1.0,))) == 2.0
     assert len(worked) == 1
+
+
+def test_a_space_in_an_order_is_measured_without_a_simulation(interpreted, monkeypatch, tmp_path):
+    monkeypatch.setattr(searching, "look", lambda *_, **__: pytest.fail("it was looked at"))
+    space = Ranked([dict(work=2), dict(work=1, fence=False), dict(work=9), dict(work=1)])
+    options = dict(args=(SMALL,), expected=lambda x: x + 1.0, cache=tmp_path / "c.db")
+    results = search(space, **options)
+    assert outcomes(results) == {
+        "work=2": "measured", "work=1": "measured", "work=1, fence=False": "does not run",
+        "work=9": "does not run",
+    }  # fmt: skip
+    reasons = [trial.reason for trial in results.trials[2:]]
+    assert reasons[0].startswith("ValueError: it has a finding, so it is not run: missing-commit:")
+    assert reasons[1].startswith("ValueError: work=9 parts take ")
+    monkeypatch.setattr(measuring, "kernel_times", lambda *_, **__: pytest.fail("it was measured"))
+    assert search(space, **options).trials == results.trials
+    best = search(space, measure=0, **options).best
+    assert best.config == dict(work=2) and best.outcome == "predicted"
+    assert "Best: work=2, by the order of the space." in str(search(space, measure=0, **options))
+
+
+def test_a_product_s_space_is_searched_as_any_other(gpu):
+    fake = gpu(lambda config: 100.0 + (config.tile_n != 192) + 2 * (config.width != 16))
+    space = Ranked(*matmul_space(512, 512, 512, "bfloat16"))
+    factor = jax.ShapeDtypeStruct((512, 512), "bfloat16")
+    results = search(space, made=product, args=(factor,) * 2, expected=jnp.dot, measure=60)
+    assert (results.best.config.tile_n, results.best.config.width) == (192, 16)
+    assert len(fake.asked) == 60 and len(results.trials) > 2000
 
 
 # Where tasks run.
@@ -565,12 +571,11 @@ def test_what_pickle_cannot_send_is_refused(gpu, monkeypatch):
                expected=Script())  # fmt: skip
 
 
-def test_a_product_with_a_finding_is_not_run_in_a_worker(monkeypatch):
-    monkeypatch.setattr(on_gpu, "Measured", lambda *_: pytest.fail("it was compiled"))
-    problem = on_gpu.Problem(32, 128, 128)
-    faulty = lambda _: lambda a, b: kernel_of(fence=False)(a.astype(jnp.float32))
-    measurer = on_gpu.OnGpu(Here(), problem, faulty)
-    (row,) = measurer.each([Config()])
+def test_a_kernel_with_a_finding_is_not_run_in_a_worker(monkeypatch):
+    monkeypatch.setattr(measuring, "Measured", lambda *_: pytest.fail("it was compiled"))
+    faulty = lambda _: kernel_of(fence=False)
+    calls = measuring.Calls(Here(), faulty, (X,), None, is_checked=True)
+    (row,) = calls.each([Config()])
     assert row.reason.startswith("ValueError: it has a finding, so it is not run: missing-commit:")
 
 
@@ -629,9 +634,7 @@ def without(name, monkeypatch):
         return real(wanted, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", fail)
-    for loaded in ("pallascope.tuning.drawing", *[m for m in importlib.sys.modules if m == name]):
-        monkeypatch.delitem(importlib.sys.modules, loaded, raising=False)
-    monkeypatch.delattr(pallascope.tuning, "drawing", raising=False)
+    monkeypatch.delitem(importlib.sys.modules, name, raising=False)
 
 
 def test_a_figure_without_matplotlib(monkeypatch):
@@ -677,10 +680,18 @@ def test_a_search_on_the_gpu(tmp_path):
     x = jnp.ones((4096, 1024))
     made = lambda slots, rows: functools.partial(softmax, slots=slots, rows=rows)
     space = dict(slots=[1, 2, 4], rows=[1, 2])
-    options = dict(args=(x,), expected=jax.nn.softmax, cache=tmp_path / "c.json", measure=4)
+    options = dict(args=(x,), expected=jax.nn.softmax, cache=tmp_path / "c.db", measure=4)
     results = search(space, made=made, **options)
     assert results.best.outcome == "measured" and len(results.best.us) == 50
     assert len(results.found.rows) == 4 and all(row.median_us > 0 for row in results.found.rows)
     again = search(space, made=made, **options)
     assert again.trials == results.trials
-    assert json.loads((tmp_path / "c.json").read_text())["measured"]
+
+
+@pytest.mark.gpu
+def test_a_search_for_a_product_on_the_gpu():
+    factor = jax.ShapeDtypeStruct((1024, 1024), "float16")
+    space = Ranked(*matmul_space(1024, 1024, 1024, "float16"))
+    results = search(space, made=product, args=(factor,) * 2, expected=jnp.dot, measure=8)
+    assert len(results.found.rows) == 8
+    assert results.best.config in space.configs and results.best.outcome == "measured"

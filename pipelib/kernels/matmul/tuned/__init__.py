@@ -9,8 +9,8 @@ first, then those of other Hopper GPUs. In a table the nearest entry wins, by th
 (log2 M, log2 N, log2 K); of equally near ones, the first. For other products, `choosing` has a
 formula.
 
-A table is `<gpu>.json` beside this module. `pallascope.tuning.record.table` makes it from the
-record of the searches. An entry has a product, the configuration that won, its median time, how
+A table is `<gpu>.json` beside this module. `python -m benchmarks.tune` makes it from the
+record of its searches. An entry has a product, the configuration that won, its median time, how
 many configurations were measured, and where and by which code it was found.
 """
 

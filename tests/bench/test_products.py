@@ -1,4 +1,4 @@
-"""`tuning.products`: operands, what counts as wrong, errors against float64, rotation."""
+"""`benchmarks.products`: operands, what counts as wrong, errors against float64, rotation."""
 
 import functools
 
@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallascope.tuning import products
-from pallascope.tuning.products import Measured, Problem, dot, tolerance
+from benchmarks import products
+from benchmarks.products import Measured, Problem, dot
+from pallascope.tuning import measuring
+from pallascope.tuning.measuring import rotation, tolerance
 
 SMALL = Problem(192, 64, 128)
 TURNED = Problem(192, 64, 128, "float16", True, True, "float32")
@@ -20,7 +22,7 @@ def contender(problem, spoil=lambda out: out):
 
 @pytest.mark.parametrize("problem", [SMALL, TURNED], ids=str)
 def test_what_xla_makes_is_right(problem, monkeypatch):
-    monkeypatch.setattr(products, "_CHECKED_ROWS", 80)  # the last part overlaps
+    monkeypatch.setattr(products, "_COMPARED_ROWS", 80)  # the last part overlaps
     products._compare.cache_clear()
     measured = Measured(contender(problem), problem, sets=2)
     assert measured.check() <= tolerance(problem.out.dtype)
@@ -61,21 +63,22 @@ def test_the_float64_error_is_what_numpy_says():
 
 def test_factors_are_normal_and_differ_between_sets():
     measured = Measured(contender(TURNED), TURNED, sets=2)
-    (a, b), (other, _) = measured._factors
+    (a, b), (other, _) = measured._sets
     assert a.shape == (128, 192) and b.shape == (64, 128) and a.dtype == jnp.float16
     assert abs(np.std(np.asarray(a, np.float32)) - 1) < 0.02
     assert abs(np.mean(np.asarray(b, np.float32))) < 0.05
     assert not np.array_equal(a, other)
-    again = Measured(contender(TURNED), TURNED, sets=1)._factors[0][0]
+    again = Measured(contender(TURNED), TURNED, sets=1)._sets[0][0]
     assert np.array_equal(a, again)
 
 
 def test_rotations_exceed_the_l2():
     for problem in (Problem(4096, 4096, 4096), Problem(512, 4096, 4096), Problem(8192, 8192, 64)):
         size = sum(x.size * x.dtype.itemsize for x in problem.factors)
-        assert problem.sets * size >= 3 * products.L2_BYTES or problem.sets == products.MOST_SETS
-    assert Problem(8192, 8192, 8192).sets == 1
-    assert Problem(64, 64, 64).sets == products.MOST_SETS
+        sets = rotation(problem.factors)
+        assert sets * size >= 3 * measuring.L2_BYTES or sets == measuring.MOST_SETS
+    assert rotation(Problem(8192, 8192, 8192).factors) == 1
+    assert rotation(SMALL.factors) == measuring.MOST_SETS
 
 
 def test_a_sustained_run_lasts_and_counts_its_products():
@@ -87,9 +90,9 @@ def test_a_sustained_run_lasts_and_counts_its_products():
 
 def test_kernels_are_divided_among_the_products():
     runs = [[("split", 1.0), ("add", 0.5)] * 3, [("split", 2.0), ("add", 0.5)] * 3]
-    assert products._per_product(runs, 3) == [1500.0] * 3 + [2500.0] * 3
-    with pytest.raises(RuntimeError, match="3 kernels ran for 2 products"):
-        products._per_product([[("a", 1.0)] * 3], 2)
+    assert measuring._per_call(runs, 3) == [1500.0] * 3 + [2500.0] * 3
+    with pytest.raises(RuntimeError, match="3 kernels ran for 2 calls"):
+        measuring._per_call([[("a", 1.0)] * 3], 2)
 
 
 def test_without_cupti_there_are_no_times():

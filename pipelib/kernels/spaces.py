@@ -1,7 +1,8 @@
-"""`attention_space` and `row_space`: what `search` can try of the library's own kernels.
+"""`attention_space` and `row_space`: what a search can try of attention and of the row kernels.
 
-The model. Each is a space for `search`, with a kernel that is made of a configuration by
-`functools.partial`. For products there is `tune`, whose space is too large to simulate.
+The model. Each is a space for `pallascope.tuning.search`, as plain data, with a kernel that is made
+of a configuration by `functools.partial`. For products there is `matmul_space`, which comes in an
+order, since it is too large to simulate.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ def attention_space(head_dim: int) -> list[AttentionConfig]:
       head_dim: elements of a head.
 
     Example:
-      >>> space = pallascope.tuning.attention_space(128)
+      >>> space = pipelib.kernels.attention_space(128)
       >>> len(space), space[0].block_kv
       (..., 64)
       >>> def kernel_of(config):
@@ -64,7 +65,7 @@ def row_space(shape: Sequence[int], dtype: DTypeLike) -> dict[str, list[int]]:
       shape, dtype: the array's.
 
     Example:
-      >>> pallascope.tuning.row_space((4096, 4096), jnp.float32)
+      >>> pipelib.kernels.row_space((4096, 4096), jnp.float32)
       {'slots': [1, 2, 3, 4, 6], 'rows': [1, 2]}
     """
     row_bytes = shape[-1] * jnp.dtype(dtype).itemsize

@@ -8,11 +8,12 @@ built     `kernel_of` makes the kernel, and JAX traces it. A ValueError is the k
 traced    `pallascope.trace` lists what the threads of the grid's first block do
 checked   `pallascope.check` finds nothing; a block with too much SMEM or too many registers does
           not fit
-timed     `prediction.predicted` says how long the launch takes
+timed     `pallascope.predict` says how long the whole launch takes, at the clock under load, and
+          the timeline of its first block what bounds it
 ========  ==========================================================================================
 
 Not covered: faults of other blocks than the first (`python -m pallascope check --block all` looks
-for those); functions that call several kernels, which `trace` refuses.
+for those), and what bounds them; functions that call several kernels, which `trace` refuses.
 """
 
 import functools
@@ -27,12 +28,14 @@ from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.bench.provenance import code_digest
 from pallascope.checking.check import check
 from pallascope.machine import Machine
+from pallascope.predicting import predict
+from pallascope.program import Program
 from pallascope.report import FindingKind, Report
+from pallascope.simulating.simulate import simulate
 from pallascope.tracing.trace import trace
 from pallascope.tuning.cache import Cache, Kind
-from pallascope.tuning.prediction import predicted
+from pallascope.tuning.results import Outcome, Trial
 from pallascope.tuning.spaces import KernelOf, kernel
-from pallascope.tuning.trials import Outcome, Trial
 from pallascope.tuning.workers import in_words
 
 
@@ -70,10 +73,24 @@ def _looked(function: Callable[..., Any], args: tuple[Any, ...], machine: Machin
         report = check(program)
         if not report.ok:
             return [*_fault(report), None, ""]
-        found = predicted(program, function, args, machine)
+        us, bound = _predicted(program, function, args, machine)
     except Exception as error:
         return [Outcome.UNTRACED, in_words(error), None, ""]
-    return [Outcome.PREDICTED, "", found.us, found.bound]
+    return [Outcome.PREDICTED, "", us, bound]
+
+
+def _predicted(
+    program: Program, function: Callable[..., Any], args: tuple[Any, ...], machine: Machine
+) -> tuple[float, str]:
+    """The microseconds of the one launch of a function, and what bounds its first block.
+
+    Raises:
+      ValueError: the kernel never ends, or the machine lacks a rate.
+    """
+    (launch,) = predict(function, *args, machine=machine).launches
+    here = machine.changed(clock_hz=launch.clock_hz)
+    timeline = simulate(program, here, blocks_per_sm=launch.blocks_per_sm)
+    return launch.us, timeline.bound()
 
 
 def _fault(report: Report) -> tuple[Outcome, str]:

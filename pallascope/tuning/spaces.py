@@ -38,6 +38,14 @@ class Ranked(NamedTuple):
       groups: names of the fields that are changed together; without any, each is by itself.
       shapes: how many of the groups, from the first on, the search begins with all values of.
       follows: names of the fields that may change with those of the first group.
+
+    Example:
+      >>> def kernel_of(slots, rows):
+      ...     return functools.partial(softmax, slots=slots, rows=rows)
+      >>> x = jax.ShapeDtypeStruct((256, 512), jnp.float32)
+      >>> order = tuning.Ranked([dict(slots=3, rows=2), dict(slots=2, rows=2)])
+      >>> tuning.search(kernel_of, order, x, measure=0, progress=False).best.config
+      {'slots': 3, 'rows': 2}
     """
 
     configs: Sequence[Any]

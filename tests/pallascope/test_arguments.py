@@ -78,7 +78,7 @@ def test_what_are_no_settings(wrong, kind):
 
 
 def test_values_that_are_no_positions():
-    text = "A slider tells its positions by their values, which must be hashable (unhashable type:"
+    text = "A slider tells its positions by their values, which must be hashable ("
     told(pallascope.player, [Setting({"slots": [1]}, TIMELINE)], text)
 
 

@@ -90,9 +90,9 @@ def matmul_space(
       `pallascope` searches it in this order. On a Hopper GPU the search measures 60 of them;
       elsewhere the first is its answer:
 
-      >>> space = matmul_space(4096, 4096, 4096, jnp.bfloat16)
+      >>> space = pipelib.kernels.matmul_space(4096, 4096, 4096, jnp.bfloat16)
       >>> def kernel_of(config):
-      ...     return functools.partial(matmul, config=config)
+      ...     return functools.partial(pipelib.kernels.matmul, config=config)
       >>> a = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
       >>> ranked = pallascope.tuning.Ranked(*space)
       >>> results = pallascope.tuning.search(kernel_of, ranked, a, a, measure=0, progress=False)

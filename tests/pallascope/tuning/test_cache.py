@@ -144,4 +144,5 @@ def test_another_process_that_writes_for_long_is_told_of(tmp_path, monkeypatch):
             cache.put(Kind.LOOKED, "a", 1)
         other.execute("COMMIT")
         other.close()
+        other.close()
         cache.put(Kind.LOOKED, "a", 1)

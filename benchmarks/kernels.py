@@ -112,7 +112,7 @@ def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., 
         acc = pl.run_scoped(scope, plgpu.ACC((128, 128), jnp.float32))
         _store(acc, out_smem, lambda: out.at[pl.ds(i * 128, 128), pl.ds(j * 128, 128)])
 
-    scratch, grid = (probing.half(128, 128), *pad), dict(i=SIZE // 128, j=SIZE // 128)
+    scratch, grid = (probing.swizzled(128, 128), *pad), dict(i=SIZE // 128, j=SIZE // 128)
     return _kernel(body, like(SIZE, SIZE), grid, stamped, scratch=scratch)
 
 
@@ -148,7 +148,7 @@ def specialized(
             in_specs=_tiles(tile, i, j, delay),
         )(a, b)  # fmt: skip
 
-    scratch, grid = (probing.half(tile, 128), *pad), dict(i=SIZE // tile, j=SIZE // 128)
+    scratch, grid = (probing.swizzled(tile, 128), *pad), dict(i=SIZE // tile, j=SIZE // 128)
     return _kernel(body, like(SIZE, SIZE), grid, stamped, threads=3, scratch=scratch)
 
 
@@ -231,7 +231,7 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         pl.when(wg == 0)(lambda: compute_thread(out, out_smem, *shared))
         pl.when(wg == 1)(lambda: memory_thread(a, b, *shared))
 
-    smem = probing.half
+    smem = probing.swizzled
     scratch = (
         smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),

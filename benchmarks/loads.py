@@ -75,9 +75,9 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
 
     copies = SLOTS * (threads + 1)
     scratch = (
-        probing.half(SLOTS, threads, M, K),
-        probing.half(SLOTS, K, N),
-        probing.half(threads, M, N),
+        probing.swizzled(SLOTS, threads, M, K),
+        probing.swizzled(SLOTS, K, N),
+        probing.swizzled(threads, M, N),
         plgpu.Barrier(num_arrivals=copies),
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"

@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -48,7 +48,6 @@ from benchmarks.attentions import (
 from benchmarks.processes import InProcesses, Search, progress
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
-from pallascope.bench import timing
 from pallascope.tuning.measuring import OnGpu, tolerance
 from pallascope.tuning.results import Found
 from pallascope.tuning.searching import climb
@@ -327,13 +326,6 @@ def traced(problem: Problem, name: str, contender: Any) -> Traced:
     return contender, (problem.out,) * 3
 
 
-def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    """TFLOP/s, and the speed beside the fastest that is not ours."""
-    yield suite.tflops(problem, own)
-    if share := suite.beside(own, times, measured.OTHERS):
-        yield f"{share:.3f}x"
-
-
 _ATTENTIONS: dict[str, Any] = dict(traced=traced, problem=Problem, plain=Problem.as_json)
 _TUNE = Search("tune", _search, as_json, lambda plain, group: AttentionConfig(**plain), ours)
 _part = functools.partial(
@@ -350,7 +342,7 @@ SUITE = Suite(
         "narrow": _part(_narrow, problems=NARROW),
         "sizes": _part(_sizes, problems=SIZES),
     },
-    row,
+    (suite.tflops, suite.beside("{:.3f}x", *measured.OTHERS)),
     dict(
         seed=SEED,
         distribution="standard normal, q divided by sqrt(head_dim), rounded to the dtype",

@@ -16,7 +16,7 @@ weights: of the first matrix that has any), against float64.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +25,8 @@ import numpy as np
 from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_dot_mgpu
 
 from benchmarks import suite
-from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
-from pallascope.bench import timing
+from benchmarks.suite import SEED
+from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off, suite_in_turns
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
 from pipelib_book.measured import grouped as recorded
@@ -215,29 +214,13 @@ def _sampled(problem: Problem, args: Arrays, out: jax.Array) -> tuple[np.ndarray
     return float64(out[picked, ::STEP]), wanted
 
 
-def row(
-    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
-) -> Iterator[str]:
-    """TFLOP/s, and the speed beside JAX's fastest."""
-    yield suite.tflops(problem, own)
-    if share := suite.beside(own, times, [XLA, UPSTREAM]):
-        yield f"{share:6.3f} of JAX's fastest"
-
-
-SUITE = Suite(
+SUITE = suite_in_turns(
     "grouped",
-    {
-        "grouped": Part(
-            lambda problem, groups: contenders(problem),
-            InTurns(operands, error, TOLERANCE),
-            suite.kinds((UPSTREAM,), lambda problem: problem.args),
-            PROBLEMS,
-            Problem,
-        )
-    },
-    row,
-    dict(seed=SEED, distribution="standard normal"),
-    xla_flags=suite.XLA_FLAGS,
+    PROBLEMS,
+    contenders,
+    InTurns(operands, error, TOLERANCE),
+    (suite.tflops, suite.beside("{:6.3f} of JAX's fastest", XLA, UPSTREAM)),
+    (UPSTREAM,),
 )
 
 if __name__ == "__main__":

@@ -25,8 +25,7 @@ import numpy as np
 from benchmarks import loads as steady
 from benchmarks import probes, probing, suite
 from benchmarks.loads import Load
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks.turns import OneByOne, suite_one_by_one
 from pallascope.machine import H200
 
 IDLE_S, ROUNDS, LAUNCHES = 2.0, 2, 2000
@@ -99,20 +98,15 @@ def _mean(clocks: np.ndarray) -> str:
     return f"{clocks.mean():.3f}" if len(clocks) else "none"
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "idle",
-    {
-        "idle": Part(
-            lambda problem, groups: {each[0].name: each for each in loads()},
-            OneByOne(
-                lambda each: each[0].prepared(),
-                lambda each, prepared: measured(each[0], each[1], prepared),
-                lambda found: table({"this": found}),
-            ),
-            lambda problem, name, each: probing.traced(problem, name, each[0].probe),
-            apart=True,
-        )
-    },
+    lambda: {each[0].name: each for each in loads()},
+    OneByOne(
+        lambda each: each[0].prepared(),
+        lambda each, prepared: measured(each[0], each[1], prepared),
+        lambda found: table({"this": found}),
+    ),
+    lambda each: probing.traced(each[0].probe),
     facts=dict(idle_s=IDLE_S, launches=LAUNCHES),
     shown=lambda group: table(group["contenders"]),
 )

@@ -5,7 +5,7 @@
 The model. A load is a probe (`benchmarks.probes`) that is launched again and again until the power
 limit has set the clock. Then come rounds of a few launches. Of each round the record has the cycles
 of a step and the clock during the last launch, both by the SM's counter, and the clock right after
-that launch, by a kernel of one block (`benchmarks.model_runs` takes the clock of a pair in this
+that launch, by a kernel of one block (`benchmarks.model` takes the clock of a pair in this
 way); and of each load the power that the driver reports. Operands of products are zeros or normal
 random numbers, since wires that do not change take no power. Some products pause after each step,
 since a tensor core that is not always busy takes less.
@@ -26,8 +26,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probes, probing, suite
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks.turns import OneByOne, suite_one_by_one
 
 #: Seconds until the clock is steady; rounds; launches of a round.
 WARM_S, ROUNDS, LAUNCHES = 0.5, 8, 4
@@ -171,16 +170,11 @@ def _words(found: dict[str, Any]) -> str:
     return f"{cycles:.1f} cycles, {clocks}, {found['watts']:.0f} W"
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "loads",
-    {
-        "loads": Part(
-            lambda problem, groups: {load.name: load for load in loads()},
-            OneByOne(Load.prepared, measured, _words),
-            lambda problem, name, load: probing.traced(problem, name, load.probe),
-            apart=True,
-        )
-    },
+    lambda: {load.name: load for load in loads()},
+    OneByOne(Load.prepared, measured, _words),
+    lambda load: probing.traced(load.probe),
 )
 
 if __name__ == "__main__":

@@ -287,7 +287,7 @@ SUITE = Suite(
         "probes": Part(
             lambda problem, groups: {probe.name: probe for probe in probes.probes()},
             _PROBES,
-            probing.traced,
+            lambda problem, name, probe: probing.traced(probe),
             apart=True,
         ),
     },

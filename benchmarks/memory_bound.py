@@ -496,14 +496,6 @@ def _traced(problem: Problem, name: str, case: Case | None) -> Traced:
     return case and (case.function, problem.args)
 
 
-def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    """TB/s, and the share of the fastest copy's."""
-    if isinstance(problem, Problem):
-        yield f"{problem.bytes / own.median_us / 1e6:5.2f} TB/s"
-        if share := suite.beside(own, times, ["copy"]):
-            yield f"{share:.3f} of the fastest copy"
-
-
 SUITE = Suite(
     "memory_bound",
     {
@@ -518,7 +510,7 @@ SUITE = Suite(
             launches=10,
         ),
     },
-    row,
+    (suite.tb_per_second, suite.beside("{:.3f} of the fastest copy", "copy")),
     dict(seed=SEED, distribution="normal"),
 )
 

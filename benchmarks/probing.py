@@ -154,9 +154,8 @@ def stamps_of(result: Any) -> np.ndarray:
     return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
 
 
-def traced(problem: Any, name: str, probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def traced(probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What JAX traces for a probe of a record."""
-    del problem, name
     return kernel(probe), inputs(probe)
 
 

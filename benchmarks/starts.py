@@ -21,8 +21,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probing, suite
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks.turns import OneByOne, suite_one_by_one
 from pallascope.bench.cupti import kernel_times
 
 CALLS = 30
@@ -110,20 +109,15 @@ def measured(start: Start, call: Callable[..., Any]) -> dict[str, Any]:
     return dict(start._asdict(), us=us)
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "starts",
-    {
-        "starts": Part(
-            lambda problem, groups: {start.name: start for start in starts()},
-            OneByOne(
-                lambda start: jax.jit(kernel(start)).lower().compile(),
-                measured,
-                lambda found: f"{sorted(found['us'])[CALLS // 2]} us",
-            ),
-            lambda problem, name, start: (kernel(start), ()),
-            apart=True,
-        )
-    },
+    lambda: {start.name: start for start in starts()},
+    OneByOne(
+        lambda start: jax.jit(kernel(start)).lower().compile(),
+        measured,
+        lambda found: f"{sorted(found['us'])[CALLS // 2]} us",
+    ),
+    lambda start: (kernel(start), ()),
 )
 
 if __name__ == "__main__":

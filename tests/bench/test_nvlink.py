@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import pallascope
-from benchmarks import compiled, nvlink, records
+from benchmarks import compiled, nvlink, records, suite
 from benchmarks.nvlink import PROBLEMS
 from benchmarks.turns import InTurns
 from pallascope.bench import timing
@@ -77,11 +77,11 @@ def test_a_step_is_what_more_steps_add():
     problem = Problem(STREAM, 2, steps=100)
     of = lambda *us: timing.Samples(us)
     times = {"100 steps": of(150.0, 160.0), "300 steps": of(500.0, 350.0)}
-    assert [*nvlink.row(problem, times["100 steps"], times)] == [
-        "  1.0000 us a step",
-        "  65.54 GB/s of a GPU",
-    ]
-    assert [*nvlink.row(problem, of(1.0), {"100 steps": of(1.0)})] == []
+    found = suite.Measured(problem, times["100 steps"], times)
+    said = [column(found) for column in nvlink.SUITE.columns]
+    assert said == ["  1.0000 us a step", "  65.54 GB/s of a GPU"]
+    alone = found._replace(times={"100 steps": of(1.0)})
+    assert [column(alone) for column in nvlink.SUITE.columns] == [None, None]
 
 
 @pytest.mark.parametrize("problem, measured", nvlink.recorded.steps().items(), ids=str)
@@ -109,8 +109,8 @@ def test_its_record_knows_its_kernels(monkeypatch, tmp_path, capsys):
         name: timing.Samples((float(name.split()[0]),) * rounds) for name in functions
     }
     measure = InTurns(lambda problem: (), lambda *_: 0.0, 0.0, times)
-    suite = with_parts(nvlink.SUITE, nvlink=dict(problems=SMALL, measure=measure))
-    path = dry_run(monkeypatch, tmp_path, suite)
+    made = with_parts(nvlink.SUITE, nvlink=dict(problems=SMALL, measure=measure))
+    path = dry_run(monkeypatch, tmp_path, made)
     assert capsys.readouterr().out.count("1.0000 us a step") == 2 * len(SMALL)
     compiled.note(path)
     groups = records.read(path)

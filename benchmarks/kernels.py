@@ -164,8 +164,8 @@ def several_threads(tiles: Tiles, axis: str, store: Store) -> Callable[..., None
             return acc
 
         name, k = "emit_pipeline_warp_specialized", a.shape[1]
-        options = dict(memory_registers=40, num_compute_wgs=tiles.threads, wg_axis=axis)
-        options["compute_context"] = compute_thread
+        options: dict[str, Any] = dict(memory_registers=40, num_compute_wgs=tiles.threads)
+        options |= dict(wg_axis=axis, compute_context=compute_thread)
         tiles.emit(name, step, i, j, k, **options)(a, b)
 
     return body

@@ -15,7 +15,7 @@ which the GPU is left to it; its own kernels are switched off (`xla_flags` in th
 names the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`),
 in a process of its own.
 
-A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `products_in_torch` measures.
+A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `in_torch` measures.
 """
 
 import argparse
@@ -31,9 +31,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import kernels, peers, suite, untuned, upstream
+from benchmarks.in_torch import prepare
 from benchmarks.processes import InProcesses, Search, progress
 from benchmarks.products import Contender, Problem, dot, on_gpu, ours
-from benchmarks.products_in_torch import prepare
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
 from pallascope.tuning.measuring import SEED, tolerance

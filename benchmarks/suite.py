@@ -177,7 +177,8 @@ class Suite:
     """What is measured for a record.
 
     Attributes:
-      name: of the record and of the module.
+      name: of the module.
+      record: its record's, if it has another one.
       parts: by name.
       columns: what a reader is told of a contender, besides its time.
       shown: what a reader is told of a group, in place of a line for each contender.
@@ -200,7 +201,13 @@ class Suite:
     shown: Callable[[Group], str] | None = None
     shares: bool = False
     xla_flags: str = ""
+    record: str = ""
     done: Callable[[pathlib.Path], None] = lambda path: None
+
+    @property
+    def file(self) -> str:
+        """The name of the record's file."""
+        return f"{self.record or self.name}.json"
 
     def measurements(self, groups: Sequence[Group]) -> Iterator[Measurement]:
         """All of a record that is of kernels here."""
@@ -271,7 +278,7 @@ class Suite:
 
     def _print(self, *results: str) -> None:
         """Prints the records in a folder of results, by default those of the repository."""
-        for path in sorted(pathlib.Path(*results or [records.RESULTS]).glob(f"*/{self.name}.json")):
+        for path in sorted(pathlib.Path(*results or [records.RESULTS]).glob(f"*/{self.file}")):
             print(path.parent.name, *map(self.table, records.read(path)), sep="\n")
 
 
@@ -309,10 +316,10 @@ class Call:
             raise SystemExit(
                 f"benchmarks.{suite.name}: JAX has no GPU here: there is nothing to time."
             )
-        self.run = dict(command=" ".join(words), **suite.facts, provenance=facts)
+        self.run: dict[str, Any] = dict(command=" ".join(words), **suite.facts, provenance=facts)
         if built := peers.versions():
             self.run["peers"] = built
-        self.path = options.results / records.folder(facts["gpu"]) / f"{suite.name}.json"
+        self.path = options.results / records.folder(facts["gpu"]) / suite.file
 
     def say(self, line: str) -> None:
         """Prints a line, with the seconds since the call began."""

@@ -88,7 +88,7 @@ def dry_run(monkeypatch, tmp_path, made, *words, us=None):
     """Measures a suite with made-up times; returns where the record is, which has no digests."""
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
-    monkeypatch.setattr(suite, "provenance", lambda: FACTS)
+    monkeypatch.setattr(suite, "provenance", lambda: dict(FACTS))
     times = lambda functions, args, rounds, burst: {
         name: timing.Samples(((us or {}).get(name, 8.0),) * (rounds * burst)) for name in functions
     }

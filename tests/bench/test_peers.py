@@ -8,9 +8,8 @@ import re
 import pytest
 
 from benchmarks import attention, attentions, matmul, peers, records
+from benchmarks.in_torch import Seen, by_call, prepare
 from benchmarks.products import Problem
-from benchmarks.products_in_torch import prepare
-from benchmarks.torch_times import Seen, by_call
 from pallascope.bench.cupti import Kernel
 from pallascope.tuning.measuring import tolerance
 from pallascope.tuning.workers import Workers

@@ -9,8 +9,8 @@
     python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
     python -m benchmarks.attention table      prints the record
 
-The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). `attentions`
-says what a burst is, how errors are taken, and how operations are counted.
+The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). What a burst
+is, how errors are taken and how operations are counted stands in `attention_problems`.
 
 JAX's kernels are given some configurations each, of which the record has all; they take float16
 only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
@@ -32,7 +32,7 @@ import jax.numpy as jnp
 
 from benchmarks import peers, suite
 from benchmarks.attention_ideas import IDEAS
-from benchmarks.attentions import (
+from benchmarks.attention_problems import (
     EMITTER,
     SEED,
     UPSTREAM,

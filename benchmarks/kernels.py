@@ -19,7 +19,7 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from benchmarks import probing
+from benchmarks import clocked
 from pipelib_book.matmul_ladder import RUNGS
 
 SIZE = 4096
@@ -63,10 +63,10 @@ def _kernel(
             return body(*refs)
         place = len(refs) - len(scratch) - 1
         stamps, refs = refs[place], refs[:place] + refs[place + 1 :]
-        first, start = probing.nanoseconds(), probing.clock()
+        first, start = clocked.nanoseconds(), clocked.clock()
         body(*refs)
-        values = start, probing.clock(), first, probing.nanoseconds()
-        sm = probing._register(mgpu_utils.smid)
+        values = start, clocked.clock(), first, clocked.nanoseconds()
+        sm = clocked._register(mgpu_utils.smid)
         block = functools.reduce(lambda n, a: n * grid[a] + lax.axis_index(a), names, jnp.int32(0))
         thread = lax.axis_index("wg") if threads > 1 else 0
         for i, value in enumerate((*values, sm)):
@@ -107,7 +107,7 @@ class Tiles(NamedTuple):
     def emit(self, name: str, step: Callable[..., Any], i: Any, j: Any, k: int, **options: Any):
         """The pipeline of a block (i, j) of the grid, of k columns, by the emitter of this name."""
         block = functools.partial(
-            plgpu.BlockSpec, transforms=probing.TILED, delay_release=self.delay
+            plgpu.BlockSpec, transforms=clocked.TILED, delay_release=self.delay
         )
         a, b = block((self.m, self.k), lambda k: (i, k)), block((self.k, self.n), lambda k: (k, j))
         options |= dict(grid=(k // self.k,), in_specs=[a, b], max_concurrent_steps=self.slots)
@@ -185,7 +185,7 @@ def _product(tiles: Tiles, alone: bool, stamped: bool) -> Callable[..., Any]:
     is_one, used = tiles.threads == 1, tiles.slots * (tiles.m + 128) * 128 + tiles.m * 256
     # Scratch so large that one block fills a multiprocessor.
     pad = plgpu.SMEM((max(1, (120 << 10) - used) // 128, 128), jnp.int8)
-    scratch = probing.swizzled(tiles.m, 128), *[pad] * (alone and used < 116 << 10)
+    scratch = clocked.swizzled(tiles.m, 128), *[pad] * (alone and used < 116 << 10)
     body = one_thread(tiles, store) if is_one else several_threads(tiles, "wg", store)
     grid = dict(i=SIZE // tiles.m, j=SIZE // 128)
     threads = 1 if is_one else tiles.threads + 1
@@ -224,7 +224,7 @@ def by_emitter(a: jax.Array, b: jax.Array, rung: int, emitter: str) -> jax.Array
         grid_names=("i", "j"),
         num_threads=None if is_ring else config.threads,
         thread_name=None if is_ring else "thread",
-        scratch_types=[plgpu.SMEM(staged, a.dtype, transforms=probing.TILED)],
+        scratch_types=[plgpu.SMEM(staged, a.dtype, transforms=clocked.TILED)],
     )(a, b)
 
 
@@ -323,7 +323,7 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         pl.when(wg == 0)(lambda: compute_thread(out, out_smem, *shared))
         pl.when(wg == 1)(lambda: memory_thread(a, b, *shared))
 
-    smem = probing.swizzled
+    smem = clocked.swizzled
     scratch = (
         smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),

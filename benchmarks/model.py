@@ -33,7 +33,7 @@ from jax import lax
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probing, suite
+from benchmarks import clocked, suite
 from benchmarks.model_pairs import UPSTREAM, Pair, pairs
 from benchmarks.suite import OTHERS, Call, Fields, Part, Suite, Traced
 from pallascope.bench.cupti import Kernel, kernel_times
@@ -103,13 +103,13 @@ def stamp() -> jax.Array:
 
     def body(out):
         block = lax.axis_index("block")
-        number = functools.partial(probing._register, mgpu_utils.smid)
-        for i, read in enumerate((number, probing.clock, probing.nanoseconds)):
+        number = functools.partial(clocked._register, mgpu_utils.smid)
+        for i, read in enumerate((number, clocked.clock, clocked.nanoseconds)):
             out[block, i] = read()
 
-    out = jax.ShapeDtypeStruct((probing.SMS, 3), jnp.int32)
+    out = jax.ShapeDtypeStruct((clocked.SMS, 3), jnp.int32)
     return plgpu.kernel(
-        body, out_type=out, grid=(probing.SMS,), grid_names=("block",), kernel_name=STAMP
+        body, out_type=out, grid=(clocked.SMS,), grid_names=("block",), kernel_name=STAMP
     )()
 
 

@@ -1,6 +1,6 @@
 """Small kernels that tell what one operation costs on the GPU, in cycles of its clock.
 
-`probing` has what they are made of. Those of two threads that share the tensor core, and of its
+`clocked` has what they are made of. Those of two threads that share the tensor core, and of its
 operands, are in `probes_tensor_core`; what a softmax is made of is in `probes_softmax`; copies by
 box, by the order of blocks, beside others, and by how a slot is found in `probes_copies`.
 """
@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from benchmarks import probes_copies, probes_softmax, probes_tensor_core
-from benchmarks.probing import (
+from benchmarks.clocked import (
     SMS,
     Probe,
     Right,
@@ -242,7 +242,7 @@ def _keep_rolled() -> None:
     """A loop that never does a step: the compiler unrolls loops that have none within.
 
     Of products unrolled, it needs a time that grows with the square of the accumulator: minutes.
-    This costs a step some 76 cycles where nothing runs meanwhile. `probing.keep_rolled` costs none:
+    This costs a step some 76 cycles where nothing runs meanwhile. `clocked.keep_rolled` costs none:
     use that in new probes. The record is of this one.
     """
     count = jnp.where(clock() == 0, clock(), 0)
@@ -551,7 +551,7 @@ def probes() -> list[Probe]:
 
 
 def later() -> list[Probe]:
-    """Those whose docstrings predict what they will measure: `probed` compares the two."""
+    """Those whose docstrings predict what they will measure: `modelled` compares the two."""
     modules = probes_tensor_core, probes_softmax, probes_copies
     found = [probe for module in modules for probe in module.probes()]
     return [*found, *probes_softmax.probes_beside()]

@@ -5,7 +5,7 @@ it? Does a copy cost by its bytes or by its boxes? Do loads and stores of one SM
 does the remainder cost that finds a step's slot?
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import (
+from benchmarks.clocked import (
     TILED,
     Probe,
     for_loads,

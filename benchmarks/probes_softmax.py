@@ -9,7 +9,7 @@ How long does an operation wait for the result of the operation before (a chain)
 each operation by its throughput and has no latency of an instruction (`costs`).
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
 import itertools
@@ -22,8 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probes_tensor_core import streaming
-from benchmarks.probing import (
+from benchmarks.clocked import (
     Probe,
     Right,
     alike,
@@ -33,6 +32,7 @@ from benchmarks.probing import (
     keep_rolled,
     swizzled,
 )
+from benchmarks.probes_tensor_core import streaming
 
 ROWS, COLUMNS = 64, 128
 REPEATS = 128

@@ -6,7 +6,7 @@ take one instruction of 16 columns of K of each thread in turn? Do turns cost ti
 faster if its left operand is in registers?
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
 import functools
@@ -18,7 +18,7 @@ from typing import Any
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import (
+from benchmarks.clocked import (
     Probe,
     Right,
     accumulated,

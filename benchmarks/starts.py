@@ -20,7 +20,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probing, suite
+from benchmarks import clocked, suite
 from benchmarks.turns import OneByOne, suite_one_by_one
 from pallascope.bench.cupti import kernel_times
 
@@ -80,9 +80,11 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
             pl.when(lax.axis_index("thread") != 0)(
                 functools.partial(plgpu.set_max_registers, 232, action="increase")
             )
-        first = probing.clock()
+        first = clocked.clock()
         last = lax.while_loop(
-            lambda now: now - first < start.cycles, lambda _: probing.clock(), probing.clock()
+            lambda now: now - first < start.cycles,
+            lambda _: clocked.clock(),
+            clocked.clock(),
         )
         block = lax.axis_index("block") * start.cluster
         if start.cluster > 1:

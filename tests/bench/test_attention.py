@@ -12,7 +12,16 @@ import pytest
 
 from benchmarks import attention, processes, records
 from benchmarks.attention import CUDNN, OURS, TUNE, space
-from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
+from benchmarks.attention_problems import (
+    EMITTER,
+    UPSTREAM,
+    InJax,
+    Problem,
+    Sdpa,
+    exact,
+    operands,
+    prepare,
+)
 from benchmarks.suite import OTHERS
 from pallascope.bench import cupti
 from pallascope.tuning.measuring import tolerance

@@ -73,8 +73,10 @@ _HALF, _BRAIN = "float16", "bfloat16"
 _SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
 FORWARD = tuple(
     Problem(seq, head_dim, causal, dtype)
-    for dtype in (_HALF, _BRAIN) for seq, head_dim in _SHAPES for causal in (False, True)
-)  # fmt: skip
+    for dtype in (_HALF, _BRAIN)
+    for seq, head_dim in _SHAPES
+    for causal in (False, True)
+)
 LADDER = tuple(
     Problem(16384, head_dim, causal, _HALF) for head_dim in (128, 64) for causal in (False, True)
 )
@@ -158,8 +160,10 @@ def _upstreams(problem: Problem) -> dict[str, Any]:
 
 #: Keys of a step and slots, by head_dim; and queries and keys of dK and dV's steps, then of dQ's.
 _UPSTREAM_FORWARD = {
-    64: ((256, 2), (128, 4), (128, 2)), 128: ((128, 2), (64, 4)), 256: ((64, 2),),
-}  # fmt: skip
+    64: ((256, 2), (128, 4), (128, 2)),
+    128: ((128, 2), (64, 4)),
+    256: ((64, 2),),
+}
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
 #: The sizes of a head of which the peers have FlashAttention-3: dense, an even number of 128 keys.
 _FA3_HEADS = (64, 128, 256)
@@ -211,10 +215,12 @@ def _ladder(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
     rungs = [rung for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)]
     in_registers = {
-        f"rung {rung.number} with p in registers":
-            ours(problem, dataclasses.replace(rung.config, probabilities="registers"))
-        for rung in rungs if rung.config.through_smem
-    }  # fmt: skip
+        f"rung {rung.number} with p in registers": ours(
+            problem, dataclasses.replace(rung.config, probabilities="registers")
+        )
+        for rung in rungs
+        if rung.config.through_smem
+    }
     every = {f"rung {rung.number}": ours(problem, rung.config) for rung in rungs}
     return every | in_registers | _strongest(problem)
 

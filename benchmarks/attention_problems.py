@@ -78,9 +78,11 @@ class Problem(NamedTuple):
         of_v = self.v_head_dim or self.head_dim
         kv_heads = self.kv_heads or self.heads
         sizes = (
-            (self.heads, self.head_dim), (kv_heads, self.head_dim), (kv_heads, of_v),
+            (self.heads, self.head_dim),
+            (kv_heads, self.head_dim),
+            (kv_heads, of_v),
             (self.heads, of_v),
-        )  # fmt: skip
+        )
         like = lambda size: jax.ShapeDtypeStruct((self.batch, self.seq, *size), self.dtype)
         return tuple(map(like, sizes))
 

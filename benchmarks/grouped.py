@@ -110,8 +110,10 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] 
 
 PROBLEMS = tuple(
     Problem(*layer, distribution, weights)
-    for layer in LAYERS for weights in (False, True) for distribution in DISTRIBUTIONS
-)  # fmt: skip
+    for layer in LAYERS
+    for weights in (False, True)
+    for distribution in DISTRIBUTIONS
+)
 
 
 # Contenders.
@@ -132,9 +134,11 @@ def _of_layer(problem: Problem) -> dict[str, Contender]:
 
 
 _TILES = (
-    MatmulConfig(128, 128, 64, slots=5), MatmulConfig(128, 256, 64, slots=4, width=4),
-    MatmulConfig(256, 128, 64, slots=4), MatmulConfig(64, 256, 64, slots=4, compute_threads=1),
-)  # fmt: skip
+    MatmulConfig(128, 128, 64, slots=5),
+    MatmulConfig(128, 256, 64, slots=4, width=4),
+    MatmulConfig(256, 128, 64, slots=4),
+    MatmulConfig(64, 256, 64, slots=4, compute_threads=1),
+)
 #: Of upstream's: tiles, slots, and the width of the order; N must be a multiple of the product.
 _THEIRS = ((128, 128, 5, 8), (128, 128, 5, 2), (64, 256, 4, 1), (128, 192, 4, 4))
 
@@ -166,9 +170,12 @@ def _upstream(problem: Problem, kernel: Callable[..., Any]) -> Iterator[tuple[st
     for block_m, block_n, slots, width in _THEIRS:
         if problem.n % (block_n * width) == 0:
             options = dict(
-                block_m=block_m, block_n=block_n, block_k=64, max_concurrent_steps=slots,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=64,
+                max_concurrent_steps=slots,
                 grid_block_n=width,
-            )  # fmt: skip
+            )
             name = f"{UPSTREAM}, {block_m} x {block_n}, width {width}"
             yield name, functools.partial(_theirs, kernel=kernel, **options)
 
@@ -207,10 +214,12 @@ def _sampled(problem: Problem, args: Arrays, out: jax.Array) -> tuple[np.ndarray
         return float64(out[group, :SAMPLED, ::STEP]), wanted
     picked = np.array([*range(SAMPLED), *range(problem.rows - SAMPLED, problem.rows)])
     groups = np.searchsorted(stops, picked, side="right")
-    wanted = np.concatenate([
-        float64(lhs[picked[groups == group]]) @ float64(rhs[int(group), :, ::STEP])
-        for group in np.unique(groups)
-    ])  # fmt: skip
+    wanted = np.concatenate(
+        [
+            float64(lhs[picked[groups == group]]) @ float64(rhs[int(group), :, ::STEP])
+            for group in np.unique(groups)
+        ]
+    )
     return float64(out[picked, ::STEP]), wanted
 
 

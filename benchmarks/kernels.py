@@ -270,9 +270,12 @@ def total(slots: int, stamped: bool) -> Callable[..., Any]:
         zeros = plgpu.layout_cast(jnp.zeros((64, 64), jnp.float32), layout)
         spec = plgpu.BlockSpec((64, 64), lambda k: (i, k))
         sums[...] = pipelib.emit_pipeline(
-            lambda _, x, carry: carry + x[...], grid=(SIZE // 64,), in_specs=[spec],
-            max_concurrent_steps=slots, init_carry=zeros,
-        )(x)  # fmt: skip
+            lambda _, x, carry: carry + x[...],
+            grid=(SIZE // 64,),
+            in_specs=[spec],
+            max_concurrent_steps=slots,
+            init_carry=zeros,
+        )(x)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(sums, out.at[pl.ds(i * 64, 64)])
         plgpu.wait_smem_to_gmem(0)
@@ -325,9 +328,12 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
 
     smem = clocked.swizzled
     scratch = (
-        smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
-    )  # fmt: skip
+        smem(slots, 128, 64),
+        smem(slots, 64, 128),
+        smem(128, 128),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        plgpu.Barrier(num_barriers=slots),
+    )
     out = like(2, 128, 128)
     return _kernel(body, out, dict(i=2), stamped, threads=2, scratch=scratch, **params)
 

@@ -36,10 +36,13 @@ LAUNCHES = 5
 #: Constants that no probe measures. They were chosen on the calibration pairs of
 #: `benchmarks.model_pairs` only: pairs that are held out had no part in it.
 CALIBRATED: dict[str, Any] = dict(
-    wgmma_restart_cycles=47.0, wgmma_reach=0.987, code_growth=1.54, cold_seconds=2.3e-6,
+    wgmma_restart_cycles=47.0,
+    wgmma_reach=0.987,
+    code_growth=1.54,
+    cold_seconds=2.3e-6,
     hbm_static_reach=0.955,
     clock_at=((0.0, 1.0), (0.13, 0.9975), (0.25, 0.9114), (0.5, 0.9114), (1.0, 0.7873)),
-)  # fmt: skip
+)
 #: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
 SHUFFLES_PER_CYCLE = 32.0
 
@@ -104,9 +107,11 @@ def _blocks(stamps: np.ndarray) -> dict[str, Any]:
     seconds = (ns1 - ns0).astype(np.float64).sum() * 1e-9
     most = max(_at_once(clock0[sm[:, 0] == n], clock1[sm[:, 0] == n]) for n in set(sm[:, 0]))
     return dict(
-        block_cycles=float(middle), quartiles=[float(low), float(high)], blocks_per_sm=most,
+        block_cycles=float(middle),
+        quartiles=[float(low), float(high)],
+        blocks_per_sm=most,
         clock_hz=float((clock1 - clock0).astype(np.float64).sum() / seconds),
-    )  # fmt: skip
+    )
 
 
 def _at_once(clock0: np.ndarray, clock1: np.ndarray) -> int:

@@ -193,9 +193,11 @@ def _measured(compiled: Any, stamped: Any, sets: list[Any]) -> dict[str, Any]:
         clocks += [clock_mhz(*pair) for pair in stamps[::every]]
     launches = turns * len(sets)
     return dict(
-        sets=len(sets), launches=launches, kernels=by_kernel(kept, launches),
+        sets=len(sets),
+        launches=launches,
+        kernels=by_kernel(kept, launches),
         mhz=[round(clock, 1) for clock in clocks],
-    )  # fmt: skip
+    )
 
 
 def _seconds(call: Any, sets: list[Any], calls: int) -> float:

@@ -100,10 +100,12 @@ def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
     slots = IN_FLIGHT if problem.kernel == STREAM else 1
     tile = problem.rows, recorded.COLUMNS
     return plgpu.kernel(
-        body, out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
-        grid=(problem.blocks,), grid_names=("block",),
+        body,
+        out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
+        grid=(problem.blocks,),
+        grid_names=("block",),
         scratch_types=[plgpu.SMEM(tile, jnp.float32), plgpu.Barrier()],
-    )  # fmt: skip
+    )
 
 
 def _signals(tile_smem, inbox, arrived, other, steps):

@@ -70,9 +70,12 @@ class Workers(Pool):
 
 def behaviour(name, **changed):
     good = dict(
-        name=name, check=0.001, float64_error=dict(rows=[1], relative=0.002),
-        burst=dict(us=[1.0, 3.0] * 20, kernels=["k"]), sustained=dict(us=[2.0] * 4, products=5),
-    )  # fmt: skip
+        name=name,
+        check=0.001,
+        float64_error=dict(rows=[1], relative=0.002),
+        burst=dict(us=[1.0, 3.0] * 20, kernels=["k"]),
+        sustained=dict(us=[2.0] * 4, products=5),
+    )
     return good | changed
 
 

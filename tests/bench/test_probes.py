@@ -145,8 +145,10 @@ def test_bands_hold_every_place_once_and_go_down_columns():
     assert len({*places}) == 12
     along = grid._replace(band=1)
     assert [tuple(map(int, along.place(jnp.int32(block)))) for block in (0, 1, 3)] == [
-        (0, 0), (0, 1), (1, 0)
-    ]  # fmt: skip
+        (0, 0),
+        (0, 1),
+        (1, 0),
+    ]
 
 
 # The simulated clock.

@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import attention, nsight, suite
-from benchmarks.attentions import Problem, prepare
+from benchmarks.attention_problems import Problem, prepare
 from benchmarks.suite import Call, Fields, Part, Suite
 from pipelib.kernels.hopper import num_sms
 from pipelib_book.measured.accounts import PARTS, table

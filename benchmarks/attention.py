@@ -9,8 +9,8 @@
     python -m benchmarks.attention sizes      lengths and heads of other sizes, forward
     python -m benchmarks.attention table      prints the record
 
-The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). `attentions`
-says what a burst is, how errors are taken, and how operations are counted.
+The model. Contenders are held in processes, and run in turn (`benchmarks.processes`). What a burst
+is, how errors are taken and how operations are counted stands in `attention_problems`.
 
 JAX's kernels are given some configurations each, of which the record has all; they take float16
 only, have no causal gradients, and refuse what does not fit, which is then their reason. cuDNN is
@@ -24,7 +24,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,7 +32,7 @@ import jax.numpy as jnp
 
 from benchmarks import peers, suite
 from benchmarks.attention_ideas import IDEAS
-from benchmarks.attentions import (
+from benchmarks.attention_problems import (
     EMITTER,
     SEED,
     UPSTREAM,
@@ -48,7 +48,6 @@ from benchmarks.attentions import (
 from benchmarks.processes import InProcesses, Search, progress
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
-from pallascope.bench import timing
 from pallascope.tuning.measuring import OnGpu, tolerance
 from pallascope.tuning.results import Found
 from pallascope.tuning.searching import climb
@@ -74,8 +73,10 @@ _HALF, _BRAIN = "float16", "bfloat16"
 _SHAPES = (16384, 128), (16384, 64), (16384, 256), (4096, 128), (1024, 128)
 FORWARD = tuple(
     Problem(seq, head_dim, causal, dtype)
-    for dtype in (_HALF, _BRAIN) for seq, head_dim in _SHAPES for causal in (False, True)
-)  # fmt: skip
+    for dtype in (_HALF, _BRAIN)
+    for seq, head_dim in _SHAPES
+    for causal in (False, True)
+)
 LADDER = tuple(
     Problem(16384, head_dim, causal, _HALF) for head_dim in (128, 64) for causal in (False, True)
 )
@@ -159,8 +160,10 @@ def _upstreams(problem: Problem) -> dict[str, Any]:
 
 #: Keys of a step and slots, by head_dim; and queries and keys of dK and dV's steps, then of dQ's.
 _UPSTREAM_FORWARD = {
-    64: ((256, 2), (128, 4), (128, 2)), 128: ((128, 2), (64, 4)), 256: ((64, 2),),
-}  # fmt: skip
+    64: ((256, 2), (128, 4), (128, 2)),
+    128: ((128, 2), (64, 4)),
+    256: ((64, 2),),
+}
 _UPSTREAM_BACKWARD = ((64, 64, 64, 64), (64, 64, 64, 128))
 #: The sizes of a head of which the peers have FlashAttention-3: dense, an even number of 128 keys.
 _FA3_HEADS = (64, 128, 256)
@@ -212,10 +215,12 @@ def _ladder(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """The rungs of this size of a head; with heads of 64 also those of the others, for two."""
     rungs = [rung for rung in RUNGS if rung.head_dim in (problem.head_dim, 128)]
     in_registers = {
-        f"rung {rung.number} with p in registers":
-            ours(problem, dataclasses.replace(rung.config, probabilities="registers"))
-        for rung in rungs if rung.config.through_smem
-    }  # fmt: skip
+        f"rung {rung.number} with p in registers": ours(
+            problem, dataclasses.replace(rung.config, probabilities="registers")
+        )
+        for rung in rungs
+        if rung.config.through_smem
+    }
     every = {f"rung {rung.number}": ours(problem, rung.config) for rung in rungs}
     return every | in_registers | _strongest(problem)
 
@@ -327,13 +332,6 @@ def traced(problem: Problem, name: str, contender: Any) -> Traced:
     return contender, (problem.out,) * 3
 
 
-def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    """TFLOP/s, and the speed beside the fastest that is not ours."""
-    yield suite.tflops(problem, own)
-    if share := suite.beside(own, times, measured.OTHERS):
-        yield f"{share:.3f}x"
-
-
 _ATTENTIONS: dict[str, Any] = dict(traced=traced, problem=Problem, plain=Problem.as_json)
 _TUNE = Search("tune", _search, as_json, lambda plain, group: AttentionConfig(**plain), ours)
 _part = functools.partial(
@@ -350,7 +348,7 @@ SUITE = Suite(
         "narrow": _part(_narrow, problems=NARROW),
         "sizes": _part(_sizes, problems=SIZES),
     },
-    row,
+    (suite.tflops, suite.beside("{:.3f}x", *measured.OTHERS)),
     dict(
         seed=SEED,
         distribution="standard normal, q divided by sqrt(head_dim), rounded to the dtype",

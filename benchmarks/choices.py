@@ -6,7 +6,7 @@ The model. A *kind* is one of the few configurations of attention's forward kern
 from. Those of one problem take turns, in bursts of a few launches, and the table gets the median of
 each one's own time by CUPTI (`pallascope.bench.timing`). A kind whose result is not the default's,
 to the dtype's precision, ends the run: its time would say nothing. Operands are those of
-`attentions`.
+`attention_problems`.
 
 What the formula has of the table is fitted by `tests/kernels/attention/test_choosing`, which fails
 if the two no longer agree.
@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.attentions import Problem, operands
+from benchmarks.attention_problems import Problem, operands
 from benchmarks.turns import XLA_FLAGS
 from pallascope.bench import timing
 from pallascope.bench.provenance import provenance

@@ -32,8 +32,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import suite
-from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
+from benchmarks.suite import SEED
+from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off, suite_in_turns
 from pallascope.bench import timing
 from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib_book.measured import collective as recorded
@@ -211,31 +211,24 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
     return off(float64(out[rows])[:, columns], exact)
 
 
-def row(
-    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
-) -> Iterator[str]:
-    """TFLOP/s of a device, GB/s that it sends, and the share of the longer of the two alone."""
-    yield suite.tflops(problem, own)
-    yield f"{problem.sent / own.median_us / 1e3:6.1f} GB/s"
-    bound = recorded.longest({name: each.median_us for name, each in times.items()})
-    if bound is not None:
-        yield f"{bound / own.median_us:6.3f} of the longer alone"
+def _sending(found: suite.Measured) -> str:
+    """The bytes that a device sends in a second."""
+    return f"{found.problem.sent / found.own.median_us / 1e3:6.1f} GB/s"
 
 
-SUITE = Suite(
+def _bound(found: suite.Measured) -> str | None:
+    """The share of the longer of the product and the transfer, each alone."""
+    bound = recorded.longest({name: each.median_us for name, each in found.times.items()})
+    return f"{bound / found.own.median_us:6.3f} of the longer alone" if bound else None
+
+
+SUITE = suite_in_turns(
     "collective",
-    {
-        "collective": Part(
-            lambda problem, groups: contenders(problem),
-            InTurns(operands, error, TOLERANCE, bursts),
-            suite.kinds((UPSTREAM,), lambda problem: problem.args),
-            PROBLEMS,
-            Problem,
-        )
-    },
-    row,
-    dict(seed=SEED, distribution="standard normal"),
-    xla_flags=suite.XLA_FLAGS,
+    PROBLEMS,
+    contenders,
+    InTurns(operands, error, TOLERANCE, bursts),
+    (suite.tflops, _sending, _bound),
+    (UPSTREAM,),
 )
 
 if __name__ == "__main__":

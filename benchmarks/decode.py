@@ -19,7 +19,6 @@ problems are larger than the L2.
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -27,9 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import suite
-from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Contender, InTurns, float64, normal, off
-from pallascope.bench import timing
+from benchmarks.suite import SEED
+from benchmarks.turns import Contender, InTurns, float64, normal, off, suite_in_turns
 from pipelib.kernels import DecodeConfig, decode_attention
 
 OURS, CUDNN, XLA, COPY = "decode_attention", "cuDNN (XLA)", "XLA", "copy"
@@ -173,33 +171,13 @@ def error(
     return off(found, np.stack([exact(problem, args, *place)[-1] for place in places]))
 
 
-# Measuring.
-
-
-def row(
-    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
-) -> Iterator[str]:
-    """TB/s, and the speed beside the copy's and cuDNN's."""
-    yield f"{problem.bytes / own.median_us / 1e6:6.2f} TB/s"
-    for other in (COPY, CUDNN):
-        if share := suite.beside(own, times, [other]):
-            yield f"{share:6.3f} of {other}"
-
-
-SUITE = Suite(
+SUITE = suite_in_turns(
     "decode",
-    {
-        "decode": Part(
-            lambda problem, groups: contenders(problem),
-            InTurns(operands, error, TOLERANCE),
-            suite.kinds((CUDNN,), lambda problem: problem.args),
-            PROBLEMS,
-            Problem,
-        )
-    },
-    row,
-    dict(seed=SEED, distribution="standard normal"),
-    xla_flags=suite.XLA_FLAGS,
+    PROBLEMS,
+    contenders,
+    InTurns(operands, error, TOLERANCE),
+    (suite.tb_per_second, *(suite.beside(f"{{:6.3f}} of {x}", x) for x in (COPY, CUDNN))),
+    (CUDNN,),
 )
 
 if __name__ == "__main__":

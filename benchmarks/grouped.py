@@ -16,7 +16,7 @@ weights: of the first matrix that has any), against float64.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +25,8 @@ import numpy as np
 from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu, transposed_ragged_dot_mgpu
 
 from benchmarks import suite
-from benchmarks.suite import SEED, Part, Suite
-from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off
-from pallascope.bench import timing
+from benchmarks.suite import SEED
+from benchmarks.turns import Arrays, Contender, InTurns, float64, normal, off, suite_in_turns
 from pipelib.kernels import MatmulConfig, ragged_dot
 from pipelib.kernels.ragged.call import default_config, weights_of
 from pipelib_book.measured import grouped as recorded
@@ -111,8 +110,10 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] 
 
 PROBLEMS = tuple(
     Problem(*layer, distribution, weights)
-    for layer in LAYERS for weights in (False, True) for distribution in DISTRIBUTIONS
-)  # fmt: skip
+    for layer in LAYERS
+    for weights in (False, True)
+    for distribution in DISTRIBUTIONS
+)
 
 
 # Contenders.
@@ -133,9 +134,11 @@ def _of_layer(problem: Problem) -> dict[str, Contender]:
 
 
 _TILES = (
-    MatmulConfig(128, 128, 64, slots=5), MatmulConfig(128, 256, 64, slots=4, width=4),
-    MatmulConfig(256, 128, 64, slots=4), MatmulConfig(64, 256, 64, slots=4, compute_threads=1),
-)  # fmt: skip
+    MatmulConfig(128, 128, 64, slots=5),
+    MatmulConfig(128, 256, 64, slots=4, width=4),
+    MatmulConfig(256, 128, 64, slots=4),
+    MatmulConfig(64, 256, 64, slots=4, compute_threads=1),
+)
 #: Of upstream's: tiles, slots, and the width of the order; N must be a multiple of the product.
 _THEIRS = ((128, 128, 5, 8), (128, 128, 5, 2), (64, 256, 4, 1), (128, 192, 4, 4))
 
@@ -167,9 +170,12 @@ def _upstream(problem: Problem, kernel: Callable[..., Any]) -> Iterator[tuple[st
     for block_m, block_n, slots, width in _THEIRS:
         if problem.n % (block_n * width) == 0:
             options = dict(
-                block_m=block_m, block_n=block_n, block_k=64, max_concurrent_steps=slots,
+                block_m=block_m,
+                block_n=block_n,
+                block_k=64,
+                max_concurrent_steps=slots,
                 grid_block_n=width,
-            )  # fmt: skip
+            )
             name = f"{UPSTREAM}, {block_m} x {block_n}, width {width}"
             yield name, functools.partial(_theirs, kernel=kernel, **options)
 
@@ -208,36 +214,22 @@ def _sampled(problem: Problem, args: Arrays, out: jax.Array) -> tuple[np.ndarray
         return float64(out[group, :SAMPLED, ::STEP]), wanted
     picked = np.array([*range(SAMPLED), *range(problem.rows - SAMPLED, problem.rows)])
     groups = np.searchsorted(stops, picked, side="right")
-    wanted = np.concatenate([
-        float64(lhs[picked[groups == group]]) @ float64(rhs[int(group), :, ::STEP])
-        for group in np.unique(groups)
-    ])  # fmt: skip
+    wanted = np.concatenate(
+        [
+            float64(lhs[picked[groups == group]]) @ float64(rhs[int(group), :, ::STEP])
+            for group in np.unique(groups)
+        ]
+    )
     return float64(out[picked, ::STEP]), wanted
 
 
-def row(
-    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
-) -> Iterator[str]:
-    """TFLOP/s, and the speed beside JAX's fastest."""
-    yield suite.tflops(problem, own)
-    if share := suite.beside(own, times, [XLA, UPSTREAM]):
-        yield f"{share:6.3f} of JAX's fastest"
-
-
-SUITE = Suite(
+SUITE = suite_in_turns(
     "grouped",
-    {
-        "grouped": Part(
-            lambda problem, groups: contenders(problem),
-            InTurns(operands, error, TOLERANCE),
-            suite.kinds((UPSTREAM,), lambda problem: problem.args),
-            PROBLEMS,
-            Problem,
-        )
-    },
-    row,
-    dict(seed=SEED, distribution="standard normal"),
-    xla_flags=suite.XLA_FLAGS,
+    PROBLEMS,
+    contenders,
+    InTurns(operands, error, TOLERANCE),
+    (suite.tflops, suite.beside("{:6.3f} of JAX's fastest", XLA, UPSTREAM)),
+    (UPSTREAM,),
 )
 
 if __name__ == "__main__":

@@ -22,11 +22,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import clocked, probes, suite
 from benchmarks import loads as steady
-from benchmarks import probes, probing, suite
 from benchmarks.loads import Load
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks.turns import OneByOne, suite_one_by_one
 from pallascope.machine import H200
 
 IDLE_S, ROUNDS, LAUNCHES = 2.0, 2, 2000
@@ -38,7 +37,7 @@ ENDS_MS = (1.0, 10.0, 100.0, math.inf)
 
 def loads() -> list[tuple[Load, float]]:
     """Products and copies, in launches of a tenth of a millisecond; their use of tensor cores."""
-    products = steady.product(probing.SMS, 2, 0)._replace(repeats=48)
+    products = steady.product(clocked.SMS, 2, 0)._replace(repeats=48)
     ring = "load ring of 8 x 16384 bytes, 132 blocks, HBM"
     (copies,) = (probe for probe in probes.probes() if probe.name == ring)
     return [
@@ -52,9 +51,9 @@ def series(stamps: list[np.ndarray], repeats: int) -> tuple[np.ndarray, np.ndarr
 
     The timer's stamp has 32 bits, which last for four seconds.
     """
-    began = probing.STAMPS.index("ns0")
+    began = clocked.STAMPS.index("ns0")
     starts = np.array([each[..., began].astype(np.uint32).reshape(-1)[0] for each in stamps])
-    clocks = [probing.slopes(each, repeats)["clock_hz"] * 1e-9 for each in stamps]
+    clocks = [clocked.slopes(each, repeats)["clock_hz"] * 1e-9 for each in stamps]
     return (starts - starts[0]).astype(np.uint32) * 1e-6, np.array(clocks)
 
 
@@ -77,7 +76,7 @@ def _round(call: Callable[..., Any], args: list[Any], repeats: int) -> dict[str,
     """One round: idleness, then all launches."""
     time.sleep(IDLE_S)
     results = [call(*args) for _ in range(LAUNCHES)]
-    ms, clocks = series([probing.stamps_of(result) for result in results], repeats)
+    ms, clocks = series([clocked.stamps_of(result) for result in results], repeats)
     kept = spread(LAUNCHES)
     return dict(ms=ms[kept].round(4).tolist(), ghz=clocks[kept].round(4).tolist())
 
@@ -99,20 +98,15 @@ def _mean(clocks: np.ndarray) -> str:
     return f"{clocks.mean():.3f}" if len(clocks) else "none"
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "idle",
-    {
-        "idle": Part(
-            lambda problem, groups: {each[0].name: each for each in loads()},
-            OneByOne(
-                lambda each: each[0].prepared(),
-                lambda each, prepared: measured(each[0], each[1], prepared),
-                lambda found: table({"this": found}),
-            ),
-            lambda problem, name, each: probing.traced(problem, name, each[0].probe),
-            apart=True,
-        )
-    },
+    lambda: {each[0].name: each for each in loads()},
+    OneByOne(
+        lambda each: each[0].prepared(),
+        lambda each, prepared: measured(each[0], each[1], prepared),
+        lambda found: table({"this": found}),
+    ),
+    lambda each: clocked.traced(each[0].probe),
     facts=dict(idle_s=IDLE_S, launches=LAUNCHES),
     shown=lambda group: table(group["contenders"]),
 )

@@ -1,5 +1,7 @@
 """The kernels whose measured times `simulate` is held against, at the sizes that are measured.
 
+Beside them products with the same body by pipelib's emitters and by JAX's (`by_emitter`).
+
 Each is a function of `stamped`: whether every thread also writes the cycle counter, the timer and
 its multiprocessor's number, at its start and end, to a second output (block, thread, stamp).
 """
@@ -17,11 +19,17 @@ from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pipelib
-from benchmarks import probing
+from benchmarks import clocked
+from pipelib_book.matmul_ladder import RUNGS
 
 SIZE = 4096
 ROWS = 16384
 RING_SLOTS, RING_STEPS = 2, 16
+#: Columns of a tile that are stored together, where an emitter makes it.
+_STAGED_COLUMNS = 64
+#: Whose emitters a pipeline is by: pipelib's in two ways, and JAX's own.
+UNORDINARY = "pipelib, ordinary_reads=False"
+EMITTERS = ("upstream", "pipelib", UNORDINARY)
 _CROWD = {True: "", False: ", as many blocks as fit"}  # of an SM, where more than one does
 STAMPS = ("clock0", "clock1", "ns0", "ns1", "sm")
 
@@ -55,10 +63,10 @@ def _kernel(
             return body(*refs)
         place = len(refs) - len(scratch) - 1
         stamps, refs = refs[place], refs[:place] + refs[place + 1 :]
-        first, start = probing.nanoseconds(), probing.clock()
+        first, start = clocked.nanoseconds(), clocked.clock()
         body(*refs)
-        values = start, probing.clock(), first, probing.nanoseconds()
-        sm = probing._register(mgpu_utils.smid)
+        values = start, clocked.clock(), first, clocked.nanoseconds()
+        sm = clocked._register(mgpu_utils.smid)
         block = functools.reduce(lambda n, a: n * grid[a] + lax.axis_index(a), names, jnp.int32(0))
         thread = lax.axis_index("wg") if threads > 1 else 0
         for i, value in enumerate((*values, sm)):
@@ -72,84 +80,168 @@ def _kernel(
     )  # fmt: skip
 
 
-def _tiles(rows: int, i: Any, j: Any, delay: int) -> list[plgpu.BlockSpec]:
-    """Those that the steps of a block (i, j) of a product load."""
-    block = functools.partial(plgpu.BlockSpec, transforms=probing.TILED, delay_release=delay)
-    return [block((rows, 64), lambda k: (i, k)), block((64, 128), lambda k: (k, j))]
+class Tiles(NamedTuple):
+    """How a product is divided: a block's tile, its steps, and who makes it.
+
+    Attributes:
+      m, n, k: the tile of the result, and the columns of a step.
+      slots: of operands.
+      delay: how many steps a slot is kept for products that may be unfinished.
+      threads: compute threads, which divide the rows.
+      emitter: one of `EMITTERS`.
+    """
+
+    m: int
+    n: int = 128
+    k: int = 64
+    slots: int = 1
+    delay: int = 0
+    threads: int = 1
+    emitter: str = UNORDINARY
+
+    @property
+    def rows(self) -> int:
+        """Of a compute thread."""
+        return self.m // self.threads
+
+    def emit(self, name: str, step: Callable[..., Any], i: Any, j: Any, k: int, **options: Any):
+        """The pipeline of a block (i, j) of the grid, of k columns, by the emitter of this name."""
+        block = functools.partial(
+            plgpu.BlockSpec, transforms=clocked.TILED, delay_release=self.delay
+        )
+        a, b = block((self.m, self.k), lambda k: (i, k)), block((self.k, self.n), lambda k: (k, j))
+        options |= dict(grid=(k // self.k,), in_specs=[a, b], max_concurrent_steps=self.slots)
+        if self.emitter == UNORDINARY:
+            options["ordinary_reads"] = False
+        return getattr(plgpu if self.emitter == "upstream" else pipelib, name)(step, **options)
+
+    def accumulated(self, work: Callable[[Any], Any]) -> jax.Array:
+        """The accumulator of a compute thread after some work."""
+
+        def scope(acc):
+            work(acc)
+            return acc[...]
+
+        return pl.run_scoped(scope, plgpu.ACC((self.rows, self.n), jnp.float32))
 
 
-def _store(acc: Any, staged: Any, here: Callable[[], Any]) -> None:
-    """Stores an accumulator by way of SMEM."""
-    staged[...] = acc.astype(jnp.float16)
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(staged, here())
-    plgpu.wait_smem_to_gmem(0)
+#: Stores a thread's accumulator: called with it, the result, its place in SMEM, and the block's
+#: place in the grid; if there are several compute threads, also with this one and its rows.
+Store = Callable[..., None]
 
 
-def _pad(used: int) -> tuple[Any, ...]:
-    """Scratch so large that one block fills a multiprocessor."""
-    return (plgpu.SMEM((max(1, (120 << 10) - used) // 128, 128), jnp.int8),)
-
-
-def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., Any]:
-    """One thread; tiles of 128x128x64."""
-    pad = _pad((slots + 1) << 15) if alone and slots < 3 else ()
+def one_thread(tiles: Tiles, store: Store) -> Callable[..., None]:
+    """The body of a product by one compute thread, which loads too."""
 
     def body(a, b, out, out_smem, *_):
         i, j = lax.axis_index("i"), lax.axis_index("j")
 
-        def scope(acc):
+        def work(acc):
             def step(_, a, b):
                 plgpu.wgmma(acc, a, b)
-                plgpu.wgmma_wait(delay)
+                plgpu.wgmma_wait(tiles.delay)
 
-            pipelib.emit_pipeline(
-                step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, ordinary_reads=False,
-                in_specs=_tiles(128, i, j, delay),
-            )(a, b)  # fmt: skip
-            return acc[...]
+            tiles.emit("emit_pipeline", step, i, j, a.shape[1])(a, b)
 
-        acc = pl.run_scoped(scope, plgpu.ACC((128, 128), jnp.float32))
-        _store(acc, out_smem, lambda: out.at[pl.ds(i * 128, 128), pl.ds(j * 128, 128)])
+        store(tiles.accumulated(work), out, out_smem, i, j)
 
-    scratch, grid = (probing.half(128, 128), *pad), dict(i=SIZE // 128, j=SIZE // 128)
-    return _kernel(body, like(SIZE, SIZE), grid, stamped, scratch=scratch)
+    return body
+
+
+def several_threads(tiles: Tiles, axis: str, store: Store) -> Callable[..., None]:
+    """The body of a product by compute threads and a memory thread, along an axis of this name."""
+
+    def body(a, b, out, out_smem, *_):
+        i, j, thread = (lax.axis_index(name) for name in ("i", "j", axis))
+        mine = pl.ds(thread * tiles.rows, tiles.rows)
+
+        def compute_thread(pipeline):
+            store(tiles.accumulated(pipeline), out, out_smem, i, j, thread, mine)
+
+        def step(_, a, b, acc):
+            plgpu.wgmma(acc, a.at[mine], b)
+            plgpu.wgmma_wait(tiles.delay)
+            return acc
+
+        name, k = "emit_pipeline_warp_specialized", a.shape[1]
+        options: dict[str, Any] = dict(memory_registers=40, num_compute_wgs=tiles.threads)
+        options |= dict(wg_axis=axis, compute_context=compute_thread)
+        tiles.emit(name, step, i, j, k, **options)(a, b)
+
+    return body
+
+
+def _product(tiles: Tiles, alone: bool, stamped: bool) -> Callable[..., Any]:
+    """A product, whose tiles are stored by way of SMEM."""
+
+    def store(acc, out, out_smem, i, j, thread=None, mine=None):
+        staged = out_smem if mine is None else out_smem.at[mine]
+        staged[...] = acc.astype(jnp.float16)
+        plgpu.commit_smem()
+        top = i * tiles.m if thread is None else i * tiles.m + thread * tiles.rows
+        plgpu.copy_smem_to_gmem(staged, out.at[pl.ds(top, tiles.rows), pl.ds(j * 128, 128)])
+        plgpu.wait_smem_to_gmem(0)
+
+    is_one, used = tiles.threads == 1, tiles.slots * (tiles.m + 128) * 128 + tiles.m * 256
+    # Scratch so large that one block fills a multiprocessor.
+    pad = plgpu.SMEM((max(1, (120 << 10) - used) // 128, 128), jnp.int8)
+    scratch = clocked.swizzled(tiles.m, 128), *[pad] * (alone and used < 116 << 10)
+    body = one_thread(tiles, store) if is_one else several_threads(tiles, "wg", store)
+    grid = dict(i=SIZE // tiles.m, j=SIZE // 128)
+    threads = 1 if is_one else tiles.threads + 1
+    return _kernel(body, like(SIZE, SIZE), grid, stamped, threads=threads, scratch=scratch)
+
+
+def matmul(slots: int, delay: int, alone: bool, stamped: bool) -> Callable[..., Any]:
+    """One thread; tiles of 128x128x64."""
+    return _product(Tiles(128, slots=slots, delay=delay), alone, stamped)
 
 
 def specialized(
     slots: int, delay: int, rows: int, alone: bool, stamped: bool
 ) -> Callable[..., Any]:
     """Two compute threads of `rows` rows each and a memory thread; tiles of 2 rows x 128 x 64."""
-    tile = 2 * rows
-    used = slots * (tile + 128) * 128 + tile * 256
-    pad = _pad(used) if alone and used < 116 << 10 else ()
+    return _product(Tiles(2 * rows, slots=slots, delay=delay, threads=2), alone, stamped)
 
-    def body(a, b, out, out_smem, *_):
-        i, j, wg = (lax.axis_index(name) for name in ("i", "j", "wg"))
-        mine = pl.ds(wg * rows, rows)
 
-        def context(pipeline):
-            def scope(acc):
-                pipeline(acc)
-                return acc[...]
+def by_emitter(a: jax.Array, b: jax.Array, rung: int, emitter: str) -> jax.Array:
+    """a @ b with the settings of a rung by one of `EMITTERS`; 16-bit numbers, whole tiles.
 
-            acc = pl.run_scoped(scope, plgpu.ACC((rows, 128), jnp.float32))
-            here = lambda: out.at[pl.ds(i * tile + wg * rows, rows), pl.ds(j * 128, 128)]
-            _store(acc, out_smem.at[mine], here)
+    These are the bodies of rungs 1, 2 and 4 of the ladder (`pipelib_book.matmul_ladder`), without
+    what `pipelib.kernels.matmul` does besides: one tile for each block, stored at once.
+    """
+    config = RUNGS[rung].config
+    is_ring, (m, _), (_, n) = config.form == "ring", a.shape, b.shape
+    sizes = config.tile_m, config.tile_n, config.tile_k, config.slots, config.delay_release
+    tiles = Tiles(*sizes, config.compute_threads, emitter)
+    store = functools.partial(_store_columns, tiles)
+    body = one_thread(tiles, store) if is_ring else several_threads(tiles, "thread", store)
+    staged = config.compute_threads, config.rows, _STAGED_COLUMNS
+    return plgpu.kernel(
+        body,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(m // tiles.m, n // tiles.n),
+        grid_names=("i", "j"),
+        num_threads=None if is_ring else config.threads,
+        thread_name=None if is_ring else "thread",
+        scratch_types=[plgpu.SMEM(staged, a.dtype, transforms=clocked.TILED)],
+    )(a, b)
 
-        def step(_, a, b, acc):
-            plgpu.wgmma(acc, a.at[mine], b)
-            plgpu.wgmma_wait(delay)
-            return acc
 
-        pipelib.emit_pipeline_warp_specialized(
-            step, grid=(a.shape[1] // 64,), max_concurrent_steps=slots, memory_registers=40,
-            num_compute_wgs=2, wg_axis="wg", compute_context=context, ordinary_reads=False,
-            in_specs=_tiles(tile, i, j, delay),
-        )(a, b)  # fmt: skip
-
-    scratch, grid = (probing.half(tile, 128), *pad), dict(i=SIZE // tile, j=SIZE // 128)
-    return _kernel(body, like(SIZE, SIZE), grid, stamped, threads=3, scratch=scratch)
+def _store_columns(
+    tiles: Tiles, acc: jax.Array, out: Any, out_smem: Any, i: Any, j: Any, *of: Any
+) -> None:
+    """Stores one thread's rows of a tile, some columns after the other."""
+    thread = of[0] if of else 0
+    row = i * tiles.m + thread * tiles.rows if of else i * tiles.m
+    column, staged = j * tiles.n, out_smem.at[thread]
+    for first in range(0, acc.shape[1], _STAGED_COLUMNS):
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        staged[...] = acc[:, first : first + _STAGED_COLUMNS].astype(out.dtype)
+        plgpu.commit_smem()
+        here = pl.ds(row, acc.shape[0]), pl.ds(column + first, _STAGED_COLUMNS)
+        plgpu.copy_smem_to_gmem(staged, out.at[here])
+    plgpu.wait_smem_to_gmem(0)
 
 
 def add_one(slots: int, stamped: bool) -> Callable[..., Any]:
@@ -178,9 +270,12 @@ def total(slots: int, stamped: bool) -> Callable[..., Any]:
         zeros = plgpu.layout_cast(jnp.zeros((64, 64), jnp.float32), layout)
         spec = plgpu.BlockSpec((64, 64), lambda k: (i, k))
         sums[...] = pipelib.emit_pipeline(
-            lambda _, x, carry: carry + x[...], grid=(SIZE // 64,), in_specs=[spec],
-            max_concurrent_steps=slots, init_carry=zeros,
-        )(x)  # fmt: skip
+            lambda _, x, carry: carry + x[...],
+            grid=(SIZE // 64,),
+            in_specs=[spec],
+            max_concurrent_steps=slots,
+            init_carry=zeros,
+        )(x)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(sums, out.at[pl.ds(i * 64, 64)])
         plgpu.wait_smem_to_gmem(0)
@@ -231,11 +326,14 @@ def ring(slots: int, steps: int, stamped: bool, **params) -> Callable[..., Any]:
         pl.when(wg == 0)(lambda: compute_thread(out, out_smem, *shared))
         pl.when(wg == 1)(lambda: memory_thread(a, b, *shared))
 
-    smem = probing.half
+    smem = clocked.swizzled
     scratch = (
-        smem(slots, 128, 64), smem(slots, 64, 128), smem(128, 128),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
-    )  # fmt: skip
+        smem(slots, 128, 64),
+        smem(slots, 64, 128),
+        smem(128, 128),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        plgpu.Barrier(num_barriers=slots),
+    )
     out = like(2, 128, 128)
     return _kernel(body, out, dict(i=2), stamped, threads=2, scratch=scratch, **params)
 

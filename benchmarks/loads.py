@@ -5,7 +5,7 @@
 The model. A load is a probe (`benchmarks.probes`) that is launched again and again until the power
 limit has set the clock. Then come rounds of a few launches. Of each round the record has the cycles
 of a step and the clock during the last launch, both by the SM's counter, and the clock right after
-that launch, by a kernel of one block (`benchmarks.model_runs` takes the clock of a pair in this
+that launch, by a kernel of one block (`benchmarks.model` takes the clock of a pair in this
 way); and of each load the power that the driver reports. Operands of products are zeros or normal
 random numbers, since wires that do not change take no power. Some products pause after each step,
 since a tensor core that is not always busy takes less.
@@ -25,9 +25,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probes, probing, suite
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks import clocked, probes, suite
+from benchmarks.turns import OneByOne, suite_one_by_one
 
 #: Seconds until the clock is steady; rounds; launches of a round.
 WARM_S, ROUNDS, LAUNCHES = 0.5, 8, 4
@@ -36,7 +35,7 @@ M, N, K, SLOTS = 64, 256, 64, 2
 _TICKS = 4000
 
 
-def product(blocks: int, threads: int, pause: int) -> probing.Probe:
+def product(blocks: int, threads: int, pause: int) -> clocked.Probe:
     """Products of operands that come from GMEM once; after each step a thread does nothing for so
     many cycles."""
 
@@ -57,13 +56,13 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
                 plgpu.wgmma(acc, a.at[slot, thread], b.at[slot])
                 plgpu.wgmma_wait(1)
                 if pause:
-                    start = probing.clock()
+                    start = clocked.clock()
                     lax.while_loop(
-                        lambda now: now - start < pause, lambda now: probing.clock(), start
+                        lambda now: now - start < pause, lambda now: clocked.clock(), start
                     )
 
             def run(first, count):
-                total = probing.loop(first, count, step)
+                total = clocked.loop(first, count, step)
                 plgpu.wgmma_wait(0)
                 return total
 
@@ -75,14 +74,14 @@ def product(blocks: int, threads: int, pause: int) -> probing.Probe:
 
     copies = SLOTS * (threads + 1)
     scratch = (
-        probing.half(SLOTS, threads, M, K),
-        probing.half(SLOTS, K, N),
-        probing.half(threads, M, N),
+        clocked.swizzled(SLOTS, threads, M, K),
+        clocked.swizzled(SLOTS, K, N),
+        clocked.swizzled(threads, M, N),
         plgpu.Barrier(num_arrivals=copies),
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
-    return probing.Probe(
-        name, probing.alike(role, threads), 512, scratch, blocks=blocks,
+    return clocked.Probe(
+        name, clocked.alike(role, threads), 512, scratch, blocks=blocks,
         input=(SLOTS * (threads * M + K), N), work=dict(flops=2.0 * M * N * K * threads),
     )  # fmt: skip
 
@@ -91,14 +90,14 @@ class Load(NamedTuple):
     """What is launched: a probe on operands of this standard deviation."""
 
     name: str
-    probe: probing.Probe
+    probe: clocked.Probe
     deviation: float = 1.0
 
     def prepared(self) -> tuple[Callable[..., Any], list[jax.Array]]:
         """The probe's kernel, compiled, and normal random operands."""
         keys = jax.random.split(jax.random.key(0), 1)
         draw = lambda key, x: (self.deviation * jax.random.normal(key, x.shape)).astype(x.dtype)
-        return probing.compiled(self.probe), list(map(draw, keys, probing.inputs(self.probe)))
+        return clocked.compiled(self.probe), list(map(draw, keys, clocked.inputs(self.probe)))
 
 
 def loads() -> Iterator[Load]:
@@ -127,13 +126,13 @@ def loads() -> Iterator[Load]:
 
 def _ticks(timed: Any, block: Any) -> None:
     """Reads the counter over and over."""
-    timed(lambda first, count: probing.loop(first, count, lambda i: probing.clock()))
+    timed(lambda first, count: clocked.loop(first, count, lambda i: clocked.clock()))
 
 
 @functools.cache
 def _after() -> Callable[[], jax.Array]:
     """What reads the clock after a launch."""
-    return probing.compiled(probing.Probe("clock", (_ticks,), _TICKS))
+    return clocked.compiled(clocked.Probe("clock", (_ticks,), _TICKS))
 
 
 def measured(load: Load, prepared: tuple[Callable[..., Any], list[jax.Array]]) -> dict[str, Any]:
@@ -151,8 +150,8 @@ def measured(load: Load, prepared: tuple[Callable[..., Any], list[jax.Array]]) -
     for _ in range(ROUNDS):
         for _ in range(LAUNCHES):
             result = call(*args)
-        found = probing.slopes(probing.stamps_of(result), probe.repeats)
-        found["clock_after_hz"] = probing.slopes(np.asarray(after()), _TICKS)["clock_hz"]
+        found = clocked.slopes(clocked.stamps_of(result), probe.repeats)
+        found["clock_after_hz"] = clocked.slopes(np.asarray(after()), _TICKS)["clock_hz"]
         for name, value in found.items():
             columns.setdefault(name, []).append(round(value, 3))
     return dict(work=dict(probe.work), blocks=probe.blocks, watts=watts, **columns)
@@ -171,16 +170,11 @@ def _words(found: dict[str, Any]) -> str:
     return f"{cycles:.1f} cycles, {clocks}, {found['watts']:.0f} W"
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "loads",
-    {
-        "loads": Part(
-            lambda problem, groups: {load.name: load for load in loads()},
-            OneByOne(Load.prepared, measured, _words),
-            lambda problem, name, load: probing.traced(problem, name, load.probe),
-            apart=True,
-        )
-    },
+    lambda: {load.name: load for load in loads()},
+    OneByOne(Load.prepared, measured, _words),
+    lambda load: clocked.traced(load.probe),
 )
 
 if __name__ == "__main__":

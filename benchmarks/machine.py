@@ -4,7 +4,7 @@
     python -m benchmarks.machine probes --resume  on the GPU: measures the probes that it lacks
     python -m benchmarks.machine derive RECORD    prints the machine's file for the package
     python -m benchmarks.machine compare RECORD   prints simulated beside measured times
-    python -m benchmarks.machine probed RECORD    the same of probes (`benchmarks.probed`)
+    python -m benchmarks.machine probed RECORD    the same of probes (`benchmarks.modelled`)
 
 A record has every probe's samples (`benchmarks.probes`), the copy's times, and for each kernel of
 `benchmarks.kernels` the cycles of its blocks (median and quartiles, one of each for
@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import pallascope
-from benchmarks import kernels, nvlink, probed, probes, probing, records, starts, suite
+from benchmarks import clocked, kernels, modelled, nvlink, probes, records, starts, suite
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import OneByOne
 from pallascope.bench import timing
@@ -36,10 +36,13 @@ LAUNCHES = 5
 #: Constants that no probe measures. They were chosen on the calibration pairs of
 #: `benchmarks.model_pairs` only: pairs that are held out had no part in it.
 CALIBRATED: dict[str, Any] = dict(
-    wgmma_restart_cycles=47.0, wgmma_reach=0.987, code_growth=1.54, cold_seconds=2.3e-6,
+    wgmma_restart_cycles=47.0,
+    wgmma_reach=0.987,
+    code_growth=1.54,
+    cold_seconds=2.3e-6,
     hbm_static_reach=0.955,
     clock_at=((0.0, 1.0), (0.13, 0.9975), (0.25, 0.9114), (0.5, 0.9114), (1.0, 0.7873)),
-)  # fmt: skip
+)
 #: Not measured: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
 SHUFFLES_PER_CYCLE = 32.0
 
@@ -47,18 +50,18 @@ SHUFFLES_PER_CYCLE = 32.0
 # Measuring.
 
 
-def run_probe(probe: probing.Probe, call: Callable[..., Any]) -> dict[str, Any]:
+def run_probe(probe: clocked.Probe, call: Callable[..., Any]) -> dict[str, Any]:
     """A probe's samples, one for each launch; `others` has those of threads that are apart."""
     flush = jax.jit(lambda x: x + 1)
     big = jnp.zeros(1 << 26, jnp.float32)  # 256 MiB, several times L2
-    args = [jnp.ones(x.shape, x.dtype) for x in probing.inputs(probe)]
+    args = [jnp.ones(x.shape, x.dtype) for x in clocked.inputs(probe)]
     launches: list[np.ndarray] = []
     for _ in range(LAUNCHES + 1):
         if probe.cold:
             big = flush(big).block_until_ready()
-        launches.append(probing.stamps_of(call(*args)))
+        launches.append(clocked.stamps_of(call(*args)))
     del launches[0]  # it warmed up
-    columns = _columns(probe, [probing.shown(probe, stamps) for stamps in launches])
+    columns = _columns(probe, [clocked.shown(probe, stamps) for stamps in launches])
     found: dict[str, Any] = dict(work=dict(probe.work), repeats=probe.repeats, blocks=probe.blocks)
     found |= columns
     if probe.apart:
@@ -67,9 +70,9 @@ def run_probe(probe: probing.Probe, call: Callable[..., Any]) -> dict[str, Any]:
     return found
 
 
-def _columns(probe: probing.Probe, launches: Sequence[np.ndarray]) -> dict[str, list[float]]:
+def _columns(probe: clocked.Probe, launches: Sequence[np.ndarray]) -> dict[str, list[float]]:
     """Each figure of a probe, for each launch."""
-    samples = [probing.slopes(stamps, probe.repeats) for stamps in launches]
+    samples = [clocked.slopes(stamps, probe.repeats) for stamps in launches]
     return {key: [round(sample[key], 3) for sample in samples] for key in samples[0]}
 
 
@@ -104,9 +107,11 @@ def _blocks(stamps: np.ndarray) -> dict[str, Any]:
     seconds = (ns1 - ns0).astype(np.float64).sum() * 1e-9
     most = max(_at_once(clock0[sm[:, 0] == n], clock1[sm[:, 0] == n]) for n in set(sm[:, 0]))
     return dict(
-        block_cycles=float(middle), quartiles=[float(low), float(high)], blocks_per_sm=most,
+        block_cycles=float(middle),
+        quartiles=[float(low), float(high)],
+        blocks_per_sm=most,
         clock_hz=float((clock1 - clock0).astype(np.float64).sum() / seconds),
-    )  # fmt: skip
+    )
 
 
 def _at_once(clock0: np.ndarray, clock1: np.ndarray) -> int:
@@ -130,7 +135,7 @@ _KERNELS = OneByOne(
     lambda found: f"{median(found['microseconds']):.1f} us",
 )
 _PROBES = OneByOne(
-    probing.compiled,
+    clocked.compiled,
     run_probe,
     lambda found: f"{median(found['cycles']):.1f} cycles, {median(found['second_run']):.1f}",
 )
@@ -151,7 +156,7 @@ def launching(record: dict[str, Any], clock: float) -> dict[str, float]:
     they cost with and without.
     """
     us = {name: median(row["us"]) for name, row in record["starts"].items()}
-    passed, sms = 2000, probing.SMS
+    passed, sms = 2000, clocked.SMS
     cycles = lambda *case, **fields: 1e-6 * clock * us[starts.Start(*case, **fields).name]
     crowds = 2, 4, 8
     crowded = [cycles(sms * crowd, 1, passed, crowd=crowd) for crowd in crowds]
@@ -199,19 +204,19 @@ def parameters(record: dict[str, Any]) -> Machine:
         for name in record["probes"]
         if name.startswith("shared ring") and ", L2, as in a product" in name
     )
-    stored = lambda kind: of(f"{kind} ring of 16384 bytes, {probing.SMS} blocks, L2", "second_run")
+    stored = lambda kind: of(f"{kind} ring of 16384 bytes, {clocked.SMS} blocks, L2", "second_run")
     gpu = record["provenance"]["gpu"]
     beside = records.RESULTS / records.folder(gpu)
     found = Machine(
         name=gpu,
         clock_hz=clock,
-        sms=probing.SMS,
+        sms=clocked.SMS,
         load_issue_cycles=load_issue,
         l2_latency_cycles=landed(16384, "L2"),
         hbm_latency_cycles=landed(16384, "HBM"),
         sm_bytes_per_cycle=sm_rate,
-        l2_bytes_per_second=most(f", {probing.SMS} blocks, L2", "second_run") * probing.SMS * clock,
-        l2_shared_bytes_per_second=most_shared * probing.SMS * clock,
+        l2_bytes_per_second=most(f", {clocked.SMS} blocks, L2", "second_run") * clocked.SMS * clock,
+        l2_shared_bytes_per_second=most_shared * clocked.SMS * clock,
         hbm_bytes_per_second=copy["bytes"] / median(copy["microseconds"]) * 1e6,
         store_issue_cycles=store_issue,
         store_latency_cycles=store[0] - 1024 / store_rate - store_issue,
@@ -272,7 +277,7 @@ def compared(record: dict[str, Any]) -> str:
 
 
 def _probed(path: str, *words: str) -> None:
-    print(probed.table(_opened(path), probing.select(probes.later(), words)))
+    print(modelled.table(_opened(path), clocked.select(probes.later(), words)))
 
 
 SUITE = Suite(
@@ -287,7 +292,7 @@ SUITE = Suite(
         "probes": Part(
             lambda problem, groups: {probe.name: probe for probe in probes.probes()},
             _PROBES,
-            probing.traced,
+            lambda problem, name, probe: clocked.traced(probe),
             apart=True,
         ),
     },

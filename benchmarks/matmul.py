@@ -15,7 +15,7 @@ which the GPU is left to it; its own kernels are switched off (`xla_flags` in th
 names the kernels that ran). DeepGEMM runs where a folder of peers is given (`benchmarks/peers.py`),
 in a process of its own.
 
-A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `products_in_torch` measures.
+A contender is a function of `(a, b)`, or `peers.DeepGemm`, which `in_torch` measures.
 """
 
 import argparse
@@ -23,20 +23,19 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import emitters, peers, suite, untuned, upstream
+from benchmarks import kernels, peers, suite, untuned, upstream
+from benchmarks.in_torch import prepare
 from benchmarks.processes import InProcesses, Search, progress
 from benchmarks.products import Contender, Problem, dot, on_gpu, ours
-from benchmarks.products_in_torch import prepare
 from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite
-from pallascope.bench import timing
 from pallascope.tuning.measuring import SEED, tolerance
 from pallascope.tuning.results import Found
 from pallascope.tuning.searching import climb
@@ -146,8 +145,8 @@ def _widened(a: jax.Array, b: jax.Array, problem: Problem) -> jax.Array:
 def _emitters(problem: Problem, groups: Sequence[Group]) -> dict[str, Contender]:
     """The rungs that differ by their emitter, by each of the emitters."""
     return {
-        f"rung {rung}, {emitter}": functools.partial(emitters.product, rung=rung, emitter=emitter)
-        for rung, emitter in itertools.product((1, 2, 4), emitters.EMITTERS)
+        f"rung {rung}, {emitter}": functools.partial(kernels.by_emitter, rung=rung, emitter=emitter)
+        for rung, emitter in itertools.product((1, 2, 4), kernels.EMITTERS)
     }
 
 
@@ -194,13 +193,6 @@ def _search_upstream(call: Call, problem: Problem) -> Found[Any]:
     )
 
 
-def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    """TFLOP/s, and the speed beside the fastest of cuBLAS's."""
-    yield suite.tflops(problem, own)
-    if share := suite.beside(own, times, [CUBLAS]):
-        yield f"{share:.3f}x"
-
-
 _PRODUCTS: dict[str, Any] = dict(
     traced=suite.kinds((CUBLAS, UPSTREAM, DEEPGEMM), lambda problem: problem.factors),
     problem=Problem,
@@ -232,7 +224,7 @@ SUITE = Suite(
         "fp8": _part(_fp8, problems=FP8, sustained=(CUBLAS, TUNED)),
         "scaled": _part(_scaled, problems=SCALED),
     },
-    row,
+    (suite.tflops, suite.beside("{:.3f}x", CUBLAS)),
     dict(seed=SEED, distribution="standard normal, rounded to the factors' dtype"),
     SEARCH_OPTIONS
     | {"--sustained": dict(type=float, default=2.0, help="seconds without a pause; 0: none")},

@@ -4,8 +4,8 @@
     python -m benchmarks.memory_bound curve     on the GPU: copies over slots and bytes of a step
     python -m benchmarks.memory_bound table     prints the record
 
-A contender is a kernel and a variant of it. It must move at least `bytes` of GMEM: x read, the
-result written; a weight is not counted.
+A contender is a kernel and a variant of it, as its name has them. It must move at least `bytes` of
+GMEM: x read, the result written; a weight is not counted.
 
 Samples. Bursts are of a kernel's own times by CUPTI, 20 launches each (5 of 1 GiB), and go around
 all kernels of a shape in turn. A copy by the driver, `cuMemcpyDtoD`, is timed by events between the
@@ -45,6 +45,7 @@ import pipelib
 from benchmarks import suite
 from benchmarks.records import Group, rounded
 from benchmarks.suite import SEED, Call, Fields, Part, Suite, Traced
+from benchmarks.turns import Arrays, Contender
 from pallascope.bench import timing
 from pipelib.kernels import memory_bound
 from pipelib.kernels.hopper import num_sms
@@ -64,10 +65,12 @@ MAIN, MAIN_DTYPE = (8192, 8192), "bfloat16"
 ROUNDS, BURST, LARGE_BURST, SMS = 5, 20, 5, 132
 SUSTAINED_SECONDS, WINDOW_SECONDS, ROTATED = 2.0, 0.1, 4
 SLOTS, STEP_BYTES = (1, 2, 3, 4, 6, 8), (2048, 4096, 8192, 16384, 32768)
+#: What is timed for seconds, too.
 SUSTAINED = (
-    "copy, XLA, float32", "copy, pipelib", "rms_norm, pipelib", "rms_norm, XLA", "softmax, pipelib",
-    "softmax, XLA",
-)  # fmt: skip
+    "copy, XLA, float32",
+    "copy, pipelib",
+    *(f"{kernel}, {by}" for kernel in ("rms_norm", "softmax") for by in ("pipelib", "XLA")),
+)
 #: The copy that the driver makes.
 DRIVER = "copy, driver"
 
@@ -134,19 +137,6 @@ class Copy(NamedTuple):
         return x
 
 
-class Case(NamedTuple):
-    """A kernel to measure: `function(x, weight, words)`, `words` being x's bytes as float32."""
-
-    kernel: str
-    variant: str
-    function: Callable[..., jax.Array]
-
-    @property
-    def name(self) -> str:
-        """As the record has it."""
-        return f"{self.kernel}, {self.variant}"
-
-
 def separate_slots(
     operation: Any, plan: RowPlan, x: jax.Array, adjacent: bool = False, threads: int = 0
 ) -> jax.Array:
@@ -176,21 +166,20 @@ def separate_slots(
         spec = plgpu.BlockSpec((plan.rows, plan.block, plan.piece), lambda i: (step(i), zero, 0))
         emit = pipelib.emit_pipeline
         if threads:
-            emit = functools.partial(
-                pipelib.emit_pipeline_warp_specialized, memory_registers=24,
-                num_compute_wgs=threads, wg_axis="thread",
-            )  # fmt: skip
-        emit(
-            body, grid=(mine,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=plan.slots
-        )(x, o)
+            options = dict(memory_registers=24, num_compute_wgs=threads, wg_axis="thread")
+            emit = functools.partial(pipelib.emit_pipeline_warp_specialized, **options)
+        specs: dict[str, Any] = dict(in_specs=[spec], out_specs=[spec], grid=(mine,))
+        emit(body, **specs, max_concurrent_steps=plan.slots)(x, o)
 
     # Compute threads come with a memory thread.
     axis = (threads + 1, "thread") if threads else (None, None)
-    return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct(pieces.shape, x.dtype), grid=(plan.blocks,),
-        grid_names=("block",), num_threads=axis[0], thread_name=axis[1],
-        compiler_params=plgpu.CompilerParams(approx_math=operation.approximate),
-    )(pieces).reshape(x.shape)  # fmt: skip
+    launch: dict[str, Any] = dict(grid=(plan.blocks,), grid_names=("block",), num_threads=axis[0])
+    params = plgpu.CompilerParams(approx_math=operation.approximate)
+    out = jax.ShapeDtypeStruct(pieces.shape, x.dtype)
+    launched = plgpu.kernel(
+        kernel, out_type=out, thread_name=axis[1], compiler_params=params, **launch
+    )
+    return launched(pieces).reshape(x.shape)
 
 
 def ring_copy(slots: int, step_bytes: int, x: jax.Array) -> jax.Array:
@@ -207,16 +196,14 @@ def ring_copy(slots: int, step_bytes: int, x: jax.Array) -> jax.Array:
 
         spec = plgpu.BlockSpec(block, lambda i: (first + i * blocks, first * 0))
         mine = lax.div(steps - 1 - first, jnp.int32(blocks)) + 1
-        pipelib.emit_pipeline(
-            body, grid=(mine,), in_specs=[spec], out_specs=[spec], max_concurrent_steps=slots
-        )(x, o)
+        specs: dict[str, Any] = dict(in_specs=[spec], out_specs=[spec], grid=(mine,))
+        pipelib.emit_pipeline(body, **specs, max_concurrent_steps=slots)(x, o)
 
     # With more than half of an SM's SMEM, a block is alone there.
     alone = plgpu.SMEM((max(1, (116 << 10) - ring_bytes) // 128 + 1, 128), jnp.int8)
-    return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct(lines.shape, x.dtype), grid=(blocks,),
-        grid_names=("block",), scratch_types=(alone,),
-    )(lines).reshape(x.shape)  # fmt: skip
+    launch: dict[str, Any] = dict(grid=(blocks,), grid_names=("block",), scratch_types=(alone,))
+    out = jax.ShapeDtypeStruct(lines.shape, x.dtype)
+    return plgpu.kernel(kernel, out_type=out, **launch)(lines).reshape(x.shape)
 
 
 # What is measured.
@@ -229,70 +216,72 @@ def plan_of(shape: tuple[int, int], size: int = 2, slots=None, rows=None) -> Row
     return plan
 
 
-def copies(shape: tuple[int, int]) -> list[Case]:
-    """Copies of bfloat16, but for the driver's."""
-    plan = plan_of(shape)
-    return [
-        Case("copy", "XLA, float32", lambda x, _, words: words + 1),
-        Case("copy", "XLA, bfloat16", lambda x, *_: x + jnp.bfloat16(1)),
-        Case("copy", "pipelib", lambda x, *_: launch_rows(Copy(), plan, x)),
-        Case("copy", "pipelib, own slots", lambda x, *_: separate_slots(Copy(), plan, x)),
-    ]
-
-
-def kernels(weight: bool = False) -> list[Case]:
-    """The kernels beside XLA's."""
-    cases = [
-        Case("rms_norm", "pipelib", lambda x, *_: rms_norm(x, eps=EPS)),
-        Case("rms_norm", "XLA", lambda x, *_: memory_bound.rms_norm_reference(x, eps=EPS)),
-        Case("softmax", "pipelib", lambda x, *_: softmax(x)),
-        Case("softmax", "XLA", lambda x, *_: memory_bound.softmax_reference(x)),
-    ]
-    weighted = lambda function: lambda x, weight, _: function(x, weight, eps=EPS)
-    if weight:
-        for variant, function in (("pipelib", rms_norm), ("XLA", memory_bound.rms_norm_reference)):
-            cases.append(Case("rms_norm", f"{variant}, weight", weighted(function)))
-    return cases
-
-
 def _run(
     operation: Any, plan: RowPlan, by: Callable[..., jax.Array] = launch_rows, **options: Any
-) -> Callable[..., jax.Array]:
+) -> Contender:
     return lambda x, *_: by(operation, plan, x, **options)
 
 
-def tried(shape: tuple[int, int]) -> Iterator[Case]:
+def copies(shape: tuple[int, int]) -> dict[str, Contender]:
+    """Copies of bfloat16, but for the driver's."""
+    plan = plan_of(shape)
+    return {
+        "copy, XLA, float32": lambda x, _, words: words + 1,
+        "copy, XLA, bfloat16": lambda x, *_: x + jnp.bfloat16(1),
+        "copy, pipelib": _run(Copy(), plan),
+        "copy, pipelib, own slots": _run(Copy(), plan, separate_slots),
+    }
+
+
+def kernels(weight: bool = False) -> dict[str, Contender]:
+    """The kernels beside XLA's."""
+    found: dict[str, Contender] = {
+        "rms_norm, pipelib": lambda x, *_: rms_norm(x, eps=EPS),
+        "rms_norm, XLA": lambda x, *_: memory_bound.rms_norm_reference(x, eps=EPS),
+        "softmax, pipelib": lambda x, *_: softmax(x),
+        "softmax, XLA": lambda x, *_: memory_bound.softmax_reference(x),
+    }
+    weighted = lambda function: lambda x, weight, _: function(x, weight, eps=EPS)
+    if weight:
+        found["rms_norm, pipelib, weight"] = weighted(rms_norm)
+        found["rms_norm, XLA, weight"] = weighted(memory_bound.rms_norm_reference)
+    return found
+
+
+def tried(shape: tuple[int, int]) -> dict[str, Contender]:
     """What else was tried, for the first shape."""
     whole, two = plan_of(shape), plan_of(shape, slots=2)
-    stay, own = two._replace(blocks=3 * num_sms()), "own slots for results"
+    stay = two._replace(blocks=3 * num_sms())
+    of_threads = stay._replace(rows=2, blocks=num_sms())
     plans = {
         "2 rows a step": plan_of(shape, rows=2),
         "1 slot, blocks stay": whole._replace(blocks=6 * num_sms()),
         **{f"{n} slots, blocks stay": plan_of(shape, slots=n) for n in (2, 3, 4, 6)},
     }
-    apart = {
+    apart: dict[str, tuple[RowPlan, dict[str, Any]]] = {
         "1 slot": (whole, {}),
         "2 slots, blocks stay": (stay, {}),
-        "2 slots, blocks stay, memory thread, 2 compute threads": (
-            stay._replace(rows=2, blocks=num_sms()), dict(threads=2),
-        ),
-    }  # fmt: skip
+        "2 slots, blocks stay, memory thread, 2 compute threads": (of_threads, dict(threads=2)),
+    }
     for each in (2, 4, 8):
         words, plan = f"2 slots, {each} steps a block", two._replace(blocks=shape[0] // each)
         plans[words] = plan
         if each > 2:
             apart |= {words: (plan, {}), f"{words}, adjacent": (plan, dict(adjacent=True))}
+    found = {}
     for name, operation in (("rms_norm", RmsNorm(shape[1], EPS)), ("softmax", Softmax(True))):
         for variant, plan in plans.items():
-            yield Case(name, variant, _run(operation, plan))
+            found[f"{name}, {variant}"] = _run(operation, plan)
         for variant, (plan, options) in apart.items():
-            yield Case(name, f"{own}, {variant}", _run(operation, plan, separate_slots, **options))
+            made = _run(operation, plan, separate_slots, **options)
+            found[f"{name}, own slots for results, {variant}"] = made
     exact = Softmax(approximate=False)
-    yield Case("softmax", "exact exponential", _run(exact, whole))
-    yield Case("softmax", "exact exponential, 2 slots, blocks stay", _run(exact, two))
+    found["softmax, exact exponential"] = _run(exact, whole)
+    found["softmax, exact exponential, 2 slots, blocks stay"] = _run(exact, two)
+    return found
 
 
-def others(shape: tuple[int, int], dtype: str) -> list[Case]:
+def others(shape: tuple[int, int], dtype: str) -> dict[str, Contender]:
     """Other numbers of rows in a step of short rows, or of slots in two passes."""
     size = jnp.dtype(dtype).itemsize
     plan, row_bytes = plan_of(shape, size), shape[1] * size
@@ -300,27 +289,22 @@ def others(shape: tuple[int, int], dtype: str) -> list[Case]:
     if plan.chunks == 1:
         most = 32768 if row_bytes <= 8192 else 0
         option, values = "rows", [n for n in (1, 2, 4, 8, 16) if n * row_bytes <= most]
-    return [
-        Case(name, f"{option}={value}", lambda x, *_, f=function, o={option: value}: f(x, **o))
+    return {
+        f"{name}, {option}={value}": lambda x, *_, f=function, o={option: value}: f(x, **o)
         for name, function in (("rms_norm", rms_norm), ("softmax", softmax))
         for value in values
         if value != getattr(plan, option)
-    ]
+    }
 
 
-def contenders(problem: Problem, groups: Sequence[Group]) -> dict[str, Case | None]:
-    """All that is measured of a shape; None is the driver's copy."""
+def contenders(problem: Problem, groups: Sequence[Group]) -> dict[str, Contender | None]:
+    """All that is measured of a shape, as functions of `problem.args`; None: the driver's copy."""
     del groups
-    if problem == FIRST:
-        found = [*copies(MAIN), *kernels(weight=True), *tried(MAIN)]
-    elif problem == LARGE:
-        found = copies(problem.shape) + kernels()
-    elif problem.rows == SMS:
-        found = kernels()
-    else:
-        found = kernels() + others(problem.shape, problem.dtype)
-    driver = {DRIVER: None} if problem in (FIRST, LARGE) else {}
-    return {case.name: case for case in found} | driver
+    shape, found = problem.shape, dict[str, Contender | None]()
+    if problem in (FIRST, LARGE):
+        found |= copies(shape) | kernels(weight=problem == FIRST)
+        return found | (tried(shape) if problem == FIRST else {}) | {DRIVER: None}
+    return found | kernels() | ({} if problem.rows == SMS else others(shape, problem.dtype))
 
 
 def points(problem: suite.Whole, groups: Sequence[Group]) -> dict[str, tuple[int, int]]:
@@ -403,22 +387,22 @@ def normal(shape: tuple[int, int], dtype: str, index: int = 0) -> jax.Array:
     return jax.random.normal(key, shape, jnp.float32).astype(dtype)
 
 
-def exact(case: Case, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def exact(name: str, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """What a kernel should give, in float64."""
-    if case.kernel == "softmax":
+    if name.startswith("softmax"):
         e = np.exp(x - x.max(-1, keepdims=True))
         return e / e.sum(-1, keepdims=True)
     y = x / np.sqrt((x * x).mean(-1, keepdims=True) + EPS)
-    return y * weight if case.variant.endswith("weight") else y
+    return y * weight if name.endswith("weight") else y
 
 
-def error_of(case: Case, args: tuple[jax.Array, ...]) -> dict[str, Any]:
+def error_of(name: str, function: Contender, args: Arrays) -> dict[str, Any]:
     """Of 64 rows, all over x: the largest relative error, and that of the norm."""
     x, weight, _ = args
     sample = np.unique(np.linspace(0, len(x) - 1, 64).astype(int))
     double = lambda array: np.asarray(array.astype(jnp.float32)).astype(np.float64)
-    y = double(jax.jit(case.function)(*args)[sample])
-    expected = exact(case, double(x[sample]), double(weight))
+    y = double(jax.jit(function)(*args)[sample])
+    expected = exact(name, double(x[sample]), double(weight))
     error = np.abs(y - expected)
     return dict(
         rows=len(sample),
@@ -428,14 +412,13 @@ def error_of(case: Case, args: tuple[jax.Array, ...]) -> dict[str, Any]:
 
 
 def measure(
-    call: Call, part: Part, problem: Problem, made: Mapping[str, Case | None]
+    call: Call, part: Part, problem: Problem, made: Mapping[str, Contender | None]
 ) -> Iterator[Fields]:
     """The times of a shape's kernels, and the errors of ours and XLA's."""
     x = normal(problem.shape, problem.dtype)
     words = jnp.ones(x.nbytes // 4, jnp.float32).reshape(-1, 1024)
     args = x, normal((1, problem.length), problem.dtype, 1)[0], words
-    cases = {name: case for name, case in made.items() if case}
-    functions = {name: case.function for name, case in cases.items()}
+    functions = {name: function for name, function in made.items() if function}
     burst = LARGE_BURST if x.nbytes >= LARGE_BYTES else part.launches
     copy = DriverCopy([x]) if DRIVER in made else None
     driver_us = copy.burst(50) if copy else []
@@ -443,25 +426,25 @@ def measure(
     found: dict[str, dict[str, Any]] = {
         name: dict(burst_microseconds=times.microseconds) for name, times in samples.items()
     }
-    for name, case in cases.items():
-        if case.kernel in ("rms_norm", "softmax"):
-            found[name]["error"] = error_of(case, args)
+    for name, function in functions.items():
+        if not name.startswith("copy"):
+            found[name]["error"] = error_of(name, function, args)
     if copy:
         found[DRIVER] = dict(burst_microseconds=driver_us + copy.burst(50))
     yield dict(contenders=found)
     if problem == FIRST:
-        for name, us in sustained_times(cases):
+        for name, us in sustained_times(functions):
             found[name]["sustained_microseconds"] = rounded(us)
         yield dict(contenders=found)
 
 
-def sustained_times(cases: Mapping[str, Case]) -> Iterator[tuple[str, list[float]]]:
+def sustained_times(functions: Mapping[str, Contender]) -> Iterator[tuple[str, list[float]]]:
     """The sustained times of some of the first shape's kernels, over inputs in turn."""
     inputs = [normal(MAIN, MAIN_DTYPE, i) for i in range(ROTATED)]
     words = jnp.ones((ROTATED, inputs[0].nbytes // 4096, 1024), jnp.float32)
     args = [(x, None, w) for x, w in zip(inputs, words)]
     for name in SUSTAINED:
-        function = jax.jit(cases[name].function)
+        function = jax.jit(functions[name])
         launch = lambda i, function=function: function(*args[i % ROTATED])
         yield name, sustained(launch, jax.block_until_ready)
     copy = DriverCopy(inputs)
@@ -480,28 +463,16 @@ def measure_curve(
     x = normal(MAIN, MAIN_DTYPE)
     functions = {name: _ring(point) for name, point in made.items()}
     samples = timing.measure(functions, (x,), rounds=part.rounds, burst=part.launches)
-    yield dict(
-        contenders={
-            name: dict(
-                slots=slots, step_bytes=step_bytes, blocks_per_sm=1, bytes=2 * x.nbytes,
-                burst_microseconds=samples[name].microseconds,
-            )
-            for name, (slots, step_bytes) in made.items()
-        }
-    )  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, (slots, step_bytes) in made.items():
+        found[name] = dict(slots=slots, step_bytes=step_bytes, blocks_per_sm=1, bytes=2 * x.nbytes)
+        found[name]["burst_microseconds"] = samples[name].microseconds
+    yield dict(contenders=found)
 
 
-def _traced(problem: Problem, name: str, case: Case | None) -> Traced:
+def _traced(problem: Problem, name: str, contender: Contender | None) -> Traced:
     del name
-    return case and (case.function, problem.args)
-
-
-def row(problem: Problem, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    """TB/s, and the share of the fastest copy's."""
-    if isinstance(problem, Problem):
-        yield f"{problem.bytes / own.median_us / 1e6:5.2f} TB/s"
-        if share := suite.beside(own, times, ["copy"]):
-            yield f"{share:.3f} of the fastest copy"
+    return contender and (contender, problem.args)
 
 
 SUITE = Suite(
@@ -518,7 +489,7 @@ SUITE = Suite(
             launches=10,
         ),
     },
-    row,
+    (suite.tb_per_second, suite.beside("{:.3f} of the fastest copy", "copy")),
     dict(seed=SEED, distribution="normal"),
 )
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from benchmarks import attention, attentions, kernels, memory_bound, records, upstream
+from benchmarks import attention, attention_problems, kernels, memory_bound, records, upstream
 from benchmarks.products import Problem, ours
 from pallascope.tuning.spaces import label
 from pipelib.kernels import MatmulConfig
@@ -173,7 +173,7 @@ def _rows() -> Iterator[Pair]:
             yield Pair(name, f"{shape[0]}x{shape[1]} bfloat16", fields, run, x)
 
 
-def _attention(family: str, problem: attentions.Problem, config: Any, words: str) -> Pair:
+def _attention(family: str, problem: attention_problems.Problem, config: Any, words: str) -> Pair:
     run = attention.ours(problem, config)
     args = (problem.out,) * 3
     if problem.backward:
@@ -186,7 +186,7 @@ def _attention(family: str, problem: attentions.Problem, config: Any, words: str
 def _forward() -> Iterator[Pair]:
     """The forward kernel of attention, with configurations of its grid that fit."""
     for head_dim, seq in ((128, 16384), (64, 16384), (256, 8192), (128, 4096)):
-        problem = attentions.Problem(seq, head_dim, dtype="float16")
+        problem = attention_problems.Problem(seq, head_dim, dtype="float16")
         found = attention.space(problem)
         for number, config in enumerate(_some(ATTENTIONS, found, label)):
             causal = problem._replace(causal=number % 3 == 2)
@@ -196,7 +196,7 @@ def _forward() -> Iterator[Pair]:
 def _backward() -> Iterator[Pair]:
     """The gradients of attention, as the record has them."""
     for head_dim, causal in itertools.product((64, 128), (False, True)):
-        problem = attentions.Problem(8192, head_dim, causal, "float16", backward=True)
+        problem = attention_problems.Problem(8192, head_dim, causal, "float16", backward=True)
         for words, run in attention._backward(problem, ()).items():
             if words.startswith(attention.OURS):
                 gradients = functools.partial(attention.gradients, run)
@@ -213,7 +213,7 @@ def _rungs() -> Iterator[Pair]:
             yield Pair("the ladder of matmul", str(problem), f"rung {rung.number}",
                        ours(problem, rung.config), problem.factors, _inner(problem))  # fmt: skip
     for rung, causal in itertools.product(ATTENTION_RUNGS, (False, True)):
-        problem = attentions.Problem(16384, rung.head_dim, causal, "float16")
+        problem = attention_problems.Problem(16384, rung.head_dim, causal, "float16")
         yield _attention("the ladder of attention", problem, rung.config, f"rung {rung.number}")
 
 

@@ -27,7 +27,7 @@ by the host's clock, over the burst's launches, as in `benchmarks.collective`.
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -43,7 +43,6 @@ from benchmarks import records, suite
 from benchmarks.collective import bursts, devices_mesh, gpus_mesh
 from benchmarks.suite import Part, Suite
 from benchmarks.turns import Arrays, Contender, InTurns
-from pallascope.bench import timing
 from pallascope.machine import Machine
 from pipelib_book.across import AXIS
 from pipelib_book.measured import nvlink as recorded
@@ -101,10 +100,12 @@ def _repeated(problem: Problem, steps: int) -> Callable[..., Any]:
     slots = IN_FLIGHT if problem.kernel == STREAM else 1
     tile = problem.rows, recorded.COLUMNS
     return plgpu.kernel(
-        body, out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
-        grid=(problem.blocks,), grid_names=("block",),
+        body,
+        out_type=jax.ShapeDtypeStruct((problem.blocks, slots, *tile), jnp.float32),
+        grid=(problem.blocks,),
+        grid_names=("block",),
         scratch_types=[plgpu.SMEM(tile, jnp.float32), plgpu.Barrier()],
-    )  # fmt: skip
+    )
 
 
 def _signals(tile_smem, inbox, arrived, other, steps):
@@ -232,16 +233,19 @@ def error(problem: Problem, args: Arrays, name: str, contender: Contender) -> fl
     return float(not bool(jnp.all(out == kept[..., None])))
 
 
-def row(
-    problem: Problem, own: timing.Samples, times: Mapping[str, timing.Samples]
-) -> Iterator[str]:
-    """A step's time, and what a GPU sends."""
-    us = problem.step_us({name: each.microseconds for name, each in times.items()})
-    if us is None:
-        return
-    yield f"{us:8.4f} us a step"
-    if problem.sent:
-        yield f"{problem.sent / us / 1e3:7.2f} GB/s of a GPU"
+def _step_us(found: suite.Measured) -> float | None:
+    return found.problem.step_us({name: each.microseconds for name, each in found.times.items()})
+
+
+def _step(found: suite.Measured) -> str | None:
+    """The time of a step."""
+    return f"{us:8.4f} us a step" if (us := _step_us(found)) else None
+
+
+def _sending(found: suite.Measured) -> str | None:
+    """What a GPU sends."""
+    us, sent = _step_us(found), found.problem.sent
+    return f"{sent / us / 1e3:7.2f} GB/s of a GPU" if us and sent else None
 
 
 # What the simulator takes of it.
@@ -283,7 +287,7 @@ SUITE = Suite(
             Problem,
         )
     },
-    row,
+    (_step, _sending),
     dict(distribution="tiles, each of one number"),
     xla_flags=suite.XLA_FLAGS,
 )

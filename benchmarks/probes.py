@@ -1,6 +1,6 @@
 """Small kernels that tell what one operation costs on the GPU, in cycles of its clock.
 
-`probing` has what they are made of. Those of two threads that share the tensor core, and of its
+`clocked` has what they are made of. Those of two threads that share the tensor core, and of its
 operands, are in `probes_tensor_core`; what a softmax is made of is in `probes_softmax`; copies by
 box, by the order of blocks, beside others, and by how a slot is found in `probes_copies`.
 """
@@ -17,90 +17,98 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probes_beside, probes_copies, probes_softmax, probes_tensor_core
-from benchmarks.probing import (
+from benchmarks import probes_copies, probes_softmax, probes_tensor_core
+from benchmarks.clocked import (
     SMS,
-    TILED,
     Probe,
+    Right,
     Role,
+    accumulated,
     alike,
+    carrying,
     clock,
     delay,
     for_loads,
-    half,
+    for_result,
+    halves,
     inner,
-    loading,
+    loading_tiles,
     loop,
+    multiplying,
     once,
     rem,
+    swizzled,
     tile,
 )
 
 # Synchronisation.
 
 
-def _arrive(i, block, barrier):
+def _arrive(i: Any, block: Any, barrier: Any) -> jax.Array:
     return inner(lambda: plgpu.barrier_arrive(barrier))
 
 
-def _arrive_wait(i, block, barrier):
+def _wait(fences: int, i: Any, block: Any, barrier: Any) -> jax.Array:
+    """A wait for what has arrived, some time after that."""
     plgpu.barrier_arrive(barrier)
+    delay(fences)
     return inner(lambda: plgpu.barrier_wait(barrier))
 
 
-def _wait_passed(i, block, barrier):
-    plgpu.barrier_arrive(barrier)
-    delay(8)  # some hundred cycles, after which the phase is long complete
-    return inner(lambda: plgpu.barrier_wait(barrier))
-
-
-def _ping(fences, i, block, there, back):
+def _ping(fences: int, i: Any, block: Any, there: Any, back: Any) -> None:
     delay(fences)
     plgpu.barrier_arrive(there)
     plgpu.barrier_wait(back)
 
 
-def _pong(fences, i, block, there, back):
+def _pong(fences: int, i: Any, block: Any, there: Any, back: Any) -> None:
     plgpu.barrier_wait(there)
     delay(fences)
     plgpu.barrier_arrive(back)
 
 
-def _round_trip(fences: int) -> tuple[Role, ...]:
-    return tuple(once(functools.partial(role, fences)) for role in (_ping, _pong))
-
-
-def _meet(i, block):
+def _meet(i: Any, block: Any) -> None:
     def scope(memory):
         memory[0, 0] = jnp.float32(1)
 
     pl.run_scoped(scope, plgpu.SMEM((8, 128), jnp.float32), collective_axes="thread")
 
 
+#: What a thread does in a step, or what each of two does, and how many barriers they have. After
+#: eight fences, some hundred cycles, the phase of a barrier is long complete.
+_SYNCHRONISATION: dict[str, tuple[tuple[Callable[..., Any], ...], int]] = {
+    "clock": ((lambda i, block: inner(lambda: None),), 0),
+    "clock rate": ((lambda i, block: plgpu.commit_smem(),), 0),
+    "fence": ((lambda i, block: inner(plgpu.commit_smem),), 0),
+    "arrive": ((_arrive,), 1),
+    "arrive, wait": ((functools.partial(_wait, 0),), 1),
+    "wait, passed": ((functools.partial(_wait, 8),), 1),
+    "delay": ((lambda i, block: delay(8),), 0),
+    "round trip": ((functools.partial(_ping, 0), functools.partial(_pong, 0)), 2),
+    "round trip, delayed": ((functools.partial(_ping, 8), functools.partial(_pong, 8)), 2),
+    "meet": ((_meet, _meet), 0),
+}
+
+
 def synchronisation() -> list[Probe]:
     """What barriers, fences and the counter itself cost."""
-    barrier = plgpu.Barrier()
+    repeats = {"clock rate": 1 << 17, "meet": 256}
     return [
-        Probe("clock", (once(lambda i, block: inner(lambda: None)),), 1024),
-        Probe("clock rate", (once(lambda i, block: plgpu.commit_smem()),), 1 << 17),
-        Probe("fence", (once(lambda i, block: inner(plgpu.commit_smem)),), 1024),
-        Probe("arrive", (once(_arrive),), 1024, (barrier,)),
-        Probe("arrive, wait", (once(_arrive_wait),), 1024, (barrier,)),
-        Probe("wait, passed", (once(_wait_passed),), 1024, (barrier,)),
-        Probe("delay", (once(lambda i, block: delay(8)),), 1024),
-        Probe("round trip", _round_trip(0), 1024, (barrier, barrier)),
-        Probe("round trip, delayed", _round_trip(8), 1024, (barrier, barrier)),
-        Probe("meet", (once(_meet), once(_meet)), 256),
+        Probe(name, tuple(map(once, steps)), repeats.get(name, 1024), (plgpu.Barrier(),) * barriers)
+        for name, (steps, barriers) in _SYNCHRONISATION.items()
     ]
 
 
 # Copies.
 
 
-def _load_wait(rows, x, slot, barrier, index):
-    issue = inner(lambda: plgpu.copy_gmem_to_smem(tile(x, rows, index), slot, barrier))
-    plgpu.barrier_wait(barrier)
-    return issue
+def _where(cold: bool) -> str:
+    return "HBM" if cold else "L2"
+
+
+def _copies(name: str, rows: int, role: Role, repeats: int, *scratch: Any, **fields: Any) -> Probe:
+    """A probe whose steps each copy some rows of 64 float16."""
+    return Probe(name, (role,), repeats, scratch, work=dict(bytes=rows * 128), **fields)
 
 
 def load_latency(rows: int, cold: bool) -> Probe:
@@ -108,31 +116,30 @@ def load_latency(rows: int, cold: bool) -> Probe:
     repeats = 64
 
     def step(i, block, x, slot, barrier):
-        return _load_wait(rows, x, slot, barrier, i * 5 if cold else rem(i, 4))
+        index = i * 5 if cold else rem(i, 4)
+        issue = inner(lambda: plgpu.copy_gmem_to_smem(tile(x, rows, index), slot, barrier))
+        plgpu.barrier_wait(barrier)
+        return issue
 
-    tiles = 5 * 3 * repeats if cold else 4
-    return Probe(
-        f"load {rows * 128} bytes, {'HBM' if cold else 'L2'}", (once(step),), repeats,
-        (half(rows, 64), plgpu.Barrier()), (tiles * rows, 64), work=dict(bytes=rows * 128),
-        cold=cold,
-    )  # fmt: skip
+    name, tiles = f"load {rows * 128} bytes, {_where(cold)}", 5 * 3 * repeats if cold else 4
+    scratch, x = (swizzled(rows, 64), plgpu.Barrier()), (tiles * rows, 64)
+    return _copies(name, rows, once(step), repeats, *scratch, input=x, cold=cold)
 
 
 def _load_ring(
     name: str, rows: int, slots: int, repeats: int, index: Callable[..., Any], tiles: int, **fields
 ) -> Probe:
     """A ring of slots that are loaded again as soon as they are full, step i of a block with the
-    tile of number `index(i, block)`."""
+    tile of number `index(i, block)`. "{}" in the name stands for what all of these have."""
 
     def role(timed, block, x, ring, barriers):
-        timed(loading(slots, lambda i: tile(x, rows, index(i, block)), ring, barriers))
+        timed(loading_tiles(slots, lambda i: tile(x, rows, index(i, block)), ring, barriers))
 
     # The rings must be in step with the slots at the second run's first index.
     assert repeats % slots == 0, (repeats, slots)
-    return Probe(
-        f"{name} of {slots} x {rows * 128} bytes, {fields['blocks']} blocks", (role,), repeats,
-        for_loads(slots, rows), (tiles * rows, 64), work=dict(bytes=rows * 128), **fields,
-    )  # fmt: skip
+    name = name.format(f"ring of {slots} x {rows * 128} bytes, {fields['blocks']} blocks")
+    scratch = for_loads(slots, rows)
+    return _copies(name, rows, role, repeats, *scratch, input=(tiles * rows, 64), **fields)
 
 
 def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
@@ -140,9 +147,8 @@ def load_bandwidth(rows: int, slots: int, blocks: int, cold: bool) -> Probe:
     repeats, warm = (384 if cold else 768), 8 if blocks > 1 else 16
     tiles = 3 * repeats * blocks if cold else warm * blocks
     index = lambda i, block: i * blocks + block if cold else block * warm + rem(i, warm)
-    fields = dict(blocks=blocks, cold=cold)
-    probe = _load_ring("load ring", rows, slots, repeats, index, tiles, **fields)
-    return probe._replace(name=f"{probe.name}, {'HBM' if cold else 'L2'}")
+    name = f"load {{}}, {_where(cold)}"
+    return _load_ring(name, rows, slots, repeats, index, tiles, blocks=blocks, cold=cold)
 
 
 def shared_load_bandwidth(rows: int, slots: int, sharers: int, near: bool) -> Probe:
@@ -153,9 +159,9 @@ def shared_load_bandwidth(rows: int, slots: int, sharers: int, near: bool) -> Pr
         group = block // sharers if near else rem(block, groups)
         return group * warm + rem(i, warm)
 
-    probe = _load_ring("shared ring", rows, slots, 768, index, groups * warm, blocks=SMS)
     which = "neighbours" if near else "blocks apart"
-    return probe._replace(name=f"{probe.name}, L2, each tile by {sharers} {which}")
+    name = f"shared {{}}, L2, each tile by {sharers} {which}"
+    return _load_ring(name, rows, slots, 768, index, groups * warm, blocks=SMS)
 
 
 def product_load_bandwidth(rows: int, slots: int, columns: int, cold: bool) -> Probe:
@@ -169,10 +175,9 @@ def product_load_bandwidth(rows: int, slots: int, columns: int, cold: bool) -> P
         line = jnp.where(rem(i, 2) == 0, row, column)
         return line * along + rem(lax.div(i, np.int32(2)), along)
 
+    name = f"shared {{}}, {_where(cold)}, as in a product of {columns} columns"
     tiles = (lines + columns) * along
-    probe = _load_ring("shared ring", rows, slots, repeats, index, tiles, blocks=SMS, cold=cold)
-    where = "HBM" if cold else "L2"
-    return probe._replace(name=f"{probe.name}, {where}, as in a product of {columns} columns")
+    return _load_ring(name, rows, slots, repeats, index, tiles, blocks=SMS, cold=cold)
 
 
 def store_latency(rows: int, read_only: bool) -> Probe:
@@ -186,11 +191,8 @@ def store_latency(rows: int, read_only: bool) -> Probe:
         plgpu.wait_smem_to_gmem(0, wait_read_only=read_only)
         return issue
 
-    what = "read" if read_only else "written"
-    return Probe(
-        f"store {rows * 128} bytes, {what}", (once(step),), 64,
-        (half(rows, 64),), None, (4 * rows, 64), work=dict(bytes=rows * 128),
-    )  # fmt: skip
+    name = f"store {rows * 128} bytes, {'read' if read_only else 'written'}"
+    return _copies(name, rows, once(step), 64, swizzled(rows, 64), output=(4 * rows, 64))
 
 
 def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> Probe:
@@ -203,34 +205,34 @@ def store_bandwidth(rows: int, blocks: int, cold: bool, adds: bool = False) -> P
         plgpu.copy_smem_to_gmem(slot, tile(out, rows, index), reduction_op="add" if adds else None)
         plgpu.wait_smem_to_gmem(4)
 
-    what = "add store ring" if adds else "store ring"
-    return Probe(
-        f"{what} of {rows * 128} bytes, {blocks} blocks, {'HBM' if cold else 'L2'}",
-        (once(step),), repeats, (half(rows, 64),), None, (tiles * rows, 64), blocks=blocks,
-        work=dict(bytes=rows * 128), cold=cold,
-    )  # fmt: skip
+    name = f"{'add ' * adds}store ring of {rows * 128} bytes, {blocks} blocks, {_where(cold)}"
+    fields: dict[str, Any] = dict(output=(tiles * rows, 64), blocks=blocks, cold=cold)
+    return _copies(name, rows, once(step), repeats, swizzled(rows, 64), **fields)
 
 
-_PRODUCTS = (2, False), (4, False), (2, True), (4, True), (8, True)  # slots, cold
+#: Slots, columns of the grid, and whether L2 has the tiles.
+_IN_PRODUCTS = (
+    *((8, columns, False) for columns in (11, 33)),
+    *((slots, 33, False) for slots in (2, 4)),
+    *((slots, 33, True) for slots in (2, 4, 8)),
+)
 
 
 def copies() -> list[Probe]:
     """What loads and stores take, alone and in crowds."""
+    product, starmap = itertools.product, itertools.starmap
     rings = (64, 1), (64, 2), (64, 4), (64, 8), (64, 16), (128, 8), (256, 4), (256, 6)
-    probes = [load_latency(rows, cold) for rows in (8, 64, 128, 256) for cold in (False, True)]
-    for blocks in (1, SMS):
-        for rows, slots in rings:
-            probes += [load_bandwidth(rows, slots, blocks, cold) for cold in (False, True)]
-    for rows in (8, 64, 128, 256):
-        probes += [store_latency(rows, read_only) for read_only in (False, True)]
-    probes += [store_bandwidth(128, b, cold) for b in (1, SMS) for cold in (False, True)]
-    probes += [store_bandwidth(128, b, False, adds=True) for b in (1, SMS)]
-    for sharers in (2, 4, 33, SMS):
-        near = (True, False) if sharers < 33 else (True,)
-        probes += [shared_load_bandwidth(128, 8, sharers, n) for n in near]
-    probes += [product_load_bandwidth(128, 8, columns, False) for columns in (11, 33)]
-    probes += [product_load_bandwidth(128, slots, 33, cold) for slots, cold in _PRODUCTS]
-    return probes
+    sizes, either = (8, 64, 128, 256), (False, True)
+    shared = (2, True), (2, False), (4, True), (4, False), (33, True), (SMS, True)
+    return [
+        *starmap(load_latency, product(sizes, either)),
+        *(load_bandwidth(*ring, n, cold) for n, ring, cold in product((1, SMS), rings, either)),
+        *starmap(store_latency, product(sizes, either)),
+        *(store_bandwidth(128, blocks, cold) for blocks, cold in product((1, SMS), either)),
+        *(store_bandwidth(128, blocks, False, adds=True) for blocks in (1, SMS)),
+        *(shared_load_bandwidth(128, 8, *each) for each in shared),
+        *(product_load_bandwidth(128, *each) for each in _IN_PRODUCTS),
+    ]
 
 
 # The tensor core.
@@ -240,7 +242,7 @@ def _keep_rolled() -> None:
     """A loop that never does a step: the compiler unrolls loops that have none within.
 
     Of products unrolled, it needs a time that grows with the square of the accumulator: minutes.
-    This costs a step some 76 cycles where nothing runs meanwhile. `probing.keep_rolled` costs none:
+    This costs a step some 76 cycles where nothing runs meanwhile. `clocked.keep_rolled` costs none:
     use that in new probes. The record is of this one.
     """
     count = jnp.where(clock() == 0, clock(), 0)
@@ -251,38 +253,23 @@ def wgmma(
     m: int, n: int, k: int, dtype: Any, left: int, threads: int = 1, timed_issue: bool = False
 ) -> Probe:
     """Products one after another with `left` unfinished; the inner part is the issue, if timed."""
-    dtype = jnp.dtype(dtype)
-    transforms = plgpu.TilingTransform((8, 128 // dtype.itemsize)), plgpu.SwizzleTransform(128)
-    transposed = dtype.itemsize == 1 or n < 64  # where only rows of b along k fill the swizzle
+    right, dtype = Right(n, k, dtype), jnp.dtype(dtype)
 
     def role(thread, timed, block, a, b, sink):
-        def scope(acc):
-            right = b.T if transposed else b
-
+        def work(acc):
             def step(i):
-                multiply = lambda: plgpu.wgmma(acc, a.at[thread], right)
+                multiply = lambda: plgpu.wgmma(acc, a.at[thread], right.of(b))
                 issue = inner(multiply) if timed_issue else multiply()
                 plgpu.wgmma_wait(left)
                 if n > 64:
                     _keep_rolled()
                 return issue
 
-            def run(first, count):
-                total = loop(first, count, step)
-                plgpu.wgmma_wait(0)
-                return total
+            timed(multiplying(step))
 
-            timed(run)
-            return acc[...]
+        sink[thread] = accumulated(m, n, work)
 
-        # Products whose result nobody needs are not made.
-        sink[thread] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
-
-    scratch = (
-        plgpu.SMEM((threads, m, k), dtype, transforms=transforms),
-        plgpu.SMEM((n, k) if transposed else (k, n), dtype, transforms=transforms),
-        plgpu.SMEM((threads, m, n), jnp.float16, transforms=TILED if n >= 64 else ()),
-    )
+    scratch = swizzled(threads, m, k, dtype=dtype), right.scratch, for_result(threads, m, n)
     name = f"wgmma {m}x{n}x{k} {dtype.name}, {left} left, {threads} threads"
     name += ", issue timed" * timed_issue
     return Probe(name, alike(role, threads), 256, scratch, work=dict(flops=2.0 * m * n * k))
@@ -315,32 +302,24 @@ def beside_loads(m: int, n: int, k: int, rows: int, slots: int = 4) -> Probe:
             slot, index = rem(i, slots), rem(i, warm)
             plgpu.copy_gmem_to_smem(tile(x, rows, index), ring.at[slot], barriers.at[slot])
 
-        def scope(acc):
+        def work(acc):
             def step(i):
                 plgpu.barrier_wait(barriers.at[rem(i, slots)])
                 start(i + slots)
                 plgpu.wgmma(acc, a, b)
                 plgpu.wgmma_wait(1)
 
-            def run(first, count):
-                total = loop(first, count, step)
-                plgpu.wgmma_wait(0)
-                return total
-
-            timed(run)
-            return acc[...]
+            timed(multiplying(step))
 
         loop(jnp.int32(0), slots, start)
-        sink[...] = pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
+        sink[...] = accumulated(m, n, work)
         loop(jnp.int32(0), slots, lambda i: plgpu.barrier_wait(barriers.at[i]))
 
     ring, barriers = for_loads(slots, rows)
-    scratch = half(m, k), half(k, n), ring, half(m, n), barriers
+    scratch = swizzled(m, k), swizzled(k, n), ring, swizzled(m, n), barriers
     work = dict(flops=2.0 * m * n * k, bytes=128.0 * rows)
-    return Probe(
-        f"wgmma {m}x{n}x{k} beside loads of {rows * 128} bytes", (role,), 256, scratch,
-        (warm * rows, 64), work=work,
-    )  # fmt: skip
+    name = f"wgmma {m}x{n}x{k} beside loads of {rows * 128} bytes"
+    return Probe(name, (role,), 256, scratch, (warm * rows, 64), work=work)
 
 
 # What lanes do themselves.
@@ -353,19 +332,17 @@ def _lanes(
 
     def role(thread, timed, block, ring):
         layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
-        start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+        start = halves(shape, layout)
         for slot in range(2):
             ring[thread, slot] = start
         # The compiler must not know what memory holds, nor drop what nobody reads.
         plgpu.commit_smem()
 
-        def run(first, count):
-            one = lambda i, x: step(ring.at[thread, rem(first + i, 2)], x)
-            x = plgpu.layout_cast(ring[thread, 1], layout)
-            ring[thread, 0] = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, x)
-            plgpu.commit_smem()
+        def end(x):
+            ring[thread, 0] = x
 
-        timed(run)
+        one = lambda x, first, i: step(ring.at[thread, rem(first + i, 2)], x)
+        timed(carrying(one, lambda: plgpu.layout_cast(ring[thread, 1], layout), end))
 
     scratch, said = (plgpu.SMEM((threads, 2, *shape), jnp.float32),), f"{name}, {threads} threads"
     return Probe(said, alike(role, threads), 256, scratch, work=work, **options)
@@ -383,41 +360,37 @@ def _write(ref, x):
     return x
 
 
-def _chain(count: int, function: Callable[[Any], Any]) -> Callable[..., Any]:
-    """`count` times the function, which leaves memory alone."""
+def _chain(function: Callable[[Any], Any], ref: Any, x: Any) -> Any:
+    """Eight times the function, which leaves memory alone."""
+    for _ in range(8):
+        x = function(x)
+    return x
 
-    def step(ref, x):
-        for _ in range(count):
-            x = function(x)
-        return x
 
-    return step
+_ACCESSES = ("read", _read), ("write", _write)
+_APPROXIMATE = dict(params=dict(approx_math=True))
+_CHAINS: dict[str, tuple[Callable[[Any], Any], dict[str, Any]]] = {
+    "add": (lambda x: x + 0.25, {}),
+    "multiply and add": (lambda x: x * 0.5 + 0.25, {}),
+    "exp2": (jnp.exp2, {}),
+    "exp2, approximate": (jnp.exp2, _APPROXIMATE),
+    "exp": (jnp.exp, {}),
+    "exp, approximate": (jnp.exp, _APPROXIMATE),
+}
 
 
 def lanes() -> list[Probe]:
     """What ordinary accesses and arithmetic take."""
     probes = []
     for threads in (1, 2):
-        for rows in (16, 64):
-            shape = (rows, 128)
-            moved = dict(bytes=4.0 * rows * 128)
-            probes += [
-                _lanes(f"read {rows}x128", shape, moved, _read, threads),
-                _lanes(f"write {rows}x128", shape, moved, _write, threads),
-            ]
-        shape = (32, 128)
-        ops = dict(ops=8.0 * 32 * 128)
-        chain = lambda name, function, **options: _lanes(
-            name, shape, ops, _chain(8, function), threads, **options
-        )
-        probes += [
-            chain("add", lambda x: x + 0.25),
-            chain("multiply and add", lambda x: x * 0.5 + 0.25),
-            chain("exp2", jnp.exp2),
-            chain("exp2, approximate", jnp.exp2, params=dict(approx_math=True)),
-            chain("exp", jnp.exp),
-            chain("exp, approximate", jnp.exp, params=dict(approx_math=True)),
-        ]
+        for rows, (name, step) in itertools.product(
+            (16, 64), dict(read=_read, write=_write).items()
+        ):
+            work, shape = dict(bytes=4.0 * rows * 128), (rows, 128)
+            probes.append(_lanes(f"{name} {rows}x128", shape, work, step, threads))
+        for name, (function, options) in _CHAINS.items():
+            work, step = dict(ops=8.0 * 32 * 128), functools.partial(_chain, function)
+            probes.append(_lanes(name, (32, 128), work, step, threads, **options))
     return probes
 
 
@@ -427,8 +400,7 @@ def reduced(rows: int, threads: int) -> Probe:
     shape = (rows, 128)
 
     def role(thread, timed, block, ring):
-        layout = plgpu.Layout.WG_STRIDED(shape, vec_size=4)
-        start = plgpu.layout_cast(jnp.full(shape, 0.5, jnp.float32), layout)
+        start = halves(shape, plgpu.Layout.WG_STRIDED(shape, vec_size=4))
         one = lambda i, x: x - jnp.sum(x) * 0.25
 
         def run(first, count):
@@ -518,36 +490,31 @@ def access(kind: Access, rows: int, writes: bool) -> Probe:
 
     def role(timed, block, ring):
         layout = kind.layout(shape)
-        load = lambda slot: plgpu.layout_cast(
-            plgpu.load(ring.at[slot], optimized=optimized), layout
-        )
-        start = plgpu.layout_cast(jnp.full(shape, 0.5, kind.dtype), layout)
+        start = halves(shape, layout, kind.dtype)
+        put = lambda slot, x: _put(ring.at[slot], x, optimized)
         for slot in range(2):
-            _put(ring.at[slot], start, optimized)
+            put(slot, start)
         plgpu.commit_smem()
 
-        def run(first, count):
-            def one(i, x):
-                slot = rem(first + i, 2)
-                if writes:
-                    _put(ring.at[slot], x, optimized)
-                else:
-                    x = x + load(slot)
-                plgpu.commit_smem()
-                return x
+        def load(slot):
+            return plgpu.layout_cast(plgpu.load(ring.at[slot], optimized=optimized), layout)
 
-            last = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, load(1))
-            _put(ring.at[0], last, optimized)
+        def one(x, first, i):
+            slot = rem(first + i, 2)
+            if writes:
+                put(slot, x)
+            else:
+                x = x + load(slot)
             plgpu.commit_smem()
+            return x
 
-        timed(run)
+        timed(carrying(one, lambda: load(1), lambda x: put(0, x)))
 
-    size = rows * 64 * jnp.dtype(kind.dtype).itemsize
-    return Probe(
-        f"{'write' if writes else 'read'} {rows}x64, {kind.name}", (role,), 128,
-        (plgpu.SMEM((2, *shape), kind.dtype, transforms=kind.transforms),),
-        work=dict(bytes=float(size)), params=dict(lowering_semantics=plgpu.LoweringSemantics.Lane),
-    )  # fmt: skip
+    name = f"{'write' if writes else 'read'} {rows}x64, {kind.name}"
+    ring = plgpu.SMEM((2, *shape), kind.dtype, transforms=kind.transforms)
+    work = dict(bytes=float(rows * 64 * jnp.dtype(kind.dtype).itemsize))
+    by_lanes = dict(lowering_semantics=plgpu.LoweringSemantics.Lane)
+    return Probe(name, (role,), 128, (ring,), work=work, params=by_lanes)
 
 
 def accesses() -> list[Probe]:
@@ -560,8 +527,7 @@ def _epilogue() -> Probe:
     """An accumulator of 128x128 to float16 in swizzled SMEM, fence included."""
 
     def role(timed, block, ring):
-        layout = plgpu.Layout.WGMMA
-        start = plgpu.layout_cast(jnp.full((128, 128), 0.5, jnp.float32), layout)
+        start = halves((128, 128), plgpu.Layout.WGMMA)
 
         def run(first, count):
             def one(i, x):
@@ -573,8 +539,8 @@ def _epilogue() -> Probe:
 
         timed(run)
 
-    work = dict(bytes=2.0**15)
-    return Probe("write an accumulator 128x128", (role,), 128, (half(2, 128, 128),), work=work)
+    work, ring = dict(bytes=2.0**15), swizzled(2, 128, 128)
+    return Probe("write an accumulator 128x128", (role,), 128, (ring,), work=work)
 
 
 def probes() -> list[Probe]:
@@ -585,6 +551,7 @@ def probes() -> list[Probe]:
 
 
 def later() -> list[Probe]:
-    """Those whose docstrings predict what they will measure: `probed` compares the two."""
-    modules = probes_tensor_core, probes_softmax, probes_copies, probes_beside
-    return [probe for module in modules for probe in module.probes()]
+    """Those whose docstrings predict what they will measure: `modelled` compares the two."""
+    modules = probes_tensor_core, probes_softmax, probes_copies
+    found = [probe for module in modules for probe in module.probes()]
+    return [*found, *probes_softmax.probes_beside()]

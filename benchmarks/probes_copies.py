@@ -5,7 +5,7 @@ it? Does a copy cost by its bytes or by its boxes? Do loads and stores of one SM
 does the remainder cost that finds a step's slot?
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
 import itertools
@@ -15,16 +15,18 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import (
+from benchmarks.clocked import (
     TILED,
     Probe,
     for_loads,
-    half,
     loading,
+    loading_tiles,
     longer,
     loop,
     rem,
+    steps,
     stream,
+    swizzled,
     tile,
 )
 
@@ -88,11 +90,10 @@ def ordered(grid: Grid, slots: int = 8) -> Probe:
 
     how = "along rows" if grid.band == 1 else f"in bands of {grid.band} rows"
     tiles = (grid.rows + grid.columns) * along
-    return Probe(
-        f"tiles of a product, {grid.rows} x {grid.columns} blocks {how}", (role,), repeats,
-        for_loads(slots, 128), (tiles * 128, 64), blocks=grid.rows * grid.columns,
-        work=dict(bytes=STEP_BYTES), cold=True,
-    )  # fmt: skip
+    name = f"tiles of a product, {grid.rows} x {grid.columns} blocks {how}"
+    fields: dict[str, Any] = dict(blocks=grid.rows * grid.columns, work=dict(bytes=STEP_BYTES))
+    x = (tiles * 128, 64)
+    return Probe(name, (role,), repeats, for_loads(slots, 128), x, **fields, cold=True)
 
 
 # Boxes.
@@ -129,25 +130,21 @@ def boxed(box: Box, slots: int = 4) -> Probe:
     """
 
     def role(timed, block, x, ring, barriers):
-        def start(i):
-            slot, first = rem(i, slots), rem(i, _WARM) * box.per_step
+        def load(i, slot):
+            first = rem(i, _WARM) * box.per_step
             for j in range(box.per_step):
                 source = tile(x, box.rows, first + j)
                 plgpu.copy_gmem_to_smem(source, ring.at[slot, j], barriers.at[slot])
 
-        timed(stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[rem(i, slots)])))
+        timed(loading(slots, load, barriers))
 
     shape = (slots, box.per_step, box.rows, box.columns)
+    ring = plgpu.SMEM(shape, jnp.float16, transforms=TILED if box.swizzled else ())
+    scratch = ring, plgpu.Barrier(num_arrivals=box.per_step, num_barriers=slots)
     # Mosaic GPU swizzles SMEM that is declared without, except with the semantics of lanes.
     params = {} if box.swizzled else dict(lowering_semantics=plgpu.LoweringSemantics.Lane)
-    return Probe(
-        f"load {box}", (role,), 384,
-        (
-            plgpu.SMEM(shape, jnp.float16, transforms=TILED if box.swizzled else ()),
-            plgpu.Barrier(num_arrivals=box.per_step, num_barriers=slots),
-        ),
-        (_WARM * box.per_step * box.rows, box.columns), work=dict(bytes=STEP_BYTES), params=params,
-    )  # fmt: skip
+    x, work = (_WARM * box.per_step * box.rows, box.columns), dict(bytes=STEP_BYTES)
+    return Probe(f"load {box}", (role,), 384, scratch, x, work=work, params=params)
 
 
 # Both ways at once.
@@ -164,28 +161,22 @@ def both_ways(loads: bool, slots: int = 4, pending: int = 4) -> Probe:
     rows, many = 128, 2 if loads else 4
 
     def load(timed, block, x, out, ring, staging, barriers):
-        timed(loading(slots, lambda i: tile(x, rows, rem(i, _WARM)), ring, barriers))
+        timed(loading_tiles(slots, lambda i: tile(x, rows, rem(i, _WARM)), ring, barriers))
 
     def store(timed, block, x, out, ring, staging, barriers):
         def step(i):
             plgpu.copy_smem_to_gmem(staging, tile(out, rows, rem(i, 8)))
             plgpu.wait_smem_to_gmem(pending)
 
-        timed(lambda first, count: loop(first, count, step))
+        timed(steps(step))
         plgpu.wait_smem_to_gmem(0)
 
     first, second = (load, store) if loads else (store, load)
-
-    def beside(timed, *refs):
-        second(longer(many, timed), *refs)
-
+    roles = first, lambda timed, *refs: second(longer(many, timed), *refs)
+    name = "load 16384 bytes beside stores" if loads else "store 16384 bytes beside loads"
     tiles, barriers = for_loads(slots, rows)
-    return Probe(
-        "load 16384 bytes beside stores" if loads else "store 16384 bytes beside loads",
-        (first, beside), 384,
-        (tiles, half(rows, 64), barriers),
-        (_WARM * rows, 64), (8 * rows, 64), work=dict(bytes=STEP_BYTES), apart=True,
-    )  # fmt: skip
+    scratch, sizes = (tiles, swizzled(rows, 64), barriers), ((_WARM * rows, 64), (8 * rows, 64))
+    return Probe(name, roles, 384, scratch, *sizes, work=dict(bytes=STEP_BYTES), apart=True)
 
 
 # How a slot is found.
@@ -223,11 +214,9 @@ def slot_found(slots: int, carried: bool) -> Probe:
         of_step = lambda use: lambda i: use(rem(i, slots))
         timed(by_carry if carried else stream(slots, of_step(start), of_step(wait)))
 
-    how = "carried" if carried else "by remainder"
-    return Probe(
-        f"load 1024 bytes, one of {slots} slots {how}", (role,), 480,
-        for_loads(slots, rows), (slots * rows, 64), work=dict(bytes=128 * rows),
-    )  # fmt: skip
+    name = f"load 1024 bytes, one of {slots} slots {'carried' if carried else 'by remainder'}"
+    x, work = (slots * rows, 64), dict(bytes=128 * rows)
+    return Probe(name, (role,), 480, for_loads(slots, rows), x, work=work)
 
 
 def probes() -> list[Probe]:

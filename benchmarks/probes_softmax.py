@@ -9,7 +9,7 @@ How long does an operation wait for the result of the operation before (a chain)
 each operation by its throughput and has no latency of an instruction (`costs`).
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
 import itertools
@@ -22,12 +22,24 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import Probe, alike, keep_rolled
+from benchmarks.clocked import (
+    Probe,
+    Right,
+    alike,
+    carrying,
+    for_result,
+    halves,
+    keep_rolled,
+    swizzled,
+)
+from benchmarks.probes_tensor_core import streaming
 
 ROWS, COLUMNS = 64, 128
 REPEATS = 128
 #: Operations of a chain in one step.
 LINKS = 8
+#: Steps of products for each step beside them, so that these always have company.
+_MANY = 8
 #: As attention has it: functions are single instructions.
 APPROXIMATE = dict(approx_math=True)
 _TILED = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
@@ -54,19 +66,17 @@ class _Steps(NamedTuple):
         def role(thread, timed, block, ring):
             mine = ring.at[thread]
 
-            def run(first, count):
-                def one(i, values):
-                    keep_rolled()
-                    return self.step(values)
+            def one(values, first, i):
+                keep_rolled()
+                return self.step(values)
 
-                values = self.begin(plgpu.layout_cast(mine[...], layout))
-                values = lax.fori_loop(jnp.int32(0), jnp.int32(count), one, values)
+            def end(values):
                 mine[...] = self.end(values)
-                plgpu.commit_smem()
 
-            mine[...] = plgpu.layout_cast(jnp.full(self.shape, 0.5, jnp.float32), layout)
+            mine[...] = halves(self.shape, layout)
             plgpu.commit_smem()
-            timed(run)
+            begin = lambda: self.begin(plgpu.layout_cast(mine[...], layout))
+            timed(carrying(one, begin, end))
 
         transforms = _TILED if self.shape[-1] % 32 == 0 and not is_flat else ()
         ring = plgpu.SMEM((threads, *self.shape), jnp.float32, transforms=transforms)
@@ -205,6 +215,32 @@ def chain_of_rows() -> Probe:
     return steps.probe(f"max of rows of {ROWS}x{columns}", work=dict(ops=3.0 * ROWS * columns))
 
 
+# Beside products.
+
+
+def beside(alone: Probe, registers: bool = False) -> Probe:
+    """A probe of arithmetic in one thread, and a thread that always has a product queued.
+
+    The question: the tensor core reads and writes accumulators in registers; does it take register
+    bandwidth, or turns of the scheduler, from the other threads?
+
+    The model: arithmetic and products do not meet, so the arithmetic takes what it takes alone, and
+    a product 259 cycles. The alternative: if registers' bandwidth is shared, one of the two takes
+    longer.
+    """
+    right, (arithmetic,) = Right(128), alone.roles
+
+    def first(timed, block, ring, *others):
+        arithmetic(timed, block, ring)
+
+    def second(timed, block, ring, *others):
+        streaming(right, registers, 1, _MANY, timed, *others)
+
+    name = f"{alone.name}, beside products with a in {'registers' if registers else 'SMEM'}"
+    scratch = *alone.scratch, swizzled(64, right.k), right.scratch, for_result(64, right.n)
+    return alone._replace(name=name, roles=(first, second), scratch=scratch, apart=True)
+
+
 def probes() -> list[Probe]:
     """All of this module."""
     crowds = (1, 2, 3)
@@ -212,3 +248,9 @@ def probes() -> list[Probe]:
     others = (make(threads) for make in (rounded, softmax) for threads in crowds)
     alone = scaled(1), exponentials(1), exponentials(3)
     return [*alone, *reductions, *others, *map(chain, _LINKS), chain_of_rows()]
+
+
+def probes_beside() -> list[Probe]:
+    """Those beside products."""
+    alone = scaled(1), exponentials(1), rows("max", 1)
+    return [beside(softmax(1)), beside(softmax(1), registers=True), *map(beside, alone)]

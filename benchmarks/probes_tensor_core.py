@@ -6,29 +6,31 @@ take one instruction of 16 columns of K of each thread in turn? Do turns cost ti
 faster if its left operand is in registers?
 
 The docstring of each function gives the prediction: what the model says, and what the alternative
-would show. `probed` prints both figures.
+would show. `modelled` prints both figures.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
 from jax.experimental.mosaic.gpu import utils as mgpu_utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks.probing import (
-    TILED,
+from benchmarks.clocked import (
     Probe,
+    Right,
+    accumulated,
     alike,
-    half,
+    for_result,
     inner,
     keep_rolled,
     longer,
     loop,
-    multiplying,
+    queueing,
+    steps,
+    swizzled,
 )
 
 #: Rows and columns of K of each product here, and the columns of a small one's result.
@@ -73,41 +75,6 @@ def _named(verb: str, thread: int) -> None:
     plgpu.inline_mgpu()(lambda _: mgpu_utils.inline_ptx(text))()
 
 
-class _Right(NamedTuple):
-    """A right operand of n columns in SMEM, transposed where only K fills a swizzled row."""
-
-    n: int
-    k: int = K
-
-    @property
-    def transposed(self) -> bool:
-        return self.n < 64
-
-    @property
-    def scratch(self) -> Any:
-        shape = (self.n, self.k) if self.transposed else (self.k, self.n)
-        return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
-
-    def of(self, ref: Any) -> Any:
-        """What `wgmma` takes."""
-        return ref.T if self.transposed else ref
-
-
-def _sink(n: int) -> Any:
-    """Where a result goes: products whose result nobody needs are not made."""
-    return plgpu.SMEM((M, n), jnp.float16, transforms=TILED if n >= 64 else ())
-
-
-def accumulated(n: int, sink: Any, work: Callable[[Any], None]) -> None:
-    """Runs `work` with an accumulator of n columns, whose result goes to the sink."""
-
-    def scope(acc):
-        work(acc)
-        return acc[...]
-
-    sink[...] = pl.run_scoped(scope, plgpu.ACC((M, n), jnp.float32)).astype(jnp.float16)
-
-
 # Two threads that do the same.
 
 
@@ -121,7 +88,7 @@ def two_threads(n: int, turns: Turns) -> Probe:
     both threads wait at the same time when they run freely, and a free step is longer than one in
     turns.
     """
-    right = _Right(n)
+    right = Right(n)
 
     def role(thread, timed, block, a, b, first_sink, second_sink, *barriers):
         def work(acc):
@@ -135,20 +102,45 @@ def two_threads(n: int, turns: Turns) -> Probe:
 
             if thread == 1:
                 turns.give(thread, *barriers)
-            timed(lambda first, count: loop(first, count, step))
+            timed(steps(step))
             if thread == 0:
                 turns.take(thread, *barriers)
 
-        accumulated(n, (first_sink, second_sink)[thread], work)
+        (first_sink, second_sink)[thread][...] = accumulated(M, n, work)
 
-    return Probe(
-        f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}", alike(role, 2), REPEATS,
-        (half(2, M, K), right.scratch, _sink(n), _sink(n), *turns.scratch),
-        work=dict(flops=2.0 * TURN * M * n * K),
-    )  # fmt: skip
+    name = f"two threads, {TURN} wgmma {M}x{n}x{K} each, {turns}"
+    sinks = for_result(M, n), for_result(M, n)
+    scratch = swizzled(2, M, K), right.scratch, *sinks, *turns.scratch
+    work = dict(flops=2.0 * TURN * M * n * K)
+    return Probe(name, alike(role, 2), REPEATS, scratch, work=work)
 
 
 # A thread of small products beside one of large ones.
+
+
+def _small(
+    words: str, n: int, small: Callable[..., None], large: Callable[..., None], *barriers: Any
+) -> Probe:
+    """A thread of small products, which is timed, and one of large ones of n columns.
+
+    `small` and `large` are called with what times a run, what queues a product, and the barriers.
+    """
+    rights = Right(SMALL), Right(n)
+
+    def role(act, thread, timed, block, a, *refs):
+        right, b, sink = rights[thread], refs[thread], refs[2 + thread]
+
+        def work(acc):
+            multiply = lambda: plgpu.wgmma(acc, a.at[thread], right.of(b))
+            act(timed, multiply, *refs[4:])
+
+        sink[...] = accumulated(M, right.n, work)
+
+    roles = tuple(functools.partial(role, act, i) for i, act in enumerate((small, large)))
+    of_all = *(right.scratch for right in rights), *(for_result(M, right.n) for right in rights)
+    name = f"wgmma {M}x{SMALL}x{K} {words} of {M}x{n}x{K}"
+    scratch, work = (swizzled(2, M, K), *of_all, *barriers), dict(flops=2.0 * M * SMALL * K)
+    return Probe(name, roles, REPEATS, scratch, work=work, apart=True)
 
 
 def small_beside(n: int) -> Probe:
@@ -160,36 +152,15 @@ def small_beside(n: int) -> Probe:
     an instruction of each thread in turn, each of the small product's four instructions waits for
     one of 64 or 128 cycles, so that a step takes some 360 and 610 cycles.
     """
-    small, large, many = _Right(SMALL), _Right(n), 4
 
-    def waits(timed, block, a, b, wide, sink, wide_sink):
-        def work(acc):
-            def step(i):
-                keep_rolled()
-                plgpu.wgmma(acc, a.at[0], small.of(b))
-                plgpu.wgmma_wait(0)
+    def waits(timed, multiply):
+        timed(steps(queueing(multiply, 0)))
 
-            timed(lambda first, count: loop(first, count, step))
+    def streams(timed, multiply):
+        longer(4, timed)(steps(queueing(multiply, 1)))
+        plgpu.wgmma_wait(0)
 
-        accumulated(SMALL, sink, work)
-
-    def streams(timed, block, a, b, wide, sink, wide_sink):
-        def work(acc):
-            def step(i):
-                keep_rolled()
-                plgpu.wgmma(acc, a.at[1], large.of(wide))
-                plgpu.wgmma_wait(1)
-
-            longer(many, timed)(lambda first, count: loop(first, count, step))
-            plgpu.wgmma_wait(0)
-
-        accumulated(n, wide_sink, work)
-
-    return Probe(
-        f"wgmma {M}x{SMALL}x{K} beside a stream of {M}x{n}x{K}", (waits, streams), REPEATS,
-        (half(2, M, K), small.scratch, large.scratch, _sink(SMALL), _sink(n)),
-        work=dict(flops=2.0 * M * SMALL * K), apart=True,
-    )  # fmt: skip
+    return _small("beside a stream", n, waits, streams)
 
 
 def small_behind(n: int, queued: int) -> Probe:
@@ -202,46 +173,50 @@ def small_behind(n: int, queued: int) -> Probe:
     core's queue is short, the arrival comes later, and the time stops growing where the queue is
     full.
     """
-    small, large = _Right(SMALL), _Right(n)
 
-    def waits(timed, block, a, b, wide, sink, wide_sink, ready, done):
-        def work(acc):
-            def multiply():
-                plgpu.wgmma(acc, a.at[0], small.of(b))
-                plgpu.wgmma_wait(0)
+    def waits(timed, multiply, ready, done):
+        def small():
+            multiply()
+            plgpu.wgmma_wait(0)
 
-            def step(i):
-                plgpu.barrier_wait(ready)
-                taken = inner(multiply)
-                plgpu.barrier_arrive(done)
-                return taken
+        def step(i):
+            plgpu.barrier_wait(ready)
+            taken = inner(small)
+            plgpu.barrier_arrive(done)
+            return taken
 
-            timed(lambda first, count: loop(first, count, step))
+        timed(steps(step))
 
-        accumulated(SMALL, sink, work)
+    def queues(timed, multiply, ready, done):
+        def step(i):
+            for _ in range(queued):
+                multiply()
+            plgpu.barrier_arrive(ready)
+            plgpu.wgmma_wait(0)
+            plgpu.barrier_wait(done)
 
-    def queues(timed, block, a, b, wide, sink, wide_sink, ready, done):
-        def work(acc):
-            def step(i):
-                for _ in range(queued):
-                    plgpu.wgmma(acc, a.at[1], large.of(wide))
-                plgpu.barrier_arrive(ready)
-                plgpu.wgmma_wait(0)
-                plgpu.barrier_wait(done)
+        timed(steps(step))
 
-            timed(lambda first, count: loop(first, count, step))
-
-        accumulated(n, wide_sink, work)
-
-    barriers = plgpu.Barrier(), plgpu.Barrier()
-    return Probe(
-        f"wgmma {M}x{SMALL}x{K} behind {queued} of {M}x{n}x{K}", (waits, queues), REPEATS,
-        (half(2, M, K), small.scratch, large.scratch, _sink(SMALL), _sink(n), *barriers),
-        work=dict(flops=2.0 * M * SMALL * K), apart=True,
-    )  # fmt: skip
+    return _small(f"behind {queued}", n, waits, queues, plgpu.Barrier(), plgpu.Barrier())
 
 
 # Where the left operand is.
+
+
+def streaming(
+    right: Right, registers: bool, left: int, times: int, timed: Any, a: Any, b: Any, sink: Any
+) -> None:
+    """A thread of products whose left operand is in registers or in SMEM, for `times` the steps."""
+    x = plgpu.layout_cast(a[...], plgpu.Layout.WGMMA) if registers else a
+
+    def work(acc):
+        def run(first, count):
+            loop(first, count, queueing(lambda: plgpu.wgmma(acc, x, right.of(b)), left))
+            plgpu.wgmma_wait(0)
+
+        (longer(times, timed) if times > 1 else timed)(run)
+
+    sink[...] = accumulated(M, right.n, work)
 
 
 def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
@@ -257,20 +232,15 @@ def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
     registers take longer. If they cannot overlap, one left unfinished takes as long as none. (The
     machine code has no wait between them, since their registers never change.)
     """
-    right = _Right(n, k)
+    right = Right(n, k)
 
-    def role(timed, block, a, b, sink):
-        x = plgpu.layout_cast(a[...], plgpu.Layout.WGMMA) if registers else a
-
-        work = lambda acc: timed(multiplying(lambda: plgpu.wgmma(acc, x, right.of(b)), left))
-        accumulated(n, sink, work)
+    def role(timed, block, *refs):
+        streaming(right, registers, left, 1, timed, *refs)
 
     where = "registers" if registers else "SMEM"
-    return Probe(
-        f"wgmma {M}x{n}x{k}, a in {where}, {left} left", (role,), REPEATS,
-        (half(M, k), right.scratch, _sink(n)),
-        work=dict(flops=2.0 * M * n * k),
-    )  # fmt: skip
+    name = f"wgmma {M}x{n}x{k}, a in {where}, {left} left"
+    scratch = swizzled(M, k), right.scratch, for_result(M, n)
+    return Probe(name, (role,), REPEATS, scratch, work=dict(flops=2.0 * M * n * k))
 
 
 def probes() -> list[Probe]:

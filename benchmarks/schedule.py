@@ -91,12 +91,13 @@ LARGE: dict[str, tuple[Callable[[int], Program], int]] = {
     "a million ops": (_product, MILLION),
     "3,000 tiles, emit_pipeline": (functools.partial(_tiles, is_specialized=False), TILES),
     "3,000 tiles, emit_pipeline_warp_specialized": (
-        functools.partial(_tiles, is_specialized=True), TILES,
+        functools.partial(_tiles, is_specialized=True),
+        TILES,
     ),
     "one block": (_product, 16 * CLUSTER_STEPS),
     "a cluster of 4 x 4": (functools.partial(_product, cluster=(4, 4)), CLUSTER_STEPS),
     "a cluster of 16 x 1": (functools.partial(_product, cluster=(16, 1)), CLUSTER_STEPS),
-}  # fmt: skip
+}
 
 
 def sample(name: str) -> dict[str, Any]:
@@ -114,10 +115,13 @@ def sample(name: str) -> dict[str, Any]:
     assert report.ok, str(report)
     return dict(
         ops=sum(map(len, program.threads)),
-        trace_seconds=trace_seconds, trace_yardsticks=(sticks[0] + sticks[1]) / 2,
-        check_seconds=check_seconds, check_yardsticks=(sticks[1] + sticks[2]) / 2,
-        traced_bytes=traced_bytes, checked_bytes=_peak_bytes(),
-    )  # fmt: skip
+        trace_seconds=trace_seconds,
+        trace_yardsticks=(sticks[0] + sticks[1]) / 2,
+        check_seconds=check_seconds,
+        check_yardsticks=(sticks[1] + sticks[2]) / 2,
+        traced_bytes=traced_bytes,
+        checked_bytes=_peak_bytes(),
+    )
 
 
 def _peak_bytes() -> int:
@@ -196,10 +200,8 @@ def measure_moves() -> list[float]:
         start = time.perf_counter()
         # As `explore` does: the kernel is a new function at each position.
         pallascope.player(
-            pallascope.sweep(
-                lambda: (lambda a, b: matmul(a, b), args), hbm_latency_cycles=[cycles]
-            )
-        )  # fmt: skip
+            pallascope.sweep(lambda: (lambda a, b: matmul(a, b), args), hbm_latency_cycles=[cycles])
+        )
         seconds.append(time.perf_counter() - start)
     print(f"a move of a slider: {statistics.median(seconds[1:]):.3f} s")
     return seconds[1:]  # the first one imports

@@ -179,13 +179,16 @@ def _kept(found: Results, seconds: float) -> dict[str, Any]:
         columns=["config", "outcome", "predicted us", "microseconds", "reason"],
         rows=[
             [
-                plain(trial.config), str(trial.outcome), trial.predicted_us, rounded(trial.us),
+                plain(trial.config),
+                str(trial.outcome),
+                trial.predicted_us,
+                rounded(trial.us),
                 trial.reason,
             ]
             for trial in found.trials
         ],
         finals=[[plain(row.config), rounded(row.us)] for row in found.found.finals],
-    )  # fmt: skip
+    )
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -209,9 +212,12 @@ def _traced(part: str, problem: Named, name: str, contender: Any) -> Traced:
 def _part(part: str) -> Part:
     bound = functools.partial
     return Part(
-        bound(_recorded, part), bound(measure, part), bound(_traced, part),
-        [Named(case(part).name)], Named,
-    )  # fmt: skip
+        bound(_recorded, part),
+        bound(measure, part),
+        bound(_traced, part),
+        [Named(case(part).name)],
+        Named,
+    )
 
 
 SUITE = Suite(

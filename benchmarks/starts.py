@@ -20,9 +20,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from benchmarks import probing, suite
-from benchmarks.suite import Part, Suite
-from benchmarks.turns import OneByOne
+from benchmarks import clocked, suite
+from benchmarks.turns import OneByOne, suite_one_by_one
 from pallascope.bench.cupti import kernel_times
 
 CALLS = 30
@@ -81,9 +80,11 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
             pl.when(lax.axis_index("thread") != 0)(
                 functools.partial(plgpu.set_max_registers, 232, action="increase")
             )
-        first = probing.clock()
+        first = clocked.clock()
         last = lax.while_loop(
-            lambda now: now - first < start.cycles, lambda _: probing.clock(), probing.clock()
+            lambda now: now - first < start.cycles,
+            lambda _: clocked.clock(),
+            clocked.clock(),
         )
         block = lax.axis_index("block") * start.cluster
         if start.cluster > 1:
@@ -110,20 +111,15 @@ def measured(start: Start, call: Callable[..., Any]) -> dict[str, Any]:
     return dict(start._asdict(), us=us)
 
 
-SUITE = Suite(
+SUITE = suite_one_by_one(
     "starts",
-    {
-        "starts": Part(
-            lambda problem, groups: {start.name: start for start in starts()},
-            OneByOne(
-                lambda start: jax.jit(kernel(start)).lower().compile(),
-                measured,
-                lambda found: f"{sorted(found['us'])[CALLS // 2]} us",
-            ),
-            lambda problem, name, start: (kernel(start), ()),
-            apart=True,
-        )
-    },
+    lambda: {start.name: start for start in starts()},
+    OneByOne(
+        lambda start: jax.jit(kernel(start)).lower().compile(),
+        measured,
+        lambda found: f"{sorted(found['us'])[CALLS // 2]} us",
+    ),
+    lambda start: (kernel(start), ()),
 )
 
 if __name__ == "__main__":

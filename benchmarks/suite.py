@@ -95,18 +95,38 @@ def kinds(names: Iterable[str], args: Callable[[Any], Sequence[Any]]) -> Callabl
     return traced
 
 
-def beside(
-    own: timing.Samples, times: Mapping[str, timing.Samples], others: Iterable[str]
-) -> float | None:
-    """How fast a contender is beside the fastest of these kinds; None if none of them was timed."""
-    known = frozenset(others)
-    theirs = [each.median_us for name, each in times.items() if name.partition(",")[0] in known]
-    return min(theirs) / own.median_us if theirs else None
+class Measured(NamedTuple):
+    """A contender that was timed: its problem, its times, and the times of all contenders."""
+
+    problem: Any
+    own: timing.Samples
+    times: Mapping[str, timing.Samples]
 
 
-def tflops(problem: Any, own: timing.Samples) -> str:
+#: A column of a table: what is said of a contender, or None.
+type Column = Callable[[Measured], str | None]
+
+
+def tflops(found: Measured) -> str:
     """The rate of a problem that says how many operations it is."""
-    return f"{problem.flops / own.median_us / 1e6:7.1f} TFLOP/s"
+    return f"{found.problem.flops / found.own.median_us / 1e6:7.1f} TFLOP/s"
+
+
+def tb_per_second(found: Measured) -> str | None:
+    """The rate of a problem that says how many bytes it moves."""
+    moved = getattr(found.problem, "bytes", None)
+    return moved and f"{moved / found.own.median_us / 1e6:6.2f} TB/s"
+
+
+def beside(words: str, *others: str) -> Column:
+    """A column of the speed beside the fastest of some kinds, as these words format it."""
+
+    def column(found: Measured) -> str | None:
+        kinds = ((name.partition(",")[0], each.median_us) for name, each in found.times.items())
+        theirs = [us for kind, us in kinds if kind in others]
+        return words.format(min(theirs) / found.own.median_us) if theirs else None
+
+    return column
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,18 +172,15 @@ class Part:
                 yield name, kept, made.get(name)
 
 
-def _no_columns(problem: Any, own: timing.Samples, times: Mapping[str, Any]) -> Iterator[str]:
-    yield from ()
-
-
 @dataclasses.dataclass(frozen=True)
 class Suite:
     """What is measured for a record.
 
     Attributes:
-      name: of the record and of the module.
+      name: of the module.
+      record: its record's, if it has another one.
       parts: by name.
-      row: what a reader is told of a contender, by its problem, its times and the times of all.
+      columns: what a reader is told of a contender, besides its time.
       shown: what a reader is told of a group, in place of a line for each contender.
       facts: of a run: settings, the operands' distribution.
       options: of the script, beside those that all scripts have: what `add_argument` takes.
@@ -176,7 +193,7 @@ class Suite:
 
     name: str
     parts: Mapping[str, Part]
-    row: Callable[[Any, timing.Samples, Mapping[str, Any]], Iterable[str]] = _no_columns
+    columns: Sequence[Column] = ()
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     commands: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
@@ -184,7 +201,13 @@ class Suite:
     shown: Callable[[Group], str] | None = None
     shares: bool = False
     xla_flags: str = ""
+    record: str = ""
     done: Callable[[pathlib.Path], None] = lambda path: None
+
+    @property
+    def file(self) -> str:
+        """The name of the record's file."""
+        return f"{self.record or self.name}.json"
 
     def measurements(self, groups: Sequence[Group]) -> Iterator[Measurement]:
         """All of a record that is of kernels here."""
@@ -198,22 +221,23 @@ class Suite:
 
     def table(self, group: Group) -> str:
         """A group for a reader, the fastest first."""
-        found, problem = group["contenders"], self.parts[group["part"]].of_group(group)
+        kept, problem = group["contenders"], self.parts[group["part"]].of_group(group)
         if self.shown:
             return f"{label(group['part'], problem)}\n{self.shown(group)}"
         times = {
-            name: timing.Samples(tuple(kept["burst_microseconds"]))
-            for name, kept in found.items()
-            if "burst_microseconds" in kept
+            name: timing.Samples(tuple(each["burst_microseconds"]))
+            for name, each in kept.items()
+            if "burst_microseconds" in each
         }
         lines = [label(group["part"], problem)]
-        for name in sorted(found, key=lambda name: times[name].median_us if name in times else 1e9):
+        for name in sorted(kept, key=lambda name: times[name].median_us if name in times else 1e9):
             columns = [f"  {name:34}"]
             if own := times.get(name):
                 spread = own.spread_us / 2 if len(own.microseconds) > 1 else 0.0
                 columns.append(f"{own.median_us:9.1f} us +-{spread / own.median_us:.1%}")
-                columns += self.row(problem, own, times)
-            columns += _more(found[name])
+                found = Measured(problem, own, times)
+                columns += filter(None, (column(found) for column in self.columns))
+            columns += _more(kept[name])
             lines.append(" ".join(columns).rstrip())
         return "\n".join(lines)
 
@@ -254,7 +278,7 @@ class Suite:
 
     def _print(self, *results: str) -> None:
         """Prints the records in a folder of results, by default those of the repository."""
-        for path in sorted(pathlib.Path(*results or [records.RESULTS]).glob(f"*/{self.name}.json")):
+        for path in sorted(pathlib.Path(*results or [records.RESULTS]).glob(f"*/{self.file}")):
             print(path.parent.name, *map(self.table, records.read(path)), sep="\n")
 
 
@@ -292,10 +316,10 @@ class Call:
             raise SystemExit(
                 f"benchmarks.{suite.name}: JAX has no GPU here: there is nothing to time."
             )
-        self.run = dict(command=" ".join(words), **suite.facts, provenance=facts)
+        self.run: dict[str, Any] = dict(command=" ".join(words), **suite.facts, provenance=facts)
         if built := peers.versions():
             self.run["peers"] = built
-        self.path = options.results / records.folder(facts["gpu"]) / f"{suite.name}.json"
+        self.path = options.results / records.folder(facts["gpu"]) / suite.file
 
     def say(self, line: str) -> None:
         """Prints a line, with the seconds since the call began."""

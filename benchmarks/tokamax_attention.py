@@ -11,7 +11,7 @@ value. The record keeps the error of every run.
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import records
+from benchmarks import suite
 from benchmarks.records import ROOT
-from pallascope.bench.provenance import provenance
+from benchmarks.suite import Fields, Part, Suite
 
 RUNS, HANG_S, TOLERANCE = 1_000, 60, 0.05
 
@@ -168,27 +168,40 @@ def watched(command: Sequence[str], timeout_s: float) -> dict[str, Any]:
     return dict(outcome=outcome, text=text, wrong_runs=wrong, errors=errors)
 
 
-def main() -> None:
-    """Runs all cases, each with its control, and writes the record; or one, for its process."""
-    if sys.argv[1:2] == ["--one"]:
-        name, faulty = sys.argv[2:]
-        for error in errors(CASES[name].call(bool(int(faulty))), RUNS):
-            print(f"{error:.4g}", flush=True)
-        return
-    found: dict[str, dict[str, Any]] = {}
-    for name, case in CASES.items():
-        found[name] = {}
-        for version, what in (("control", case.control), ("faulty", case.faulty)):
-            one = ["--one", name, str(int(version == "faulty"))]
-            result = watched([sys.executable, "-m", "benchmarks.tokamax_attention", *one], HANG_S)
-            found[name][version] = dict(what=what) | result
-            print(f"{name}, {version}: {result['outcome']} {result['text']}", flush=True)
-    facts = provenance() | {"tokamax": metadata.version("tokamax")}
-    run = dict(command="python -m benchmarks.tokamax_attention", runs=RUNS, timeout_s=HANG_S)
-    run |= dict(tolerance=TOLERANCE, provenance=facts)
-    path = records.RESULTS / records.folder(facts["gpu"]) / "tokamax.json"
-    records.put(path, dict(part="cases", problem={}, run=run, contenders=found))
+def one(name: str, faulty: str) -> None:
+    """Runs a case many times, in the process that is watched."""
+    for error in errors(CASES[name].call(bool(int(faulty))), RUNS):
+        print(f"{error:.4g}", flush=True)
 
+
+def measure(
+    run: suite.Call, part: Part, problem: suite.Whole, made: Mapping[str, Case]
+) -> Iterator[Fields]:
+    """What becomes of all cases, each with its control."""
+    del part, problem
+    run.run["provenance"]["tokamax"] = metadata.version("tokamax")
+    for name, case in made.items():
+        found: dict[str, Any] = {}
+        for version, what in (("control", case.control), ("faulty", case.faulty)):
+            words = "--one", name, str(int(version == "faulty"))
+            result = watched([sys.executable, "-m", "benchmarks.tokamax_attention", *words], HANG_S)
+            found[version] = dict(what=what) | result
+            run.say(f"{name}, {version}: {result['outcome']} {result['text']}")
+        yield dict(contenders={name: found})
+
+
+SUITE = Suite(
+    "tokamax_attention",
+    {
+        "cases": Part(
+            lambda problem, groups: CASES, measure, lambda problem, name, case: None, apart=True
+        )
+    },
+    facts=dict(runs=RUNS, timeout_s=HANG_S, tolerance=TOLERANCE),
+    commands={"--one": one},
+    record="tokamax",
+    shares=True,
+)
 
 if __name__ == "__main__":
-    main()
+    suite.main("tokamax_attention")

@@ -10,7 +10,7 @@ first, so that no core compiles while something is measured.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from benchmarks.records import rounded
-from benchmarks.suite import XLA_FLAGS, Call, Fields, Part
+from benchmarks.suite import SEED, XLA_FLAGS, Call, Column, Fields, Part, Suite, Traced, kinds
 from pallascope.bench import timing
 
 Contender = Callable[..., Any]
@@ -81,6 +81,49 @@ class InTurns:
         for name, samples in timed.items():
             found[name]["burst_microseconds"] = rounded(samples.microseconds)
         yield dict(xla_flags=XLA_FLAGS, contenders=found)
+
+
+def suite_in_turns(
+    name: str,
+    problems: Sequence[Any],
+    contenders: Callable[[Any], Mapping[str, Contender]],
+    measure: InTurns,
+    columns: Sequence[Column],
+    others: Iterable[str] = (),
+    distribution: str = "standard normal",
+) -> Suite:
+    """The suite of one part, of its name, whose contenders take the arrays that a problem's `args`
+    describe.
+
+    Args:
+      others: the kinds of contenders that are not ours.
+    """
+    part = Part(
+        lambda problem, groups: contenders(problem),
+        measure,
+        kinds(others, lambda problem: problem.args),
+        problems,
+        type(problems[0]),
+    )
+    facts = dict(seed=SEED, distribution=distribution)
+    return Suite(name, {name: part}, columns, facts, xla_flags=XLA_FLAGS)
+
+
+def suite_one_by_one(
+    name: str,
+    contenders: Callable[[], Mapping[str, Any]],
+    measure: "OneByOne",
+    traced: Callable[[Any], Traced],
+    **fields: Any,
+) -> Suite:
+    """The suite of one part, of its name, without a problem; `fields` are others of the suite."""
+    part = Part(
+        lambda problem, groups: contenders(),
+        measure,
+        lambda problem, each, contender: traced(contender),
+        apart=True,
+    )
+    return Suite(name, {name: part}, **fields)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import pipelib_book as book
-from benchmarks import collective, decode, grouped, idle, probed, probes
+from benchmarks import collective, decode, grouped, idle, modelled, probes
 from benchmarks import machine as machine_benchmark
-from benchmarks.attentions import Problem
+from benchmarks.attention_problems import Problem
 from pallascope.machine import Machine
 from pipelib.kernels.matmul.tuned import Entry
 from pipelib_book.measured import (
@@ -232,7 +232,7 @@ def tables(name: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     elif name == "machine.json":
         yield "Simulated beside measured", machine_benchmark.compared(record)
         if known := [probe for probe in probes.later() if probe.name in record["probes"]]:
-            yield "Probes that test the model, cycles of a step", probed.table(record, known)
+            yield "Probes that test the model, cycles of a step", modelled.table(record, known)
     elif name == "predicted.json":
         rows = model.rows()
         yield "How far predicted launches are off, by family", model.families_table(rows)

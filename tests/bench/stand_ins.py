@@ -70,9 +70,12 @@ class Workers(Pool):
 
 def behaviour(name, **changed):
     good = dict(
-        name=name, check=0.001, float64_error=dict(rows=[1], relative=0.002),
-        burst=dict(us=[1.0, 3.0] * 20, kernels=["k"]), sustained=dict(us=[2.0] * 4, products=5),
-    )  # fmt: skip
+        name=name,
+        check=0.001,
+        float64_error=dict(rows=[1], relative=0.002),
+        burst=dict(us=[1.0, 3.0] * 20, kernels=["k"]),
+        sustained=dict(us=[2.0] * 4, products=5),
+    )
     return good | changed
 
 
@@ -88,7 +91,7 @@ def dry_run(monkeypatch, tmp_path, made, *words, us=None):
     """Measures a suite with made-up times; returns where the record is, which has no digests."""
     monkeypatch.setenv("XLA_FLAGS", "")
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "")
-    monkeypatch.setattr(suite, "provenance", lambda: FACTS)
+    monkeypatch.setattr(suite, "provenance", lambda: dict(FACTS))
     times = lambda functions, args, rounds, burst: {
         name: timing.Samples(((us or {}).get(name, 8.0),) * (rounds * burst)) for name in functions
     }

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import accounts, compiled, nsight, records
-from benchmarks.attentions import Problem
+from benchmarks.attention_problems import Problem
 from pipelib_book.measured.attention import FA3
 from tools import records as page
 

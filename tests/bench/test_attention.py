@@ -12,7 +12,16 @@ import pytest
 
 from benchmarks import attention, processes, records
 from benchmarks.attention import CUDNN, OURS, TUNE, space
-from benchmarks.attentions import EMITTER, UPSTREAM, InJax, Problem, Sdpa, exact, operands, prepare
+from benchmarks.attention_problems import (
+    EMITTER,
+    UPSTREAM,
+    InJax,
+    Problem,
+    Sdpa,
+    exact,
+    operands,
+    prepare,
+)
 from benchmarks.suite import OTHERS
 from pallascope.bench import cupti
 from pallascope.tuning.measuring import tolerance
@@ -195,9 +204,12 @@ def test_sizes_have_the_peer_only_where_it_was_built(monkeypatch):
     made = {problem: PARTS["sizes"].contenders(problem, []) for problem in attention.SIZES}
     kinds = {(p.seq, p.head_dim, p.v_head_dim, p.causal) for p in made if FA3 in made[p]}
     assert kinds == {
-        (777, 128, None, True), (896, 128, None, True), (4097, 128, None, True),
-        (4224, 128, None, True), (2048, 128, None, True),
-    }  # fmt: skip
+        (777, 128, None, True),
+        (896, 128, None, True),
+        (4097, 128, None, True),
+        (4224, 128, None, True),
+        (2048, 128, None, True),
+    }
     assert all({OURS, CUDNN} <= found.keys() for found in made.values())
 
 

@@ -1,17 +1,14 @@
 """`benchmarks.collective`: its contenders, its errors and times, its record."""
 
-import dataclasses
 import time
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from benchmarks import collective, compiled, records
+from benchmarks import collective, suite
 from benchmarks.collective import OURS, PROBLEMS, PRODUCT, SEQUENCE, TRANSFER, UPSTREAM, Problem
 from pallascope.bench import jaxprs, timing
-from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 #: On one device nothing is sent, and the kernel is `matmul`.
@@ -71,31 +68,13 @@ def test_a_sample_is_the_time_of_a_burst_over_its_calls(monkeypatch):
 def test_the_share_of_the_longer():
     problem, of = PROBLEMS[0], lambda us: timing.Samples((us, us))
     times = {OURS: of(100.0), f"{PRODUCT}, matmul": of(96.0), TRANSFER: of(30.0)}
-    *_, share = collective.row(problem, times[OURS], times)
+    found = suite.Measured(problem, times[OURS], times)
+    *_, share = (column(found) for column in collective.SUITE.columns)
     assert share.split() == ["0.960", "of", "the", "longer", "alone"]
-    assert len([*collective.row(problem, times[OURS], {OURS: times[OURS]})]) == 2
+    alone = found._replace(times={OURS: times[OURS]})
+    assert [column(alone) is None for column in collective.SUITE.columns] == [False, False, True]
 
 
 def test_too_few_devices():
     with pytest.raises(SystemExit, match="needs 2 GPUs of one host, and JAX has 1: there is"):
         collective.operands(PROBLEMS[0])
-
-
-@pytest.mark.slow
-def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
-    monkeypatch.setattr(collective, "_OURS", {})
-    times = lambda functions, args, rounds, burst: {
-        name: timing.Samples((4.0,) * rounds) for name in functions
-    }
-    measure = dataclasses.replace(collective.SUITE.parts["collective"].measure, times=times)
-    suite = with_parts(collective.SUITE, collective=dict(problems=(ALONE,), measure=measure))
-    with interpreted(detect_races=False):
-        path = dry_run(monkeypatch, tmp_path, suite)
-    compiled.note(path)
-    (group,) = records.read(path)
-    assert Problem(**group["problem"]) == ALONE
-    assert len(group["contenders"][OURS]["burst_microseconds"]) == 2
-    assert group["contenders"][OURS]["compiled"]
-    assert "reason" in group["contenders"][next(n for n in group["contenders"] if UPSTREAM in n)]
-    assert np.isclose(group["contenders"][f"{PRODUCT}, matmul"]["relative_error"], 0, atol=1e-2)
-    assert compiled.stale(path) == []

@@ -93,9 +93,9 @@ def test_a_renamed_private_function_makes_nothing_stale(copy):
 
 def test_another_count_of_slots_makes_stale_just_what_uses_it(copy):
     record = copy / "benchmarks/results/nvidia-h200/memory_bound.json"
-    slots = "max_concurrent_steps=slots\n"
+    slots = "max_concurrent_steps=slots)"
     assert slots in (copy / "benchmarks/memory_bound.py").read_text("utf-8")
-    found = edited(copy, "benchmarks/memory_bound.py", (slots, "max_concurrent_steps=slots + 1\n"))
+    found = edited(copy, "benchmarks/memory_bound.py", (slots, "max_concurrent_steps=slots + 1)"))
     (curve,) = (group for group in records.read(record) if group["part"] == "curve")
     assert [name.partition(", which")[0] for name in found] == [*curve["contenders"]]
 

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import compiled, decode, records
+from benchmarks import decode
 from benchmarks.decode import COPY, CUDNN, OURS, PROBLEMS, XLA, Problem, contenders, operands
-from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 SMALL = Problem(2, 2, keys=192, heads=4, kv_heads=2, head_dim=64)
@@ -49,31 +48,3 @@ def test_every_problem_has_its_contenders():
         found = contenders(problem)
         assert {OURS, XLA, COPY} <= found.keys() and (CUDNN in found) == (problem.page is None)
         assert problem.bytes >= 128 << 20
-
-
-# Measuring, with a fake timer.
-
-
-@pytest.mark.slow
-def test_a_dry_run_writes_a_record(monkeypatch, tmp_path, capsys):
-    suite = with_parts(decode.SUITE, decode=dict(problems=(SMALL, PAGED, PROBLEMS[0])))
-    us = {COPY: 2.0, XLA: 40.0, OURS: 4.0}
-    with interpreted(detect_races=False):
-        path = dry_run(monkeypatch, tmp_path, suite, "decode", "--only", ":2", us=us)
-    compiled.note(path)
-    groups = records.read(path)
-    assert [Problem(**group["problem"]) for group in groups] == [SMALL, PAGED]
-    for group in groups:
-        found = group["contenders"]
-        assert found.keys() == contenders(Problem(**group["problem"])).keys()
-        assert len(found[OURS]["burst_microseconds"]) == 6
-        assert found[OURS]["relative_error"] < 1e-2 and "relative_error" not in found[COPY]
-        assert found[OURS]["compiled"] and {"command", "provenance"} <= group["run"].keys()
-    assert "reason" in groups[0]["contenders"][CUDNN]  # there is no GPU
-    assert compiled.stale(path) == []
-    capsys.readouterr()
-    suite.main(["table", str(tmp_path)])
-    lines = capsys.readouterr().out.splitlines()
-    assert "nvidia-h200" in lines
-    for line in (line for line in lines if line.startswith(f"  {OURS} ")):
-        assert f"{SMALL.bytes / 4.0 / 1e6:.2f} TB/s  0.500 of copy" in line

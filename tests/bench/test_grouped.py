@@ -2,9 +2,8 @@
 
 import pytest
 
-from benchmarks import compiled, grouped, records
+from benchmarks import grouped
 from benchmarks.grouped import DISTRIBUTIONS, OURS, PROBLEMS, UPSTREAM, XLA, Problem
-from tests.bench.stand_ins import dry_run, with_parts
 from tests.emitters.contract import interpreted
 
 SMALL = Problem(160, 64, 256, 4, "cut at random")
@@ -47,17 +46,3 @@ def test_every_layer_has_its_contenders():
         assert kinds == {OURS, XLA, UPSTREAM}
         tried = any(name.startswith(f"{OURS},") for name in found)
         assert tried == (problem.distribution == "even" and not problem.weights)
-
-
-@pytest.mark.slow
-def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
-    suite = with_parts(grouped.SUITE, grouped=dict(problems=(SMALL, MATRICES)))
-    with interpreted(detect_races=False):
-        path = dry_run(monkeypatch, tmp_path, suite)
-    compiled.note(path)
-    groups = records.read(path)
-    assert [Problem(**group["problem"]) for group in groups] == [SMALL, MATRICES]
-    for group in groups:
-        assert len(group["contenders"][OURS]["burst_microseconds"]) == 6
-        assert group["contenders"][OURS]["compiled"]
-    assert compiled.stale(path) == []

@@ -36,10 +36,13 @@ def kernel(
     tiled = plgpu.TilingTransform((8, swizzle // 2)), plgpu.SwizzleTransform(swizzle)
     x_smem = plgpu.SMEM((slots, 64, 128), jnp.float16, transforms=tiled)
     return plgpu.kernel(
-        body, out_type=X, grid=(grid,), grid_names=("i",),
+        body,
+        out_type=X,
+        grid=(grid,),
+        grid_names=("i",),
         scratch_types=[x_smem, plgpu.Barrier(num_arrivals=arrivals)],
         compiler_params=plgpu.CompilerParams(**params),
-    )  # fmt: skip
+    )
 
 
 PROFILED = dict(profile_space=8, profile_dir=".")

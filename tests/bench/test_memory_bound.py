@@ -7,6 +7,7 @@ import pytest
 
 import pallascope
 from benchmarks import memory_bound as benchmark
+from benchmarks import suite
 from pallascope.bench import timing
 from pipelib.kernels.memory_bound import RmsNorm, Softmax
 from pipelib_book.measured import bandwidth, results
@@ -75,8 +76,11 @@ def test_variants_are_sound_but_for_the_scratch_that_two_threads_share(threads):
 def test_a_row_has_its_share_of_the_fastest_copy():
     us = {"copy, slow": (4.0, 5.0, 6.0), "copy, fast": (4.0,), "softmax, pipelib": (5.0, 5.0, 9.0)}
     times = {name: timing.Samples(each) for name, each in us.items()}
-    found = [*benchmark.row(benchmark.FIRST, times["softmax, pipelib"], times)]
-    assert found == [f"{2 * benchmark.BYTES / 5.0 / 1e6:5.2f} TB/s", "0.800 of the fastest copy"]
+    found = suite.Measured(benchmark.FIRST, times["softmax, pipelib"], times)
+    said = [column(found) for column in benchmark.SUITE.columns]
+    assert said == [f"{2 * benchmark.BYTES / 5.0 / 1e6:6.2f} TB/s", "0.800 of the fastest copy"]
+    curve = found._replace(problem=suite.Whole(), times={"1 slots of 2048 bytes": found.own})
+    assert [column(curve) for column in benchmark.SUITE.columns] == [None, None]
     assert benchmark.FIRST.bytes == 2 * benchmark.BYTES == benchmark.LARGE.bytes / 8
 
 

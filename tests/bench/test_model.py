@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import model, model_runs, predicted, records, starts
+from benchmarks import model, predicted, records, starts
 from benchmarks.model_pairs import Pair, pairs
 from pallascope.bench.cupti import Kernel
 from pallascope.program import Kind
@@ -72,7 +72,7 @@ def test_times_are_those_of_each_kernel_by_name_but_for_stamps():
     call = [Kernel("dq", 1.0), Kernel("dkv", 2.0), Kernel("dkv", 2.5), Kernel("dq", 1.5)]
     stamp = Kernel("stamp_kernel", 0.002)
     twice = [[stamp, *call, stamp], [stamp, *reversed(call), stamp]]
-    assert model_runs.by_kernel(twice, launches=2) == dict(
+    assert model.by_kernel(twice, launches=2) == dict(
         dq=dict(runs=1, us=[1250.0, 1250.0]), dkv=dict(runs=1, us=[2250.0, 2250.0])
     )
 
@@ -86,25 +86,25 @@ def stamps(**sms):
 def test_the_clock_is_the_median_over_sms_of_cycles_by_time():
     before = stamps(sm0=(1000, 50), sm1=(2000, 50), sm2=(0, 50))
     after = stamps(sm2=(1900, 1050), sm0=(2800, 1050), sm1=(3000, 1050))
-    assert model_runs.clock_mhz(before, after) == 1800
+    assert model.clock_mhz(before, after) == 1800
 
 
 @pytest.mark.parametrize("counter", [0, 2**31 - 100, 2**32 - 100])
 @pytest.mark.parametrize("ns", [0, 2**31 - 100, 2**32 - 100])
 def test_counter_and_timer_may_wrap_between_stamps(counter, ns):
     before, after = stamps(sm7=(counter, ns)), stamps(sm7=(counter + 1800, ns + 1000))
-    assert model_runs.clock_mhz(before, after) == 1800
+    assert model.clock_mhz(before, after) == 1800
 
 
 def test_sms_that_one_stamp_lacks_have_no_clock():
     before = stamps(sm0=(0, 0), sm1=(0, 0))
     after = stamps(sm1=(1500, 1000), sm2=(9000, 1000))
-    assert model_runs.clock_mhz(before, after) == 1500
+    assert model.clock_mhz(before, after) == 1500
 
 
 def test_a_stamped_call_keeps_its_stamps():
     count = itertools.count()
-    stamped = model_runs._Stamped(lambda x: (x, next(count)), lambda: next(count))
+    stamped = model._Stamped(lambda x: (x, next(count)), lambda: next(count))
     assert [stamped("a"), stamped("b")] == [(("a", 1), (0, 2)), (("b", 4), (3, 5))]
     assert stamped.stamps == [(0, 2), (3, 5)]
     # JAX's Cupti would jit anything else, and the stamps with it.
@@ -115,8 +115,8 @@ def test_a_stamped_call_keeps_its_stamps():
 def test_sets_of_operands_and_kernels_lower_for_hopper(family):
     pair = next(pair for pair in pairs().values() if pair.family == family)
     sets = [pair.args] * 2
-    assert model_runs.rotation(pair).trace(sets).lower(lowering_platforms=("cuda",)).as_text()
-    drawn = jax.eval_shape(lambda: model_runs._draw(pair, 2))
+    assert model.rotation(pair).trace(sets).lower(lowering_platforms=("cuda",)).as_text()
+    drawn = jax.eval_shape(lambda: model._draw(pair, 2))
     assert [[(x.shape, x.dtype) for x in each] for each in drawn] == [
         [(x.shape, x.dtype) for x in pair.args]
     ] * 2

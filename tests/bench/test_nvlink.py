@@ -4,15 +4,12 @@ import jax.numpy as jnp
 import pytest
 
 import pallascope
-from benchmarks import compiled, nvlink, records
+from benchmarks import nvlink, suite
 from benchmarks.nvlink import PROBLEMS
-from benchmarks.turns import InTurns
 from pallascope.bench import timing
 from pipelib_book import across
 from pipelib_book.grading import lowered
-from pipelib_book.measured.nvlink import RING, SIGNALS, STREAM, TILE, WITHOUT_TILES, Problem
-from tests.bench.stand_ins import dry_run, with_parts
-from tools import records as page
+from pipelib_book.measured.nvlink import RING, STREAM, TILE, WITHOUT_TILES, Problem
 
 #: One of each kind, with steps that a check follows in a moment; streams of few blocks and many.
 KINDS = (*map(Problem, WITHOUT_TILES), Problem(TILE), Problem(STREAM, 3), Problem(RING))
@@ -77,11 +74,11 @@ def test_a_step_is_what_more_steps_add():
     problem = Problem(STREAM, 2, steps=100)
     of = lambda *us: timing.Samples(us)
     times = {"100 steps": of(150.0, 160.0), "300 steps": of(500.0, 350.0)}
-    assert [*nvlink.row(problem, times["100 steps"], times)] == [
-        "  1.0000 us a step",
-        "  65.54 GB/s of a GPU",
-    ]
-    assert [*nvlink.row(problem, of(1.0), {"100 steps": of(1.0)})] == []
+    found = suite.Measured(problem, times["100 steps"], times)
+    said = [column(found) for column in nvlink.SUITE.columns]
+    assert said == ["  1.0000 us a step", "  65.54 GB/s of a GPU"]
+    alone = found._replace(times={"100 steps": of(1.0)})
+    assert [column(alone) for column in nvlink.SUITE.columns] == [None, None]
 
 
 @pytest.mark.parametrize("problem, measured", nvlink.recorded.steps().items(), ids=str)
@@ -101,19 +98,3 @@ def test_simulated_beside_measured(problem, measured):
 def test_too_few_devices():
     with pytest.raises(SystemExit, match="needs 2 GPUs of one host, and JAX has 1: there is"):
         nvlink.operands(PROBLEMS[0])
-
-
-def test_its_record_knows_its_kernels(monkeypatch, tmp_path, capsys):
-    """Times and errors without GPUs; digests as `benchmarks.compiled` takes them."""
-    times = lambda functions, args, rounds, burst: {
-        name: timing.Samples((float(name.split()[0]),) * rounds) for name in functions
-    }
-    measure = InTurns(lambda problem: (), lambda *_: 0.0, 0.0, times)
-    suite = with_parts(nvlink.SUITE, nvlink=dict(problems=SMALL, measure=measure))
-    path = dry_run(monkeypatch, tmp_path, suite)
-    assert capsys.readouterr().out.count("1.0000 us a step") == 2 * len(SMALL)
-    compiled.note(path)
-    groups = records.read(path)
-    assert all(kept["compiled"] for group in groups for kept in group["contenders"].values())
-    assert compiled.stale(path) == []
-    assert page._words(groups[0]["problem"]) == SIGNALS

@@ -7,17 +7,16 @@ import re
 
 import pytest
 
-from benchmarks import attention, attentions, matmul, peers, records
+from benchmarks import attention, attention_problems, matmul, peers, records
+from benchmarks.in_torch import Seen, by_call, prepare
 from benchmarks.products import Problem
-from benchmarks.products_in_torch import prepare
-from benchmarks.torch_times import Seen, by_call
 from pallascope.bench.cupti import Kernel
 from pallascope.tuning.measuring import tolerance
 from pallascope.tuning.workers import Workers
 from pipelib_book.measured.attention import FA3, OTHERS
 from pipelib_book.measured.ladder import DEEPGEMM
 
-PROBLEM = attentions.Problem(4096, 128, True)
+PROBLEM = attention_problems.Problem(4096, 128, True)
 VERSIONS = {FA3: "somebody/flash 0123", DEEPGEMM: "somebody/gemm 4567"}
 NEEDS_PEERS = pytest.mark.skipif(
     peers.folder() is None, reason="PEERS names no folder of built peers (docs/peers.md)"
@@ -110,8 +109,8 @@ def hold():
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_flash_attention_3_is_right_and_timed(causal, backward, hold):
-    problem = attentions.Problem(512, 128, causal, "bfloat16", backward, heads=2)
-    run = hold(attentions.prepare, peers.Fa3(causal), problem)
+    problem = attention_problems.Problem(512, 128, causal, "bfloat16", backward, heads=2)
+    run = hold(attention_problems.prepare, peers.Fa3(causal), problem)
     assert run("check") < tolerance("bfloat16")
     found = run("burst", 3)
     assert len(found["us"]) == 3 and min(found["us"]) > 0.0

@@ -11,15 +11,15 @@ import pytest
 
 import pallascope
 from benchmarks import (
+    clocked,
     idle,
     machine,
+    modelled,
     noting,
-    probed,
     probes,
     probes_copies,
     probes_softmax,
     probes_tensor_core,
-    probing,
     records,
 )
 from benchmarks.probes_tensor_core import Turns
@@ -39,13 +39,13 @@ def short(probe):
 
 
 def traced(probe):
-    return pallascope.trace(probing.kernel(probe), *probing.inputs(probe))
+    return pallascope.trace(clocked.kernel(probe), *clocked.inputs(probe))
 
 
 @pytest.mark.parametrize("name", LATER)
 def test_each_lowers_for_hopper(name):
-    kernel = jax.jit(probing.kernel(LATER[name]))
-    lowered = kernel.trace(*probing.inputs(LATER[name])).lower(lowering_platforms=("cuda",))
+    kernel = jax.jit(clocked.kernel(LATER[name]))
+    lowered = kernel.trace(*clocked.inputs(LATER[name])).lower(lowering_platforms=("cuda",))
     assert "mosaic_gpu" in lowered.as_text()
 
 
@@ -72,7 +72,7 @@ def docstrings():
     functions = (value for module in modules for value in vars(module).values())
     for function in functions:
         made = getattr(function, "__annotations__", {}).get("return")
-        if made is probing.Probe and not function.__name__.startswith("_"):
+        if made is clocked.Probe and not function.__name__.startswith("_"):
             yield function
 
 
@@ -89,7 +89,7 @@ def test_each_docstring_gives_the_model_s_figure_and_an_alternative():
 
 
 def says(probe):
-    return pytest.approx(probed.simulated(probe), rel=0.02)
+    return pytest.approx(modelled.simulated(probe), rel=0.02)
 
 
 @pytest.mark.parametrize("turns", Turns)
@@ -99,9 +99,9 @@ def test_turns_change_nothing(turns):
 
 
 def test_a_small_product_waits_for_whole_large_ones():
-    beside = {n: probed.simulated(probes_tensor_core.small_beside(n)) for n in (128, 256)}
+    beside = {n: modelled.simulated(probes_tensor_core.small_beside(n)) for n in (128, 256)}
     assert beside == pytest.approx({128: 599, 256: 1118}, rel=0.02)
-    behind = [probed.simulated(probes_tensor_core.small_behind(128, n)) for n in (0, 1, 2, 4)]
+    behind = [modelled.simulated(probes_tensor_core.small_behind(128, n)) for n in (0, 1, 2, 4)]
     assert behind == pytest.approx([173, 271, 518, 1012], rel=0.02)
 
 
@@ -109,14 +109,16 @@ def test_a_small_product_waits_for_whole_large_ones():
 def test_registers_help_products_of_few_columns(n, in_smem, in_registers):
     for registers, expected in ((False, in_smem), (True, in_registers)):
         one, two = (probes_tensor_core.operand(n, k, registers) for k in (64, 128))
-        assert probed.simulated(two) - probed.simulated(one) == pytest.approx(expected, rel=0.02)
+        assert modelled.simulated(two) - modelled.simulated(one) == pytest.approx(
+            expected, rel=0.02
+        )
 
 
 def test_threads_of_a_softmax_add_up_and_chains_have_no_latency():
-    each = [probed.simulated(probes_softmax.softmax(threads)) / threads for threads in (1, 2, 3)]
+    each = [modelled.simulated(probes_softmax.softmax(threads)) / threads for threads in (1, 2, 3)]
     assert each == pytest.approx([1170] * 3, rel=0.02)
     assert says(probes_softmax.rows("max", 3)) == 967
-    assert probed.simulated(probes_softmax.chain("add")) < 4 * probes_softmax.LINKS / 2
+    assert modelled.simulated(probes_softmax.chain("add")) < 4 * probes_softmax.LINKS / 2
 
 
 def test_copies_cost_bytes_and_issues_and_share_a_port():
@@ -143,8 +145,10 @@ def test_bands_hold_every_place_once_and_go_down_columns():
     assert len({*places}) == 12
     along = grid._replace(band=1)
     assert [tuple(map(int, along.place(jnp.int32(block)))) for block in (0, 1, 3)] == [
-        (0, 0), (0, 1), (1, 0)
-    ]  # fmt: skip
+        (0, 0),
+        (0, 1),
+        (1, 0),
+    ]
 
 
 # The simulated clock.
@@ -154,32 +158,32 @@ def test_a_probe_reads_the_simulated_clock():
     barrier = next(probe for probe in probes.synchronisation() if probe.name == "arrive, wait")
     probe = barrier._replace(repeats=5)
     toy = TOY.changed(arrive_cycles=3.0, wait_cycles=7.0, wake_cycles=5.0)
-    (stamps,) = probed.stamps(probe, toy)
+    (stamps,) = modelled.stamps(probe, toy)
     step = 3 + 7
-    found = dict(zip(probing.STAMPS, stamps[0].tolist()))
+    found = dict(zip(clocked.STAMPS, stamps[0].tolist()))
     assert found["clock1"] - found["clock0"] == 5 * step
     assert found["clock2"] - found["clock1"] == 10 * step
     assert found["inner"] == 10 * 7
     assert found["ns2"] - found["ns0"] == round(15 * step * 1e9 / toy.clock_hz)
-    assert probed.simulated(probe, toy) == 7
+    assert modelled.simulated(probe, toy) == 7
 
 
 def test_of_threads_that_are_apart_the_first_counts():
     probe = short(probes_copies.both_ways(True))
     stamps = np.arange(2 * 2 * 7).reshape(2, 2, 7)
-    assert probing.shown(probe, stamps).shape == (2, 1, 7)
-    assert probing.shown(probe._replace(apart=False), stamps).shape == (2, 2, 7)
-    both = probed.stamps(probe)[0]
+    assert clocked.shown(probe, stamps).shape == (2, 1, 7)
+    assert clocked.shown(probe._replace(apart=False), stamps).shape == (2, 2, 7)
+    both = modelled.stamps(probe)[0]
     assert both[1][2] - both[1][0] > 1.2 * (both[0][2] - both[0][0])  # it works for longer
 
 
 def test_a_table_compares_what_is_known():
     inner, plain = probes_tensor_core.small_behind(128, 2), probes_copies.slot_found(4, True)
-    model = {probe.name: probed.simulated(probe) for probe in (inner, plain)}
+    model = {probe.name: modelled.simulated(probe) for probe in (inner, plain)}
     record = dict(probes=dict(RECORD["probes"]))
     record["probes"][inner.name] = dict(inner=[1002.0], second_run=[5000.0])
     record["probes"].pop(plain.name, None)
-    text = probed.table(record, [inner, plain]).splitlines()[2:]
+    text = modelled.table(record, [inner, plain]).splitlines()[2:]
     clock = median(RECORD["probes"]["clock"]["inner"])
     ratio = model[inner.name] / (1002 - clock)
     assert text[0].startswith(f"| {inner.name} | {model[inner.name]:,.1f} | {1002 - clock:,.1f} |")
@@ -215,13 +219,13 @@ def test_what_is_lacking_is_measured_and_the_others_are_kept(tmp_path, monkeypat
     ]
     record = results.opened(dict(groups=[group]))
     record["probes"]["clock"] = dict(old, inner=[0.0])
-    last = probed.table(record, [lacking]).splitlines()[-1]
+    last = modelled.table(record, [lacking]).splitlines()[-1]
     assert last.startswith(f"| {lacking.name} | 150.9 | 302.0 | 0.50 |")
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_threads_that_are_apart_have_samples_of_their_own(apart):
-    probe = probing.Probe("two", (None, None), 10, apart=apart)
+    probe = clocked.Probe("two", (None, None), 10, apart=apart)
     stamps = np.zeros((1, 2, 7), np.int32)
     stamps[0, :, 1], stamps[0, :, 2], stamps[0, :, 5] = (10, 30), (30, 90), (15, 45)
     found = machine.run_probe(probe, lambda: stamps)
@@ -265,7 +269,7 @@ def test_idleness_comes_before_each_round(monkeypatch):
     monkeypatch.setattr(idle, "time", SimpleNamespace(sleep=told.append))
     monkeypatch.setattr(idle, "LAUNCHES", 3)
     call = lambda: told.append("launch") or launch(5, 1.5)
-    load = idle.Load("one", probing.Probe("one", (None,), 10))
+    load = idle.Load("one", clocked.Probe("one", (None,), 10))
     found = idle.measured(load, 0.0, (call, []))
     assert told == ["launch", *[idle.IDLE_S, "launch", "launch", "launch"] * idle.ROUNDS]
     assert found["rounds"][0]["ms"] == [0.0] * 3
@@ -273,8 +277,8 @@ def test_idleness_comes_before_each_round(monkeypatch):
 
 @pytest.mark.parametrize("load", [load for load, _ in idle.loads()], ids=lambda load: load.name)
 def test_loads_after_idleness_lower_for_hopper(load):
-    kernel = jax.jit(probing.kernel(load.probe))
-    lowered = kernel.trace(*probing.inputs(load.probe)).lower(lowering_platforms=("cuda",))
+    kernel = jax.jit(clocked.kernel(load.probe))
+    lowered = kernel.trace(*clocked.inputs(load.probe)).lower(lowering_platforms=("cuda",))
     assert "mosaic_gpu" in lowered.as_text()
 
 
@@ -285,13 +289,13 @@ def test_loads_after_idleness_lower_for_hopper(load):
 @pytest.mark.parametrize("registers", [False, True])
 def test_products_stay_rolled_and_are_not_serialized(registers):
     probe = probes_tensor_core.operand(128, 64, registers, left=1)
-    found = pallascope.compiled(probing.kernel(probe))
+    found = pallascope.compiled(clocked.kernel(probe))
     assert found.ok and found.instructions["HGMMA"] < 40  # thousands, if ptxas unrolls
     assert found.sass.count("WARPGROUP.DEPBAR.LE gsb0, 0x1") >= 2
 
 
 @pytest.mark.compiler
 def test_a_chain_converts_at_each_link():
-    found = pallascope.compiled(probing.kernel(probes_softmax.chain("add, to float16 and back")))
+    found = pallascope.compiled(clocked.kernel(probes_softmax.chain("add, to float16 and back")))
     per_loop = [loop.instructions for loop in found.loops]
     assert per_loop and all(each["FADD"] == each["F2FP"] >= 8 for each in per_loop)

@@ -51,8 +51,10 @@ def test_a_burst_begins_after_a_rest_and_its_first_launches_do_not_count(monkeyp
 def test_xla_picks_twice_alone_and_all_is_checked_before_anything_is_timed():
     _, log = group_of(*map(behaviour, (TUNED, *BASELINES)))
     assert log[:3] == [
-        (CUBLAS, "hold", CUBLAS), (AGAIN, "hold", AGAIN), ("others", "hold", TUNED, UNTIMED)
-    ]  # fmt: skip
+        (CUBLAS, "hold", CUBLAS),
+        (AGAIN, "hold", AGAIN),
+        ("others", "hold", TUNED, UNTIMED),
+    ]
     methods = [entry[1] for entry in log[3:]]
     assert methods.index("burst") > max(
         i for i, method in enumerate(methods) if method in ("check", "float64_error")
@@ -62,17 +64,23 @@ def test_xla_picks_twice_alone_and_all_is_checked_before_anything_is_timed():
 def test_the_fastest_of_a_kind_is_sustained():
     slow, fast = dict(us=[9.0, 9.0], kernels=[]), dict(us=[2.0, 2.0], kernels=[])
     _, log = group_of(
-        behaviour(TUNED), behaviour(CUBLAS, burst=slow), behaviour(AGAIN, burst=fast),
-        behaviour(UNTIMED, held=Failed("no")), sustained=(CUBLAS, TUNED),
-    )  # fmt: skip
+        behaviour(TUNED),
+        behaviour(CUBLAS, burst=slow),
+        behaviour(AGAIN, burst=fast),
+        behaviour(UNTIMED, held=Failed("no")),
+        sustained=(CUBLAS, TUNED),
+    )
     assert [entry[0] for entry in log if entry[1] == "sustained"] == [AGAIN, AGAIN, TUNED]
 
 
 def test_a_sustained_run_follows_the_bursts_and_the_first_is_warmed():
     found, log = group_of(behaviour(TUNED), behaviour(CUBLAS), sustained_s=2.0)
     runs = [entry for entry in log if entry[1] == "sustained"]
-    assert runs == [(TUNED, "sustained", processes.WARM_S), (TUNED, "sustained", 2.0),
-                    (CUBLAS, "sustained", 2.0)]  # fmt: skip
+    assert runs == [
+        (TUNED, "sustained", processes.WARM_S),
+        (TUNED, "sustained", 2.0),
+        (CUBLAS, "sustained", 2.0),
+    ]
     assert found[TUNED]["sustained_microseconds"] == [2.0] * 4
     assert found[TUNED]["sustained_products_a_sample"] == 5
     assert isinstance(found[TUNED]["driver"], list)
@@ -81,10 +89,13 @@ def test_a_sustained_run_follows_the_bursts_and_the_first_is_warmed():
 def test_what_fails_has_its_reason_and_the_others_go_on():
     hang = Failed("no answer in 20 s")
     found, log = group_of(
-        behaviour("a", held=Failed("ValueError: too large")), behaviour("b", burst=hang),
-        behaviour("c", sustained=hang), behaviour("d", check=0.5), behaviour("e"),
+        behaviour("a", held=Failed("ValueError: too large")),
+        behaviour("b", burst=hang),
+        behaviour("c", sustained=hang),
+        behaviour("d", check=0.5),
+        behaviour("e"),
         behaviour("f", float64_error=hang),
-    )  # fmt: skip
+    )
     assert found["a"] == {"reason": "ValueError: too large"}
     assert found["b"]["reason"] == "no answer in 20 s" and "burst_microseconds" not in found["b"]
     assert sum(entry[:2] == ("b", "burst") for entry in log) == 1, "it is asked once"

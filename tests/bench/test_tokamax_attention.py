@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import tokamax_attention
+from benchmarks import records, tokamax_attention
 from pipelib_book.measured import outcomes, results
 from pipelib_book.wild import WILD
+from tests.bench.stand_ins import FACTS, dry_run
 
 (RECORD,) = results.read("nvidia-h200/tokamax.json")
 
@@ -49,6 +50,18 @@ def test_an_error_is_relative_to_the_largest_value():
 def test_what_becomes_of_a_process(code, outcome, text, wrong, errors):
     found = tokamax_attention.watched([sys.executable, "-c", code], 1 if outcome == "hang" else 300)
     assert found == dict(outcome=outcome, text=text, wrong_runs=wrong, errors=errors)
+
+
+def test_a_dry_run_writes_a_record(monkeypatch, tmp_path):
+    watched = lambda command, timeout_s: dict(outcome="nothing", text=" ".join(command[-2:]))
+    monkeypatch.setattr(tokamax_attention, "watched", watched)
+    monkeypatch.setattr(tokamax_attention.metadata, "version", lambda name: "0.0.17")
+    path = dry_run(monkeypatch, tmp_path, tokamax_attention.SUITE)
+    (group,) = records.read(path)
+    assert path.name == "tokamax.json" and group["part"] == "cases"
+    assert group["contenders"].keys() == tokamax_attention.CASES.keys()
+    assert group["contenders"]["causal-start"]["faulty"]["text"] == "causal-start 1"
+    assert group["run"]["provenance"] == FACTS | dict(tokamax="0.0.17")
 
 
 def test_the_record_has_every_case_with_a_control_that_was_right():

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pallascope
+from benchmarks import clocked, probes
 from benchmarks import machine as benchmark
-from benchmarks import probes, probing
 from pallascope import machine
 from pallascope.machine import B200, FIELDS, H100, H200, Machine
 from pallascope.simulating.simulate import simulate
@@ -111,7 +111,7 @@ PATTERNS = [p for p in RINGS if "each tile by" not in p.name]  # that the model 
 def simulated_step(probe):
     """Cycles of a step of a probe, its waits for memory and all."""
     args = [jax.ShapeDtypeStruct(probe.input, jnp.float16)]
-    program = pallascope.trace(probing.kernel(probe), *args)
+    program = pallascope.trace(clocked.kernel(probe), *args)
     # Of tiles that are shared, one fetches from HBM for all.
     hits = None if probe.cold and "product" in probe.name else float(not probe.cold)
     return simulate(program, H200, l2_hits=hits).cycles / (3 * probe.repeats)
@@ -152,7 +152,7 @@ def test_a_wavefront_takes_as_long_wherever_the_banks_are(kind):
     for writes in (False, True):
         for rows in (64, 128):
             probe = probes.access(kind, rows, writes)
-            program = pallascope.trace(probing.kernel(probe))
+            program = pallascope.trace(clocked.kernel(probe))
             steps = [op for op in program.threads[0] if op.step and op.kind in ("read", "write")]
             (counted[writes, rows],) = {op.wavefronts for op in steps if op.wavefronts is not None}
             measured[writes, rows] = median(RECORD["probes"][probe.name]["cycles"])

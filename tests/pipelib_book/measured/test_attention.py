@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.attentions import Problem
+from benchmarks.attention_problems import Problem
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention, results
 from tests.pipelib_book.measured.made_up import RUN, row, timed

@@ -6,7 +6,7 @@ RECORD is that of `benchmarks.machine`; the words choose the probes whose names 
 A probe that the record lacks has the model's figure alone.
 
 The model. `stamps` runs a probe's kernel in the simulator and has its threads read the simulated
-clock wherever the kernel reads the clock. So `probing.slopes` makes the same figures of both, and a
+clock wherever the kernel reads the clock. So `clocked.slopes` makes the same figures of both, and a
 figure is a probe's inner part, if it has one, else a step of its second run.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import pallascope
-from benchmarks import probing
+from benchmarks import clocked
 from pallascope.machine import H200, Machine
 from pallascope.program import Kind, Op
 from pallascope.simulating.recorder import Unrecorded
@@ -26,16 +26,16 @@ from pallascope.simulating.run import Run
 from pallascope.simulating.threads import Thread
 from pallascope.simulating.traffic import best_l2_hits
 
-#: The name of the device code that reads a register (`probing._register`).
+#: The name of the device code that reads a register (`clocked._register`).
 _READS = "value"
 
 
-def stamps(probe: probing.Probe, machine: Machine = H200) -> np.ndarray:
+def stamps(probe: clocked.Probe, machine: Machine = H200) -> np.ndarray:
     """A probe's stamps (block, thread, stamp) of one block, on the simulated clock.
 
     L2 has all that is loaded, unless the probe is cold: then as much of it as it can.
     """
-    program = pallascope.trace(probing.kernel(probe), *probing.inputs(probe))
+    program = pallascope.trace(clocked.kernel(probe), *clocked.inputs(probe))
     hits = best_l2_hits(program) if probe.cold else 1.0
     read: defaultdict[tuple[int, bool], list[float]] = defaultdict(list)
 
@@ -61,13 +61,13 @@ def _stamps(around: list[float], within: list[float], machine: Machine) -> list[
     return [clock0, clock1, clock2, inner, first * nanoseconds, last * nanoseconds, 0.0]
 
 
-def simulated(probe: probing.Probe, machine: Machine = H200) -> float:
+def simulated(probe: clocked.Probe, machine: Machine = H200) -> float:
     """The probe's figure as the model has it, in cycles."""
-    found = probing.slopes(probing.shown(probe, stamps(probe, machine)), probe.repeats)
+    found = clocked.slopes(clocked.shown(probe, stamps(probe, machine)), probe.repeats)
     return found[_key(found["inner"])]
 
 
-def measured(probe: probing.Probe, record: dict[str, Any]) -> float | None:
+def measured(probe: clocked.Probe, record: dict[str, Any]) -> float | None:
     """The probe's figure in a record, in cycles; None if the record lacks it."""
     found = record["probes"].get(probe.name)
     if found is None:
@@ -81,7 +81,7 @@ def _key(inner: float) -> str:
     return "inner" if inner else "second_run"
 
 
-def table(record: dict[str, Any], chosen: Iterable[probing.Probe], machine: Machine = H200) -> str:
+def table(record: dict[str, Any], chosen: Iterable[clocked.Probe], machine: Machine = H200) -> str:
     """A line for each probe: cycles, and how much of its work is done in a measured cycle."""
     lines = ["| probe | simulated | measured | ratio | in a cycle |", "|---|--:|--:|--:|---|"]
     for probe in chosen:

@@ -154,9 +154,8 @@ def stamps_of(result: Any) -> np.ndarray:
     return np.asarray(result[-1] if isinstance(result, (tuple, list)) else result)
 
 
-def traced(problem: Any, name: str, probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def traced(probe: Probe) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What JAX traces for a probe of a record."""
-    del problem, name
     return kernel(probe), inputs(probe)
 
 
@@ -186,13 +185,14 @@ def shown(probe: Probe, stamps: np.ndarray) -> np.ndarray:
     return stamps[:, :1] if probe.apart else stamps
 
 
-def once(step: Callable[..., Any]) -> Callable[..., None]:
-    """A role whose steps need nothing around them; called as step(i, block, *refs)."""
+def steps(step: Callable[[Any], Any]) -> Run:
+    """A run of steps that need nothing around them."""
+    return lambda first, count: loop(first, count, step)
 
-    def role(timed, block, *refs):
-        timed(lambda first, count: loop(first, count, lambda i: step(i, block, *refs)))
 
-    return role
+def once(step: Callable[..., Any]) -> Role:
+    """A role of such steps; called as step(i, block, *refs)."""
+    return lambda timed, block, *refs: timed(steps(lambda i: step(i, block, *refs)))
 
 
 def alike(role: Callable[..., None], threads: int) -> tuple[Role, ...]:
@@ -221,29 +221,101 @@ def stream(slots: int, start: Callable[[Any], Any], wait: Callable[[Any], Any]) 
     return run
 
 
-def loading(slots: int, source: Callable[[Any], Any], ring: Any, barriers: Any) -> Run:
-    """A run of loads into a ring of slots, step i from `source(i)`."""
-
-    def start(i):
-        slot = rem(i, slots)
-        plgpu.copy_gmem_to_smem(source(i), ring.at[slot], barriers.at[slot])
-
-    return stream(slots, start, lambda i: plgpu.barrier_wait(barriers.at[rem(i, slots)]))
+def loading(slots: int, load: Callable[[Any, Any], Any], barriers: Any) -> Run:
+    """A run of loads into a ring of slots: `load` takes the step and its slot."""
+    slot = lambda i: rem(i, slots)
+    return stream(
+        slots, lambda i: load(i, slot(i)), lambda i: plgpu.barrier_wait(barriers.at[slot(i)])
+    )
 
 
-def multiplying(multiply: Callable[[], Any], left: int) -> Run:
-    """A run of products one after another, with `left` unfinished."""
+def loading_tiles(slots: int, source: Callable[[Any], Any], ring: Any, barriers: Any) -> Run:
+    """A run of loads of one tile each, that of step i from `source(i)`."""
+    load = lambda i, slot: plgpu.copy_gmem_to_smem(source(i), ring.at[slot], barriers.at[slot])
+    return loading(slots, load, barriers)
+
+
+def carrying(step: Callable[..., Any], begin: Callable[[], Any], end: Callable[[Any], Any]) -> Run:
+    """A run whose steps hand each other values in registers.
+
+    Args:
+      step: called with the values, the run's first step, and how many steps came before this one.
+      begin: makes the first values.
+      end: puts the last ones somewhere.
+    """
+
+    def run(first, count):
+        one = lambda i, values: step(values, first, i)
+        end(lax.fori_loop(jnp.int32(0), jnp.int32(count), one, begin()))
+        plgpu.commit_smem()
+
+    return run
+
+
+# Products.
+
+
+class Right(NamedTuple):
+    """A right operand in SMEM, transposed where only K fills a swizzled row."""
+
+    n: int
+    k: int = 64
+    dtype: Any = jnp.float16
+
+    @property
+    def transposed(self) -> bool:
+        """Whether memory has it as [n, k]."""
+        return jnp.dtype(self.dtype).itemsize == 1 or self.n < 64
+
+    @property
+    def scratch(self) -> Any:
+        """Its memory."""
+        shape = (self.n, self.k) if self.transposed else (self.k, self.n)
+        return swizzled(*shape, dtype=self.dtype)
+
+    def of(self, ref: Any) -> Any:
+        """What `wgmma` takes."""
+        return ref.T if self.transposed else ref
+
+
+def accumulated(m: int, n: int, work: Callable[[Any], None]) -> jax.Array:
+    """Runs `work` with an accumulator, and gives its result, which is to be stored.
+
+    Products whose result nobody needs are not made.
+    """
+
+    def scope(acc):
+        work(acc)
+        return acc[...]
+
+    return pl.run_scoped(scope, plgpu.ACC((m, n), jnp.float32)).astype(jnp.float16)
+
+
+def for_result(*shape: int) -> Any:
+    """Where an accumulator's result goes."""
+    return plgpu.SMEM(shape, jnp.float16, transforms=TILED if shape[-1] >= 64 else ())
+
+
+def multiplying(step: Callable[[Any], Any]) -> Run:
+    """A run of steps that may leave products unfinished, and the wait for the last ones."""
+
+    def run(first, count):
+        total = loop(first, count, step)
+        plgpu.wgmma_wait(0)
+        return total
+
+    return run
+
+
+def queueing(multiply: Callable[[], Any], left: int) -> Callable[[Any], None]:
+    """A step that queues products, and waits until `left` are unfinished."""
 
     def step(i):
         keep_rolled()
         multiply()
         plgpu.wgmma_wait(left)
 
-    def run(first, count):
-        loop(first, count, step)
-        plgpu.wgmma_wait(0)
-
-    return run
+    return step
 
 
 def rem(x: Any, n: int) -> Any:
@@ -251,14 +323,21 @@ def rem(x: Any, n: int) -> Any:
     return lax.rem(x, np.int32(n))
 
 
-def half(*shape: int) -> Any:
-    """SMEM of float16, swizzled as products take it."""
-    return plgpu.SMEM(shape, jnp.float16, transforms=TILED)
+def swizzled(*shape: int, dtype: Any = jnp.float16) -> Any:
+    """SMEM as products take it."""
+    columns = 128 // jnp.dtype(dtype).itemsize
+    transforms = plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(128)
+    return plgpu.SMEM(shape, dtype, transforms=transforms)
+
+
+def halves(shape: tuple[int, ...], layout: Any, dtype: Any = jnp.float32) -> jax.Array:
+    """An array in registers, each of whose elements is a half."""
+    return plgpu.layout_cast(jnp.full(shape, 0.5, dtype), layout)
 
 
 def for_loads(slots: int, rows: int) -> tuple[Any, Any]:
     """A ring of slots for rows of 64 float16, and a barrier for each."""
-    return half(slots, rows, 64), plgpu.Barrier(num_barriers=slots)
+    return swizzled(slots, rows, 64), plgpu.Barrier(num_barriers=slots)
 
 
 def keep_rolled() -> None:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.gpu import attention_mgpu
 
-from benchmarks import peers, torch_times
+from benchmarks import in_torch, peers
 from pallascope.bench.cupti import Kernel, kernel_times
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config
@@ -78,9 +78,11 @@ class Problem(NamedTuple):
         of_v = self.v_head_dim or self.head_dim
         kv_heads = self.kv_heads or self.heads
         sizes = (
-            (self.heads, self.head_dim), (kv_heads, self.head_dim), (kv_heads, of_v),
+            (self.heads, self.head_dim),
+            (kv_heads, self.head_dim),
+            (kv_heads, of_v),
             (self.heads, of_v),
-        )  # fmt: skip
+        )
         like = lambda size: jax.ShapeDtypeStruct((self.batch, self.seq, *size), self.dtype)
         return tuple(map(like, sizes))
 
@@ -247,7 +249,7 @@ class InTorch(Measured):
 
     def burst(self, launches: int) -> dict[str, Any]:
         """By CUPTI."""
-        return _in_words(torch_times.kernel_times(self.launch, launches))
+        return _in_words(in_torch.kernel_times(self.launch, launches))
 
 
 class InSdpa(InTorch):

@@ -1,13 +1,11 @@
-"""The results of kernels that a chapter has run, for the next time that it runs the same ones.
+"""What kernels gave that a chapter has run, for the next time that it runs the same ones.
 
-The model. `begin` runs in the chapter's process, before its first cell. A grade computes what it
-compares with by a kernel that is right, for each answer anew: for the skeleton, for each wrong
-answer, and for the solution. Pallas's interpreter takes seconds for each. From then on a kernel
-that is called with arrays is traced, and if the digest of its jaxpr and its arrays' bytes are those
-of an earlier call, that call's results are its own. A kernel that raised an error, or that said
-anything, such as a race, runs again.
-
-Not covered: a kernel within `jax.jit` runs each time.
+The model. `begin` runs in the chapter's process, before its first cell. A grade compares an answer
+with what a right kernel gives, and a chapter computes that anew for the skeleton, for each wrong
+answer and for the solution; Pallas's interpreter takes seconds each time. From now on a call of a
+kernel, or of a jitted function with kernels in it, is *the same* as an earlier one if the digests
+of their jaxprs and the bytes of their arrays are: then it has that call's results. What raised an
+error or printed anything, such as a race, runs again.
 """
 
 import contextlib
@@ -27,32 +25,48 @@ from pallascope.bench.jaxprs import digest_of
 
 def begin() -> None:
     """Remembers results, for as long as the process lasts."""
-    kernel, kept = plgpu.kernel, {}
+    kernel, jit, kept = plgpu.kernel, jax.jit, {}
 
-    def remembering(*args: Any, **options: Any) -> Callable[..., Any]:
+    def remembering_kernel(*args: Any, **options: Any) -> Callable[..., Any]:
         made = kernel(*args, **options)
-        return functools.wraps(made)(functools.partial(_remembered, made, kept))
+        return Remembered(made, jax.make_jaxpr(made), kept)
 
-    plgpu.kernel = remembering
+    def remembering_jit(*args: Any, **options: Any) -> Any:
+        if not args:
+            return functools.partial(remembering_jit, **options)
+        made = jit(*args, **options)
+        return Remembered(made, lambda *args, **more: made.trace(*args, **more).jaxpr, kept)
+
+    plgpu.kernel, jax.jit = remembering_kernel, remembering_jit
 
 
-def _remembered(made: Callable[..., Any], kept: dict[tuple[str, ...], Any], *operands: Any) -> Any:
-    """A kernel's results, remembered or computed."""
-    leaves = jax.tree.leaves(operands)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return made(*operands)
-    closed = jax.make_jaxpr(made)(*operands)
-    key = (digest_of(closed), *(_bytes(leaf) for leaf in (*leaves, *closed.consts)))
-    if key not in kept:
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
-            found = jax.block_until_ready(made(*operands))
+class Remembered:
+    """A function whose results are kept, by its jaxpr and its arrays; else as it was."""
+
+    def __init__(self, made: Callable[..., Any], jaxpr: Callable[..., Any], kept: dict) -> None:
+        functools.update_wrapper(self, made)
+        self._made, self._jaxpr, self._kept = made, jaxpr, kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        arrays = [x for x in jax.tree.leaves((args, options)) if isinstance(x, np.ndarray | jax.Array)]
+        if any(isinstance(array, jax.core.Tracer) for array in arrays):
+            return self._made(*args, **options)
+        traced = self._jaxpr(*args, **options)
+        if "mesh" not in str(traced):  # no kernel
+            return self._made(*args, **options)
+        key = digest_of(traced), *map(_digest, arrays)
+        if key in self._kept:
+            return self._kept[key]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            found = jax.block_until_ready(self._made(*args, **options))
         sys.stdout.write(said.getvalue())
-        if said.getvalue():
-            return found
-        kept[key] = found
-    return kept[key]
+        if not said.getvalue():
+            self._kept[key] = found
+        return found
 
 
-def _bytes(array: Any) -> str:
-    return hashlib.sha256(np.ascontiguousarray(np.asarray(array)).tobytes()).hexdigest()
+def _digest(array: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

@@ -22,8 +22,6 @@ from pallascope.tracing.layouts import Change
 from tests.pallascope import kernels
 from tests.pallascope.kernels import like
 
-pytestmark = pytest.mark.both_jax
-
 HALF, FULL, BYTE = jnp.float16, jnp.float32, jnp.float8_e4m3fn
 WGMMA, TRANSPOSED = plgpu.Layout.WGMMA, plgpu.Layout.WGMMA_TRANSPOSED
 
@@ -101,6 +99,7 @@ def test_a_swizzle_exchanges_chunks_within_a_line(swizzle):
     assert sorted(found.tolist()) == addresses.tolist()
 
 
+@pytest.mark.both_jax
 def test_an_accumulator_s_lanes():
     """As PTX draws the fragment of wgmma: 4 lanes a row, two elements each, 8 rows, 4 warps."""
     layout = WGMMA.to_mgpu()
@@ -203,6 +202,7 @@ def test_without_a_layout_memory_says_which():
     assert layouts.wavefronts(memory((32, 64), HALF, 128)) is None  # of 64 rows at least
 
 
+@pytest.mark.both_jax
 def test_a_transposed_view_of_tiles():
     place = memory((128, 64), HALF, 128, (Change.TRANSPOSE, (1, 0)))
     for layout in (WGMMA, TRANSPOSED):
@@ -236,6 +236,7 @@ def accumulated():
     return pl.run_scoped(scope, plgpu.ACC((64, 64), FULL)).astype(HALF)
 
 
+@pytest.mark.both_jax
 @pytest.mark.parametrize(
     ("options", "plain"), [(LANE, 8 * 64), ({}, 64)], ids=["lane", "warpgroup"]
 )
@@ -248,6 +249,7 @@ def test_an_accumulator_is_written(options, plain):
     assert noted(body, PLAIN, TILED, **options) == [("write", plain), ("write", 64)]
 
 
+@pytest.mark.both_jax
 def test_a_layout_goes_through_arithmetic_loops_and_calls():
     def body(plain, row):
         start = plgpu.layout_cast(jnp.zeros((64, 64), HALF), WGMMA)
@@ -266,6 +268,7 @@ def test_a_layout_goes_through_arithmetic_loops_and_calls():
     assert noted(body, PLAIN, row, **LANE) == expected
 
 
+@pytest.mark.both_jax
 def test_a_read_has_the_layout_it_is_cast_to():
     def body(ring, tiled):
         ring[1] = plgpu.load(ring.at[0], layout=WGMMA, optimized=False)
@@ -398,6 +401,7 @@ def test_the_compiler_shuffles_as_the_rule_says(function, memory, words):
     assert sum(found) == words
 
 
+@pytest.mark.both_jax
 def test_the_compiler_chooses_as_the_rule_says():
     """WGMMA and tiles for all that meets tiles or accumulators, and rows side by side else."""
     strided = plgpu.Layout.WG_STRIDED((64, 64), vec_size=4).to_mgpu()

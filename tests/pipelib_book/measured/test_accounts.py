@@ -1,8 +1,8 @@
 """`pipelib_book.measured.accounts`: its table, and what it says where nothing was measured."""
 
-import json
+import pytest
 
-from pipelib_book.measured import accounts, results
+from pipelib_book.measured import accounts
 
 ACCOUNT = dict(
     seconds=1e-3, cycles=1.75e6, tensor_percent=75.0, instructions=5e6,
@@ -10,15 +10,19 @@ ACCOUNT = dict(
 )  # fmt: skip
 
 
-def record(folder, **contenders):
-    found = dict(part="accounts", problem=dict(causal=False), contenders=contenders)
-    (folder / results.GPU).mkdir()
-    (folder / results.GPU / "accounts.json").write_text(json.dumps(dict(groups=[found])))
-    return accounts.group(False, (folder,))
+@pytest.fixture
+def group(recorded):
+    """The group of a record with these contenders."""
+
+    def read(**contenders):
+        found = dict(part="accounts", problem=dict(causal=False), contenders=contenders)
+        return accounts.group(False, recorded(accounts=dict(groups=[found])))
+
+    return read
 
 
-def test_a_row_for_each_that_is_wanted(tmp_path):
-    found = record(tmp_path, a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
+def test_a_row_for_each_that_is_wanted(group):
+    found = group(a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
     head, _, *rows = accounts.table(found, dict(a="ours", b="theirs", lost="lost")).splitlines()
     assert "| softmax |" in head and len(rows) == 2
     assert rows[0].startswith("| ours | 1.000 | 1.750 | 75.0% | 5 | 0 | 100 | 201 |")
@@ -26,22 +30,15 @@ def test_a_row_for_each_that_is_wanted(tmp_path):
     assert len(accounts.table(found).splitlines()) == 5
 
 
-def test_a_column_for_each(tmp_path):
+def test_a_column_for_each(group):
     """But for what was not made; a row for each number."""
-    found = record(tmp_path, a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
+    found = group(a=ACCOUNT, b=dict(reason="no kernel"), c=ACCOUNT)
     rows = accounts.beside(found, dict(a="ours", b="theirs", c="both")).splitlines()
     assert rows[0] == "|  | ours | both |" and rows[2] == "| ms | 1.000 | 1.000 |"
     assert rows[-1] == "| all | 1,506 | 1,506 |" and len(rows) == 2 + 4 + len(accounts.PARTS) + 1
-    assert "`make benchmark` measures it" in accounts.beside(None, {})
 
 
-def test_a_part_that_a_loop_lacks_is_empty(tmp_path):
+def test_a_part_that_a_loop_lacks_is_empty(group):
     parts = {name: ACCOUNT["parts"][name] for name in accounts.PARTS[:4]}
-    found = record(tmp_path, a=ACCOUNT | dict(parts=parts))
+    found = group(a=ACCOUNT | dict(parts=parts))
     assert accounts.table(found).splitlines()[-1].endswith("| 301 |  |  | 602 |")
-
-
-def test_without_a_record_it_is_said(tmp_path):
-    found = accounts.group(True, (tmp_path,))
-    assert found is None and "`make benchmark` measures it" in accounts.table(found)
-    assert accounts.group(True, (tmp_path,)) is None

@@ -1,12 +1,10 @@
 """`pipelib_book.measured.attention`: the record, as the chapter quotes it."""
 
-import json
-
 import pytest
 
 from benchmarks.attention_problems import Problem
 from pipelib_book.attention_ladder import RUNGS
-from pipelib_book.measured import attention, results
+from pipelib_book.measured import attention
 from tests.pipelib_book.measured.made_up import RUN, row, timed
 
 PROBLEM = Problem(1000, 64, False, "float16")
@@ -65,10 +63,6 @@ def test_ours_is_not_jax_s():
     assert group.fastest(attention.OURS) == "attention"
 
 
-def test_shapes():
-    assert (GROUP.shape, LADDER.shape) == ("1000 x 64, dense", "1000 x 64, causal")
-
-
 def test_groups_with_some_values():
     assert attention.like([GROUP, LADDER], causal=True, seq=1000) == [LADDER]
     assert attention.like([GROUP, LADDER], seq=2) == []
@@ -76,42 +70,37 @@ def test_groups_with_some_values():
 
 # Tables.
 
-
-def test_a_row_has_ours_and_the_fastest_of_each_other():
-    table = attention.table([GROUP])
-    assert table.splitlines()[0] == "| sequence x head | ours | JAX | cuDNN | speed |"
-    cells = ["1000 x 64, dense", "625 ± 6.2% (tuned)", "400", "500", "1.25x"]
-    assert row(table, "1000") == cells, "not what it picks, which has its name"
+NOTHING = GROUP._replace(contenders={"attention": dict(reason="no")})
 
 
-def test_what_was_not_measured_has_a_dash():
-    nothing = GROUP._replace(contenders={"attention": dict(reason="no")})
-    table = attention.table([GROUP, nothing])
-    assert table.splitlines()[-1] == "| 1000 x 64, dense | - | - | - | - |"
+@pytest.mark.parametrize(
+    ("table", "groups", "begin", "cells"),
+    [
+        # Not what it picks, which has its name; and what was not measured has a dash.
+        ("table", [GROUP], "1000 x 64, dense", ["625 ± 6.2% (tuned)", "400", "500", "1.25x"]),
+        ("table", [GROUP, NOTHING], "1000 x 64, dense | -", ["-", "-", "-"]),
+        # With and without, but for a pair of which one was not measured.
+        ("turns_table", [GROUP, LADDER], "1000", ["1 and 3", "250 ± 0.0%", "500 ± 0.0%", "2.000x"]),
+        # Ours alone, each with its name, and cuDNN.
+        ("variants_table", [GROUP, LADDER], "tuned", ["625 ± 6.2%", "-"]),
+        ("ladder_table", [LADDER], "rung 2", ["ran for too long"]),
+        ("ladder_table", [LADDER], "rung 4", ["-"]),
+    ],
+)
+def test_a_row_of_a_table(table, groups, begin, cells):
+    assert row(getattr(attention, table)(groups), begin)[begin.count("|") + 1 :] == cells
+
+
+def test_what_is_no_row_of_a_table():
+    assert "keys" not in attention.variants_table([GROUP, LADDER])
+    assert attention._PAIRS == [("rung 0", "rung 2"), ("rung 1", "rung 3")]
+    assert "Measured on an NVIDIA H200" in attention.where([GROUP])
 
 
 def test_the_ladder_has_every_rung():
     table = attention.ladder_table([LADDER])
     assert len(table.splitlines()) == 2 + len(attention.NAMES) + 1
     assert len(attention.NAMES) == len(RUNGS) + 2  # rungs 1 and 3 with `p` in registers, too
-    assert row(table, "rung 0") == ["rung 0, no overlap", "125 ± 0.0%"]
-    assert row(table, "rung 2")[1] == "ran for too long"
-    assert row(table, "rung 4")[1] == "-" and row(table, "cuDNN")[1] == "200"
-
-
-def test_turns():
-    """With and without, but for a pair of which one was not measured."""
-    table = attention.turns_table([GROUP, LADDER])
-    assert row(table, "1000")[1:] == ["1 and 3", "250 ± 0.0%", "500 ± 0.0%", "2.000x"]
-    assert attention._PAIRS == [("rung 0", "rung 2"), ("rung 1", "rung 3")]
-
-
-def test_variants():
-    """Ours alone, each with its name, and cuDNN."""
-    table = attention.variants_table([GROUP, LADDER])
-    assert row(table, "in a fixed order")[1:] == ["500 ± 0.0%", "-"]
-    assert row(table, "tuned")[1:] == ["625 ± 6.2%", "-"]
-    assert row(table, "cuDNN")[1:] == ["500", "200"] and "keys" not in table
 
 
 def test_lengths_are_beside_the_next_multiple():
@@ -123,43 +112,12 @@ def test_lengths_are_beside_the_next_multiple():
     assert len(table.splitlines()) == 3
 
 
-def test_errors():
-    table = attention.errors_table([LADDER, GROUP])
-    assert row(table, "1000") == ["1000 x 64, dense", "float16", "3.0e-04", "4.0e-04", "-"]
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        "table",
-        "ladder_table",
-        "variants_table",
-        "lengths_table",
-        "turns_table",
-        "errors_table",
-        "where",
-    ],
-)
-def test_what_is_missing_is_said_to_be(table):
-    assert "The record of attention has n" in getattr(attention, table)([])
-
-
-def test_where():
-    assert "Measured on an NVIDIA H200" in attention.where([GROUP])
-
-
 # Records.
 
 
-def test_groups_are_read_by_their_part(tmp_path):
-    path = tmp_path / results.GPU / "attention.json"
-    path.parent.mkdir()
+def test_groups_are_read_by_their_part(recorded):
     group = dict(problem=GROUP.problem, contenders=CONTENDERS, run=RUN)
     search = dict(part="forward", problem=GROUP.problem, best={}, run=RUN)
-    path.write_text(json.dumps(dict(groups=[group | dict(part="forward"), search])))
-    assert attention.groups("forward", (tmp_path,)) == [GROUP]
-    assert attention.groups("ladder", (tmp_path,)) == []
-
-
-def test_without_a_record_there_is_nothing(tmp_path):
-    assert attention.groups("forward", (tmp_path,)) == []
+    folders = recorded(attention=dict(groups=[group | dict(part="forward"), search]))
+    assert attention.groups("forward", folders) == [GROUP]
+    assert attention.groups("ladder", folders) == []

@@ -1,11 +1,9 @@
 """`pipelib_book.measured.copies`: what probes of copies found, for chapters 3 and 4."""
 
-import json
-
 import pytest
 
 import pallascope
-from pipelib_book.measured import copies, results
+from pipelib_book.measured import copies
 
 
 def numbers(table):
@@ -34,9 +32,6 @@ def test_a_waiter_that_has_only_begun_goes_on_sooner(tmp_path):
 
 
 @pytest.mark.parametrize("table", [copies.slots_table, copies.stores_table])
-def test_what_is_not_in_the_record_has_no_row(table, tmp_path):
-    assert "has no probe of copies" in table((tmp_path,))
-    path = tmp_path / results.GPU / "machine.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps({"probes": {"store 1024 bytes, read": {"cycles": [1.0]}}}))
-    assert "has no probe of copies" in table((tmp_path,))
+def test_what_is_not_in_the_record_has_no_row(table, recorded):
+    folders = recorded(machine={"probes": {"store 1024 bytes, read": {"cycles": [1.0]}}})
+    assert "has no probe of copies" in table(folders)

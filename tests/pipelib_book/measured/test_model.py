@@ -1,20 +1,14 @@
 """`pipelib_book.measured.model`: predicted launches beside measured ones."""
 
-import json
-
 import pytest
 
-from pipelib_book.measured import model, results
+from pipelib_book.measured import model
 
 KERNEL = "attention_mosaic_gpu_kernel"
 
 
-def write(folder, measured, predicted):
-    found = folder / results.GPU
-    found.mkdir(parents=True)
-    (found / "model.json").write_text(json.dumps(dict(pairs=measured)))
-    (found / "predicted.json").write_text(json.dumps(dict(pairs=predicted)))
-    return (folder,)
+def records(recorded, measured, predicted):
+    return recorded(model=dict(pairs=measured), predicted=dict(pairs=predicted))
 
 
 def pair(*us, name=KERNEL, runs=1.0):
@@ -29,29 +23,30 @@ def row(family="matmul", work="64", config="", us=100.0, at_clock=100.0, own=100
     return model.Row(family, work, config, held, us, 1700.0, at_clock, own, 1700.0)
 
 
-def test_a_row_is_the_median_of_all_mosaic_kernels_of_a_launch(tmp_path):
+def test_a_row_is_the_median_of_all_mosaic_kernels_of_a_launch(recorded):
     kernels = {
         "dq_mosaic_gpu_kernel": dict(runs=2.0, us=[10.0, 20.0, 30.0]),
         "dkv_mosaic_gpu_kernel": dict(runs=1.0, us=[1.0, 2.0, 3.0]),
         "input_reduce_fusion": dict(runs=1.0, us=[500.0] * 3),
     }
     measured = {"attention: 64 of 2: two": dict(kernels=kernels, mhz=[1500.0, 1600.0, 1900.0])}
-    folders = write(tmp_path, measured, {name: predicted(21.0, 63.0, 1234.0) for name in measured})
+    us = dict.fromkeys(measured, predicted(21.0, 63.0, 1234.0))
+    folders = records(recorded, measured, us)
     (found,) = model.rows(folders)
     assert found[:3] == ("attention", "64 of 2", "two")
     assert (found.us, found.mhz, found.mhz_predicted) == (42.0, 1600.0, 1234.0)
     assert (found.error, found.error_of_time) == (-0.5, 0.5)
 
 
-def test_pairs_that_were_not_measured_or_not_predicted_are_no_rows(tmp_path):
+def test_pairs_that_were_not_measured_or_not_predicted_are_no_rows(recorded):
     measured = {"a: 1: x": pair(1.0), "a: 1: y": pair(1.0)}
-    assert len(model.rows(write(tmp_path, measured, {"a: 1: x": predicted(1.0)}))) == 1
+    assert len(model.rows(records(recorded, measured, {"a: 1: x": predicted(1.0)}))) == 1
 
 
-def test_a_step_is_the_difference_of_two_lengths(tmp_path):
+def test_a_step_is_the_difference_of_two_lengths(recorded):
     short, long = "a: 1: x", "a: 1, twice the steps: x"
     measured = {short: pair(100.0), long: pair(180.0) | dict(longer_than=short)}
-    folders = write(tmp_path, measured, {short: predicted(120.0), long: predicted(196.0)})
+    folders = records(recorded, measured, {short: predicted(120.0), long: predicted(196.0)})
     assert [each.config for each in model.rows(folders)] == ["x"]
     (step,) = model.steps(folders)
     assert (step.short.us, step.long.us) == (100.0, 180.0)
@@ -64,28 +59,10 @@ def test_a_step_is_the_difference_of_two_lengths(tmp_path):
     ]  # fmt: skip
 
 
-def test_a_longer_pair_without_the_other_one_is_left_out(tmp_path):
+def test_a_longer_pair_without_the_other_one_is_left_out(recorded):
     measured = {"a: 1: y": pair(180.0) | dict(longer_than="a: 1: x")}
-    folders = write(tmp_path, measured, {name: predicted(1.0) for name in measured})
+    folders = records(recorded, measured, {name: predicted(1.0) for name in measured})
     assert model.steps(folders) == model.rows(folders) == []
-
-
-def test_without_a_record_tables_say_so(tmp_path):
-    assert model.rows((tmp_path,)) == []
-    assert model.steps((tmp_path,)) == []
-    for table in (
-        model.families_table, model.worst_table, model.causes_table, model.steps_table,
-    ):  # fmt: skip
-        assert "no pair" in table([])
-
-
-def test_errors_are_of_held_out_pairs():
-    found = [
-        row(us=1.0, at_clock=2.0, own=2.0, held=False), row(at_clock=98.0),
-        row(us=200.0, at_clock=208.0),
-    ]  # fmt: skip
-    line = model.families_table(found).splitlines()[2]
-    assert "| 3 | 2 | 3.0% | 4.0% |" in line
 
 
 def test_ranks_are_of_all_pairs_and_the_fastest_must_be_among_three():
@@ -93,13 +70,10 @@ def test_ranks_are_of_all_pairs_and_the_fastest_must_be_among_three():
     right = [row(config=str(us), us=us, own=us) for us in times]
     assert model.rank_correlation(right) == pytest.approx(1) and model.fastest_in_first(right)
     wrong = [row(config=str(us), us=us, own=6 - us) for us in times]
-    assert model.rank_correlation(wrong) == pytest.approx(-1) and not model.fastest_in_first(wrong)
-    assert "| 0 of 1 |" in model.families_table(wrong) + " |"
-
-
-def test_works_are_ranked_apart():
     found = [row(work="a"), row(family="copy", work="a"), row(work="b"), row(work="a")]
     assert sorted(map(len, model.by_work(found))) == [1, 1, 2]
+    assert model.rank_correlation(wrong) == pytest.approx(-1) and not model.fastest_in_first(wrong)
+    assert "| 0 of 1 |" in model.families_table(wrong) + " |"
 
 
 def test_the_worst_come_first_and_each_has_a_cause():
@@ -118,11 +92,3 @@ def test_a_cause_is_found_by_family_and_words(monkeypatch):
     rows = [row(family="the ladder of attention", config="overlap, shared"),
             row(family="attention", config="overlap"), row(config="a x b")]  # fmt: skip
     assert [each.cause for each in rows] == ["one", "not known", "two"]
-
-
-def test_the_scatter_has_each_family_and_the_line(tmp_path):
-    pytest.importorskip("matplotlib")
-    found = [row(), row(family="copy", us=10.0, at_clock=11.0)]
-    axes = model.scatter(found).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["copy", "matmul", "within 5%"]

@@ -1,7 +1,5 @@
 """`measured.nvlink`: the time of a step, and what a table says of it."""
 
-import json
-
 from pipelib_book.measured import nvlink
 from pipelib_book.measured.nvlink import OWN, RING, STREAM, Problem
 
@@ -22,15 +20,3 @@ def test_a_step_is_what_more_steps_add():
     assert (stream.sent, ring.sent, Problem(OWN).sent) == (65536, 32768, 0)
     assert [str(stream), str(Problem(OWN))] == ["stream, 32,768 bytes, 2 blocks",
                                                 "own signal, 1 block"]  # fmt: skip
-
-
-def test_tables(tmp_path):
-    folder = tmp_path / "nvidia-h200"
-    folder.mkdir()
-    assert nvlink.beside(1.0, (tmp_path,)).startswith("(The record has no ring")
-    groups = [group(Problem(RING, steps=10), [20.0], [100.0]), group(Problem(OWN), [0.0], [900.0])]
-    (folder / "nvlink.json").write_text(json.dumps(dict(groups=groups)))
-    assert nvlink.table((tmp_path,)).splitlines()[2:] == [
-        "| ring, 32,768 bytes, 1 block | 4.00 | 8 |", "| own signal, 1 block | 0.45 | - |",
-    ]  # fmt: skip
-    assert nvlink.beside(3.0, (tmp_path,)).splitlines()[-1] == "| 3.00 | 4.00 | -25% |"

@@ -29,7 +29,3 @@ def test_the_clock_of_kernels_is_beside_their_cycles_and_times():
     assert [line[0] for line in lines[2:]] == ["0", "1", "first over last"]
     cycles, clock, us = map(float, lines[-1][1:])
     assert cycles > us > 1 < clock and us == pytest.approx(cycles / clock, rel=0.05)
-
-
-def test_a_package_without_its_record_has_a_sentence_in_place_of_a_table():
-    assert probes.clocks_table({}, (pathlib.Path("/nowhere"),)).startswith("(A record of")

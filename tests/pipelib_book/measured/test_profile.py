@@ -12,7 +12,3 @@ def test_the_record_has_both_threads_of_the_ring():
     assert found is not None and found.source is Source.MEASURED
     assert len(found.lanes) == 2 and found.name == "The ring" and "H200" in found.machine
     assert {"multiply", "load", "wait consumed"} <= {span.scope for span in found.spans}
-
-
-def test_without_a_record_there_is_none(tmp_path):
-    assert profile.ring(PROGRAM, (tmp_path,)) is None

@@ -1,7 +1,5 @@
 """What is said of compute-sanitizer's record."""
 
-import json
-
 import pytest
 
 from pipelib_book.measured import sanitized
@@ -15,15 +13,8 @@ from pipelib_book.measured import sanitized
         ([], [], "as a control, was not reported"),
     ],
 )
-def test_the_sentence_counts_what_was_reported(tmp_path, found, control, words):
-    (folder := tmp_path / "nvidia-h200").mkdir()
+def test_the_sentence_counts_what_was_reported(recorded, found, control, words):
     cases = {"a": {"memcheck": [], "synccheck": []}, "b": {"memcheck": [], "synccheck": found}}
     record = {"provenance": {"gpu": "NVIDIA H200"}, "control": control, "cases": cases}
-    (folder / "sanitized.json").write_text(json.dumps(record), "utf-8")
-    said = sanitized.sentence((tmp_path,))
-    assert "2 calls" in said
-    assert words in said
-
-
-def test_without_a_record(tmp_path):
-    assert "has no run under compute-sanitizer" in sanitized.sentence((tmp_path,))
+    said = sanitized.sentence(recorded(sanitized=record))
+    assert "2 calls" in said and words in said

@@ -1,10 +1,8 @@
 """`pipelib_book.measured.searches`: the search beside brute force."""
 
-import json
-
 import pytest
 
-from pipelib_book.measured import results, searches
+from pipelib_book.measured import searches
 
 
 def group(complete=True, search=(20.0, 21.0, 22.0), brute=(20.0, 20.0, 20.0)):
@@ -32,9 +30,6 @@ def test_a_part_that_was_not_compared_has_no_row():
     assert searches.table([unfinished]).startswith("(The record has no search")
 
 
-def test_groups_are_those_of_the_record(tmp_path):
-    assert searches.groups((tmp_path,)) == []
-    folder = tmp_path / results.GPU
-    folder.mkdir()
-    (folder / "search.json").write_text(json.dumps(dict(groups=[group()])))
-    assert [each["space"] for each in searches.groups((tmp_path,))] == [4]
+def test_groups_are_those_of_the_record(recorded):
+    folders = recorded(search=dict(groups=[group()]))
+    assert [each["space"] for each in searches.groups(folders)] == [4]

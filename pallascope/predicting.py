@@ -149,7 +149,7 @@ def predict(
 def _samples(tracer: Tracer, sms: int) -> dict[Index, Program]:
     """The programs of some blocks; of a kernel whose blocks take over others, that of the first."""
     first = tracer.program(claims=1)
-    if not any(op.claims for ops in first.threads for op in ops):
+    if not any(op.claims for op in first.ops):
         return sampled(tracer.program, tracer.grid, sms)
     clusters, places = math.prod(tracer.grid), sms // first.blocks
     program = tracer.program(claims=-(-clusters // places) - 1)
@@ -177,7 +177,7 @@ def launch(
 
 
 def _multiplies(program: Program) -> bool:
-    return any(op.kind.is_product for ops in program.threads for op in ops)
+    return any(op.kind.is_product for op in program.ops)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

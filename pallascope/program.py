@@ -97,11 +97,13 @@ Source: this project's own.
 
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import pathlib
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -526,10 +528,19 @@ class Program:
             return frozenset()
         arrays = (each for each in self.barriers if each.type is BarrierType.SEMAPHORE)
         places = {(array.id, index) for array in arrays for index in range(array.count)}
-        for op in (op for ops in self.threads if places for op in ops):
+        for op in self.ops if places else ():
             if op.kind in (Kind.SIGNAL, Kind.AWAIT) and op.amount < 1:  # tensors decide it
                 places.discard(op.place)
         return frozenset(places)
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        """The ops of all threads, one thread after another."""
+        return itertools.chain.from_iterable(self.threads)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether a thread does an op of this kind."""
+        return any(op.kind is kind for op in self.ops)
 
     @property
     def per_block(self) -> int:
@@ -624,7 +635,7 @@ class Program:
         Args:
           with_sources: also the text of each line that an op stands on, for who lacks its file.
         """
-        lines = {op.line for ops in self.threads for op in ops if op.line}
+        lines = {op.line for op in self.ops if op.line}
         more = {"sources": sources.texts(lines)} if with_sources else {}
         return json.dumps(dict(_saved(self), format=FORMAT) | more)
 

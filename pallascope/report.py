@@ -441,10 +441,16 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
     file, _, number = (op.line or "").rpartition(":")
     line = int(number) if file else None
     return Shown(
-        op, who + thread_name(program, op.thread), op.thread % each, op.thread // each,
-        _index_of(program, op.thread // each), file or None, line, what,
+        op,
+        who + thread_name(program, op.thread),
+        op.thread % each,
+        op.thread // each,
+        _index_of(program, op.thread // each),
+        file or None,
+        line,
+        what,
         linecache.getline(file, line).strip() if line else "",
-    )  # fmt: skip
+    )
 
 
 def _lead(order: Interleaving) -> str:

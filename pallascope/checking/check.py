@@ -127,9 +127,10 @@ class Findings:
     def all(self, order: Order) -> tuple[Finding, ...]:
         """What was found, in the order of first occurrence, with orders of ops that show it."""
         fleeting = [
-            (alike, fault, fault.clash) for alike, fault in self._first.items()
+            (alike, fault, fault.clash)
+            for alike, fault in self._first.items()
             if isinstance(fault, Fleeting) and fault.clash.spots
-        ]  # fmt: skip
+        ]
         found = shortest(order, [clash for *_, clash in fleeting])
         for (alike, fault, clash), turns in zip(fleeting, found, strict=True):
             if turns is not None:

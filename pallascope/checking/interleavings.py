@@ -320,10 +320,11 @@ class _Replay:
         if op.kind is not Kind.TCGEN05_COMMIT:
             return spot in self._clash.in_flight
         return any(
-            thread == spot[0] and index < spot[1]
+            thread == spot[0]
+            and index < spot[1]
             and self.program.threads[thread][index].kind.engine is Engine.TENSOR_CORE
             for thread, index in self._clash.in_flight
-        )  # fmt: skip
+        )
 
     def _complete(self, place: Place) -> None:
         if (

@@ -42,8 +42,7 @@ class Launch(Detector):
             for index, op in enumerate(ops):
                 if op.kind is Kind.GRID_WAIT:
                     self.waits.setdefault(thread, (index, op))
-        ops = (op for ops in self.program.threads for op in ops)
-        self._may_signal = any(op.kind is Kind.GRID_SIGNAL for op in ops)
+        self._may_signal = self.program.has(Kind.GRID_SIGNAL)
         # Of each block: its signals so far, and the last write of each thread to each buffer.
         self._signals: dict[int, list[Op]] = {}
         self._writes: dict[tuple[int, Kind, int], tuple[Op, End]] = {}

@@ -204,9 +204,10 @@ class Place:
         The arrivals of the next phase are compared with that one's.
         """
         ahead = [
-            passed for thread, waits in self.ends.waits.items()
+            passed
+            for thread, waits in self.ends.waits.items()
             if (passed := self._passed.get(thread, 0)) < len(waits)
-        ]  # fmt: skip
+        ]
         waited = max(self.waited.values(), default=0)
         last = min(*ahead, waited, self.completed - 1)
         for number in range(self._first, last):
@@ -643,10 +644,16 @@ class Order:
             self._doubtful.add(barrier)
             self.misused.append(
                 EarlyArrival(
-                    op, last, barrier, index, number, place.expects,
-                    bool(loads) or not before.is_complete, clash,
+                    op,
+                    last,
+                    barrier,
+                    index,
+                    number,
+                    place.expects,
+                    bool(loads) or not before.is_complete,
+                    clash,
                 )
-            )  # fmt: skip
+            )
 
     def _look_for_lapped(self, place: Place, number: int) -> None:
         """A wait for one phase must be over before the next is, or their parities look alike."""
@@ -670,8 +677,9 @@ def _places(program: Program) -> dict[tuple[int, int], Place]:
         peers = [program.barriers[peer] for peer in barrier.peers]
         is_in_step = barrier in peers and all(
             (peer.peers, peer.arrivals) == (barrier.peers, barrier.arrivals)
-            and peer.id not in apart for peer in peers
-        )  # fmt: skip
+            and peer.id not in apart
+            for peer in peers
+        )
         key = (barrier.peers, index) if is_in_step else (id, index)
         if key not in made:
             made[key] = Place(barrier.arrivals, len(program.threads), barrier.orders_tensor_core)
@@ -686,14 +694,13 @@ def _apart(program: Program) -> set[int]:
     A copy arrives on one block's array alone.
     """
     found = set[int]()
-    for ops in program.threads:
-        for op in ops:
-            if op.barrier is None:
-                continue
-            if op.kind in (Kind.LOAD, Kind.TCGEN05_COMMIT):
-                found |= {op.barrier, *op.peers}
-            elif program.barriers[op.barrier].block != program.block_of(op.thread):
-                found.add(op.barrier)
+    for op in program.ops:
+        if op.barrier is None:
+            continue
+        if op.kind in (Kind.LOAD, Kind.TCGEN05_COMMIT):
+            found |= {op.barrier, *op.peers}
+        elif program.barriers[op.barrier].block != program.block_of(op.thread):
+            found.add(op.barrier)
     return found
 
 
@@ -703,9 +710,9 @@ def _singles(program: Program) -> list[tuple[int, int]]:
     found = {(b.id, i) for b in phased for i in range(b.count)}
     used = {
         (*op.place, op.peers)
-        for ops in program.threads for op in ops
+        for op in program.ops
         if op.barrier is not None and op.kind not in (Kind.SIGNAL, Kind.AWAIT)
-    }  # fmt: skip
+    }
     for id, index, peers in used:
         found |= {(peer, index) for peer in (id, *peers, *program.barriers[id].peers)}
     return sorted(found)

@@ -75,17 +75,20 @@ def _disturbed(
             if op.kind is Kind.AWAIT and op.place in places:
                 waits[op.place].append(((thread, index), op))
     several = {
-        place: them for place, them in waits.items()
+        place: them
+        for place, them in waits.items()
         if len({op.thread for _, op in them}) > 1 and not all(op.keeps for _, op in them)
-    }  # fmt: skip
+    }
     if not several:
         return frozenset()
     taken = _ran(program, places, sure).semaphores.taken
     return frozenset(
-        place for place, them in several.items()
-        for spot, op in them if not op.keeps and spot in taken
+        place
+        for place, them in several.items()
+        for spot, op in them
+        if not op.keeps and spot in taken
         if not all(o.thread == op.thread or taken[spot].has(*other) for other, o in them)
-    )  # fmt: skip
+    )
 
 
 def _sure(run: Order, place: Place) -> dict[Spot, tuple[Spot, ...]]:

@@ -63,7 +63,7 @@ def checked(target: Target, jobs: int | None = None) -> Iterator[Checked]:
         return
     first = traced(None)
     rest = spread(first.grid)[1:]
-    takes_over = any(op.claims for ops in first.threads for op in ops)
+    takes_over = any(op.claims for op in first.ops)
     yield _look(target, first, traced((0,) * len(first.grid)) if takes_over else first)
     if jobs is None and rest:
         start = time.perf_counter()

@@ -41,8 +41,10 @@ def ptx(launch: Launch, name: str, devices: Mapping[str, int]) -> str:
         file.write_bytes(_exported(launch, name, devices))
         done = subprocess.run(
             [sys.executable, "-m", "pallascope.compiling.process", str(file), *told],
-            env=_environment(ptxas), capture_output=True, text=True,
-        )  # fmt: skip
+            env=_environment(ptxas),
+            capture_output=True,
+            text=True,
+        )
     # What comes after the PTX may fail for want of a GPU, and is not needed.
     if f".target sm_{''.join(map(str, numbers))}" not in done.stdout:
         said = "\n".join(done.stderr.strip().splitlines()[-3:]) or "it printed nothing"

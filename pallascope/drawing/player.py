@@ -205,9 +205,12 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 
 
 def _frame(
-    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], title: str,
+    setting: Setting,
+    drawn: Picture | None,
+    sliders: dict[str, list[Any]],
+    title: str,
     longest: float,
-) -> _Frame:  # fmt: skip
+) -> _Frame:
     """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
     frame: _Frame = {
         "at": [sliders[name].index(setting.values[name]) for name in sliders],

@@ -81,8 +81,10 @@ def blocks_per_sm(program: Program, registers: int | None = None) -> int:
     each = -(-each // _REGISTER_UNIT) * _REGISTER_UNIT
     room = (
         _SMEM_BYTES // (program.smem_bytes + _RESERVED_BYTES),
-        _THREADS // lanes, _REGISTERS // (lanes * each), _BLOCKS,
-    )  # fmt: skip
+        _THREADS // lanes,
+        _REGISTERS // (lanes * each),
+        _BLOCKS,
+    )
     return max(1, min(room))
 
 
@@ -92,15 +94,15 @@ def _registers(program: Program) -> int:
     A lane keeps the largest value that is read; if the thread does arithmetic on values of 16 bits,
     as float32.
     """
-    if any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops):
+    if program.has(Kind.REGISTERS):
         return _REGISTERS // (THREAD_LANES * program.per_block)
     accumulators: dict[int | None, int] = {}
     for buffer in program.buffers:
         if buffer.space is Space.ACC:
             held = accumulators.get(buffer.thread, 0)
             accumulators[buffer.thread] = held + buffer.bytes // _WORD_BYTES
-    reads = [op for ops in program.threads for op in ops if op.kind is Kind.READ]
-    computes = any(op.exchanges or op.transcendental for ops in program.threads for op in ops)
+    reads = [op for op in program.ops if op.kind is Kind.READ]
+    computes = any(op.exchanges or op.transcendental for op in program.ops)
     sizes = (math.prod(b - a for a, b in op.reads[0].box) for op in reads if op.reads)
     words = (op.bytes // _WORD_BYTES for op in reads)
     most = max([*accumulators.values(), *(sizes if computes else words), 0])
@@ -167,7 +169,7 @@ def _cycles(
 def _multiplied(program: Program, machine: Machine) -> float:
     """The cycles that the program's products take of tensor cores."""
     costs = Costs(program, machine)
-    every = (op for ops in program.threads for op in ops if op.kind.is_product)
+    every = (op for op in program.ops if op.kind.is_product)
     return sum(costs.product(op) * len(op.writes) for op in every)  # one write for each block
 
 

@@ -34,13 +34,7 @@ from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import OPAQUE, Ended, Ref, Thread
 from pallascope.tracing.views import KNOWN
 
-#: The kinds of ops that put no threads in order, if no other thread has part in them.
-FOLLOWED = frozenset({
-    Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.OPAQUE, Kind.SCOPE_BEGIN, Kind.SCOPE_END,
-    Kind.WGMMA, Kind.WGMMA_WAIT, Kind.ACC_INIT, Kind.ACC_READ, Kind.ACC_WRITE,
-})  # fmt: skip
-
-#: Of all other kinds: what a branch does, and the name of it.
+#: The kinds of ops that may put threads in order: what a branch then does, and the name of it.
 ORDERS = {
     Kind.LOAD: ("starts a load", "the load"),
     Kind.STORE: ("starts a store", "the store"),
@@ -68,6 +62,8 @@ ORDERS = {
     Kind.GRID_WAIT: ("waits for the kernel before", "the wait"),
     Kind.GRID_SIGNAL: ("lets the next kernel start", "the signal"),
 }
+#: All other kinds, which put no threads in order if no other thread has part in the op.
+FOLLOWED = frozenset(Kind) - {*ORDERS}
 
 
 def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str | None) -> list[Any]:

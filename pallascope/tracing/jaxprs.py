@@ -10,6 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 
+def primitives(text: str) -> frozenset[str]:
+    """The names of primitives that a text has, with spaces between them."""
+    return frozenset(text.split())
+
+
 class Atom(Protocol):
     """A variable, or a literal."""
 

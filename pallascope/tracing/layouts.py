@@ -198,9 +198,12 @@ def wavefronts(
 
 _WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
 _NAMED = (
-    plgpu.Layout.WGMMA, plgpu.Layout.WGMMA_TRANSPOSED, plgpu.Layout.WGMMA_8BIT,
-    plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA_UPCAST_4X,
-)  # fmt: skip
+    plgpu.Layout.WGMMA,
+    plgpu.Layout.WGMMA_TRANSPOSED,
+    plgpu.Layout.WGMMA_8BIT,
+    plgpu.Layout.WGMMA_UPCAST_2X,
+    plgpu.Layout.WGMMA_UPCAST_4X,
+)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -78,8 +78,7 @@ def _of_arrays(program: Program) -> dict[int, str]:
     stored: defaultdict[int, set[str]] = defaultdict(set)
     for is_load, reads, writes in {
         (op.kind is not Kind.STORE, _ids(op.reads), _ids(op.writes))
-        for ops in program.threads
-        for op in ops
+        for op in program.ops
         if op.kind in (Kind.LOAD, Kind.CP_ASYNC, Kind.STORE)
     }:
         arrays, ends = (reads, writes) if is_load else (writes, reads)

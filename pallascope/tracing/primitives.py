@@ -23,7 +23,7 @@ from pallascope.tracing import (
 )
 from pallascope.tracing.arithmetic import Cost
 from pallascope.tracing.code import Compiler, Env, Handler, Silent, Step
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Eqn, primitives
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import Thread
 from pipelib import targets
@@ -99,12 +99,11 @@ _LATER = (
     " plgpu.mma and leave out commit_smem"
 )
 # What GPUs before Hopper lack. They have mbarriers, but no load that arrives there.
-_HOPPERS = frozenset({
-    "async_prefetch", "async_store_smem", "commit_group", "commit_smem", "copy_smem_to_gmem",
-    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "set_max_registers",
-    "wait_smem_to_gmem", "wgmma_accumulator_deref", "wgmma_accumulator_store", "wgmma_ref",
-    "wgmma_wait",
-})  # fmt: skip
+_HOPPERS = primitives(
+    "async_prefetch async_store_smem commit_group commit_smem copy_smem_to_gmem"
+    " griddepcontrol_launch_dependents griddepcontrol_wait set_max_registers wait_smem_to_gmem"
+    " wgmma_accumulator_deref wgmma_accumulator_store wgmma_ref wgmma_wait"
+)
 
 _HANDLERS: dict[str, Handler] = {
     "get": copies.get,

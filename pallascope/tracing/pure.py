@@ -19,7 +19,7 @@ import numpy as np
 
 from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
 from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Eqn, primitives
 from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 from pipelib import targets
 
@@ -128,27 +128,29 @@ def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
 
 # Functions of Python integers; whether a result can leave the dtype.
 _INTEGERS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "add": (operator.add, True), "sub": (operator.sub, True), "mul": (operator.mul, True),
-    "neg": (operator.neg, True), "abs": (operator.abs, True),
-    "div": (divide, True), "rem": (remainder, False), "max": (max, False), "min": (min, False),
-    "and": (operator.and_, False), "or": (operator.or_, False), "xor": (operator.xor, False),
-    "eq": (operator.eq, False), "ne": (operator.ne, False), "lt": (operator.lt, False),
-    "le": (operator.le, False), "gt": (operator.gt, False), "ge": (operator.ge, False),
+    **{name: (getattr(operator, name), True) for name in ("add", "sub", "mul", "neg", "abs")},
+    **{name: (getattr(operator, name), False) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "and": (operator.and_, False),
+    "or": (operator.or_, False),
+    "xor": (operator.xor, False),
+    "max": (max, False),
+    "min": (min, False),
+    "div": (divide, True),
+    "rem": (remainder, False),
     "clamp": (lambda low, x, high: min(max(x, low), high), False),
-}  # fmt: skip
+}
 
 # Primitives that leave a scalar as it is, and primitives that only move elements of a tensor.
-_IDENTITIES = {
-    "broadcast_in_dim", "copy", "layout_cast", "multiple_of", "optimization_barrier", "reshape",
-    "squeeze", "stop_gradient", "transpose",
-}  # fmt: skip
-_FREE = _IDENTITIES | {
-    "bitcast_convert_type", "concatenate", "dynamic_slice", "expand_dims", "iota", "pad", "rev",
-    "slice", "split",
-}  # fmt: skip
+_IDENTITIES = primitives(
+    "broadcast_in_dim copy layout_cast multiple_of optimization_barrier reshape squeeze"
+    " stop_gradient transpose"
+)
+_FREE = _IDENTITIES | primitives(
+    "bitcast_convert_type concatenate dynamic_slice expand_dims iota pad rev slice split"
+)
 _REDUCTIONS = ("reduce_", "argmax", "argmin", "cum")
-_TRANSCENDENTAL = {
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
-    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow",
-    "reciprocal", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
-}  # fmt: skip
+_TRANSCENDENTAL = primitives(
+    "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh"
+    " cbrt exp exp2 expm1 log log1p logistic pow reciprocal rsqrt sqrt"
+    " digamma erf erf_inv erfc lgamma"
+)

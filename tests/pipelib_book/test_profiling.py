@@ -1,4 +1,4 @@
-"""`read_profile`: files recorded on an H200, and made by hand; `write_profile`, on a sham kernel."""
+"""`read_profile`: recorded files, and others by hand; `write_profile`, on a sham kernel."""
 
 import json
 import pathlib

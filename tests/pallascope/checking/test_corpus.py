@@ -78,7 +78,7 @@ def is_sound(program):
     it was written; JSON keeps it all; the phases traced are those that `counted` counts.
     """
     assert not program.truncated
-    for op in (op for ops in program.threads for op in ops):
+    for op in program.ops:
         assert op.line is not None or op.kind.startswith("scope_")
         for region in op.reads + op.writes:
             buffer = program.buffers[region.buffer]

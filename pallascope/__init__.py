@@ -53,9 +53,10 @@ if TYPE_CHECKING:
     from pallascope.drawing.plot import plot
     from pallascope.machine import B200, H100, H200, Machine
     from pallascope.playing import play
-    from pallascope.predicting import Launch, Prediction, predict
+    from pallascope.predicting import Prediction, predict
     from pallascope.program import Op, Program
     from pallascope.report import Finding, Report
+    from pallascope.simulating.launch import Launch
     from pallascope.simulating.simulate import simulate
     from pallascope.sliders import explore, sweep
     from pallascope.timeline import Span, Timeline
@@ -76,7 +77,7 @@ else:
         "H200": "machine",
         "Machine": "machine",
         "play": "playing",
-        "Launch": "predicting",
+        "Launch": "simulating.launch",
         "Prediction": "predicting",
         "predict": "predicting",
         "Op": "program",

@@ -296,8 +296,15 @@ H100 = H200.changed(
 _B200_SMS, _B200_FLOPS = 148, 8192
 _B200_CLOCK = 2.25e15 / (_B200_SMS * _B200_FLOPS)
 # How many times as many operations as on operands of 16 bits.
-_B200_TCGEN05 = {"bfloat16": 1, "float16": 1, "float32": 1 / 2, "float4_e2m1fn": 4}
-_B200_TCGEN05 |= {"float8_e4m3fn": 2, "float8_e5m2": 2, "int8": 2}
+_B200_TCGEN05 = {
+    "bfloat16": 1,
+    "float16": 1,
+    "float32": 1 / 2,
+    "float4_e2m1fn": 4,
+    "float8_e4m3fn": 2,
+    "float8_e5m2": 2,
+    "int8": 2,
+}
 
 
 def _as_h200(rate: float) -> float:

@@ -111,6 +111,8 @@ from pallascope import sources
 
 FORMAT = 7
 
+Single = tuple[int, int]  # one barrier or semaphore: the id of its array, and its index there
+
 
 class Engine(enum.StrEnum):
     """What works for a thread, which goes on meanwhile; the value is the name of its lane."""
@@ -453,7 +455,7 @@ class Op:
             object.__setattr__(self, "action", Action(self.action))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Single:
         """The single barrier of an op that is on one: the array's id, and the index there."""
         assert self.barrier is not None, f"{self.kind} is on no barrier"
         return self.barrier, self.index
@@ -518,7 +520,7 @@ class Program:
         return math.prod(self.devices) if self.spans_grid else 1
 
     @property
-    def counted(self) -> frozenset[tuple[int, int]]:
+    def counted(self) -> frozenset[Single]:
         """The semaphores of which it has all signals, each with an amount that is known.
 
         A semaphore is its array's id, and its index there. There are none where other blocks or

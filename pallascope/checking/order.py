@@ -59,7 +59,7 @@ from pallascope.checking.facts import Clash
 from pallascope.checking.facts.barriers import EarlyArrival, LappedWait
 from pallascope.checking.registers import may_wait_for_registers, registers_at_first
 from pallascope.interleaving import Spot
-from pallascope.program import BarrierType, Kind, Op, Program
+from pallascope.program import BarrierType, Kind, Op, Program, Single
 
 Members = tuple[int, ...]  # threads that meet
 
@@ -172,10 +172,10 @@ class Place:
 
     def __init__(self, expects: int, threads: int, orders: bool = False):
         self.orders = orders
-        self.barriers: list[tuple[int, int]] = []
+        self.barriers: list[Single] = []
         self.expects = expects
         self.total = self.completed = self.landed = 0
-        self.waited: Counter[tuple[int, int]] = Counter()
+        self.waited: Counter[Single] = Counter()
         self.ends = Ends({})
         self.phases: dict[int, Phase] = {}
         self._threads, self._first = threads, 0  # phases before the first are forgotten
@@ -256,11 +256,11 @@ class Semaphores:
     something off. `totals` has what was signalled.
     """
 
-    def __init__(self, places: Set[tuple[int, int]], sure: Mapping[Spot, Sequence[Spot]]):
+    def __init__(self, places: Set[Single], sure: Mapping[Spot, Sequence[Spot]]):
         self.places, self.sure = places, sure
-        self.totals, self._taken = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        self.signals: dict[Spot, tuple[tuple[int, int], Clock]] = {}
-        self.awaited: dict[Spot, tuple[tuple[int, int], int]] = {}
+        self.totals, self._taken = Counter[Single](), Counter[Single]()
+        self.signals: dict[Spot, tuple[Single, Clock]] = {}
+        self.awaited: dict[Spot, tuple[Single, int]] = {}
         self.taken: dict[Spot, Clock] = {}
 
     def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
@@ -304,7 +304,7 @@ class Order:
     def __init__(
         self,
         program: Program,
-        semaphores: Set[tuple[int, int]] = frozenset(),
+        semaphores: Set[Single] = frozenset(),
         sure: Mapping[Spot, Sequence[Spot]] | None = None,
     ):
         self.program = program
@@ -668,10 +668,10 @@ class Order:
                     self.misused.append(LappedWait(wait, last, *wait.place, number, clash))
 
 
-def _places(program: Program) -> dict[tuple[int, int], Place]:
+def _places(program: Program) -> dict[Single, Place]:
     """The place of each single barrier; those of a cluster that are in step have one together."""
     apart, made = _apart(program), dict[object, Place]()
-    places: dict[tuple[int, int], Place] = {}
+    places: dict[Single, Place] = {}
     for id, index in _singles(program):
         barrier = program.barriers[id]
         peers = [program.barriers[peer] for peer in barrier.peers]
@@ -704,7 +704,7 @@ def _apart(program: Program) -> set[int]:
     return found
 
 
-def _singles(program: Program) -> list[tuple[int, int]]:
+def _singles(program: Program) -> list[Single]:
     """The id and index of each barrier, also of those that are used but are not in their array."""
     phased = (b for b in program.barriers if b.type is not BarrierType.SEMAPHORE)
     found = {(b.id, i) for b in phased for i in range(b.count)}

@@ -8,7 +8,7 @@ from pallascope.compiling.assembling import assembled
 from pallascope.compiling.lowering import natively, ptx
 from pallascope.compiling.machine_code import Body, counted, disassembled, reached
 from pallascope.compiling.result import Compiled, Loop
-from pallascope.launches import Launch
+from pallascope.launches import Called
 from pallascope.tracing.host import kernels_of, one_of
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.source import function_name
@@ -68,7 +68,7 @@ def _compiled(call: Call) -> Compiled:
     """Takes a kernel through all rooms."""
     eqn = call.eqn
     avals = tuple(operand.aval for operand in eqn.invars)
-    launch = Launch(eqn.params, avals, (None,) * len(avals))
+    launch = Called(eqn.params, avals, (None,) * len(avals))
     name = launch.name
     if name in (None, "anonymous"):
         name = function_name(kernel_info(eqn.params["jaxprs"][0])) or "a kernel"

@@ -16,11 +16,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from pallascope.compiling import tools
-from pallascope.launches import Launch
+from pallascope.launches import Called
 from pipelib import targets
 
 
-def ptx(launch: Launch, name: str, devices: Mapping[str, int]) -> str:
+def ptx(launch: Called, name: str, devices: Mapping[str, int]) -> str:
     """The PTX of a kernel for Hopper, or for the GPU of `pipelib.target`.
 
     Args:
@@ -57,7 +57,7 @@ def natively() -> contextlib.AbstractContextManager[None]:
     return plgpu.force_gpu_interpret_mode(cast(Any, None))
 
 
-def _exported(launch: Launch, name: str, devices: Mapping[str, int]) -> bytes:
+def _exported(launch: Called, name: str, devices: Mapping[str, int]) -> bytes:
     """The kernel alone, lowered for a GPU of NVIDIA's, in JAX's format for files."""
     function: Any = launch.call
     if devices:

@@ -45,20 +45,44 @@ _WORD_BYTES = 4
 _ROUNDS = 3
 
 
-class Launched(NamedTuple):
-    """A launch as simulated.
+class Launch(NamedTuple):
+    """The predicted launch of a kernel.
 
     Attributes:
+      kernel: its name.
       cycles: from the launch until the last block has ended.
+      clock_hz: the clock that it runs at.
       blocks_per_sm: how many blocks an SM has at a time.
       rounds: how many times an SM is filled with blocks, at most.
       use: the fraction of the time that the card's tensor cores multiply, on average.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> (launch,) = pallascope.predict(matmul, x, x).launches
+      >>> launch.kernel, launch.blocks_per_sm, launch.rounds
+      ('matmul', 1, 1)
+      >>> launch.clock_hz < pallascope.H200.clock_hz and launch.use > 0.9
+      True
     """
 
+    kernel: str
     cycles: float
+    clock_hz: float
     blocks_per_sm: int
     rounds: int
     use: float
+
+    @property
+    def us(self) -> float:
+        """Microseconds."""
+        return 1e6 * self.cycles / self.clock_hz
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {self.us:,.1f} us, {self.cycles:,.0f} cycles at"
+            f" {self.clock_hz / 1e9:.2f} GHz; {self.blocks_per_sm} to an SM,"
+            f" {self.rounds} in turn; tensor cores busy {self.use:.0%}"
+        )
 
 
 def work(program: Program) -> tuple[tuple[int, int, int], ...]:
@@ -114,7 +138,7 @@ def launched(
     machine: Machine,
     registers: int | None = None,
     l2_hits: float | None = None,
-) -> Launched:
+) -> Launch:
     """The launch of a grid, of which some blocks are known.
 
     Args:
@@ -145,7 +169,7 @@ def launched(
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
     use = sum(_interpolated(multiplied, first.grid)) / (cycles * machine.sms)
-    return Launched(cycles, crowd, rounds, use)
+    return Launch(first.name, cycles, machine.clock_hz, crowd, rounds, use)
 
 
 def _cycles(

@@ -38,8 +38,7 @@ def attempt(compiler: Compiler, eqn: Eqn) -> Step:
 
     def step(thread: Thread, env: Env) -> None:
         home, place = thread.home, on.barrier(thread, env)
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         is_first = home.thread_name not in axes or thread.axes[home.thread_name] == 0
         along = [name for name in home.names if name in axes]
         if not is_first:

@@ -10,7 +10,7 @@ that is not `Silent`. So a run of the code does not touch an equation again.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -117,6 +117,14 @@ class Compiler:
             self.slots[atom] = self._constant(OPAQUE)
         return self.slots[atom]
 
+    def inputs(self, eqn: Eqn) -> list[int]:
+        """Where the operands of an equation are."""
+        return list(map(self.slot, eqn.invars))
+
+    def outputs(self, eqn: Eqn) -> list[int]:
+        """Where the results of an equation go."""
+        return list(map(self.slot, eqn.outvars))
+
     def _constant(self, value: Any) -> int:
         self.template.append(value)
         return len(self.template) - 1
@@ -208,10 +216,10 @@ class Compiler:
 
     def wavefronts(self, view: View, value: Any, optimized: bool | None) -> int | None:
         """The wavefronts of an access of this memory that writes or reads a value."""
-        if view.place is None:
+        if view.addressing is None:
             return None
         layout = self._layout_or_cast(value)
-        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+        return layouts.wavefronts(view.addressing, layout, optimized, self.codes.infers)
 
     def layout_name(self, value: Any) -> str:
         """The layout of a value that is read or written, as an op has it."""
@@ -348,6 +356,22 @@ def value_of(x: Any) -> Any:
     if x.ndim == 0:
         return np.asarray(x).item()
     return np.asarray(x) if x.dtype.kind in "biu" else OPAQUE
+
+
+def set_all(env: Env, slots: Iterable[int], values: Iterable[Any]) -> None:
+    """Sets the values at these slots."""
+    for slot, value in zip(slots, values, strict=True):
+        env[slot] = value
+
+
+def in_turn(steps: Sequence[Step]) -> Step:
+    """These steps, one after another."""
+
+    def step(thread: Thread, env: Env) -> None:
+        for each in steps:
+            each(thread, env)
+
+    return step
 
 
 def is_ref(atom: Any) -> bool:

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from pallascope.program import Kind, Region, Space
-from pallascope.tracing.code import Compiler, Env, Step, split
+from pallascope.tracing.code import Compiler, Env, Handler, Step, split
 from pallascope.tracing.jaxprs import Eqn
 from pallascope.tracing.state import OPAQUE, Other, Thread, bytes_of
 from pallascope.tracing.views import Box, View, data_dependent, share
@@ -95,6 +95,31 @@ def _is_used(jaxpr: Any, var: Any) -> bool:
     )
 
 
+def access(kind: Kind, tree: str | None = None, is_write: bool = False) -> Handler:
+    """An access by an op of this kind: of an accumulator, or of TMEM.
+
+    `tree` names the parameter that has the ref's transforms, if it may have some.
+    """
+
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
+        ref, *rest = eqn.invars
+        leaves = rest[1:] if is_write else rest  # after the value that is written
+        view = compiler.view(eqn, ref, leaves, eqn.params[tree]) if tree else None
+        view = view or compiler.view(eqn, ref, [], None)
+        fixed = {"pending": eqn.params.get("wait_n", 0)} if kind is Kind.ACC_READ else {}
+        emit = compiler.emitter(kind, eqn, **fixed)
+        compiler.outputs(eqn)
+
+        def step(thread: Thread, env: Env) -> None:
+            region = view.region(thread, env)
+            reads, writes = ((), (region,)) if is_write else ((region,), ())
+            emit(thread, reads, writes, size=view.bytes(region))
+
+        return step
+
+    return handler
+
+
 def atomic(compiler: Compiler, eqn: Eqn) -> Step:
     """An atomic operation: a write that also reads, harmless beside other atomic ones."""
     tree = eqn.params["args_tree"]
@@ -146,8 +171,7 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         if not is_on and (not _ARRIVES_IF_OFF or (is_tracked and number)):
             return
         place = on.barrier(thread, env)
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         if not is_on:
             arrive(thread, (), (), *place, phase)
             return
@@ -249,8 +273,7 @@ def store_to_peer(compiler: Compiler, eqn: Eqn) -> Step:
         mine, (_, flat) = target.region(thread, env), on.barrier(thread, env)
         there = Region(target.ref(env).ids[peer], mine.box)
         place = on.ref(env).ids[peer], flat
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         reads = (there,) if how else ()  # an addition reads what is there
         emit(thread, reads, (there,), *place, phase, target.bytes(mine))
 

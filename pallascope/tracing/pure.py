@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
-from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
+from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, set_all, value_of
 from pallascope.tracing.jaxprs import Eqn, primitives
 from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 from pipelib import targets
@@ -26,10 +26,10 @@ from pipelib import targets
 
 def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
     """A step that computes a scalar of scalars; None if the equation is about tensors."""
-    outs = list(map(compiler.slot, eqn.outvars))
+    outs = compiler.outputs(eqn)
     if not (len(outs) == 1 and all(map(_is_scalar, (*eqn.outvars, *eqn.invars)))):
         return None
-    inputs, (out,) = list(map(compiler.slot, eqn.invars)), outs
+    inputs, (out,) = compiler.inputs(eqn), outs
     if name == "select_n":
         which, *cases = inputs
 
@@ -60,7 +60,7 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
     if not all(map(_is_known, avals)):
         return None
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    inputs, outs = compiler.inputs(eqn), compiler.outputs(eqn)
     dtypes = [atom.aval.dtype for atom in eqn.invars]
 
     def step(thread: Thread, env: Env) -> None:
@@ -68,8 +68,7 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
         if any(value is OPAQUE for value in values):
             return
         results = _bind(eqn, values, dtypes)
-        for slot, result in zip(outs, results, strict=True):
-            env[slot] = value_of(np.asarray(result))
+        set_all(env, outs, [value_of(np.asarray(result)) for result in results])
 
     return step
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from pallascope.program import Kind
-from pallascope.tracing.code import Compiler, Env, Step
+from pallascope.tracing.code import Compiler, Env, Step, in_turn
 from pallascope.tracing.jaxprs import Eqn
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import View, data_dependent
@@ -65,13 +65,8 @@ def signal(compiler: Compiler, eqn: Eqn) -> Step:
 def signals(compiler: Compiler, eqn: Eqn) -> Step:
     """Adds to several semaphores."""
     several = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    steps = [_emitting(compiler, eqn, Kind.SIGNAL, *each) for each in zip(*several, strict=True)]
-
-    def step(thread: Thread, env: Env) -> None:
-        for each in steps:
-            each(thread, env)
-
-    return step
+    each_one = zip(*several, strict=True)
+    return in_turn([_emitting(compiler, eqn, Kind.SIGNAL, *each) for each in each_one])
 
 
 def wait(compiler: Compiler, eqn: Eqn) -> Step:

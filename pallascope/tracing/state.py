@@ -40,6 +40,7 @@ from pallascope.program import (
     Program,
     Region,
     Role,
+    Single,
     Space,
     Warp,
 )
@@ -105,8 +106,8 @@ class Thread:
         self.ops: list[Op] = []
         self.step: tuple[int, ...] = ()
         self.scope = ""
-        self.waits: Counter[tuple[int, int]] = Counter()
-        self.arrivals: Counter[tuple[int, int]] = Counter()
+        self.waits: Counter[Single] = Counter()
+        self.arrivals: Counter[Single] = Counter()
         self.allocations: Counter[bool] = Counter()
         self.reserved: Counter[Any] = Counter()  # barriers in use, by what the pool knows them by
         self.smem_bytes = self.peak_bytes = 0
@@ -123,13 +124,19 @@ class Thread:
         assert self.cluster is not None, "the host's thread is of no cluster"
         return self.cluster
 
-    def next_phases(self, place: tuple[int, int]) -> list[int]:
+    def next_phases(self, place: Single) -> list[int]:
         """The phases that a wait here waits for: one, unless its warps have waited apart."""
         warps = self.warps or [self]
         phases = sorted({warp.waits[place] for warp in warps})
         for warp in warps:
             warp.waits[place] += 1
         return phases
+
+    def next_arrival(self, place: Single) -> int:
+        """How many arrivals the thread has made here before this one."""
+        before = self.arrivals[place]
+        self.arrivals[place] += 1
+        return before
 
     def each_warp(self) -> "list[Thread]":
         """The thread's warps, each as a thread of its own that is where this one is."""

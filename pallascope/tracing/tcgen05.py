@@ -1,4 +1,4 @@
-"""Blackwell's tensor core: products into TMEM, and the accesses of TMEM.
+"""Blackwell's tensor core: products into TMEM, and copies to it.
 
 The model. A product, a copy into TMEM and a commit are issued by one lane, and those of two blocks
 by the first block of the two, for both: there the op has the regions of both blocks, and in the
@@ -80,33 +80,6 @@ def copy(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def load(compiler: Compiler, eqn: Eqn) -> Step:
-    """A read of TMEM into registers."""
-    ref, *leaves = eqn.invars
-    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit = compiler.emitter(Kind.LOAD_TMEM, eqn)
-    list(map(compiler.slot, eqn.outvars))
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (region,), size=view.bytes(region))
-
-    return step
-
-
-def store(compiler: Compiler, eqn: Eqn) -> Step:
-    """A write of registers to TMEM."""
-    ref, _, *leaves = eqn.invars
-    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit = compiler.emitter(Kind.STORE_TMEM, eqn)
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (), (region,), size=view.bytes(region))
-
-    return step
-
-
 def _operands(compiler: Compiler, eqn: Eqn) -> dict[str, View]:
     """The views of a product's operands, by name; some products lack some of them."""
     params, (acc, a, b, _, *rest) = eqn.params, eqn.invars
@@ -148,7 +121,6 @@ def _of(view: View, env: Env, blocks: tuple[int, ...]) -> tuple[Region, ...]:
 def _arrive(emit: Any, thread: Thread, env: Env, on: View, blocks: tuple[int, ...]) -> None:
     """The commit's arrival, on the barrier of each block."""
     place = on.barrier(thread, env)
-    phase = thread.arrivals[place]
-    thread.arrivals[place] += 1
+    phase = thread.next_arrival(place)
     ids = on.ref(env).ids
     emit(thread, (), (), *place, phase, peers=tuple(ids[block] for block in blocks))

@@ -23,7 +23,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from pallascope.program import Region, Space
-from pallascope.tracing.layouts import place
+from pallascope.tracing.layouts import addressing
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import (
     MOST_INTEGERS,
@@ -52,6 +52,15 @@ def data_dependent(what: str, line: str | None) -> ValueError:
     return ValueError(
         f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
         f" answers, which is not known without running: let it depend on {KNOWN}."
+    )
+
+
+def other_devices(which: str, line: str | None) -> NotImplementedError:
+    """The error for an access of memory that no device of the program has."""
+    return NotImplementedError(
+        f"{line or UNKNOWN}: this access is to the memory of {which}, but a program is that of one"
+        " block or cluster of one device: pass whole_grid=True to trace, within jax.shard_map, for"
+        " all of them."
     )
 
 
@@ -140,7 +149,7 @@ class View:
 
     `shape` is the view's own; `exact` is False if its regions are larger than the view. `tiling` is
     the shape of the buffer's tiles in memory, () if it has none, and `is_swizzled` says whether
-    they are swizzled. `place` is where SMEM has its elements, None if that is not known.
+    they are swizzled. `addressing` is where SMEM has its elements, None if that is not known.
     """
 
     def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
@@ -150,7 +159,7 @@ class View:
         tiles = kinds.get("UntilingTransform")
         self.tiling = () if tiles is None else tuple(tiles.tiling)
         self.is_swizzled = "UnswizzleRef" in kinds
-        self.place = place(aval, transforms) if space_of(aval) == Space.SMEM else None
+        self.addressing = addressing(aval, transforms) if space_of(aval) == Space.SMEM else None
         self.peer: list[tuple[Any, Any]] = []
         self.device: Any = None
         self.frames = [_Frame(shape, aval.dtype, None)]
@@ -298,11 +307,7 @@ class View:
         at = lambda index: env[index.slot] if isinstance(index, At) else index
         if self.device is not None:
             if not thread.home.devices:
-                raise NotImplementedError(
-                    f"{self.line or UNKNOWN}: this access is to the memory of another device, but"
-                    " a program is that of one block or cluster of one device: pass"
-                    " whole_grid=True to trace, within jax.shard_map, for all of them."
-                )
+                raise other_devices("another device", self.line)
             device = jax.tree.map(lambda index: int(at(index)), self.device, is_leaf=_is_held)
             return ref.ids[thread.home.on_device(thread.block, device)]
         if not self.peer:

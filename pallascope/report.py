@@ -23,6 +23,8 @@ from typing import Any
 from pallascope.interleaving import Interleaving, Turn
 from pallascope.program import Name, Op, Program, step_name
 
+#: What JSON writes as an object.
+type Document = dict[str, Any]
 #: The number of the JSON's format.
 FORMAT = 2
 
@@ -99,10 +101,10 @@ class FindingKind(
     )
 
 
-def schema() -> dict[str, Any]:
+def schema() -> Document:
     """The JSON Schema of what is saved, with all kinds of findings."""
     text = pathlib.Path(__file__).with_name("report.schema.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: Document = json.loads(text)
     found["$defs"]["finding"]["properties"]["kind"]["enum"] = [str(kind) for kind in FindingKind]
     return found
 
@@ -331,7 +333,7 @@ class Report:
         """
         return json.dumps({"format": FORMAT} | self.fields())
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Document:
         """What `to_json` writes, as dicts and lists."""
         program = self.program
         return {
@@ -352,7 +354,7 @@ class Report:
             "notes": [*self.notes],
         }
 
-    def _fields(self, finding: Finding) -> dict[str, Any]:
+    def _fields(self, finding: Finding) -> Document:
         return {
             "kind": str(finding.kind),
             "cause": finding.cause,
@@ -365,7 +367,7 @@ class Report:
             "counterexample": self._order_fields(finding.interleaving),
         }
 
-    def _order_fields(self, order: Interleaving | None) -> dict[str, Any] | None:
+    def _order_fields(self, order: Interleaving | None) -> Document | None:
         """An order of ops for JSON."""
         if order is None:
             return None
@@ -463,7 +465,7 @@ def _last(program: Program, turn: Turn) -> Op:
     return program.threads[turn.thread][turn.stop - 1]
 
 
-def _op_fields(shown: Shown) -> dict[str, Any]:
+def _op_fields(shown: Shown) -> Document:
     """An op of a finding for JSON; of its steps the outermost loop's comes first, as in text."""
     op = shown.op
     return {

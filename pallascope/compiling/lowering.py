@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, cast
 
 import jax
@@ -20,7 +20,7 @@ from pallascope.launches import Called
 from pipelib import targets
 
 
-def ptx(launch: Called, name: str, devices: Mapping[str, int]) -> str:
+def ptx(launch: Called, name: str, devices: Mapping[Hashable, int]) -> str:
     """The PTX of a kernel for Hopper, or for the GPU of `pipelib.target`.
 
     Args:
@@ -57,11 +57,11 @@ def natively() -> contextlib.AbstractContextManager[None]:
     return plgpu.force_gpu_interpret_mode(cast(Any, None))
 
 
-def _exported(launch: Called, name: str, devices: Mapping[str, int]) -> bytes:
+def _exported(launch: Called, name: str, devices: Mapping[Hashable, int]) -> bytes:
     """The kernel alone, lowered for a GPU of NVIDIA's, in JAX's format for files."""
     function: Any = launch.call
     if devices:
-        axes = tuple(devices)
+        axes: Any = tuple(devices)
         mesh = AbstractMesh(tuple(devices.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
         whole = PartitionSpec()  # each device has operands of these sizes
         function = jax.shard_map(

@@ -53,7 +53,7 @@ from pallascope.timeline import Span, Timeline, duration, percent
 
 MAX_BYTES = 200_000
 # A setting as the script reads it, by the names that the script uses.
-_Frame = dict[str, Any]
+type _Frame = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Setting:
       (1, 'deadlock')
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     timeline: Timeline | None
     outcome: str = ""
     ok: bool = True
@@ -171,7 +171,7 @@ def _listed(settings: object) -> list[Setting]:
     return found
 
 
-def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
+def _sliders(settings: list[Setting]) -> dict[str, list[object]]:
     """The values of each name, in the order in which they come; they must fill a grid."""
     if not settings:
         raise ValueError("There are 0 settings: a figure needs 1 at least.")
@@ -207,7 +207,7 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 def _frame(
     setting: Setting,
     drawn: Picture | None,
-    sliders: dict[str, list[Any]],
+    sliders: dict[str, list[object]],
     title: str,
     longest: float,
 ) -> _Frame:
@@ -277,7 +277,7 @@ def _line(place: str | None) -> str:
     return f"{place}\t{text}" if text else place
 
 
-def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, Any]:
+def _interned(frames: list[_Frame], sliders: dict[str, list[object]]) -> _Frame:
     """The frames, each text once and by its number; the first's SVG stands in the page already."""
     texts: dict[str, int] = {}
 
@@ -292,7 +292,7 @@ def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, 
     return {"frames": packed, "texts": [*map(relative_paths, texts)], "counts": counts}
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -300,7 +300,7 @@ def _json(value: Any) -> bytes:
 
 
 def _figure(
-    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[_Frame], data: str
+    settings: list[Setting], sliders: dict[str, list[object]], frames: list[_Frame], data: str
 ) -> str:
     first, escape = frames[0], html.escape
     kinds = {kind for frame in frames for kind in frame["kinds"]}
@@ -359,7 +359,7 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _setting(frames: list[_Frame], sliders: dict[str, list[Any]]) -> str:
+def _setting(frames: list[_Frame], sliders: dict[str, list[object]]) -> str:
     """The sliders, and what came of the first setting; nothing for a timeline alone."""
     first = frames[0]
     if not sliders and not first["outcome"]:
@@ -376,7 +376,7 @@ def _setting(frames: list[_Frame], sliders: dict[str, list[Any]]) -> str:
     )
 
 
-def _slider(name: str, values: list[Any]) -> str:
+def _slider(name: str, values: list[object]) -> str:
     """A native slider over the values' numbers, its value in words beside it."""
     label, words = html.escape(name.replace("_", " ")), [str(value) for value in values]
     first, width = html.escape(words[0]), f"--longest:{max(map(len, words))}"

@@ -25,11 +25,11 @@ of all branches together. Source: this project's own.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from pallascope.program import Kind, Op
 from pallascope.report import count
 from pallascope.tracing.code import Code
+from pallascope.tracing.jaxprs import Value
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import OPAQUE, Ended, Ref, Thread
 from pallascope.tracing.views import KNOWN
@@ -66,7 +66,9 @@ ORDERS = {
 FOLLOWED = frozenset(Kind) - {*ORDERS}
 
 
-def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str | None) -> list[Any]:
+def follow(
+    codes: Sequence[Code], thread: Thread, values: list[Value], line: str | None
+) -> list[Value]:
     """The results of a branch, whichever of these is taken.
 
     Raises:
@@ -74,7 +76,7 @@ def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str |
     """
     refs = [value for value in values if type(value) is Ref]
     before = [ref.value for ref in refs]
-    ends: list[list[Any]] = []
+    ends: list[list[Value]] = []
     for code in codes:
         for ref, held in zip(refs, before):
             ref.value = held
@@ -87,7 +89,7 @@ def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str |
     return merged[:first_held]
 
 
-def _one(code: Code, thread: Thread, values: list[Any], line: str | None) -> list[Any]:
+def _one(code: Code, thread: Thread, values: list[Value], line: str | None) -> list[Value]:
     """The results of one branch; ValueError if it does what may not depend on data."""
     first, calls = len(thread.ops), len(thread.kernels)
     before = thread.ops[-1:]
@@ -182,7 +184,7 @@ def _in_flight(ops: Sequence[Op], end: int) -> int:
     return int(min(started, least))
 
 
-def _merged(values: Sequence[Any]) -> Any:
+def _merged(values: Sequence[Value]) -> Value:
     """What all branches give, if they give the same; else OPAQUE."""
     first, *others = values
     is_same = (

@@ -4,8 +4,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Kind, Space
-from pallascope.tracing.code import Compiler, Env, Step, is_ref, set_all
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, set_all
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.source import UNKNOWN, line_of_function
 from pallascope.tracing.state import OPAQUE, Call, Ref, Thread
 

@@ -18,8 +18,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 _BYTES = 16  # of an answer

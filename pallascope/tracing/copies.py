@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from pallascope.program import Kind, Region, Space
-from pallascope.tracing.code import Compiler, Env, Handler, Step, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Handler, Step, split
+from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Value
 from pallascope.tracing.state import OPAQUE, Other, Thread, bytes_of
 from pallascope.tracing.views import Box, View, data_dependent, share
 
@@ -51,7 +51,7 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _element(array: np.ndarray, box: Any) -> Any:
+def _element(array: np.ndarray, box: Box) -> Value:
     """The element that a box of one element selects, if it is within the array."""
     index = tuple(start for start, _ in box)
     inside = all(0 <= at < size for at, size in zip(index, array.shape))
@@ -86,7 +86,7 @@ def put(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _is_used(jaxpr: Any, var: Any) -> bool:
+def _is_used(jaxpr: Jaxpr, var: Atom | None) -> bool:
     """Whether any equation or output of a jaxpr has this variable."""
     if var is None:
         return False
@@ -137,7 +137,7 @@ def atomic(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Callable[..., Any]]:
+def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Callable[[Env], bool]]:
     """The refs of an asynchronous copy, and its predicate."""
     refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
     trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]

@@ -11,9 +11,9 @@ on a barrier of whole threads. That is one opaque op, as all is that `inline` do
 from pallascope.machine import THREAD_LANES, WARP_LANES
 from pallascope.program import Kind
 from pallascope.tracing import calls, inline
-from pallascope.tracing.code import Compiler, Env, Step, in_turn
+from pallascope.tracing.code import Compiler, Step, in_turn
 from pallascope.tracing.inline import Does, Instruction, Operand
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import OPAQUE, Thread
 

@@ -4,7 +4,6 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from pallascope.tracing.code import (
     set_all,
     value_of,
 )
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Eqn, Value
 from pallascope.tracing.source import leaf_names
 from pallascope.tracing.state import OPAQUE, Other, Ref, Thread, space_of
 from pallascope.tracing.views import data_dependent
@@ -211,7 +210,7 @@ def nothing(compiler: Compiler, eqn: Eqn) -> None:
     compiler.outputs(eqn)
 
 
-def _where(compiler: Compiler, eqn: Eqn, value: Callable[[Thread], Any]) -> Silent:
+def _where(compiler: Compiler, eqn: Eqn, value: Callable[[Thread], Value]) -> Silent:
     """The step that looks up a value which the thread's place decides."""
     (out,) = compiler.outputs(eqn)
 
@@ -226,7 +225,7 @@ def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
     names = eqn.params["axis_name"]
     names = names if isinstance(names, tuple) else (names,)
 
-    def index(thread: Thread) -> Any:
+    def index(thread: Thread) -> Value:
         if thread.cluster is None:  # on the host, of the devices that it runs on
             return OPAQUE
         flat = 0

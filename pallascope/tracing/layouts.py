@@ -59,7 +59,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallascope.machine import THREAD_LANES, WARP_LANES
 from pallascope.tracing import banks
 from pallascope.tracing.arithmetic import Scratch
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Atom, Aval, Eqn, Layout, Transforms
 from pallascope.tracing.state import bits_of
 
 _STRIDED_BYTES = 8
@@ -131,7 +131,7 @@ def _changed(array: np.ndarray, change: Change, value: tuple[Any, ...]) -> np.nd
             assert_never(change)
 
 
-def addressing(aval: Any, transforms: Sequence[Any]) -> Addressing | None:
+def addressing(aval: Aval, transforms: Transforms) -> Addressing | None:
     """Where a ref under these transforms has its elements; None if the transforms do not tell."""
     swizzle = 0
     steps: list[tuple[Change, tuple[Any, ...]]] = []
@@ -168,7 +168,7 @@ def _index(index: Any) -> tuple[Any, ...] | None:
     return start, start + index.size * index.stride, index.stride
 
 
-def name(layout: Any) -> str:
+def name(layout: Layout) -> str:
     """A layout as text: the name that `plgpu.Layout` has for it, if it has one; empty for None."""
     if layout is None:
         return ""
@@ -177,7 +177,7 @@ def name(layout: Any) -> str:
 
 
 def wavefronts(
-    memory: Addressing, layout: Any = None, optimized: bool | None = True, inferred: bool = True
+    memory: Addressing, layout: Layout = None, optimized: bool | None = True, inferred: bool = True
 ) -> int | None:
     """What an access of this memory by the 128 lanes of a thread takes; None if it is not known.
 
@@ -196,7 +196,7 @@ def wavefronts(
     return _count(memory, layout, memory.is_tiled if optimized is None else optimized)
 
 
-_WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
+_WGMMA: Layout = plgpu.Layout.WGMMA.to_mgpu()
 _NAMED = (
     plgpu.Layout.WGMMA,
     plgpu.Layout.WGMMA_TRANSPOSED,
@@ -207,7 +207,7 @@ _NAMED = (
 
 
 @functools.lru_cache(maxsize=1024)
-def _count(memory: Addressing, layout: Any, optimized: bool) -> int | None:
+def _count(memory: Addressing, layout: Layout, optimized: bool) -> int | None:
     addresses, itemsize = memory.addresses(), memory.itemsize
     if addresses.size == 1:
         return THREAD_LANES // WARP_LANES  # each warp on its own
@@ -233,7 +233,7 @@ def _side_by_side(size: int, itemsize: int) -> int:
     return elements
 
 
-def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> int:
+def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Layout = None) -> int:
     """How many words of 32 bits lanes pass each other to reduce an array.
 
     Args:
@@ -252,7 +252,7 @@ def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -
     return held * _rounds(lanes, warps)
 
 
-def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> Scratch:
+def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Layout = None) -> Scratch:
     """Whether a reduction passes parts of results from warp to warp; arguments as `exchanges`."""
     name, is_full = type(layout).__name__, len(axes) == len(shape)
     if name == "WGSplatFragLayout":
@@ -268,7 +268,7 @@ def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> 
     return Scratch.USED if is_sure else Scratch.PERHAPS
 
 
-def _reduced(layout: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Any:
+def _reduced(layout: Layout, shape: tuple[int, ...], axes: Sequence[int]) -> Layout:
     """The tiled layout of what is left; its tiles have the last axes of an array."""
     outer = len(shape) - len(layout.tiling.tiles[0])
     return layout.reduce([axis - outer for axis in axes if axis >= outer])
@@ -290,7 +290,7 @@ def reduces(eqn: Eqn) -> bool:
     return name.startswith("reduce_") and "axes" in eqn.params
 
 
-def of_results(eqn: Eqn, known: dict[Any, Any]) -> list[Any]:
+def of_results(eqn: Eqn, known: dict[Atom, Layout]) -> list[Layout]:
     """The layout of each result of an equation, None where nothing says it.
 
     `known` has the layouts of variables so far. A result has the layout of the operands of its

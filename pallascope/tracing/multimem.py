@@ -11,8 +11,8 @@ from dataclasses import replace
 import jax
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import OPAQUE, Ref, Thread
 from pallascope.tracing.views import View, other_devices
 

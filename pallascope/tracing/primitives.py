@@ -22,8 +22,8 @@ from pallascope.tracing import (
     tensor_core,
 )
 from pallascope.tracing.arithmetic import Cost
-from pallascope.tracing.code import Compiler, Env, Handler, Silent, Step
-from pallascope.tracing.jaxprs import Eqn, primitives
+from pallascope.tracing.code import Compiler, Handler, Silent, Step
+from pallascope.tracing.jaxprs import Env, Eqn, primitives
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import Thread
 from pipelib import targets

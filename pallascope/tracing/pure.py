@@ -12,14 +12,14 @@ are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
-from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, set_all, value_of
-from pallascope.tracing.jaxprs import Eqn, primitives
+from pallascope.tracing.code import Compiler, Silent, Step, is_ref, set_all, value_of
+from pallascope.tracing.jaxprs import Atom, Aval, Dtype, Env, Eqn, Value, primitives
 from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 from pipelib import targets
 
@@ -73,13 +73,13 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
     return step
 
 
-def _is_known(aval: Any) -> bool:
+def _is_known(aval: Aval) -> bool:
     """Whether the host knows arrays of this type."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biu" and aval.size <= MOST_INTEGERS
 
 
-def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:
+def _bind(eqn: Eqn, values: Iterable[Value], dtypes: list[Dtype]) -> list[Value]:
     """The results of a primitive as JAX computes them."""
     operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
     with targets.present():
@@ -98,7 +98,7 @@ def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
     return Cost(flops, transcendental, compiler.exchanges(eqn), compiler.scratch(eqn))
 
 
-def _is_scalar(atom: Any) -> bool:
+def _is_scalar(atom: Atom) -> bool:
     aval = atom.aval
     return (
         not getattr(aval, "shape", (1,))

@@ -4,8 +4,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Action, Kind
-from pallascope.tracing.code import Compiler, Env, Handler, Step, in_turn, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Handler, Step, in_turn, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 

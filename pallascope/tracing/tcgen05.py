@@ -11,11 +11,12 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step, is_ref, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import View
 
@@ -38,8 +39,10 @@ def mma(compiler: Compiler, eqn: Eqn) -> Step:
         blocks = _blocks(thread, axes)
         if not blocks:
             return
-        reads = [region for view in (a, b, *views.values()) for region in _of(view, env, blocks)]
-        writes = _of(acc, env, blocks)
+        reads = [
+            region for view in (a, b, *views.values()) for region in _of(view, thread, env, blocks)
+        ]
+        writes = _of(acc, thread, env, blocks)
         is_new = env[adds] is not OPAQUE and not env[adds]
         emit(thread, (*reads, *(() if is_new else writes)), writes)
         if on is not None:
@@ -75,7 +78,12 @@ def copy(compiler: Compiler, eqn: Eqn) -> Step:
         if blocks := _blocks(thread, axes):
             region = source.region(thread, env)
             size = source.bytes(region) * len(blocks)
-            emit(thread, _of(source, env, blocks), _of(target, env, blocks), size=size)
+            emit(
+                thread,
+                _of(source, thread, env, blocks),
+                _of(target, thread, env, blocks),
+                size=size,
+            )
 
     return step
 
@@ -96,7 +104,7 @@ def _operands(compiler: Compiler, eqn: Eqn) -> dict[str, View]:
     return views
 
 
-def _axes(params: Any) -> tuple[str, ...]:
+def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The cluster's axis along which two blocks work together."""
     axis = params.get("collective_axis")
     return () if axis is None else (str(axis),)
@@ -110,15 +118,17 @@ def _blocks(thread: Thread, axes: tuple[str, ...]) -> tuple[int, ...]:
     return blocks if thread.block == blocks[0] else ()
 
 
-def _of(view: View, env: Env, blocks: tuple[int, ...]) -> tuple[Region, ...]:
+def _of(view: View, thread: Thread, env: Env, blocks: tuple[int, ...]) -> tuple[Region, ...]:
     """The region of a view in each of these blocks."""
-    ids, mine = view.ref(env).ids, view.region(None, env)
+    ids, mine = view.ref(env).ids, view.region(thread, env)
     if len(blocks) == 1:
         return (mine,)
     return tuple(Region(ids[block], mine.box, mine.is_exact, mine.is_placed) for block in blocks)
 
 
-def _arrive(emit: Any, thread: Thread, env: Env, on: View, blocks: tuple[int, ...]) -> None:
+def _arrive(
+    emit: Callable[..., None], thread: Thread, env: Env, on: View, blocks: tuple[int, ...]
+) -> None:
     """The commit's arrival, on the barrier of each block."""
     place = on.barrier(thread, env)
     phase = thread.next_arrival(place)

@@ -6,8 +6,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 import math
 
 from pallascope.program import Kind
-from pallascope.tracing.code import Compiler, Env, Step, is_ref, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 

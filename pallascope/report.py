@@ -13,7 +13,6 @@ where a field goes or changes its meaning.
 
 import html
 import json
-import linecache
 import math
 import pathlib
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from typing import Any
 
 from pallascope.interleaving import Interleaving, Turn
 from pallascope.program import Name, Op, Program, step_name
+from pallascope.sources import text_of
 
 #: What JSON writes as an object.
 type Document = dict[str, Any]
@@ -111,7 +111,6 @@ def schema() -> Document:
 
 #: How many turns of an order a report shows: the last ones.
 _TURNS = 6
-#: How many steps of an order a figure plays: the last ones.
 _GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}
 
 
@@ -451,7 +450,7 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
         file or None,
         line,
         what,
-        linecache.getline(file, line).strip() if line else "",
+        text_of(op.line or ""),
     )
 
 

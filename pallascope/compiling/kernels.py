@@ -1,5 +1,6 @@
 """`compiled`: the kernel that a function calls, compiled; `compiled_all`: each of several."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,9 +78,14 @@ def _compiled(call: Call) -> Compiled:
     sass = disassembled(code)
     instructions, loops = reached(sass)
     return Compiled(
-        name, version, report.registers, report.spill_stores, report.spill_loads, report.stack,
-        report.warnings, counted(instructions), tuple(map(_loop, loops)), text, sass,
-    )  # fmt: skip
+        kernel=name,
+        ptxas=version,
+        **dataclasses.asdict(report),
+        instructions=counted(instructions),
+        loops=tuple(map(_loop, loops)),
+        ptx=text,
+        sass=sass,
+    )
 
 
 def _loop(body: Body) -> Loop:

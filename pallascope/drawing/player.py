@@ -33,7 +33,6 @@ import base64
 import functools
 import html
 import json
-import linecache
 import math
 import pathlib
 import re
@@ -49,6 +48,7 @@ from pallascope.drawing.document import document
 from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
 from pallascope.program import step_name
+from pallascope.sources import text_of
 from pallascope.timeline import Span, Timeline, duration, percent
 
 MAX_BYTES = 200_000
@@ -272,8 +272,7 @@ def _line(place: str | None) -> str:
     """A place in the source, and after a tab what stands there, if that can still be read."""
     if place is None:
         return ""
-    path, _, number = place.rpartition(":")
-    text = linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
+    text = text_of(place)
     return f"{place}\t{text}" if text else place
 
 

@@ -18,84 +18,60 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "B200",
-    "H100",
-    "H200",
-    "Finding",
-    "Launch",
-    "Machine",
-    "Op",
-    "Prediction",
-    "Program",
-    "Report",
-    "Setting",
-    "Span",
-    "Timeline",
-    "check",
-    "compiled",
-    "explore",
-    "play",
-    "player",
-    "plot",
-    "predict",
-    "simulate",
-    "sweep",
-    "to_perfetto",
-    "trace",
-]
-
 if TYPE_CHECKING:
-    from pallascope.checking.check import check
-    from pallascope.compiling import compiled
-    from pallascope.drawing.perfetto import to_perfetto
-    from pallascope.drawing.player import Setting, player
-    from pallascope.drawing.plot import plot
-    from pallascope.machine import B200, H100, H200, Machine
-    from pallascope.playing import play
-    from pallascope.predicting import Launch, Prediction, predict
-    from pallascope.program import Op, Program
-    from pallascope.report import Finding, Report
-    from pallascope.simulating.simulate import simulate
-    from pallascope.sliders import explore, sweep
-    from pallascope.timeline import Span, Timeline
-    from pallascope.tracing.trace import trace
+    from pallascope.checking.check import check as check
+    from pallascope.compiling import compiled as compiled
+    from pallascope.drawing.perfetto import to_perfetto as to_perfetto
+    from pallascope.drawing.player import Setting as Setting
+    from pallascope.drawing.player import player as player
+    from pallascope.drawing.plot import plot as plot
+    from pallascope.machine import B200 as B200
+    from pallascope.machine import H100 as H100
+    from pallascope.machine import H200 as H200
+    from pallascope.machine import Machine as Machine
+    from pallascope.playing import play as play
+    from pallascope.predicting import Prediction as Prediction
+    from pallascope.predicting import predict as predict
+    from pallascope.program import Op as Op
+    from pallascope.program import Program as Program
+    from pallascope.report import Finding as Finding
+    from pallascope.report import Report as Report
+    from pallascope.simulating.launch import Launch as Launch
+    from pallascope.simulating.simulate import simulate as simulate
+    from pallascope.sliders import explore as explore
+    from pallascope.sliders import sweep as sweep
+    from pallascope.timeline import Span as Span
+    from pallascope.timeline import Timeline as Timeline
+    from pallascope.tracing.trace import trace as trace
 else:
     # A module is imported when a name of it is asked for: only `tracing` needs JAX, and a program
     # that was saved is checked, simulated and drawn where there is none. pytest, which loads
     # `pallascope.pytest_plugin`, imports nothing.
-    _HOMES = {
-        "check": "checking.check",
-        "compiled": "compiling",
-        "to_perfetto": "drawing.perfetto",
-        "Setting": "drawing.player",
-        "player": "drawing.player",
-        "plot": "drawing.plot",
-        "B200": "machine",
-        "H100": "machine",
-        "H200": "machine",
-        "Machine": "machine",
-        "play": "playing",
-        "Launch": "predicting",
-        "Prediction": "predicting",
-        "predict": "predicting",
-        "Op": "program",
-        "Program": "program",
-        "Finding": "report",
-        "Report": "report",
-        "simulate": "simulating.simulate",
-        "explore": "sliders",
-        "sweep": "sliders",
-        "Span": "timeline",
-        "Timeline": "timeline",
-        "trace": "tracing.trace",
+    # The public names, by the module that has them.
+    _NAMES = {
+        "checking.check": "check",
+        "compiling": "compiled",
+        "drawing.perfetto": "to_perfetto",
+        "drawing.player": "Setting player",
+        "drawing.plot": "plot",
+        "machine": "B200 H100 H200 Machine",
+        "playing": "play",
+        "predicting": "Prediction predict",
+        "program": "Op Program",
+        "report": "Finding Report",
+        "simulating.launch": "Launch",
+        "simulating.simulate": "simulate",
+        "sliders": "explore sweep",
+        "timeline": "Span Timeline",
+        "tracing.trace": "trace",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+    __all__ = sorted(_HOMES)
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
+        if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -6,7 +6,6 @@ GMEM port. That is of the interval that `Timeline.bound` speaks of too. Source: 
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from pallascope.checking.check import check
 from pallascope.drawing.player import Setting
@@ -24,7 +23,7 @@ _MOST = 3
 def judged(
     program: Program,
     machine: Machine,
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     max_steps: int | None = None,
     report: Report | None = None,
 ) -> Setting:

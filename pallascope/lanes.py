@@ -182,7 +182,7 @@ def _role(kinds: set[Kind]) -> _Role:
 
 def _engines(program: Program) -> list[Engine]:
     """The engines of a block: Hopper's, and those of other GPUs that the program uses."""
-    used = {op.kind.engine for ops in program.threads for op in ops}
+    used = {op.kind.engine for op in program.ops}
     if any(buffer.space is Space.TMEM for buffer in program.buffers):
         used.add(Engine.TMEM)
     others = {Engine.TMEM, Engine.CP_ASYNC} - used
@@ -230,7 +230,7 @@ def _rings(program: Program) -> tuple[set[int], set[int]]:
     buffers = {buffer.id for buffer in program.buffers if (buffer.slots or 1) > 1}
     barriers = {barrier.id for barrier in program.barriers if barrier.count > 1}
     taken: tuple[dict[_Site, _Taken], dict[_Site, _Taken]] = {}, {}
-    for op in (op for ops in program.threads for op in ops):
+    for op in program.ops:
         for region in op.reads + op.writes:
             if region.buffer in buffers:
                 _see(taken[0], region.buffer, op, region.box[0][0])

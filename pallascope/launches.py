@@ -42,7 +42,7 @@ _MOST_INTEGERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Called:
     """A kernel that was called: `params` of its equation, and the types and values of its operands.
 
     A value is None where it is not known, or no integer.
@@ -84,17 +84,17 @@ class Launch:
 
 
 @contextlib.contextmanager
-def launches() -> Generator[list[Launch]]:
+def launches() -> Generator[list[Called]]:
     """A list that grows with each kernel that is called, until the context ends."""
     jax.clear_caches()
-    seen: list[Launch] = []
+    seen: list[Called] = []
     kernels = primitive()
     outer = kernels.bind
 
     def bind(*args: Any, **params: Any) -> Any:
         if hasattr(params["meshes"][0], "cluster"):  # not one within a kernel, as warp_map makes
             avals = tuple(map(jax.typeof, args))
-            seen.append(Launch(params, avals, tuple(map(_integers, args, avals))))
+            seen.append(Called(params, avals, tuple(map(_integers, args, avals))))
         return outer(*args, **params)
 
     kernels.bind = bind
@@ -107,14 +107,14 @@ def launches() -> Generator[list[Launch]]:
             kernels.bind = outer
 
 
-def distinct(seen: Sequence[Launch]) -> list[Launch]:
+def distinct(seen: Sequence[Called]) -> list[Called]:
     """Each launch once.
 
     One whose integers are not known is left out if another of the same kernel has them: JAX traces
     most calls before it runs them.
     """
     known = {launch.kernel for launch in seen if launch.is_known}
-    found: dict[tuple[Any, ...], Launch] = {}
+    found: dict[tuple[Any, ...], Called] = {}
     for launch in seen:
         if launch.is_known or launch.kernel not in known:
             contents = (None if value is None else value.tobytes() for value in launch.values)

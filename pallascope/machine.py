@@ -268,13 +268,10 @@ class Machine:
         return value
 
 
-_NVLINK = (
-    "nvlink_latency_cycles", "nvlink_answer_cycles", "nvlink_store_latency_cycles",
-    "nvlink_sm_bytes_per_cycle", "nvlink_bytes_per_second",
-)  # fmt: skip
 _RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
 _HAVE = {"wgmma": "pallascope.H200 or pallascope.H100", "tcgen05_mma": "pallascope.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
+_NVLINK = tuple(name for name in FIELDS if name.startswith("nvlink_"))
 
 _FOLDER = pathlib.Path(__file__).parent / "machines"
 #: The GPU that the book's numbers were measured on.
@@ -298,10 +295,23 @@ H100 = H200.changed(
 
 _B200_SMS, _B200_FLOPS = 148, 8192
 _B200_CLOCK = 2.25e15 / (_B200_SMS * _B200_FLOPS)
-_B200_TCGEN05 = (
-    ("bfloat16", 1), ("float16", 1), ("float32", 1 / 2), ("float4_e2m1fn", 4),
-    ("float8_e4m3fn", 2), ("float8_e5m2", 2), ("int8", 2),
-)  # fmt: skip
+# How many times as many operations as on operands of 16 bits.
+_B200_TCGEN05 = {
+    "bfloat16": 1,
+    "float16": 1,
+    "float32": 1 / 2,
+    "float4_e2m1fn": 4,
+    "float8_e4m3fn": 2,
+    "float8_e5m2": 2,
+    "int8": 2,
+}
+
+
+def _as_h200(rate: float) -> float:
+    """A rate of all SMs of a B200, if each SM has it in each cycle as on an H200."""
+    return rate * (_B200_SMS * _B200_CLOCK) / (H200.sms * H200.clock_hz)
+
+
 #: A B200 as public figures give it. It is **not validated on hardware**, since nobody ran pipelib
 #: on one.
 #:
@@ -331,13 +341,11 @@ B200 = H200.changed(
     hbm_bytes_per_second=8e12,
     smem_bytes_per_cycle=128.0,
     transcendental_ops_per_cycle=16.0,
-    l2_bytes_per_second=H200.l2_bytes_per_second
-    * (_B200_SMS * _B200_CLOCK) / (H200.sms * H200.clock_hz),
-    l2_shared_bytes_per_second=H200.l2_shared_bytes_per_second
-    * (_B200_SMS * _B200_CLOCK) / (H200.sms * H200.clock_hz),
+    l2_bytes_per_second=_as_h200(H200.l2_bytes_per_second),
+    l2_shared_bytes_per_second=_as_h200(H200.l2_shared_bytes_per_second),
     wgmma_flops_per_cycle=(),
-    tcgen05_flops_per_cycle=tuple((name, _B200_FLOPS * by) for name, by in _B200_TCGEN05),
+    tcgen05_flops_per_cycle=tuple((name, _B200_FLOPS * by) for name, by in _B200_TCGEN05.items()),
     tmem_bytes_per_cycle=512.0,
     nvlink_bytes_per_second=9e11,
     clock_at=((0.0, 1.0), (1.0, 1.0)),
-)  # fmt: skip
+)

@@ -59,22 +59,16 @@ def steps(report: Report, number: int | None = None) -> Timeline:
 
 def timeline(program: Program, order: Interleaving) -> Timeline:
     """The timeline of an order of a program's ops."""
-    lanes, at = (
-        Lanes(program, by_number=True),
-        {spot: step for step, spot in enumerate(_made(order))},
-    )
+    lanes = Lanes(program, by_number=True)
+    at = {spot: step for step, spot in enumerate(_made(order))}
     ends, last = dict(_ends(program, order, at)), len(at)
     spans: list[Span] = []
 
     def span(spot: Spot, start: int, stop: int, kind: SpanKind, lane: int) -> None:
         op = program.threads[spot[0]][spot[1]]
-        buffer, slot = lanes.part(op)
-        spans.append(
-            Span(
-                lane, start, stop, kind, program.describe(bare(op)), slot, op.step, op.line, *spot,
-                scope=op.scope, buffer=buffer,
-            )
-        )  # fmt: skip
+        (buffer, slot), text = lanes.part(op), program.describe(bare(op))
+        where = Span(lane, start, stop, kind, text, slot, op.step, op.line, *spot)
+        spans.append(replace(where, scope=op.scope, buffer=buffer))
 
     for spot, step in at.items():
         op = program.threads[spot[0]][spot[1]]
@@ -86,9 +80,15 @@ def timeline(program: Program, order: Interleaving) -> Timeline:
         kind = _kind(program.threads[spot[0]][spot[1]].kind)
         span(spot, last, last + 1, kind, lanes.of_thread(spot[0]))
     return Timeline(
-        program.name, tuple(lanes.names), tuple(spans), last + 1, _STEPS_PER_SECOND, Source.ORDER,
-        "", notes=(order.then[0].upper() + order.then[1:],),
-    )  # fmt: skip
+        name=program.name,
+        lanes=tuple(lanes.names),
+        spans=tuple(spans),
+        cycles=last + 1,
+        clock_hz=_STEPS_PER_SECOND,
+        source=Source.ORDER,
+        machine="",
+        notes=(order.then[0].upper() + order.then[1:],),
+    )
 
 
 def bare(op: Op) -> Op:
@@ -110,10 +110,8 @@ def _ends(program: Program, order: Interleaving, at: dict[Spot, int]) -> Iterato
         if spot in at and event.op.kind.engine is not None:
             ends[spot] = event.read_end
     for spot, (waits, number) in ends.items():
-        steps = [
-            at[thread, indices[number]] + 1 for thread, indices in waits.waits.items()
-            if number < len(indices) and (thread, indices[number]) in at
-        ]  # fmt: skip
+        each = ((t, indices[number]) for t, indices in waits.waits.items() if number < len(indices))
+        steps = [at[wait] + 1 for wait in each if wait in at]
         is_over = bool(steps) and spot not in order.in_flight
         yield spot, min(steps) if is_over else len(at) + 1
 

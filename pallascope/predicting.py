@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from pallascope.arguments import MACHINE, expect, expect_l2_hits
 from pallascope.machine import H200, Machine
 from pallascope.program import Program
-from pallascope.simulating.launch import Index, Launched, launched, work
+from pallascope.simulating.launch import Index, Launch, launched, work
 from pallascope.tracing.trace import Tracer, tracers
 
 #: Positions of an axis along which blocks differ, and if they do so along several axes; if all
@@ -34,46 +34,6 @@ from pallascope.tracing.trace import Tracer, tracers
 _POSITIONS, _FEW = 9, 3
 #: The use of the tensor cores before it is known.
 _FIRST_USE = 0.7
-
-
-class Launch(NamedTuple):
-    """The predicted launch of a kernel.
-
-    Attributes:
-      kernel: its name.
-      cycles: from the launch until the last block has ended.
-      clock_hz: the clock that it runs at.
-      blocks_per_sm: how many blocks an SM has at a time.
-      rounds: how many times an SM is filled with blocks, at most.
-      use: the fraction of the time that the card's tensor cores multiply, on average.
-
-    Example:
-      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
-      >>> (launch,) = pallascope.predict(matmul, x, x).launches
-      >>> launch.kernel, launch.blocks_per_sm, launch.rounds
-      ('matmul', 1, 1)
-      >>> launch.clock_hz < pallascope.H200.clock_hz and launch.use > 0.9
-      True
-    """
-
-    kernel: str
-    cycles: float
-    clock_hz: float
-    blocks_per_sm: int
-    rounds: int
-    use: float
-
-    @property
-    def us(self) -> float:
-        """Microseconds."""
-        return 1e6 * self.cycles / self.clock_hz
-
-    def __str__(self) -> str:
-        return (
-            f"{self.kernel}: {self.us:,.1f} us, {self.cycles:,.0f} cycles at"
-            f" {self.clock_hz / 1e9:.2f} GHz; {self.blocks_per_sm} to an SM,"
-            f" {self.rounds} in turn; tensor cores busy {self.use:.0%}"
-        )
 
 
 class Prediction(NamedTuple):
@@ -149,7 +109,7 @@ def predict(
 def _samples(tracer: Tracer, sms: int) -> dict[Index, Program]:
     """The programs of some blocks; of a kernel whose blocks take over others, that of the first."""
     first = tracer.program(claims=1)
-    if not any(op.claims for ops in first.threads for op in ops):
+    if not any(op.claims for op in first.ops):
         return sampled(tracer.program, tracer.grid, sms)
     clusters, places = math.prod(tracer.grid), sms // first.blocks
     program = tracer.program(claims=-(-clusters // places) - 1)
@@ -165,19 +125,16 @@ def launch(
 ) -> Launch:
     """The launch of one kernel, of which `sampled` blocks are known; the rest as in `predict`."""
 
-    def at(use: float) -> tuple[Machine, Launched]:
+    def at(use: float) -> Launch:
         here = machine.loaded(use) if clock_hz is None else machine.changed(clock_hz=clock_hz)
-        return here, launched(samples, here, registers, l2_hits)
+        return launched(samples, here, registers, l2_hits)
 
-    here, found = at(_FIRST_USE if any(map(_multiplies, samples.values())) else 0.0)
-    if clock_hz is None and found.use:
-        here, found = at(found.use)
-    name = next(iter(samples.values())).name
-    return Launch(name, found.cycles, here.clock_hz, found.blocks_per_sm, found.rounds, found.use)
+    found = at(_FIRST_USE if any(map(_multiplies, samples.values())) else 0.0)
+    return at(found.use) if clock_hz is None and found.use else found
 
 
 def _multiplies(program: Program) -> bool:
-    return any(op.kind.is_product for ops in program.threads for op in ops)
+    return any(op.kind.is_product for op in program.ops)
 
 
 def sampled(program: Callable[[Index], Program], grid: Index, sms: int) -> dict[Index, Program]:

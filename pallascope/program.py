@@ -97,17 +97,21 @@ Source: this project's own.
 
 import dataclasses
 import enum
+import itertools
 import json
 import math
 import pathlib
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pallascope import sources
 
 FORMAT = 7
+
+Single = tuple[int, int]  # one barrier or semaphore: the id of its array, and its index there
 
 
 class Engine(enum.StrEnum):
@@ -451,7 +455,7 @@ class Op:
             object.__setattr__(self, "action", Action(self.action))
 
     @property
-    def place(self) -> tuple[int, int]:
+    def place(self) -> Single:
         """The single barrier of an op that is on one: the array's id, and the index there."""
         assert self.barrier is not None, f"{self.kind} is on no barrier"
         return self.barrier, self.index
@@ -516,7 +520,7 @@ class Program:
         return math.prod(self.devices) if self.spans_grid else 1
 
     @property
-    def counted(self) -> frozenset[tuple[int, int]]:
+    def counted(self) -> frozenset[Single]:
         """The semaphores of which it has all signals, each with an amount that is known.
 
         A semaphore is its array's id, and its index there. There are none where other blocks or
@@ -526,10 +530,19 @@ class Program:
             return frozenset()
         arrays = (each for each in self.barriers if each.type is BarrierType.SEMAPHORE)
         places = {(array.id, index) for array in arrays for index in range(array.count)}
-        for op in (op for ops in self.threads if places for op in ops):
+        for op in self.ops if places else ():
             if op.kind in (Kind.SIGNAL, Kind.AWAIT) and op.amount < 1:  # tensors decide it
                 places.discard(op.place)
         return frozenset(places)
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        """The ops of all threads, one thread after another."""
+        return itertools.chain.from_iterable(self.threads)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether a thread does an op of this kind."""
+        return any(op.kind is kind for op in self.ops)
 
     @property
     def per_block(self) -> int:
@@ -624,7 +637,7 @@ class Program:
         Args:
           with_sources: also the text of each line that an op stands on, for who lacks its file.
         """
-        lines = {op.line for ops in self.threads for op in ops if op.line}
+        lines = {op.line for op in self.ops if op.line}
         more = {"sources": sources.texts(lines)} if with_sources else {}
         return json.dumps(dict(_saved(self), format=FORMAT) | more)
 

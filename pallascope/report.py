@@ -13,7 +13,6 @@ where a field goes or changes its meaning.
 
 import html
 import json
-import linecache
 import math
 import pathlib
 from collections.abc import Iterator
@@ -22,7 +21,10 @@ from typing import Any
 
 from pallascope.interleaving import Interleaving, Turn
 from pallascope.program import Name, Op, Program, step_name
+from pallascope.sources import text_of
 
+#: What JSON writes as an object.
+type Document = dict[str, Any]
 #: The number of the JSON's format.
 FORMAT = 2
 
@@ -99,17 +101,16 @@ class FindingKind(
     )
 
 
-def schema() -> dict[str, Any]:
+def schema() -> Document:
     """The JSON Schema of what is saved, with all kinds of findings."""
     text = pathlib.Path(__file__).with_name("report.schema.json").read_text("utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: Document = json.loads(text)
     found["$defs"]["finding"]["properties"]["kind"]["enum"] = [str(kind) for kind in FindingKind]
     return found
 
 
 #: How many turns of an order a report shows: the last ones.
 _TURNS = 6
-#: How many steps of an order a figure plays: the last ones.
 _GRAVITY = {kind: number for number, kind in enumerate(FindingKind)}
 
 
@@ -331,7 +332,7 @@ class Report:
         """
         return json.dumps({"format": FORMAT} | self.fields())
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Document:
         """What `to_json` writes, as dicts and lists."""
         program = self.program
         return {
@@ -352,7 +353,7 @@ class Report:
             "notes": [*self.notes],
         }
 
-    def _fields(self, finding: Finding) -> dict[str, Any]:
+    def _fields(self, finding: Finding) -> Document:
         return {
             "kind": str(finding.kind),
             "cause": finding.cause,
@@ -365,7 +366,7 @@ class Report:
             "counterexample": self._order_fields(finding.interleaving),
         }
 
-    def _order_fields(self, order: Interleaving | None) -> dict[str, Any] | None:
+    def _order_fields(self, order: Interleaving | None) -> Document | None:
         """An order of ops for JSON."""
         if order is None:
             return None
@@ -441,10 +442,16 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
     file, _, number = (op.line or "").rpartition(":")
     line = int(number) if file else None
     return Shown(
-        op, who + thread_name(program, op.thread), op.thread % each, op.thread // each,
-        _index_of(program, op.thread // each), file or None, line, what,
-        linecache.getline(file, line).strip() if line else "",
-    )  # fmt: skip
+        op,
+        who + thread_name(program, op.thread),
+        op.thread % each,
+        op.thread // each,
+        _index_of(program, op.thread // each),
+        file or None,
+        line,
+        what,
+        text_of(op.line or ""),
+    )
 
 
 def _lead(order: Interleaving) -> str:
@@ -457,7 +464,7 @@ def _last(program: Program, turn: Turn) -> Op:
     return program.threads[turn.thread][turn.stop - 1]
 
 
-def _op_fields(shown: Shown) -> dict[str, Any]:
+def _op_fields(shown: Shown) -> Document:
     """An op of a finding for JSON; of its steps the outermost loop's comes first, as in text."""
     op = shown.op
     return {

@@ -31,7 +31,7 @@ def sweep(
     *,
     max_steps: int | None = None,
     whole_grid: bool = False,
-    **ranges: Iterable[Any],
+    **ranges: Iterable[object],
 ) -> list[Setting]:
     """The settings of all combinations of the ranges' values, for `player`.
 
@@ -74,7 +74,7 @@ def explore(
     *,
     max_steps: int | None = None,
     whole_grid: bool = False,
-    **ranges: Iterable[Any],
+    **ranges: Iterable[object],
 ) -> Any:
     """Sliders that trace, check and simulate the kernel anew whenever they move.
 
@@ -127,14 +127,17 @@ def explore(
 
 
 def _values(
-    who: str, kernel_factory: KernelFactory, machine: Machine, ranges: Mapping[str, Iterable[Any]]
-) -> dict[str, list[Any]]:
+    who: str,
+    kernel_factory: KernelFactory,
+    machine: Machine,
+    ranges: Mapping[str, Iterable[object]],
+) -> dict[str, list[object]]:
     """The values of each slider; refuses what `who` can make no settings of."""
     if not callable(kernel_factory):
         remedy = "give one that returns (kernel, args)"
         raise wrong_type(who, kernel_factory, "a function", remedy)
     expect(who, machine, *MACHINE)
-    values: dict[str, list[Any]] = {}
+    values: dict[str, list[object]] = {}
     for name, found in ranges.items():
         expect(who, found, Iterable, f"a list of values for {name}=", "a slider goes through them")
         values[name] = [*found]
@@ -148,7 +151,7 @@ def _setting(
     machine: Machine,
     max_steps: int | None,
     whole_grid: bool,
-    values: dict[str, Any],
+    values: dict[str, object],
 ) -> Setting:
     """Traces, checks and simulates at one position; never raises an Exception."""
     try:
@@ -160,19 +163,19 @@ def _setting(
         return Setting(values, None, type(error).__name__, False, str(error))
 
 
-def _made(made: object) -> tuple[Callable[..., Any], Iterable[Any]]:
+def _made(made: object) -> tuple[Callable[..., Any], Iterable[object]]:
     """What a kernel factory returned; TypeError if it is anything but a function and arguments."""
     if isinstance(made, tuple):
         parts = cast(tuple[Any, ...], made)
         if len(parts) == 2 and isinstance(parts[1], (tuple, list)):
-            return parts[0], cast(Iterable[Any], parts[1])
+            return parts[0], cast(Iterable[object], parts[1])
     raise TypeError(
         f"The kernel factory returned {made!r:.60}, which is no (kernel, args): return the function"
         " and a tuple of its arguments."
     )
 
 
-def _apply(machine: Machine, values: dict[str, Any]) -> tuple[Machine, dict[str, Any]]:
+def _apply(machine: Machine, values: dict[str, object]) -> tuple[Machine, dict[str, object]]:
     """The machine with those values that are its fields; the rest of the values."""
     changes = {name: value for name, value in values.items() if name in FIELDS}
     rest = {name: value for name, value in values.items() if name not in FIELDS}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallascope.checking.check import check
-from pallascope.launches import Launch, distinct, launches
+from pallascope.launches import Called, distinct, launches
 from pallascope.program import Name, Program
 from pallascope.report import Report, count
 from pallascope.tracing.trace import trace
@@ -159,7 +159,7 @@ def watched(*, strict: bool = False, blocks: Blocks | str = Blocks.DIAGONAL) -> 
       ['missing-commit']
     """
     chosen, watch = Blocks(blocks), Watch()
-    seen: list[Launch] = []
+    seen: list[Called] = []
     try:
         with launches() as seen:
             yield watch
@@ -168,7 +168,7 @@ def watched(*, strict: bool = False, blocks: Blocks | str = Blocks.DIAGONAL) -> 
             _judge(launch, watch, chosen, strict)
 
 
-def _judge(launch: Launch, watch: Watch, blocks: Blocks, strict: bool) -> None:
+def _judge(launch: Called, watch: Watch, blocks: Blocks, strict: bool) -> None:
     """Adds what is found in a launch."""
 
     def traced(at: int | tuple[int, ...] | None) -> Program:

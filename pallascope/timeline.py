@@ -463,9 +463,12 @@ _FARTHEST = 32  # steps between the two that make a slope
 _Reason = tuple[SpanKind | None, str]
 # What a thread waits for, by the kind of span that ends its wait.
 _CAUSES: dict[SpanKind | None, str] = {
-    SpanKind.LOAD: "memory", SpanKind.STORE: "stores", SpanKind.WGMMA: "tensor core",
-    SpanKind.ISSUE: "synchronisation", SpanKind.WAIT: "synchronisation",
-}  # fmt: skip
+    SpanKind.LOAD: "memory",
+    SpanKind.STORE: "stores",
+    SpanKind.WGMMA: "tensor core",
+    SpanKind.ISSUE: "synchronisation",
+    SpanKind.WAIT: "synchronisation",
+}
 
 
 def _in_order(span: Span) -> tuple[int, float, int, float]:

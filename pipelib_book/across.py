@@ -198,7 +198,7 @@ def signals_at_most(number: int) -> Ask:
 
 def _ops(program: Program) -> Iterator[Op]:
     """All ops of all threads."""
-    return (op for ops in program.threads for op in ops)
+    return program.ops
 
 
 def _device(program: Program, op: Op) -> int:

@@ -279,7 +279,7 @@ def shares(buffer: str) -> Ask:
 
     def ask(answer: Answer) -> Said:
         program = answer.program
-        loads = [op for ops in program.threads for op in ops if is_load_of(program, op, buffer)]
+        loads = [op for op in program.ops if is_load_of(program, op, buffer)]
         if not loads:
             return _nothing(program, f"loads no `{buffer}`")
         alone = sum(not op.collective for op in loads)
@@ -439,7 +439,7 @@ def _blocks(program: Program) -> int:
 def _multiplied(program: Program) -> int:
     """The operations of all products that are in a program."""
     products = Kind.WGMMA, Kind.TCGEN05_MMA
-    return sum(op.flops for ops in program.threads for op in ops if op.kind in products)
+    return sum(op.flops for op in program.ops if op.kind in products)
 
 
 def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[Any]:
@@ -504,7 +504,7 @@ def stores_from_smem() -> Ask:
         buffers = answer.program.buffers
         written = {
             region.buffer: report_name(buffers[region.buffer])
-            for ops in answer.program.threads for op in ops if op.kind is Kind.WRITE
+            for op in answer.program.ops if op.kind is Kind.WRITE
             for region in op.writes if buffers[region.buffer].space is Space.GMEM
         }  # fmt: skip
         names = ", ".join(f"`{name}`" for name in written.values())
@@ -678,7 +678,7 @@ def _no_arguments(answer: Answer) -> list[Buffer]:
 def _unread(answer: Answer) -> list[Any]:
     """The arguments that the kernel does not read; those of one size and dtype count as alike."""
     program, size = answer.program, lambda each: (math.prod(each.shape), str(each.dtype))
-    ids = {region.buffer for ops in program.threads for op in ops for region in op.reads}
+    ids = {region.buffer for op in program.ops for region in op.reads}
     read = Counter(size(buffer) for buffer in _inputs(program) if buffer.id in ids)
     unread = list[Any]()
     for leaf in jax.tree.leaves(answer.args):
@@ -720,7 +720,7 @@ def _nothing(program: Program, lacks: str) -> Said:
 def _loaded(program: Program) -> int:
     """The bytes that the threads of a program get from GMEM: by copies, and by ordinary reads."""
     return sum(
-        op.bytes for ops in program.threads for op in ops
+        op.bytes for op in program.ops
         if op.kind is Kind.LOAD
         or (op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM)
     )  # fmt: skip

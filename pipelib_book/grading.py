@@ -184,7 +184,7 @@ def _look(
         yield said
     for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
-    if any(op.kind is Kind.WGMMA for ops in program.threads for op in ops) and not lacking():
+    if program.has(Kind.WGMMA) and not lacking():
         for fault in or_fails("It is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
 

@@ -76,7 +76,7 @@ def moments(ops: Iterable[Op]) -> Iterator[Moment]:
 
 def frees(program: Program, buffer: str) -> frozenset[int]:
     """The barriers that free the slots of a buffer, by their ids."""
-    arrivals = {op.barrier for ops in program.threads for op in ops if op.kind is Kind.ARRIVE}
+    arrivals = {op.barrier for op in program.ops if op.kind is Kind.ARRIVE}
     found = set[int]()
     for ops in program.threads:
         last: int | None = None

@@ -46,7 +46,7 @@ class Bounds(Detector):
         program = self.program
         inside: set[tuple[object, ...]] = set()
         beyond: list[tuple[tuple[Kind, str | None, str], BeyondArray]] = []
-        for op in (op for ops in program.threads for op in ops):
+        for op in program.ops:
             for region in op.reads + op.writes if op.kind in (Kind.LOAD, Kind.STORE) else ():
                 buffer = program.buffers[region.buffer]
                 if buffer.space is Space.GMEM:
@@ -67,16 +67,13 @@ class Bounds(Detector):
 
 def out_of_bounds(program: Program) -> Iterator[OutsideBuffer | OutsideBarriers]:
     """The accesses outside of a buffer, or of an array of barriers."""
-    for ops in program.threads:
-        for op in ops:
-            outside = {
-                region: axis for region in op.reads + op.writes
-                if (axis := _axis_wrong(op, region, program.buffers[region.buffer])) is not None
-            }  # fmt: skip
-            for region, axis in outside.items():
+    for op in program.ops:
+        for region in dict.fromkeys(op.reads + op.writes):
+            axis = _axis_wrong(op, region, program.buffers[region.buffer])
+            if axis is not None:
                 yield OutsideBuffer(op, region, axis)
-            if op.barrier is not None and not 0 <= op.index < program.barriers[op.barrier].count:
-                yield OutsideBarriers(op)
+        if op.barrier is not None and not 0 <= op.index < program.barriers[op.barrier].count:
+            yield OutsideBarriers(op)
 
 
 def _axis_wrong(op: Op, region: Region, buffer: Buffer) -> int | None:

@@ -28,8 +28,8 @@ from pallascope.checking.detector import Detector
 from pallascope.checking.facts import Fault, Fleeting, Remark
 from pallascope.checking.facts.left_out import Truncated, Unchecked
 from pallascope.checking.interleavings import shortest
-from pallascope.checking.lanes import Lanes
-from pallascope.checking.launch import Launch
+from pallascope.checking.lanes import LanesApart
+from pallascope.checking.launch import EarlyLaunch
 from pallascope.checking.left_out import LeftOut
 from pallascope.checking.leftover import Arrivals, Readers
 from pallascope.checking.memory import Memory
@@ -45,8 +45,17 @@ from pallascope.report import Finding, Report
 
 # Faults of one kind, and remarks, are in this order.
 _DETECTORS: tuple[type[Detector], ...] = (
-    LeftOut, Bounds, MixedTiles, Memory, Readers, Launch, Reductions, Lanes, Arrivals, Resources,
-)  # fmt: skip
+    LeftOut,
+    Bounds,
+    MixedTiles,
+    Memory,
+    Readers,
+    EarlyLaunch,
+    Reductions,
+    LanesApart,
+    Arrivals,
+    Resources,
+)
 
 
 def check(program: Program, *, strict: bool = False) -> Report:
@@ -127,9 +136,10 @@ class Findings:
     def all(self, order: Order) -> tuple[Finding, ...]:
         """What was found, in the order of first occurrence, with orders of ops that show it."""
         fleeting = [
-            (alike, fault, fault.clash) for alike, fault in self._first.items()
+            (alike, fault, fault.clash)
+            for alike, fault in self._first.items()
             if isinstance(fault, Fleeting) and fault.clash.spots
-        ]  # fmt: skip
+        ]
         found = shortest(order, [clash for *_, clash in fleeting])
         for (alike, fault, clash), turns in zip(fleeting, found, strict=True):
             if turns is not None:

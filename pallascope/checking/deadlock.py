@@ -20,9 +20,10 @@ def deadlock(program: Program, order: Order) -> Deadlock | None:
     may_come = {thread for thread in program.truncated if not rest[thread]}
     excused: set[int] = set()
     while more := {
-        thread for thread in waiting
+        thread
+        for thread in waiting
         if thread not in excused and _could_serve(program, rest[thread][0], may_come | excused)
-    }:  # fmt: skip
+    }:
         excused |= more
     stuck = [thread for thread in waiting if thread not in excused]
     if not stuck:

@@ -73,7 +73,7 @@ def footprint(program: Program) -> Footprint:
     """What a program accesses in GMEM."""
     found: dict[tuple[object, ...], Access] = {}
     meets = False
-    for op in (op for ops in program.threads for op in ops):
+    for op in program.ops:
         regions = [(r, False) for r in op.reads] + [(r, True) for r in op.writes]
         in_gmem = [(r, w) for r, w in regions if program.buffers[r.buffer].space is Space.GMEM]
         meets |= op.kind in _MEETS or (op.kind == Kind.OPAQUE and bool(in_gmem))

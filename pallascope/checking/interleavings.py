@@ -33,9 +33,8 @@ from pallascope.checking.clocks import Clock, later
 from pallascope.checking.facts import Clash
 from pallascope.checking.order import End, Order, Outcome, Step
 from pallascope.interleaving import Spot, Turn
-from pallascope.program import Action, BarrierType, Engine, Kind, Op, Program
+from pallascope.program import Action, BarrierType, Engine, Kind, Op, Program, Single
 
-Place = tuple[int, int]  # a single barrier: its array, and its index there
 Counts = list[int]  # for each thread, how many of its ops come before a moment
 
 
@@ -61,7 +60,7 @@ class _Watched(Order):
         self,
         program: Program,
         spots: Iterable[Spot],
-        semaphores: Set[Place],
+        semaphores: Set[Single],
         sure: Mapping[Spot, Sequence[Spot]],
     ):
         super().__init__(program, semaphores, sure)
@@ -132,9 +131,9 @@ class _Watched(Order):
             for given in {given for spot in met for given in waiting.pop(spot)}:
                 self._add(counts, given)
 
-    def _unmet(self, counts: Counts) -> Place | None:
+    def _unmet(self, counts: Counts) -> Single | None:
         """A semaphore on which one of these ops waits for more signals than there are."""
-        totals = Counter[Place]()
+        totals = Counter[Single]()
         for (thread, index), (place, _) in self.semaphores.signals.items():
             if index < counts[thread]:
                 totals[place] += self.program.threads[thread][index].amount
@@ -226,10 +225,10 @@ class _Replay:
 
     def __init__(self, order: Order, clash: Clash):
         self.program, self._clash = order.program, clash
-        self.completed, self.arrived = Counter[Place](), Counter[Place]()
-        self.copies = Counter[Place]()  # that the phase has yet to get
-        self.held = Counter[Place]()  # by semaphores
-        self._flying: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
+        self.completed, self.arrived = Counter[Single](), Counter[Single]()
+        self.copies = Counter[Single]()  # that the phase has yet to get
+        self.held = Counter[Single]()  # by semaphores
+        self._flying: dict[Single, list[tuple[Spot, Op]]] = defaultdict(list)
 
     def shows(self, turns: Iterable[Turn]) -> bool:
         """Whether these turns can be made in this order, each phase as meant, up to the clash."""
@@ -274,7 +273,7 @@ class _Replay:
             case _:
                 return True
 
-    def _arrive(self, place: Place, copies: int) -> bool:
+    def _arrive(self, place: Single, copies: int) -> bool:
         """Whether an arrival counts; a phase that lacks only copies gets them first."""
         expects = self.program.barriers[place[0]].arrivals
         if self.arrived[place] == expects:
@@ -284,7 +283,7 @@ class _Replay:
         self._complete(place)
         return self.arrived[place] <= expects
 
-    def _land(self, place: Place, phase: int) -> None:
+    def _land(self, place: Single, phase: int) -> None:
         """Lets copies land, oldest first, until a phase is complete."""
         for spot, op in [*self._flying[place]]:
             if self.completed[place] > phase:
@@ -320,12 +319,13 @@ class _Replay:
         if op.kind is not Kind.TCGEN05_COMMIT:
             return spot in self._clash.in_flight
         return any(
-            thread == spot[0] and index < spot[1]
+            thread == spot[0]
+            and index < spot[1]
             and self.program.threads[thread][index].kind.engine is Engine.TENSOR_CORE
             for thread, index in self._clash.in_flight
-        )  # fmt: skip
+        )
 
-    def _complete(self, place: Place) -> None:
+    def _complete(self, place: Single) -> None:
         if (
             self.copies[place] == 0
             and self.arrived[place] == self.program.barriers[place[0]].arrivals
@@ -339,6 +339,6 @@ def _is_before(spot: Spot, other: Spot) -> bool:
     return spot[0] == other[0] and spot[1] < other[1]
 
 
-def _places(load: Op) -> list[Place]:
+def _places(load: Op) -> list[Single]:
     """The barriers on which a copy lands."""
     return [(peer, load.index) for peer in load.peers or load.place[:1]]

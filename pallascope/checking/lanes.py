@@ -1,4 +1,4 @@
-"""`Lanes`: races among the lanes of one Pallas thread, in a kernel without automatic barriers.
+"""`LanesApart`: races among the lanes of one Pallas thread, in a kernel without automatic barriers.
 
 The model. A thread's 128 lanes each do the thread's ops in order, at their own pace. By default
 Mosaic GPU lets them meet (`warpgroup_barrier`) before and after each ordinary write, and before
@@ -40,7 +40,7 @@ class _Seen(NamedTuple):
     writes: bool
 
 
-class Lanes(Detector):
+class LanesApart(Detector):
     """Finds races of one thread's lanes."""
 
     def __init__(self, order: Order, *, strict: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`Launch`: what the kernels before and after this one in the stream may do to its memory.
+"""`EarlyLaunch`: what the kernels before and after this one in the stream may do to its memory.
 
 The model: **programmatic dependent launch**. A kernel that `starts_early` may begin before the
 kernel before it has ended. That kernel may still write this one's inputs. It may also still use the
@@ -29,7 +29,7 @@ from pallascope.checking.order import End, Event, Order
 from pallascope.program import Buffer, Kind, Op, Region, Space
 
 
-class Launch(Detector):
+class EarlyLaunch(Detector):
     """Finds accesses of GMEM that come before the kernels before are known to have ended.
 
     `waits` has, for each thread that has one, the index and the op of its first wait.
@@ -42,8 +42,7 @@ class Launch(Detector):
             for index, op in enumerate(ops):
                 if op.kind is Kind.GRID_WAIT:
                     self.waits.setdefault(thread, (index, op))
-        ops = (op for ops in self.program.threads for op in ops)
-        self._may_signal = any(op.kind is Kind.GRID_SIGNAL for op in ops)
+        self._may_signal = self.program.has(Kind.GRID_SIGNAL)
         # Of each block: its signals so far, and the last write of each thread to each buffer.
         self._signals: dict[int, list[Op]] = {}
         self._writes: dict[tuple[int, Kind, int], tuple[Op, End]] = {}

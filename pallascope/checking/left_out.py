@@ -15,15 +15,16 @@ class LeftOut(Detector):
     @override
     def remarks(self) -> Iterable[Remark]:
         program, places = self.program, self.order.semaphores.places
-        opaque = {op.function for ops in program.threads for op in ops if op.kind == Kind.OPAQUE}
+        opaque = {op.function for op in program.ops if op.kind == Kind.OPAQUE}
         if opaque:
             yield Trusted(tuple(sorted(opaque)))
-        if any(op.kind == Kind.TEST for ops in program.threads for op in ops):
+        if program.has(Kind.TEST):
             yield Tested()
         signalled = tuple(
-            barrier.name for barrier in program.barriers
+            barrier.name
+            for barrier in program.barriers
             if barrier.type is BarrierType.SEMAPHORE
             and any((barrier.id, index) not in places for index in range(barrier.count))
-        )  # fmt: skip
+        )
         if signalled:
             yield Signalled(signalled)

@@ -81,7 +81,7 @@ class Memory(Detector):
         self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
         self.unplaced: Counter[tuple[str | None, str]] = Counter()
         self.unwritten: list[Region] = []
-        changes = {r.buffer for ops in program.threads for op in ops for r in op.writes}
+        changes = {r.buffer for op in program.ops for r in op.writes}
         # Nothing can go wrong where nothing is written.
         self.is_plain = [_is_given(b) and b.id not in changes for b in program.buffers]
 
@@ -236,10 +236,15 @@ class Memory(Detector):
                 )
                 self._found.append(
                     Race(
-                        second, first, buffer, newer.writes, older.writes, clash,
+                        second,
+                        first,
+                        buffer,
+                        newer.writes,
+                        older.writes,
+                        clash,
                         is_unfenced=_is_over(older.end, clock, False),
                     )
-                )  # fmt: skip
+                )
         elif older.is_ordinary and newer.needs_fence and buffer.space is not Space.ACC:
             if buffer.space is Space.SMEM and clock.has_fenced(first.thread, older.index):
                 return

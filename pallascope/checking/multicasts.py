@@ -28,15 +28,14 @@ class MixedTiles(Detector):
             return
         nth: Counter[tuple[Any, ...]] = Counter()
         first: dict[tuple[Any, ...], Op] = {}
-        for ops in self.program.threads:
-            for op in ops:
-                if not op.whole or not all(region.is_placed for region in op.whole):
-                    continue
-                tile, place = op.whole
-                to = tuple(region.buffer for region in op.writes), place.box
-                block = self.program.block_of(op.thread)
-                together = *to, nth[*to, block]
-                nth[*to, block] += 1
-                older = first.setdefault(together, op)
-                if older.whole[0] != tile:
-                    yield MixedTile(op, older)
+        for op in self.program.ops:
+            if not op.whole or not all(region.is_placed for region in op.whole):
+                continue
+            tile, place = op.whole
+            to = tuple(region.buffer for region in op.writes), place.box
+            block = self.program.block_of(op.thread)
+            together = *to, nth[*to, block]
+            nth[*to, block] += 1
+            older = first.setdefault(together, op)
+            if older.whole[0] != tile:
+                yield MixedTile(op, older)

@@ -59,7 +59,7 @@ from pallascope.checking.facts import Clash
 from pallascope.checking.facts.barriers import EarlyArrival, LappedWait
 from pallascope.checking.registers import may_wait_for_registers, registers_at_first
 from pallascope.interleaving import Spot
-from pallascope.program import BarrierType, Kind, Op, Program
+from pallascope.program import BarrierType, Kind, Op, Program, Single
 
 Members = tuple[int, ...]  # threads that meet
 
@@ -172,10 +172,10 @@ class Place:
 
     def __init__(self, expects: int, threads: int, orders: bool = False):
         self.orders = orders
-        self.barriers: list[tuple[int, int]] = []
+        self.barriers: list[Single] = []
         self.expects = expects
         self.total = self.completed = self.landed = 0
-        self.waited: Counter[tuple[int, int]] = Counter()
+        self.waited: Counter[Single] = Counter()
         self.ends = Ends({})
         self.phases: dict[int, Phase] = {}
         self._threads, self._first = threads, 0  # phases before the first are forgotten
@@ -204,9 +204,10 @@ class Place:
         The arrivals of the next phase are compared with that one's.
         """
         ahead = [
-            passed for thread, waits in self.ends.waits.items()
+            passed
+            for thread, waits in self.ends.waits.items()
             if (passed := self._passed.get(thread, 0)) < len(waits)
-        ]  # fmt: skip
+        ]
         waited = max(self.waited.values(), default=0)
         last = min(*ahead, waited, self.completed - 1)
         for number in range(self._first, last):
@@ -255,11 +256,11 @@ class Semaphores:
     something off. `totals` has what was signalled.
     """
 
-    def __init__(self, places: Set[tuple[int, int]], sure: Mapping[Spot, Sequence[Spot]]):
+    def __init__(self, places: Set[Single], sure: Mapping[Spot, Sequence[Spot]]):
         self.places, self.sure = places, sure
-        self.totals, self._taken = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
-        self.signals: dict[Spot, tuple[tuple[int, int], Clock]] = {}
-        self.awaited: dict[Spot, tuple[tuple[int, int], int]] = {}
+        self.totals, self._taken = Counter[Single](), Counter[Single]()
+        self.signals: dict[Spot, tuple[Single, Clock]] = {}
+        self.awaited: dict[Spot, tuple[Single, int]] = {}
         self.taken: dict[Spot, Clock] = {}
 
     def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
@@ -303,7 +304,7 @@ class Order:
     def __init__(
         self,
         program: Program,
-        semaphores: Set[tuple[int, int]] = frozenset(),
+        semaphores: Set[Single] = frozenset(),
         sure: Mapping[Spot, Sequence[Spot]] | None = None,
     ):
         self.program = program
@@ -643,10 +644,16 @@ class Order:
             self._doubtful.add(barrier)
             self.misused.append(
                 EarlyArrival(
-                    op, last, barrier, index, number, place.expects,
-                    bool(loads) or not before.is_complete, clash,
+                    op,
+                    last,
+                    barrier,
+                    index,
+                    number,
+                    place.expects,
+                    bool(loads) or not before.is_complete,
+                    clash,
                 )
-            )  # fmt: skip
+            )
 
     def _look_for_lapped(self, place: Place, number: int) -> None:
         """A wait for one phase must be over before the next is, or their parities look alike."""
@@ -661,17 +668,18 @@ class Order:
                     self.misused.append(LappedWait(wait, last, *wait.place, number, clash))
 
 
-def _places(program: Program) -> dict[tuple[int, int], Place]:
+def _places(program: Program) -> dict[Single, Place]:
     """The place of each single barrier; those of a cluster that are in step have one together."""
     apart, made = _apart(program), dict[object, Place]()
-    places: dict[tuple[int, int], Place] = {}
+    places: dict[Single, Place] = {}
     for id, index in _singles(program):
         barrier = program.barriers[id]
         peers = [program.barriers[peer] for peer in barrier.peers]
         is_in_step = barrier in peers and all(
             (peer.peers, peer.arrivals) == (barrier.peers, barrier.arrivals)
-            and peer.id not in apart for peer in peers
-        )  # fmt: skip
+            and peer.id not in apart
+            for peer in peers
+        )
         key = (barrier.peers, index) if is_in_step else (id, index)
         if key not in made:
             made[key] = Place(barrier.arrivals, len(program.threads), barrier.orders_tensor_core)
@@ -686,26 +694,25 @@ def _apart(program: Program) -> set[int]:
     A copy arrives on one block's array alone.
     """
     found = set[int]()
-    for ops in program.threads:
-        for op in ops:
-            if op.barrier is None:
-                continue
-            if op.kind in (Kind.LOAD, Kind.TCGEN05_COMMIT):
-                found |= {op.barrier, *op.peers}
-            elif program.barriers[op.barrier].block != program.block_of(op.thread):
-                found.add(op.barrier)
+    for op in program.ops:
+        if op.barrier is None:
+            continue
+        if op.kind in (Kind.LOAD, Kind.TCGEN05_COMMIT):
+            found |= {op.barrier, *op.peers}
+        elif program.barriers[op.barrier].block != program.block_of(op.thread):
+            found.add(op.barrier)
     return found
 
 
-def _singles(program: Program) -> list[tuple[int, int]]:
+def _singles(program: Program) -> list[Single]:
     """The id and index of each barrier, also of those that are used but are not in their array."""
     phased = (b for b in program.barriers if b.type is not BarrierType.SEMAPHORE)
     found = {(b.id, i) for b in phased for i in range(b.count)}
     used = {
         (*op.place, op.peers)
-        for ops in program.threads for op in ops
+        for op in program.ops
         if op.barrier is not None and op.kind not in (Kind.SIGNAL, Kind.AWAIT)
-    }  # fmt: skip
+    }
     for id, index, peers in used:
         found |= {(peer, index) for peer in (id, *peers, *program.barriers[id].peers)}
     return sorted(found)

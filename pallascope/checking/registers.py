@@ -21,11 +21,15 @@ def registers_at_first(program: Program) -> int:
 def may_wait_for_registers(program: Program) -> bool:
     """Whether threads may have to wait for registers, and get them if the others are right."""
     first = registers_at_first(program)
-    asks = any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops)
-    return asks and first < THREAD_REGISTERS and not any(
-        sum(asked_later(program, block)) > program.per_block * first
-        for block in range(program.blocks)
-    )  # fmt: skip
+    asks = program.has(Kind.REGISTERS)
+    return (
+        asks
+        and first < THREAD_REGISTERS
+        and not any(
+            sum(asked_later(program, block)) > program.per_block * first
+            for block in range(program.blocks)
+        )
+    )
 
 
 def asked_later(program: Program, block: int) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ class Resources(Detector):
 
 def allocated_memory(program: Program) -> Iterator[TooMuchMemory | TooManyColumns]:
     """Whether a block allocates more SMEM (before Hopper, with `cp.async`) or TMEM than it can."""
-    is_earlier = any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops)
+    is_earlier = program.has(Kind.CP_ASYNC)
     limit = EARLIER_SMEM_BYTES if is_earlier else SMEM_BYTES
     if program.smem_bytes > limit:
         yield TooMuchMemory(limit)
@@ -72,7 +72,7 @@ def named_barriers(program: Program) -> Iterator[TakenBarrier]:
         for barrier in program.barriers
         if barrier.number is not None and barrier.number <= program.per_block
     }
-    for op in (op for ops in program.threads for op in ops) if taken else ():
+    for op in program.ops if taken else ():
         if op.kind is Kind.ARRIVE and (number := taken.get(op.place[0])) is not None:
             yield TakenBarrier(op, number)
 

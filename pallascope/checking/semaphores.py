@@ -25,12 +25,10 @@ from collections.abc import Iterable
 
 from pallascope.checking.order import Order
 from pallascope.interleaving import Spot
-from pallascope.program import Kind, Op, Program
-
-Place = tuple[int, int]  # a semaphore: its array, and its index there
+from pallascope.program import Kind, Op, Program, Single
 
 
-def followed(program: Program) -> frozenset[Place]:
+def followed(program: Program) -> frozenset[Single]:
     """The semaphores whose waits put ops in order."""
     return frozenset() if program.truncated else program.counted
 
@@ -45,7 +43,7 @@ def orders(program: Program) -> Order:
     return Order(program, places, sure)
 
 
-def _all_sure(program: Program, places: frozenset[Place]) -> dict[Spot, tuple[Spot, ...]]:
+def _all_sure(program: Program, places: frozenset[Single]) -> dict[Spot, tuple[Spot, ...]]:
     """The signals that are sure to come before each wait, if no wait is disturbed."""
     sure: dict[Spot, tuple[Spot, ...]] = {}
     while places:
@@ -57,7 +55,7 @@ def _all_sure(program: Program, places: frozenset[Place]) -> dict[Spot, tuple[Sp
     return sure
 
 
-def _ran(program: Program, places: frozenset[Place], sure: dict[Spot, tuple[Spot, ...]]) -> Order:
+def _ran(program: Program, places: frozenset[Single], sure: dict[Spot, tuple[Spot, ...]]) -> Order:
     """A run that is over."""
     run = Order(program, places, sure)
     for _ in run:
@@ -66,29 +64,32 @@ def _ran(program: Program, places: frozenset[Place], sure: dict[Spot, tuple[Spot
 
 
 def _disturbed(
-    program: Program, places: frozenset[Place], sure: dict[Spot, tuple[Spot, ...]]
-) -> frozenset[Place]:
+    program: Program, places: frozenset[Single], sure: dict[Spot, tuple[Spot, ...]]
+) -> frozenset[Single]:
     """The semaphores on which a wait takes something off while another thread may still wait."""
-    waits: dict[Place, list[tuple[Spot, Op]]] = defaultdict(list)
+    waits: dict[Single, list[tuple[Spot, Op]]] = defaultdict(list)
     for thread, ops in enumerate(program.threads if places else ()):
         for index, op in enumerate(ops):
             if op.kind is Kind.AWAIT and op.place in places:
                 waits[op.place].append(((thread, index), op))
     several = {
-        place: them for place, them in waits.items()
+        place: them
+        for place, them in waits.items()
         if len({op.thread for _, op in them}) > 1 and not all(op.keeps for _, op in them)
-    }  # fmt: skip
+    }
     if not several:
         return frozenset()
     taken = _ran(program, places, sure).semaphores.taken
     return frozenset(
-        place for place, them in several.items()
-        for spot, op in them if not op.keeps and spot in taken
+        place
+        for place, them in several.items()
+        for spot, op in them
+        if not op.keeps and spot in taken
         if not all(o.thread == op.thread or taken[spot].has(*other) for other, o in them)
-    )  # fmt: skip
+    )
 
 
-def _sure(run: Order, place: Place) -> dict[Spot, tuple[Spot, ...]]:
+def _sure(run: Order, place: Single) -> dict[Spot, tuple[Spot, ...]]:
     """The signals that are sure to come before each wait on a semaphore, after a run."""
     signals = {s: clock for s, (at, clock) in run.semaphores.signals.items() if at == place}
     needs = {spot: need for spot, (at, need) in run.semaphores.awaited.items() if at == place}

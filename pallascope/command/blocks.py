@@ -22,13 +22,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pallascope
 from pallascope import Finding, Program, Report
 from pallascope.checking.grid import Footprint, footprint
 from pallascope.command.targets import ALL, TOGETHER, Block, Target, spread, tracer
-from pallascope.report import count
+from pallascope.report import Document, count
 
 # Seconds that others have to save: each imports JAX first, and cores may be busy.
 _START_UP = 10.0
@@ -42,7 +41,7 @@ class Checked:
     verdict: str
     ok: bool
     faults: tuple[tuple[object, ...], ...]
-    fields: dict[str, Any]
+    fields: Document
     footprint: Footprint
 
 
@@ -63,7 +62,7 @@ def checked(target: Target, jobs: int | None = None) -> Iterator[Checked]:
         return
     first = traced(None)
     rest = spread(first.grid)[1:]
-    takes_over = any(op.claims for ops in first.threads for op in ops)
+    takes_over = any(op.claims for op in first.ops)
     yield _look(target, first, traced((0,) * len(first.grid)) if takes_over else first)
     if jobs is None and rest:
         start = time.perf_counter()

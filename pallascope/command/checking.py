@@ -16,7 +16,6 @@ import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 
@@ -25,7 +24,7 @@ from pallascope.checking.grid import compare
 from pallascope.command.blocks import Checked, checked
 from pallascope.command.sarif import sarif
 from pallascope.command.targets import ALL, REFUSALS, CallersFailure, Target
-from pallascope.report import FORMAT, count
+from pallascope.report import FORMAT, Document, count
 
 #: Nothing found; something found; a kernel that could not be checked.
 CLEAN, FOUND, FAILED = range(3)
@@ -36,8 +35,8 @@ class Outcome:
     """What came of one target: a report for each block, one on the grid; or an error."""
 
     target: Target
-    reports: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    grid: dict[str, Any] | None = None
+    reports: list[Document] = field(default_factory=list[Document])
+    grid: Document | None = None
     summary: str | None = None
     error: str | None = None
 
@@ -49,7 +48,7 @@ class Outcome:
         all_ok = all(report["ok"] for report in (*self.reports, self.grid or {"ok": True}))
         return CLEAN if all_ok else FOUND
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Document:
         """The check as JSON has it."""
         return {
             "function": self.target.function,

@@ -14,7 +14,7 @@ import jax
 import pallascope
 from pallascope.command.targets import Target, callers, loaded
 from pallascope.compiling import Compiled, compiled, compiled_all
-from pallascope.report import count
+from pallascope.report import Document, count
 
 #: The format of the document; a change that breaks its readers adds 1.
 FORMAT = 2
@@ -64,7 +64,7 @@ def _tell(found: list[Compiled]) -> None:
     )
 
 
-def _document(target: Target, found: list[Compiled], with_sass: bool) -> dict[str, object]:
+def _document(target: Target, found: list[Compiled], with_sass: bool) -> Document:
     kernels = [one.fields() | ({"sass": one.sass} if with_sass else {}) for one in found]
     return {
         "format": FORMAT,

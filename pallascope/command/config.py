@@ -81,7 +81,10 @@ def _target(table: dict[str, Any], number: int) -> Target:
         )
     block = table.get("block")
     return Target(
-        table["function"], tuple(map(str, table.get("args", ()))),
-        None if block is None else block_or_all(block), table.get("strict", False),
-        table.get("call"), table.get("max-steps"),
-    )  # fmt: skip
+        table["function"],
+        tuple(map(str, table.get("args", ()))),
+        None if block is None else block_or_all(block),
+        table.get("strict", False),
+        table.get("call"),
+        table.get("max-steps"),
+    )

@@ -59,6 +59,10 @@ def target(options: argparse.Namespace) -> Target:
     """The kernel, and the block of it, that options name."""
     strict = getattr(options, "strict", False)
     return Target(
-        options.function, tuple(options.args), options.block, strict, options.call,
+        options.function,
+        tuple(options.args),
+        options.block,
+        strict,
+        options.call,
         options.max_steps,
-    )  # fmt: skip
+    )

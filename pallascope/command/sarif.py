@@ -17,22 +17,21 @@ import hashlib
 import importlib.util
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 from urllib.parse import quote
 
 import pallascope
-from pallascope.report import FindingKind
+from pallascope.report import Document, FindingKind
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _HOME = "https://pallas-pipelib.github.io/pipelib"
 _HELP = f"{_HOME}/book/12_what_can_go_wrong.html"
 
 
-def sarif(checks: Sequence[dict[str, Any]], folder: pathlib.Path) -> dict[str, Any]:
+def sarif(checks: Sequence[Document], folder: pathlib.Path) -> Document:
     """The checks of JSON's document as one run; `folder` is where the command ran."""
     root = next((at for at in (folder, *folder.parents) if (at / ".git").exists()), folder)
     places = _Places(folder, root)
-    results: dict[tuple[str, str], dict[str, Any]] = {}
+    results: dict[tuple[str, str], Document] = {}
     for check in checks:
         for report in (*check["reports"], *filter(None, [check["grid"]])):
             for finding in report["findings"]:
@@ -62,7 +61,7 @@ def sarif(checks: Sequence[dict[str, Any]], folder: pathlib.Path) -> dict[str, A
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _rule(kind: FindingKind) -> dict[str, Any]:
+def _rule(kind: FindingKind) -> Document:
     whole = f"{kind.fault} {kind.effect}"
     return {
         "id": str(kind),
@@ -79,9 +78,7 @@ def _rule(kind: FindingKind) -> dict[str, Any]:
     }
 
 
-def _result(
-    finding: dict[str, Any], report: dict[str, Any], function: str, places: "_Places"
-) -> dict[str, Any]:
+def _result(finding: Document, report: Document, function: str, places: "_Places") -> Document:
     """A finding of JSON's document as a result."""
     known = [op for op in finding["ops"] if op["file"] is not None]
     first, others = (known[0], known[1:]) if known else (places.of_function(function), [])
@@ -102,7 +99,7 @@ def _result(
     }
 
 
-def _fingerprint(finding: dict[str, Any]) -> str:
+def _fingerprint(finding: Document) -> str:
     """What stays the same when lines move."""
     sources = [(op["kind"], op["source"]) for op in finding["ops"]]
     text = repr((finding["kind"], finding["where"], sources))
@@ -115,17 +112,17 @@ class _Places:
     def __init__(self, folder: pathlib.Path, root: pathlib.Path):
         self.folder, self.root = folder.resolve(), root.resolve()
 
-    def location(self, op: dict[str, Any]) -> dict[str, Any]:
+    def location(self, op: Document) -> Document:
         """The location of an op's line."""
         path = (self.folder / op["file"]).absolute()
-        place: dict[str, Any] = {"uri": path.as_uri()}
+        place: Document = {"uri": path.as_uri()}
         if path.is_relative_to(self.root):
             relative = path.relative_to(self.root).as_posix()
             place = {"uri": quote(relative), "uriBaseId": "%SRCROOT%"}
         region = {"startLine": op["line"]}
         return {"physicalLocation": {"artifactLocation": place, "region": region}}
 
-    def of_function(self, name: str) -> dict[str, Any]:
+    def of_function(self, name: str) -> Document:
         """The file and the line where a target's function begins, found without running it."""
         module, _, function = name.rpartition(":")
         file = module if module.endswith(".py") else _file_of(module)

@@ -1,6 +1,6 @@
 """`assembled`: a kernel's machine code, and what `ptxas` reports of it.
 
-`Report` is read from the text that `ptxas -v` prints. For one kernel, that is
+`Assembled` is read from the text that `ptxas -v` prints. For one kernel, that is
 
     ptxas info    : (C7519) warpgroup.arrive is injected in around line 631 by compiler ...
     ptxas warning : Registers are spilled to local memory in function 'attention_dkv', ...
@@ -26,7 +26,7 @@ _REMARK = re.compile(r"ptxas (?:info\s*:\s*(?=\(C\d+\))|warning\s*:\s*)(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Assembled:
     """What ptxas reports of one kernel; `Compiled` says what each field is."""
 
     registers: int
@@ -36,7 +36,7 @@ class Report:
     warnings: tuple[str, ...]
 
 
-def assembled(ptx: str, name: str) -> tuple[bytes, Report, str]:
+def assembled(ptx: str, name: str) -> tuple[bytes, Assembled, str]:
     """The machine code of a kernel's PTX, what ptxas reports, and the version of ptxas.
 
     Args:
@@ -62,7 +62,7 @@ def assembled(ptx: str, name: str) -> tuple[bytes, Report, str]:
         return code.read_bytes(), report(said), _version(ptxas)
 
 
-def report(said: str) -> Report:
+def report(said: str) -> Assembled:
     """What the text of `ptxas -v` says.
 
     Raises:
@@ -76,7 +76,7 @@ def report(said: str) -> Report:
             f" nothing is known of the kernel: use ptxas of CUDA 12.9 to 13.3. It printed: {said}"
         )
     stack, stores, loads = (sum(map(int, column)) for column in zip(*frames))
-    return Report(max(map(int, registers)), stack, stores, loads, tuple(_REMARK.findall(said)))
+    return Assembled(max(map(int, registers)), stack, stores, loads, tuple(_REMARK.findall(said)))
 
 
 def _gpu(ptx: str) -> str:

@@ -1,5 +1,6 @@
 """`compiled`: the kernel that a function calls, compiled; `compiled_all`: each of several."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -8,7 +9,7 @@ from pallascope.compiling.assembling import assembled
 from pallascope.compiling.lowering import natively, ptx
 from pallascope.compiling.machine_code import Body, counted, disassembled, reached
 from pallascope.compiling.result import Compiled, Loop
-from pallascope.launches import Launch
+from pallascope.launches import Called
 from pallascope.tracing.host import kernels_of, one_of
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.source import function_name
@@ -68,7 +69,7 @@ def _compiled(call: Call) -> Compiled:
     """Takes a kernel through all rooms."""
     eqn = call.eqn
     avals = tuple(operand.aval for operand in eqn.invars)
-    launch = Launch(eqn.params, avals, (None,) * len(avals))
+    launch = Called(eqn.params, avals, (None,) * len(avals))
     name = launch.name
     if name in (None, "anonymous"):
         name = function_name(kernel_info(eqn.params["jaxprs"][0])) or "a kernel"
@@ -77,9 +78,14 @@ def _compiled(call: Call) -> Compiled:
     sass = disassembled(code)
     instructions, loops = reached(sass)
     return Compiled(
-        name, version, report.registers, report.spill_stores, report.spill_loads, report.stack,
-        report.warnings, counted(instructions), tuple(map(_loop, loops)), text, sass,
-    )  # fmt: skip
+        kernel=name,
+        ptxas=version,
+        **dataclasses.asdict(report),
+        instructions=counted(instructions),
+        loops=tuple(map(_loop, loops)),
+        ptx=text,
+        sass=sass,
+    )
 
 
 def _loop(body: Body) -> Loop:

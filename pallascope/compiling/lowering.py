@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, cast
 
 import jax
@@ -16,11 +16,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 from pallascope.compiling import tools
-from pallascope.launches import Launch
+from pallascope.launches import Called
 from pipelib import targets
 
 
-def ptx(launch: Launch, name: str, devices: Mapping[str, int]) -> str:
+def ptx(launch: Called, name: str, devices: Mapping[Hashable, int]) -> str:
     """The PTX of a kernel for Hopper, or for the GPU of `pipelib.target`.
 
     Args:
@@ -41,8 +41,10 @@ def ptx(launch: Launch, name: str, devices: Mapping[str, int]) -> str:
         file.write_bytes(_exported(launch, name, devices))
         done = subprocess.run(
             [sys.executable, "-m", "pallascope.compiling.process", str(file), *told],
-            env=_environment(ptxas), capture_output=True, text=True,
-        )  # fmt: skip
+            env=_environment(ptxas),
+            capture_output=True,
+            text=True,
+        )
     # What comes after the PTX may fail for want of a GPU, and is not needed.
     if f".target sm_{''.join(map(str, numbers))}" not in done.stdout:
         said = "\n".join(done.stderr.strip().splitlines()[-3:]) or "it printed nothing"
@@ -55,11 +57,11 @@ def natively() -> contextlib.AbstractContextManager[None]:
     return plgpu.force_gpu_interpret_mode(cast(Any, None))
 
 
-def _exported(launch: Launch, name: str, devices: Mapping[str, int]) -> bytes:
+def _exported(launch: Called, name: str, devices: Mapping[Hashable, int]) -> bytes:
     """The kernel alone, lowered for a GPU of NVIDIA's, in JAX's format for files."""
     function: Any = launch.call
     if devices:
-        axes = tuple(devices)
+        axes: Any = tuple(devices)
         mesh = AbstractMesh(tuple(devices.values()), axes, axis_types=(AxisType.Auto,) * len(axes))
         whole = PartitionSpec()  # each device has operands of these sizes
         function = jax.shard_map(

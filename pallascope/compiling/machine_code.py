@@ -214,10 +214,12 @@ def _instruction(found: re.Match[str], line: str | None) -> Instruction:
     # A branch is taken for sure without a guard, and without a predicate as its first operand.
     is_sure = not found["guard"] and not re.match(r"\s+!?U?P\w", rest)
     return Instruction(
-        int(found["at"], 16), found["opcode"],
+        int(found["at"], 16),
+        found["opcode"],
         tuple(_TARGET.findall(rest)) if base in _JUMPS else (),
-        goes_on=not (base in _ENDS and is_sure), line=line,
-    )  # fmt: skip
+        goes_on=not (base in _ENDS and is_sure),
+        line=line,
+    )
 
 
 # Loops.

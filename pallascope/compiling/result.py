@@ -1,10 +1,10 @@
 """`Compiled`: what is known of a kernel's machine code; `Loop`: of one of its loops."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from pallascope.report import count
+from pallascope.report import Document, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +101,12 @@ class Compiled:
         """Whether there are no `faults`."""
         return not self.faults
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Document:
         """The facts as JSON has them, without the PTX and the machine code."""
-        return {
-            "kernel": self.kernel,
-            "ptxas": self.ptxas,
-            "registers": self.registers,
-            "spill_stores": self.spill_stores,
-            "spill_loads": self.spill_loads,
-            "stack": self.stack,
-            "ok": self.ok,
-            "faults": [*self.faults],
-            "warnings": [*self.warnings],
-            "instructions": {**self.instructions},
-            "loops": [
-                {"start": loop.start, "line": loop.line, "instructions": {**loop.instructions}}
-                for loop in self.loops
-            ],
-        }
+        found = dataclasses.asdict(self)
+        del found["ptx"], found["sass"]
+        lists = {name: [*found[name]] for name in ("warnings", "loops")}
+        return found | {"ok": self.ok, "faults": [*self.faults]} | lists
 
     def __str__(self) -> str:
         spills = f"{self.spill_stores:,} bytes spilled" if self.spill_stores else "no spill"

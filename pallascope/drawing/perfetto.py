@@ -18,6 +18,7 @@ from pallascope.drawing.picture import LOOKS, headline, pack, remarks
 from pallascope.timeline import Span, SpanKind, Timeline
 
 _PROCESS = 1
+type _Event = dict[str, Any]  # or another object of the format, as JSON writes it
 
 
 def to_perfetto(timeline: Timeline, path: str | pathlib.Path) -> None:
@@ -31,7 +32,7 @@ def to_perfetto(timeline: Timeline, path: str | pathlib.Path) -> None:
     pathlib.Path(path).write_text(json.dumps(trace(timeline), ensure_ascii=False), "utf-8")
 
 
-def trace(timeline: Timeline) -> dict[str, Any]:
+def trace(timeline: Timeline) -> _Event:
     """The file's contents: `traceEvents`, and in `otherData` where the times are from."""
     expect("A trace file", timeline, *TIMELINE)
     names, thread_of = _threads(timeline)
@@ -72,7 +73,7 @@ def _threads(timeline: Timeline) -> tuple[list[str], dict[int, int]]:
     return names, thread_of
 
 
-def _meta(kind: str, thread: int, **args: Any) -> dict[str, Any]:
+def _meta(kind: str, thread: int, **args: object) -> _Event:
     return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": args}
 
 
@@ -80,7 +81,7 @@ def _nanoseconds(timeline: Timeline, cycles: float) -> int:
     return round(1e9 * cycles / timeline.clock_hz)
 
 
-def _complete(timeline: Timeline, span: Span, thread: int) -> dict[str, Any]:
+def _complete(timeline: Timeline, span: Span, thread: int) -> _Event:
     begin, end = _nanoseconds(timeline, span.start), _nanoseconds(timeline, span.stop)
     slot = "" if span.slot is None else str(span.slot)
     name = " ".join(filter(None, (LOOKS[span.kind].words, span.buffer, slot)))
@@ -103,9 +104,7 @@ def _complete(timeline: Timeline, span: Span, thread: int) -> dict[str, Any]:
     }
 
 
-def _flow(
-    timeline: Timeline, index: int, of: int, thread_of: dict[int, int]
-) -> list[dict[str, Any]]:
+def _flow(timeline: Timeline, index: int, of: int, thread_of: dict[int, int]) -> list[_Event]:
     """From within the cause `of` a wait to within the wait: a viewer looks for the event there."""
     wait, cause = timeline.spans[index], timeline.spans[of]
     left = (_nanoseconds(timeline, cause.start) + _nanoseconds(timeline, cause.stop)) // 2

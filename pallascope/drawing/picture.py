@@ -225,9 +225,11 @@ def picture(
     arrows = tuple(
         Arrow(number[cause], i)
         for i, box in enumerate(boxes)
-        if (cause := box.span.cause) is not None and cause in number
-        and _has_waited(box.span, timeline.spans[cause]) and box.span.stop <= high
-    )  # fmt: skip
+        if (cause := box.span.cause) is not None
+        and cause in number
+        and _has_waited(box.span, timeline.spans[cause])
+        and box.span.stop <= high
+    )
     return Picture(timeline, low, high, rows, boxes, arrows, height, steady)
 
 
@@ -264,10 +266,13 @@ def _one(spans: list[Span]) -> Span:
     slots = {span.slot for span in spans if span.slot is not None}
     buffers = {span.buffer for span in spans if span.buffer}
     return replace(
-        spans[0], stop=spans[-1].stop, kind=max(cycles, key=lambda kind: cycles[kind]), text=text,
+        spans[0],
+        stop=spans[-1].stop,
+        kind=max(cycles, key=lambda kind: cycles[kind]),
+        text=text,
         slot=slots.pop() if len(slots) == 1 else None,
         buffer=buffers.pop() if len(buffers) == 1 else "",
-    )  # fmt: skip
+    )
 
 
 def _has_waited(wait: Span, cause: Span) -> bool:

@@ -33,7 +33,6 @@ import base64
 import functools
 import html
 import json
-import linecache
 import math
 import pathlib
 import re
@@ -49,11 +48,12 @@ from pallascope.drawing.document import document
 from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
 from pallascope.program import step_name
+from pallascope.sources import text_of
 from pallascope.timeline import Span, Timeline, duration, percent
 
 MAX_BYTES = 200_000
 # A setting as the script reads it, by the names that the script uses.
-_Frame = dict[str, Any]
+type _Frame = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Setting:
       (1, 'deadlock')
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     timeline: Timeline | None
     outcome: str = ""
     ok: bool = True
@@ -171,7 +171,7 @@ def _listed(settings: object) -> list[Setting]:
     return found
 
 
-def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
+def _sliders(settings: list[Setting]) -> dict[str, list[object]]:
     """The values of each name, in the order in which they come; they must fill a grid."""
     if not settings:
         raise ValueError("There are 0 settings: a figure needs 1 at least.")
@@ -205,9 +205,12 @@ def _sliders(settings: list[Setting]) -> dict[str, list[Any]]:
 
 
 def _frame(
-    setting: Setting, drawn: Picture | None, sliders: dict[str, list[Any]], title: str,
+    setting: Setting,
+    drawn: Picture | None,
+    sliders: dict[str, list[object]],
+    title: str,
     longest: float,
-) -> _Frame:  # fmt: skip
+) -> _Frame:
     """A setting as the script reads it: `spans` has a list for each box, in the SVG's order."""
     frame: _Frame = {
         "at": [sliders[name].index(setting.values[name]) for name in sliders],
@@ -269,12 +272,11 @@ def _line(place: str | None) -> str:
     """A place in the source, and after a tab what stands there, if that can still be read."""
     if place is None:
         return ""
-    path, _, number = place.rpartition(":")
-    text = linecache.getline(path, int(number)).strip() if number.isdecimal() else ""
+    text = text_of(place)
     return f"{place}\t{text}" if text else place
 
 
-def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, Any]:
+def _interned(frames: list[_Frame], sliders: dict[str, list[object]]) -> _Frame:
     """The frames, each text once and by its number; the first's SVG stands in the page already."""
     texts: dict[str, int] = {}
 
@@ -289,7 +291,7 @@ def _interned(frames: list[_Frame], sliders: dict[str, list[Any]]) -> dict[str, 
     return {"frames": packed, "texts": [*map(relative_paths, texts)], "counts": counts}
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -297,7 +299,7 @@ def _json(value: Any) -> bytes:
 
 
 def _figure(
-    settings: list[Setting], sliders: dict[str, list[Any]], frames: list[_Frame], data: str
+    settings: list[Setting], sliders: dict[str, list[object]], frames: list[_Frame], data: str
 ) -> str:
     first, escape = frames[0], html.escape
     kinds = {kind for frame in frames for kind in frame["kinds"]}
@@ -356,7 +358,7 @@ def _prose(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _setting(frames: list[_Frame], sliders: dict[str, list[Any]]) -> str:
+def _setting(frames: list[_Frame], sliders: dict[str, list[object]]) -> str:
     """The sliders, and what came of the first setting; nothing for a timeline alone."""
     first = frames[0]
     if not sliders and not first["outcome"]:
@@ -373,7 +375,7 @@ def _setting(frames: list[_Frame], sliders: dict[str, list[Any]]) -> str:
     )
 
 
-def _slider(name: str, values: list[Any]) -> str:
+def _slider(name: str, values: list[object]) -> str:
     """A native slider over the values' numbers, its value in words beside it."""
     label, words = html.escape(name.replace("_", " ")), [str(value) for value in values]
     first, width = html.escape(words[0]), f"--longest:{max(map(len, words))}"

@@ -45,20 +45,44 @@ _WORD_BYTES = 4
 _ROUNDS = 3
 
 
-class Launched(NamedTuple):
-    """A launch as simulated.
+class Launch(NamedTuple):
+    """The predicted launch of a kernel.
 
     Attributes:
+      kernel: its name.
       cycles: from the launch until the last block has ended.
+      clock_hz: the clock that it runs at.
       blocks_per_sm: how many blocks an SM has at a time.
       rounds: how many times an SM is filled with blocks, at most.
       use: the fraction of the time that the card's tensor cores multiply, on average.
+
+    Example:
+      >>> x = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+      >>> (launch,) = pallascope.predict(matmul, x, x).launches
+      >>> launch.kernel, launch.blocks_per_sm, launch.rounds
+      ('matmul', 1, 1)
+      >>> launch.clock_hz < pallascope.H200.clock_hz and launch.use > 0.9
+      True
     """
 
+    kernel: str
     cycles: float
+    clock_hz: float
     blocks_per_sm: int
     rounds: int
     use: float
+
+    @property
+    def us(self) -> float:
+        """Microseconds."""
+        return 1e6 * self.cycles / self.clock_hz
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {self.us:,.1f} us, {self.cycles:,.0f} cycles at"
+            f" {self.clock_hz / 1e9:.2f} GHz; {self.blocks_per_sm} to an SM,"
+            f" {self.rounds} in turn; tensor cores busy {self.use:.0%}"
+        )
 
 
 def work(program: Program) -> tuple[tuple[int, int, int], ...]:
@@ -81,8 +105,10 @@ def blocks_per_sm(program: Program, registers: int | None = None) -> int:
     each = -(-each // _REGISTER_UNIT) * _REGISTER_UNIT
     room = (
         _SMEM_BYTES // (program.smem_bytes + _RESERVED_BYTES),
-        _THREADS // lanes, _REGISTERS // (lanes * each), _BLOCKS,
-    )  # fmt: skip
+        _THREADS // lanes,
+        _REGISTERS // (lanes * each),
+        _BLOCKS,
+    )
     return max(1, min(room))
 
 
@@ -92,15 +118,15 @@ def _registers(program: Program) -> int:
     A lane keeps the largest value that is read; if the thread does arithmetic on values of 16 bits,
     as float32.
     """
-    if any(op.kind is Kind.REGISTERS for ops in program.threads for op in ops):
+    if program.has(Kind.REGISTERS):
         return _REGISTERS // (THREAD_LANES * program.per_block)
     accumulators: dict[int | None, int] = {}
     for buffer in program.buffers:
         if buffer.space is Space.ACC:
             held = accumulators.get(buffer.thread, 0)
             accumulators[buffer.thread] = held + buffer.bytes // _WORD_BYTES
-    reads = [op for ops in program.threads for op in ops if op.kind is Kind.READ]
-    computes = any(op.exchanges or op.transcendental for ops in program.threads for op in ops)
+    reads = [op for op in program.ops if op.kind is Kind.READ]
+    computes = any(op.exchanges or op.transcendental for op in program.ops)
     sizes = (math.prod(b - a for a, b in op.reads[0].box) for op in reads if op.reads)
     words = (op.bytes // _WORD_BYTES for op in reads)
     most = max([*accumulators.values(), *(sizes if computes else words), 0])
@@ -112,7 +138,7 @@ def launched(
     machine: Machine,
     registers: int | None = None,
     l2_hits: float | None = None,
-) -> Launched:
+) -> Launch:
     """The launch of a grid, of which some blocks are known.
 
     Args:
@@ -143,7 +169,7 @@ def launched(
     cycles += first.mbarriers * machine.barrier_init_cycles
     multiplied = {index: _multiplied(program, machine) for index, program in samples.items()}
     use = sum(_interpolated(multiplied, first.grid)) / (cycles * machine.sms)
-    return Launched(cycles, crowd, rounds, use)
+    return Launch(first.name, cycles, machine.clock_hz, crowd, rounds, use)
 
 
 def _cycles(
@@ -167,7 +193,7 @@ def _cycles(
 def _multiplied(program: Program, machine: Machine) -> float:
     """The cycles that the program's products take of tensor cores."""
     costs = Costs(program, machine)
-    every = (op for ops in program.threads for op in ops if op.kind.is_product)
+    every = (op for op in program.ops if op.kind.is_product)
     return sum(costs.product(op) * len(op.writes) for op in every)  # one write for each block
 
 

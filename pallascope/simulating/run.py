@@ -107,7 +107,7 @@ class Run:
             yield f"{word} at {cycles:,.0f} cycles: " + "; ".join(shown)
         if self.operations.opaque:
             yield f"{self.operations.opaque} opaque ops are taken to need no time"
-        if any(op.kind is Kind.CP_ASYNC for ops in program.threads for op in ops):
+        if program.has(Kind.CP_ASYNC):
             yield (
                 f"cp_async takes the times of loads by TMA on {self.machine.name}: no GPU before"
                 " Hopper was measured"

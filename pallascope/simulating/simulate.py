@@ -28,11 +28,8 @@ begin a shared scope meet. Issuing, arriving and `commit_smem` take the thread a
 Other scopes' beginnings and ends, `commit_group` and `registers` take no time.
 
 Several devices. A program with all blocks of a grid may be of several devices, which all begin at
-cycle 0. Each has one more server, NVLink: all that its blocks store into the memory of other
-devices goes through it, one copy after another, and through the SM's GMEM port at the same time
-(`links`). The thread that waits for such a store goes on `nvlink_store_latency` later. A semaphore
-is a counter in GMEM. A signal adds to it when it arrives: at once on the own device, NVLink's
-latency later on another one. A wait goes on `await` after it holds enough (`semaphores`).
+cycle 0. Each has one more server, NVLink: `links` says what goes through it. `semaphores` says when
+a thread that waits for another device's signal goes on.
 
 Several resident blocks. With `blocks_per_sm=n` there are n copies of the program, which share the
 servers; the timeline shows the first. They start `block_gap` apart, as blocks do in the first wave.

@@ -7,6 +7,7 @@ count groups from the last. With several blocks on an SM each thread of the prog
 for each **copy** of the block.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pallascope.program import Op
@@ -39,6 +40,7 @@ def _time(done: Done) -> float:
     return done.time
 
 
+@dataclass(slots=True, eq=False)
 class Thread:
     """A thread of one copy of a block, and what it started that may be unfinished.
 
@@ -55,19 +57,19 @@ class Thread:
       answered: when its last signal to another device has been answered, in cycles.
     """
 
-    __slots__ = (
-        "answered", "at", "block", "copies", "copy", "groups", "index", "number", "open", "ops",
-        "products", "since", "sm",
-    )  # fmt: skip
-
-    def __init__(self, number: int, index: int, copy: int, block: int, ops: tuple[Op, ...], sm: Sm):
-        self.number, self.index, self.copy, self.block = number, index, copy, block
-        self.ops, self.sm = ops, sm
-        self.at, self.since, self.answered = 0, 0.0, 0.0
-        self.products: list[Done] = []
-        self.copies: list[Done] = []
-        self.open: list[Group] = []
-        self.groups: list[Group] = []
+    number: int
+    index: int
+    copy: int
+    block: int
+    ops: tuple[Op, ...]
+    sm: Sm
+    at: int = 0
+    since: float = 0.0
+    answered: float = 0.0
+    products: list[Done] = field(default_factory=list[Done])
+    copies: list[Done] = field(default_factory=list[Done])
+    open: list[Group] = field(default_factory=list[Group])
+    groups: list[Group] = field(default_factory=list[Group])
 
     @property
     def op(self) -> Op:

@@ -51,7 +51,7 @@ def _times(program: Program) -> int:
 
 def _hbm_fraction(program: Program, l2_hits: float) -> float:
     """The fraction of all bytes moved that HBM moves."""
-    stored = sum(op.bytes for ops in program.threads for op in ops if op.kind == Kind.STORE)
+    stored = sum(op.bytes for op in program.ops if op.kind == Kind.STORE)
     loaded = _loaded(program)
     moved = loaded + stored
     return ((1 - l2_hits) * loaded + stored) / moved if moved else 1 - l2_hits
@@ -76,4 +76,4 @@ def _loaded(program: Program) -> int:
 
 def _loads(program: Program) -> list[Op]:
     kinds = Kind.LOAD, Kind.CP_ASYNC
-    return [op for ops in program.threads for op in ops if op.kind in kinds]
+    return [op for op in program.ops if op.kind in kinds]

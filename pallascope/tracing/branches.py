@@ -25,22 +25,16 @@ of all branches together. Source: this project's own.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from pallascope.program import Kind, Op
 from pallascope.report import count
 from pallascope.tracing.code import Code
+from pallascope.tracing.jaxprs import Value
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import OPAQUE, Ended, Ref, Thread
 from pallascope.tracing.views import KNOWN
 
-#: The kinds of ops that put no threads in order, if no other thread has part in them.
-FOLLOWED = frozenset({
-    Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.OPAQUE, Kind.SCOPE_BEGIN, Kind.SCOPE_END,
-    Kind.WGMMA, Kind.WGMMA_WAIT, Kind.ACC_INIT, Kind.ACC_READ, Kind.ACC_WRITE,
-})  # fmt: skip
-
-#: Of all other kinds: what a branch does, and the name of it.
+#: The kinds of ops that may put threads in order: what a branch then does, and the name of it.
 ORDERS = {
     Kind.LOAD: ("starts a load", "the load"),
     Kind.STORE: ("starts a store", "the store"),
@@ -68,9 +62,13 @@ ORDERS = {
     Kind.GRID_WAIT: ("waits for the kernel before", "the wait"),
     Kind.GRID_SIGNAL: ("lets the next kernel start", "the signal"),
 }
+#: All other kinds, which put no threads in order if no other thread has part in the op.
+FOLLOWED = frozenset(Kind) - {*ORDERS}
 
 
-def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str | None) -> list[Any]:
+def follow(
+    codes: Sequence[Code], thread: Thread, values: list[Value], line: str | None
+) -> list[Value]:
     """The results of a branch, whichever of these is taken.
 
     Raises:
@@ -78,7 +76,7 @@ def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str |
     """
     refs = [value for value in values if type(value) is Ref]
     before = [ref.value for ref in refs]
-    ends: list[list[Any]] = []
+    ends: list[list[Value]] = []
     for code in codes:
         for ref, held in zip(refs, before):
             ref.value = held
@@ -91,7 +89,7 @@ def follow(codes: Sequence[Code], thread: Thread, values: list[Any], line: str |
     return merged[:first_held]
 
 
-def _one(code: Code, thread: Thread, values: list[Any], line: str | None) -> list[Any]:
+def _one(code: Code, thread: Thread, values: list[Value], line: str | None) -> list[Value]:
     """The results of one branch; ValueError if it does what may not depend on data."""
     first, calls = len(thread.ops), len(thread.kernels)
     before = thread.ops[-1:]
@@ -186,7 +184,7 @@ def _in_flight(ops: Sequence[Op], end: int) -> int:
     return int(min(started, least))
 
 
-def _merged(values: Sequence[Any]) -> Any:
+def _merged(values: Sequence[Value]) -> Value:
     """What all branches give, if they give the same; else OPAQUE."""
     first, *others = values
     is_same = (

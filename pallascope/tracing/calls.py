@@ -4,8 +4,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Kind, Space
-from pallascope.tracing.code import Compiler, Env, Step, is_ref
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, set_all
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.source import UNKNOWN, line_of_function
 from pallascope.tracing.state import OPAQUE, Call, Ref, Thread
 
@@ -15,15 +15,14 @@ def opaque(compiler: Compiler, eqn: Eqn) -> Step:
     refs = [compiler.slot(atom) for atom in eqn.invars if is_ref(atom)]
     name = getattr(eqn.params.get("mgpu_fn"), "__name__", None) or eqn.primitive.name
     emit = compiler.emitter(Kind.OPAQUE, eqn, function=name)
-    outs = list(map(compiler.slot, eqn.outvars))
+    outs = compiler.outputs(eqn)
 
     def step(thread: Thread, env: Env) -> None:
         found = [env[slot] for slot in refs]
         regions = tuple(ref.whole for ref in found if ref.space in Space)
         for ref in found:
             ref.value = OPAQUE
-        for slot in outs:
-            env[slot] = OPAQUE
+        set_all(env, outs, [OPAQUE] * len(outs))
         emit(thread, regions, regions)
 
     return step
@@ -36,8 +35,8 @@ def kernel(compiler: Compiler, eqn: Eqn) -> Step:
     """
     if type(eqn.params["meshes"][0]).__name__ == "WarpMesh":
         return _each_warp(compiler, eqn)
-    inputs = list(map(compiler.slot, eqn.invars))
-    list(map(compiler.slot, eqn.outvars))
+    inputs = compiler.inputs(eqn)
+    compiler.outputs(eqn)
 
     def step(thread: Thread, env: Env) -> None:
         if thread.cluster is not None:
@@ -58,7 +57,7 @@ def kernel(compiler: Compiler, eqn: Eqn) -> Step:
 def _each_warp(compiler: Compiler, eqn: Eqn) -> Step:
     """Each warp of the thread does its own; all meet before and after, as Mosaic GPU lets them."""
     (mesh, *_), (jaxpr, *_) = eqn.params["meshes"], eqn.params["jaxprs"]
-    code, inputs = compiler.sub(eqn, jaxpr), list(map(compiler.slot, eqn.invars))
+    code, inputs = compiler.sub(eqn, jaxpr), compiler.inputs(eqn)
     emit, axis = compiler.emitter(Kind.MEET, eqn), mesh.axis_name
 
     def step(thread: Thread, env: Env) -> None:

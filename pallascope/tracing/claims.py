@@ -18,8 +18,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 _BYTES = 16  # of an answer
@@ -38,8 +38,7 @@ def attempt(compiler: Compiler, eqn: Eqn) -> Step:
 
     def step(thread: Thread, env: Env) -> None:
         home, place = thread.home, on.barrier(thread, env)
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         is_first = home.thread_name not in axes or thread.axes[home.thread_name] == 0
         along = [name for name in home.names if name in axes]
         if not is_first:

@@ -10,7 +10,7 @@ that is not `Silent`. So a run of the code does not touch an equation again.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -21,12 +21,11 @@ from pallascope.frozen import maker
 from pallascope.program import Kind, Op, Region
 from pallascope.tracing import layouts
 from pallascope.tracing.arithmetic import Cost, Scratch
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Layout, Tree, Value
 from pallascope.tracing.source import function_of, line_of
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import At, View, data_dependent
 
-Env = list[Any]  # the values of a jaxpr's variables, by their slots
 Step = Callable[[Thread, Env], None]
 _make_op = maker(Op)
 # The fields from `flops` on, which an equation decides alone, and their defaults.
@@ -50,16 +49,16 @@ class Code(NamedTuple):
     where unknown.
     """
 
-    invars: list[Any]
-    template: list[Any]
+    invars: list[Atom]
+    template: Env
     first: int
     outputs: list[int]
     steps: list[Step]
     cost: Cost | None
-    jaxpr: Any  # kept alive: the cache knows it by its id
-    layouts: list[Any]
+    jaxpr: Jaxpr  # kept alive: the cache knows it by its id
+    layouts: list[Layout]
 
-    def run(self, thread: Thread, values: list[Any]) -> list[Any]:
+    def run(self, thread: Thread, values: list[Value]) -> list[Value]:
         """The results for these values."""
         env = self.template.copy()
         env[self.first : self.first + len(values)] = values
@@ -76,14 +75,14 @@ class Codes:
 
     def __init__(self, handle: "Handler", infers: bool = True):
         self.handle, self.infers = handle, infers
-        self._codes: dict[Any, Code] = {}
+        self._codes: dict[Hashable, Code] = {}
 
     def compile(
         self,
-        jaxpr: Any,
+        jaxpr: Jaxpr,
         is_open: bool = False,
         line: str | None = None,
-        known: tuple[Any, ...] = (),
+        known: tuple[Layout, ...] = (),
     ) -> Code:
         """The code of a jaxpr; if it is open, its constants are its first inputs.
 
@@ -102,14 +101,14 @@ Handler = Callable[["Compiler", Eqn], Step | Silent | Cost | None]
 class Compiler:
     """Gives each variable of a jaxpr a slot, and each equation a step."""
 
-    def __init__(self, jaxpr: Any, codes: Codes, outer: str | None):
+    def __init__(self, jaxpr: Jaxpr, codes: Codes, outer: str | None):
         self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
-        self.template: list[Any] = []
-        self.slots: dict[Any, int] = {}
-        self.layouts: dict[Any, Any] = {}  # of values in registers, where something says it
+        self.template: Env = []
+        self.slots: dict[Atom, int] = {}
+        self.layouts: dict[Atom, Layout] = {}  # of values in registers, where something says it
 
-    def slot(self, atom: Any) -> int:
+    def slot(self, atom: Atom) -> int:
         """Where the value of a variable or a literal is."""
         if isinstance(atom, Literal):
             return self._constant(value_of(atom.val))
@@ -117,11 +116,19 @@ class Compiler:
             self.slots[atom] = self._constant(OPAQUE)
         return self.slots[atom]
 
-    def _constant(self, value: Any) -> int:
+    def inputs(self, eqn: Eqn) -> list[int]:
+        """Where the operands of an equation are."""
+        return list(map(self.slot, eqn.invars))
+
+    def outputs(self, eqn: Eqn) -> list[int]:
+        """Where the results of an equation go."""
+        return list(map(self.slot, eqn.outvars))
+
+    def _constant(self, value: Value) -> int:
         self.template.append(value)
         return len(self.template) - 1
 
-    def code(self, is_open: bool, known: tuple[Any, ...]) -> Code:
+    def code(self, is_open: bool, known: tuple[Layout, ...]) -> Code:
         """Compiles it all."""
         jaxpr = self.jaxpr
         invars = _inputs(jaxpr, is_open)
@@ -136,10 +143,10 @@ class Compiler:
         made = [self._layout(var) for var in jaxpr.outvars]
         return Code(invars, self.template, first, outputs, steps, cost, self.whole, made)
 
-    def _steps(self, eqns: Any) -> tuple[list[Step], Cost | None]:
+    def _steps(self, eqns: Iterable[Eqn]) -> tuple[list[Step], Cost | None]:
         """The steps of these equations, and their cost if they do nothing but cost."""
         steps: list[Step] = []
-        waiting: list[tuple[Any, Cost]] = []
+        waiting: list[tuple[Eqn, Cost]] = []
         total: Cost | None = Cost()
         for eqn in eqns:
             found = self.codes.handle(self, eqn)
@@ -156,7 +163,7 @@ class Compiler:
                 total = None
         return steps + self._computes(waiting), total
 
-    def _computes(self, waiting: list[tuple[Any, Cost]]) -> list[Step]:
+    def _computes(self, waiting: list[tuple[Eqn, Cost]]) -> list[Step]:
         """The step that appends one op for all of these, which are done then."""
         if not waiting:
             return []
@@ -180,14 +187,14 @@ class Compiler:
 
         return [compute]
 
-    def sub(self, eqn: Eqn, jaxpr: Any, is_open: bool = False) -> Code:
+    def sub(self, eqn: Eqn, jaxpr: Jaxpr, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
         code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._given(eqn, jaxpr, is_open))
         if len(code.layouts) == len(eqn.outvars):
             self._learn(eqn.outvars, code.layouts)
         return code
 
-    def _given(self, eqn: Eqn, jaxpr: Any, is_open: bool) -> tuple[Any, ...]:
+    def _given(self, eqn: Eqn, jaxpr: Jaxpr, is_open: bool) -> tuple[Layout, ...]:
         """The layouts of a jaxpr's inputs: the equation's last, or its first if it is open."""
         inputs, outer = _inputs(getattr(jaxpr, "jaxpr", jaxpr), is_open), list(eqn.invars)
         outer = outer[: len(inputs)] if is_open else outer[len(outer) - len(inputs) :]
@@ -197,27 +204,27 @@ class Compiler:
         ]
         return tuple(found) if any(found) else ()
 
-    def _learn(self, variables: Iterable[Any], found: Iterable[Any]) -> None:
+    def _learn(self, variables: Iterable[Atom], found: Iterable[Layout]) -> None:
         """Notes layouts, where they are known."""
         for var, layout in zip(variables, found):
             if layout is not None:
                 self.layouts.setdefault(var, layout)
 
-    def _layout(self, atom: Any) -> Any:
+    def _layout(self, atom: Atom) -> Layout:
         return None if isinstance(atom, Literal) else self.layouts.get(atom)
 
-    def wavefronts(self, view: View, value: Any, optimized: bool | None) -> int | None:
+    def wavefronts(self, view: View, value: Atom, optimized: bool | None) -> int | None:
         """The wavefronts of an access of this memory that writes or reads a value."""
-        if view.place is None:
+        if view.addressing is None:
             return None
         layout = self._layout_or_cast(value)
-        return layouts.wavefronts(view.place, layout, optimized, self.codes.infers)
+        return layouts.wavefronts(view.addressing, layout, optimized, self.codes.infers)
 
-    def layout_name(self, value: Any) -> str:
+    def layout_name(self, value: Atom) -> str:
         """The layout of a value that is read or written, as an op has it."""
         return layouts.name(self._layout_or_cast(value))
 
-    def _layout_or_cast(self, value: Any) -> Any:
+    def _layout_or_cast(self, value: Atom) -> Layout:
         """The layout of a value; of one that is read, the cast that follows says it."""
         layout = self._layout(value)
         if layout is None:
@@ -285,14 +292,14 @@ class Compiler:
 
         return emit
 
-    def view(self, eqn: Eqn, ref: Any, leaves: list[Any], tree: Any) -> View:
+    def view(self, eqn: Eqn, ref: Atom, leaves: list[Atom], tree: Tree) -> View:
         """A ref under the transforms whose leaves these atoms are."""
         transforms: Any = () if tree is None else tree.unflatten(map(At, map(self.slot, leaves)))
         if not isinstance(cast(object, transforms), (tuple, list)):
             transforms = (transforms,)
         return View(self.slot(ref), ref.aval, transforms, self.line(eqn))
 
-    def predicate(self, eqn: Eqn, atom: Any) -> Callable[[list[Any]], bool]:
+    def predicate(self, eqn: Eqn, atom: Atom | None) -> Callable[[Env], bool]:
         """A function of the values that says whether the equation is to be run."""
         if atom is None:
             return lambda env: True
@@ -306,12 +313,12 @@ class Compiler:
         return holds
 
 
-def _inputs(jaxpr: Any, is_open: bool) -> list[Any]:
+def _inputs(jaxpr: Jaxpr, is_open: bool) -> list[Atom]:
     """The variables that get a jaxpr's inputs: its constants too, if it is open."""
     return [*(jaxpr.constvars if is_open else ()), *jaxpr.invars]
 
 
-def _shape(atom: Any) -> tuple[int, ...] | None:
+def _shape(atom: Atom) -> tuple[int, ...] | None:
     return getattr(atom.aval, "shape", None)
 
 
@@ -336,7 +343,7 @@ def _by_scratch(op: Op) -> tuple[bool, bool]:
     return op.scratch is not None, op.is_sure
 
 
-def value_of(x: Any) -> Any:
+def value_of(x: Any) -> Value:
     """A constant or an argument as the trace holds it: a number, an array of integers or OPAQUE."""
     for kind in (bool, int, float):
         if isinstance(x, kind):
@@ -350,19 +357,35 @@ def value_of(x: Any) -> Any:
     return np.asarray(x) if x.dtype.kind in "biu" else OPAQUE
 
 
-def is_ref(atom: Any) -> bool:
+def set_all(env: Env, slots: Iterable[int], values: Iterable[Value]) -> None:
+    """Sets the values at these slots."""
+    for slot, value in zip(slots, values, strict=True):
+        env[slot] = value
+
+
+def in_turn(steps: Sequence[Step]) -> Step:
+    """These steps, one after another."""
+
+    def step(thread: Thread, env: Env) -> None:
+        for each in steps:
+            each(thread, env)
+
+    return step
+
+
+def is_ref(atom: Atom) -> bool:
     """Whether a variable is a ref."""
     return "Ref" in type(atom.aval).__name__
 
 
-def is_tensor(atom: Any) -> bool:
+def is_tensor(atom: Atom) -> bool:
     """Whether a variable is an array of values of one axis or more."""
     return bool(getattr(atom.aval, "shape", ())) and not is_ref(atom)
 
 
-def split(atoms: Any, *trees: Any) -> list[list[Any]]:
+def split(atoms: Iterable[Atom], *trees: Tree) -> list[list[Atom]]:
     """The leaves of each tree, and what is left over."""
-    parts: list[list[Any]] = []
+    parts: list[list[Atom]] = []
     atoms = list(atoms)
     for tree in trees:
         count = getattr(tree, "num_leaves", 0)

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 
 from pallascope.program import Kind, Region, Space
-from pallascope.tracing.code import Compiler, Env, Step, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Handler, Step, split
+from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Value
 from pallascope.tracing.state import OPAQUE, Other, Thread, bytes_of
 from pallascope.tracing.views import Box, View, data_dependent, share
 
@@ -51,7 +51,7 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _element(array: np.ndarray, box: Any) -> Any:
+def _element(array: np.ndarray, box: Box) -> Value:
     """The element that a box of one element selects, if it is within the array."""
     index = tuple(start for start, _ in box)
     inside = all(0 <= at < size for at, size in zip(index, array.shape))
@@ -86,13 +86,38 @@ def put(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _is_used(jaxpr: Any, var: Any) -> bool:
+def _is_used(jaxpr: Jaxpr, var: Atom | None) -> bool:
     """Whether any equation or output of a jaxpr has this variable."""
     if var is None:
         return False
     return any(v is var for eqn in jaxpr.eqns for v in eqn.invars) or any(
         v is var for v in jaxpr.outvars
     )
+
+
+def access(kind: Kind, tree: str | None = None, is_write: bool = False) -> Handler:
+    """An access by an op of this kind: of an accumulator, or of TMEM.
+
+    `tree` names the parameter that has the ref's transforms, if it may have some.
+    """
+
+    def handler(compiler: Compiler, eqn: Eqn) -> Step:
+        ref, *rest = eqn.invars
+        leaves = rest[1:] if is_write else rest  # after the value that is written
+        view = compiler.view(eqn, ref, leaves, eqn.params[tree]) if tree else None
+        view = view or compiler.view(eqn, ref, [], None)
+        fixed = {"pending": eqn.params.get("wait_n", 0)} if kind is Kind.ACC_READ else {}
+        emit = compiler.emitter(kind, eqn, **fixed)
+        compiler.outputs(eqn)
+
+        def step(thread: Thread, env: Env) -> None:
+            region = view.region(thread, env)
+            reads, writes = ((), (region,)) if is_write else ((region,), ())
+            emit(thread, reads, writes, size=view.bytes(region))
+
+        return step
+
+    return handler
 
 
 def atomic(compiler: Compiler, eqn: Eqn) -> Step:
@@ -112,7 +137,7 @@ def atomic(compiler: Compiler, eqn: Eqn) -> Step:
     return step
 
 
-def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Callable[..., Any]]:
+def _copied(compiler: Compiler, eqn: Eqn, *names: str) -> tuple[list[View], Callable[[Env], bool]]:
     """The refs of an asynchronous copy, and its predicate."""
     refs, rest = eqn.invars[: len(names)], eqn.invars[len(names) :]
     trees = [eqn.params[f"{name}_transforms_treedef"] for name in names]
@@ -146,8 +171,7 @@ def load(compiler: Compiler, eqn: Eqn) -> Step:
         if not is_on and (not _ARRIVES_IF_OFF or (is_tracked and number)):
             return
         place = on.barrier(thread, env)
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         if not is_on:
             arrive(thread, (), (), *place, phase)
             return
@@ -249,8 +273,7 @@ def store_to_peer(compiler: Compiler, eqn: Eqn) -> Step:
         mine, (_, flat) = target.region(thread, env), on.barrier(thread, env)
         there = Region(target.ref(env).ids[peer], mine.box)
         place = on.ref(env).ids[peer], flat
-        phase = thread.arrivals[place]
-        thread.arrivals[place] += 1
+        phase = thread.next_arrival(place)
         reads = (there,) if how else ()  # an addition reads what is there
         emit(thread, reads, (there,), *place, phase, target.bytes(mine))
 

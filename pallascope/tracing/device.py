@@ -11,9 +11,9 @@ on a barrier of whole threads. That is one opaque op, as all is that `inline` do
 from pallascope.machine import THREAD_LANES, WARP_LANES
 from pallascope.program import Kind
 from pallascope.tracing import calls, inline
-from pallascope.tracing.code import Compiler, Env, Step
+from pallascope.tracing.code import Compiler, Step, in_turn
 from pallascope.tracing.inline import Does, Instruction, Operand
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import OPAQUE, Thread
 
@@ -23,13 +23,7 @@ def code(compiler: Compiler, eqn: Eqn) -> Step:
     opaque, found = calls.opaque(compiler, eqn), inline.instructions(eqn)
     if found is None:
         return opaque
-    steps = [_step(compiler, eqn, each, opaque) for each in found]
-
-    def step(thread: Thread, env: Env) -> None:
-        for each in steps:
-            each(thread, env)
-
-    return step
+    return in_turn([_step(compiler, eqn, each, opaque) for each in found])
 
 
 def _step(compiler: Compiler, eqn: Eqn, instruction: Instruction, opaque: Step) -> Step:
@@ -73,7 +67,7 @@ def _lanes_meet(compiler: Compiler, eqn: Eqn) -> Step:
 def _on_named_barrier(compiler: Compiler, eqn: Eqn, instruction: Instruction, opaque: Step) -> Step:
     """An arrival on a named barrier, and perhaps a wait for the others."""
     arrive, wait = (compiler.emitter(kind, eqn) for kind in (Kind.ARRIVE, Kind.WAIT))
-    slots, line = list(map(compiler.slot, eqn.invars)), compiler.line(eqn)
+    slots, line = compiler.inputs(eqn), compiler.line(eqn)
 
     def step(thread: Thread, env: Env) -> None:
         number, lanes = (

@@ -3,13 +3,24 @@
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pallascope.program import Kind, Space
 from pallascope.tracing.arithmetic import Cost
 from pallascope.tracing.branches import follow
-from pallascope.tracing.code import Compiler, Env, Handler, Silent, Step, is_tensor, value_of
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import (
+    Compiler,
+    Env,
+    Handler,
+    Silent,
+    Step,
+    is_tensor,
+    set_all,
+    value_of,
+)
+from pallascope.tracing.jaxprs import Eqn, Value
 from pallascope.tracing.source import leaf_names
 from pallascope.tracing.state import OPAQUE, Other, Ref, Thread, space_of
 from pallascope.tracing.views import data_dependent
@@ -34,15 +45,14 @@ def call(name: str) -> Handler:
     """Runs the jaxpr in this parameter on the operands; its cost, if it is arithmetic only."""
 
     def handler(compiler: Compiler, eqn: Eqn) -> Step | Cost:
-        code, inputs = compiler.sub(eqn, eqn.params[name]), list(map(compiler.slot, eqn.invars))
-        outs = list(map(compiler.slot, eqn.outvars))
+        code, inputs = compiler.sub(eqn, eqn.params[name]), compiler.inputs(eqn)
+        outs = compiler.outputs(eqn)
         if code.cost is not None and not eqn.effects and all(map(is_tensor, eqn.outvars)):
             return code.cost
 
         def step(thread: Thread, env: Env) -> None:
             results = code.run(thread, [env[slot] for slot in inputs])
-            for slot, value in zip(outs, results, strict=True):
-                env[slot] = value
+            set_all(env, outs, results)
 
         return _labelled(eqn, step)
 
@@ -53,7 +63,7 @@ def cond(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the branch that is taken; if the trace cannot know which, follows all (`branches`)."""
     codes = [compiler.sub(eqn, branch) for branch in eqn.params["branches"]]
     which, *inputs = map(compiler.slot, eqn.invars)
-    outs, line, last = list(map(compiler.slot, eqn.outvars)), compiler.line(eqn), len(codes) - 1
+    outs, line, last = compiler.outputs(eqn), compiler.line(eqn), len(codes) - 1
 
     def step(thread: Thread, env: Env) -> None:
         if env[which] is OPAQUE:
@@ -61,8 +71,7 @@ def cond(compiler: Compiler, eqn: Eqn) -> Step:
         else:
             code = codes[min(max(int(env[which]), 0), last)]
             results = code.run(thread, [env[i] for i in inputs])
-        for slot, value in zip(outs, results, strict=True):
-            env[slot] = value
+        set_all(env, outs, results)
 
     return _labelled(eqn, step)
 
@@ -71,7 +80,7 @@ def while_loop(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the body while the condition holds; each time is a step."""
     params = eqn.params
     test, body = (compiler.sub(eqn, params[f"{name}_jaxpr"]) for name in ("cond", "body"))
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    inputs, outs = compiler.inputs(eqn), compiler.outputs(eqn)
     first, line = params["cond_nconsts"], compiler.line(eqn)
     second = first + params["body_nconsts"]
 
@@ -85,8 +94,7 @@ def while_loop(compiler: Compiler, eqn: Eqn) -> Step:
             thread.step = outer
         if goes_on is OPAQUE:
             raise data_dependent("The end of a loop", line)
-        for slot, value in zip(outs, carry, strict=True):
-            env[slot] = value
+        set_all(env, outs, carry)
 
     return _labelled(eqn, step)
 
@@ -95,7 +103,7 @@ def scan(compiler: Compiler, eqn: Eqn) -> Step:
     """Runs the body once for each row, or as often as the count says; each time is a step."""
     length, body = eqn.params["length"], compiler.sub(eqn, eqn.params["jaxpr"])
     stacked = lambda outer, inner: tuple(outer.aval.shape) == (length, *inner.aval.shape)
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    inputs, outs = compiler.inputs(eqn), compiler.outputs(eqn)
     xs = sum(map(stacked, eqn.invars, body.invars))
     ys = sum(map(stacked, eqn.outvars, getattr(body.jaxpr, "jaxpr", body.jaxpr).outvars))
     carried = len(outs) - ys
@@ -111,16 +119,15 @@ def scan(compiler: Compiler, eqn: Eqn) -> Step:
             row = [value_of(x[index]) if isinstance(x, np.ndarray) else OPAQUE for x in rows]
             carry = body.run(thread, consts + carry + row)[:carried]
         thread.step = outer
-        for slot, value in zip(outs, carry + [OPAQUE] * ys, strict=True):
-            env[slot] = value
+        set_all(env, outs, carry + [OPAQUE] * ys)
 
     return _labelled(eqn, step)
 
 
 def run_scoped(compiler: Compiler, eqn: Eqn) -> Step:
     """A scope of memory; where all threads of a block share it, they meet at its beginning."""
-    jaxpr, inputs = eqn.params["jaxpr"], list(map(compiler.slot, eqn.invars))
-    code, outs = compiler.sub(eqn, jaxpr, is_open=True), list(map(compiler.slot, eqn.outvars))
+    jaxpr, inputs = eqn.params["jaxpr"], compiler.inputs(eqn)
+    code, outs = compiler.sub(eqn, jaxpr, is_open=True), compiler.outputs(eqn)
     names = leaf_names(jaxpr.debug_info, len(jaxpr.invars))
     avals = tuple(v.aval for v in jaxpr.invars)
     transforms = eqn.params.get("ref_transforms") or ((),) * len(avals)
@@ -137,16 +144,15 @@ def run_scoped(compiler: Compiler, eqn: Eqn) -> Step:
         results = code.run(thread, [env[slot] for slot in inputs] + made.refs)
         end(thread, size=made.size, scope_id=made.number, shared=shared)
         thread.leave(made)
-        for slot, value in zip(outs, results, strict=True):
-            env[slot] = value
+        set_all(env, outs, results)
 
     return _labelled(eqn, step)
 
 
 def run_state(compiler: Compiler, eqn: Eqn) -> Step:
     """Refs to the operands: a new accumulator that begins as its operand, or a scalar."""
-    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
-    outs = list(map(compiler.slot, eqn.outvars))
+    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), compiler.inputs(eqn)
+    outs = compiler.outputs(eqn)
     emit = compiler.emitter(Kind.ACC_INIT, eqn)
     read = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     avals = [var.aval for var in code.invars]
@@ -179,7 +185,7 @@ def new_ref(compiler: Compiler, eqn: Eqn) -> Step:
 
     A kernel must fill an empty one before it reads it.
     """
-    held, (out,) = list(map(compiler.slot, eqn.invars)), map(compiler.slot, eqn.outvars)
+    held, (out,) = compiler.inputs(eqn), map(compiler.slot, eqn.outvars)
     shape = tuple(eqn.outvars[0].aval.shape)
 
     def step(thread: Thread, env: Env) -> None:
@@ -201,30 +207,51 @@ def freeze(compiler: Compiler, eqn: Eqn) -> Step:
 
 def nothing(compiler: Compiler, eqn: Eqn) -> None:
     """Has no effect that a program shows."""
-    list(map(compiler.slot, eqn.outvars))
+    compiler.outputs(eqn)
 
 
-def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
-    """Where the thread is on axes of the grid, of the cluster and of the block's threads."""
-    (out,), names = map(compiler.slot, eqn.outvars), eqn.params["axis_name"]
-    names = names if isinstance(names, tuple) else (names,)
+def _where(compiler: Compiler, eqn: Eqn, value: Callable[[Thread], Value]) -> Silent:
+    """The step that looks up a value which the thread's place decides."""
+    (out,) = compiler.outputs(eqn)
 
     def step(thread: Thread, env: Env) -> None:
-        if thread.cluster is None:  # on the host, of the devices that it runs on
-            env[out] = OPAQUE
-            return
-        flat = 0
-        for name in names:
-            flat = flat * thread.home.sizes[name] + thread.axes[name]
-        env[out] = flat
+        env[out] = value(thread)
 
     return Silent(step)
 
 
+def axis_index(compiler: Compiler, eqn: Eqn) -> Silent:
+    """Where the thread is on axes of the grid, of the cluster and of the block's threads."""
+    names = eqn.params["axis_name"]
+    names = names if isinstance(names, tuple) else (names,)
+
+    def index(thread: Thread) -> Value:
+        if thread.cluster is None:  # on the host, of the devices that it runs on
+            return OPAQUE
+        flat = 0
+        for name in names:
+            flat = flat * thread.home.sizes[name] + thread.axes[name]
+        return flat
+
+    return _where(compiler, eqn, index)
+
+
+def program_id(compiler: Compiler, eqn: Eqn) -> Silent:
+    """The block's index on an axis of the grid."""
+    axis = eqn.params["axis"]
+    return _where(compiler, eqn, lambda thread: thread.axes[thread.home.grid_names[axis]])
+
+
+def num_programs(compiler: Compiler, eqn: Eqn) -> Silent:
+    """The grid's size on an axis."""
+    axis = eqn.params["axis"]
+    return _where(compiler, eqn, lambda thread: thread.home.grid[axis])
+
+
 def shard_map(compiler: Compiler, eqn: Eqn) -> Step:
     """What the host does on each device of a mesh; parts of arrays are not looked into."""
-    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), list(map(compiler.slot, eqn.invars))
-    outs, shape = list(map(compiler.slot, eqn.outvars)), eqn.params["mesh"].shape
+    code, inputs = compiler.sub(eqn, eqn.params["jaxpr"]), compiler.inputs(eqn)
+    outs, shape = compiler.outputs(eqn), eqn.params["mesh"].shape
     axes = {name: size for name, size in shape.items() if name in eqn.params["newly_manual_axes"]}
     is_whole = [not any(spec) for spec in eqn.params["in_specs"]]
 
@@ -237,23 +264,3 @@ def shard_map(compiler: Compiler, eqn: Eqn) -> Step:
             env[slot] = OPAQUE if type(value) is not Ref else value
 
     return step
-
-
-def program_id(compiler: Compiler, eqn: Eqn) -> Silent:
-    """The block's index on an axis of the grid."""
-    (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
-
-    def step(thread: Thread, env: Env) -> None:
-        env[out] = thread.axes[thread.home.grid_names[axis]]
-
-    return Silent(step)
-
-
-def num_programs(compiler: Compiler, eqn: Eqn) -> Silent:
-    """The grid's size on an axis."""
-    (out,), axis = map(compiler.slot, eqn.outvars), eqn.params["axis"]
-
-    def step(thread: Thread, env: Env) -> None:
-        env[out] = thread.home.grid[axis]
-
-    return Silent(step)

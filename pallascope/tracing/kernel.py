@@ -7,12 +7,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallascope.program import Role
 from pallascope.tracing.code import is_ref
-from pallascope.tracing.jaxprs import Atom, Eqn
+from pallascope.tracing.jaxprs import Atom, DebugInfo, Eqn, Jaxpr, Mesh, Value
 from pallascope.tracing.source import argument_names, function_name
 from pallascope.tracing.state import OPAQUE, Call, Cluster, Ref, Reserved
 
 
-def mesh_of(params: Mapping[str, Any]) -> Any:
+def mesh_of(params: Mapping[str, Any]) -> Mesh:
     """The mesh of a kernel's blocks and threads; ValueError if Mosaic GPU has no such mesh."""
     mesh = params["meshes"][0]
     if len(params["meshes"]) != 1 or not hasattr(mesh, "cluster"):
@@ -52,7 +52,7 @@ def reserved(eqn: Eqn) -> Reserved:
     return Reserved(params.reduction_scratch_bytes, 16 * params.profile_space * traces)
 
 
-def kernel_info(jaxpr: Any) -> Any:
+def kernel_info(jaxpr: Jaxpr) -> DebugInfo:
     """What JAX noted of the kernel's function: of the scope that gives it its scratch memory."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
         if eqn.primitive.name == "run_scoped":
@@ -60,7 +60,7 @@ def kernel_info(jaxpr: Any) -> Any:
     return None
 
 
-def starts_early(jaxpr: Any) -> bool:
+def starts_early(jaxpr: Jaxpr) -> bool:
     """Whether Mosaic GPU lets the kernel start before the kernel before it has ended.
 
     It does so if `griddepcontrol_wait` is anywhere in the kernel, also where no thread comes, but
@@ -70,14 +70,14 @@ def starts_early(jaxpr: Any) -> bool:
     return any(type(effect).__name__ == "PdlEffect" for effect in jaxpr.effects)
 
 
-def _role(atom: Atom, value: Any) -> Role:
+def _role(atom: Atom, value: Value) -> Role:
     """What a kernel does with an operand."""
     if not is_ref(atom):
         return Role.IN
     return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT
 
 
-def arguments(cluster: Cluster, call: Call, invars: list[Any], info: Any) -> list[list[Ref]]:
+def arguments(cluster: Cluster, call: Call, invars: list[Atom], info: DebugInfo) -> list[list[Ref]]:
     """The kernel's operands and then its results, in GMEM, each for all blocks.
 
     They are called as the kernel's function calls them, or else as the function around it does.

@@ -59,7 +59,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallascope.machine import THREAD_LANES, WARP_LANES
 from pallascope.tracing import banks
 from pallascope.tracing.arithmetic import Scratch
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import Atom, Aval, Eqn, Layout, Transforms
 from pallascope.tracing.state import bits_of
 
 _STRIDED_BYTES = 8
@@ -75,7 +75,7 @@ class Change(enum.Enum):
     RESHAPE = enum.auto()
 
 
-class Place(NamedTuple):
+class Addressing(NamedTuple):
     """Where a view of SMEM has its elements.
 
     Memory of a `shape` is in row-major order, its elements of `itemsize` bytes, swizzled by
@@ -102,7 +102,7 @@ class Place(NamedTuple):
             array = _changed(array, change, value)
         return array
 
-    def with_tiles(self) -> "Place | None":
+    def with_tiles(self) -> "Addressing | None":
         """This memory, which has none, in the tiles that the compiler gives; None if none fit."""
         if len(self.shape) < 2 or self.shape[-2] % _TILE_ROWS:
             return None
@@ -112,7 +112,7 @@ class Place(NamedTuple):
                 *outer, rows, width = self.shape
                 shape = (*outer, rows // _TILE_ROWS, width // columns, _TILE_ROWS, columns)
                 steps = ((Change.UNTILE, (_TILE_ROWS, columns)), *self.steps)
-                return Place(shape, self.itemsize, swizzle, steps)
+                return Addressing(shape, self.itemsize, swizzle, steps)
         return None
 
 
@@ -131,8 +131,8 @@ def _changed(array: np.ndarray, change: Change, value: tuple[Any, ...]) -> np.nd
             assert_never(change)
 
 
-def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
-    """Where a ref under these transforms has its elements; None if they do not tell."""
+def addressing(aval: Aval, transforms: Transforms) -> Addressing | None:
+    """Where a ref under these transforms has its elements; None if the transforms do not tell."""
     swizzle = 0
     steps: list[tuple[Change, tuple[Any, ...]]] = []
     for transform in transforms:
@@ -155,7 +155,7 @@ def place(aval: Any, transforms: Sequence[Any]) -> Place | None:
     itemsize, rest = divmod(bits_of(aval.dtype), 8)
     if rest or not itemsize:
         return None
-    return Place(tuple(aval.shape), itemsize, swizzle, tuple(steps))
+    return Addressing(tuple(aval.shape), itemsize, swizzle, tuple(steps))
 
 
 def _index(index: Any) -> tuple[Any, ...] | None:
@@ -168,7 +168,7 @@ def _index(index: Any) -> tuple[Any, ...] | None:
     return start, start + index.size * index.stride, index.stride
 
 
-def name(layout: Any) -> str:
+def name(layout: Layout) -> str:
     """A layout as text: the name that `plgpu.Layout` has for it, if it has one; empty for None."""
     if layout is None:
         return ""
@@ -177,35 +177,38 @@ def name(layout: Any) -> str:
 
 
 def wavefronts(
-    place: Place, layout: Any = None, optimized: bool | None = True, inferred: bool = True
+    memory: Addressing, layout: Layout = None, optimized: bool | None = True, inferred: bool = True
 ) -> int | None:
     """What an access of this memory by the 128 lanes of a thread takes; None if it is not known.
 
     Args:
-      place: the memory.
+      memory: the memory.
       layout: of the registers, as `plgpu.Layout.to_mgpu()` gives it; None if the kernel says none.
       optimized: whether the compiler proves that banks do not conflict; None if it does so for
         memory in tiles only.
       inferred: whether the compiler gives tiles to memory that is declared without.
     """
     kind = type(layout).__name__
-    if kind == "TiledLayout" and inferred and not place.is_tiled and not place.swizzle:
-        place = place.with_tiles() or place
+    if kind == "TiledLayout" and inferred and not memory.is_tiled and not memory.swizzle:
+        memory = memory.with_tiles() or memory
     if kind not in ("TiledLayout", "WGStridedFragLayout"):
-        layout = _WGMMA if place.is_tiled else None
-    return _count(place, layout, place.is_tiled if optimized is None else optimized)
+        layout = _WGMMA if memory.is_tiled else None
+    return _count(memory, layout, memory.is_tiled if optimized is None else optimized)
 
 
-_WGMMA: Any = plgpu.Layout.WGMMA.to_mgpu()
+_WGMMA: Layout = plgpu.Layout.WGMMA.to_mgpu()
 _NAMED = (
-    plgpu.Layout.WGMMA, plgpu.Layout.WGMMA_TRANSPOSED, plgpu.Layout.WGMMA_8BIT,
-    plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA_UPCAST_4X,
-)  # fmt: skip
+    plgpu.Layout.WGMMA,
+    plgpu.Layout.WGMMA_TRANSPOSED,
+    plgpu.Layout.WGMMA_8BIT,
+    plgpu.Layout.WGMMA_UPCAST_2X,
+    plgpu.Layout.WGMMA_UPCAST_4X,
+)
 
 
 @functools.lru_cache(maxsize=1024)
-def _count(place: Place, layout: Any, optimized: bool) -> int | None:
-    addresses, itemsize = place.addresses(), place.itemsize
+def _count(memory: Addressing, layout: Layout, optimized: bool) -> int | None:
+    addresses, itemsize = memory.addresses(), memory.itemsize
     if addresses.size == 1:
         return THREAD_LANES // WARP_LANES  # each warp on its own
     try:
@@ -230,7 +233,7 @@ def _side_by_side(size: int, itemsize: int) -> int:
     return elements
 
 
-def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> int:
+def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Layout = None) -> int:
     """How many words of 32 bits lanes pass each other to reduce an array.
 
     Args:
@@ -249,7 +252,7 @@ def exchanges(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -
     return held * _rounds(lanes, warps)
 
 
-def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> Scratch:
+def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Layout = None) -> Scratch:
     """Whether a reduction passes parts of results from warp to warp; arguments as `exchanges`."""
     name, is_full = type(layout).__name__, len(axes) == len(shape)
     if name == "WGSplatFragLayout":
@@ -265,7 +268,7 @@ def scratch(shape: tuple[int, ...], axes: Sequence[int], layout: Any = None) -> 
     return Scratch.USED if is_sure else Scratch.PERHAPS
 
 
-def _reduced(layout: Any, shape: tuple[int, ...], axes: Sequence[int]) -> Any:
+def _reduced(layout: Layout, shape: tuple[int, ...], axes: Sequence[int]) -> Layout:
     """The tiled layout of what is left; its tiles have the last axes of an array."""
     outer = len(shape) - len(layout.tiling.tiles[0])
     return layout.reduce([axis - outer for axis in axes if axis >= outer])
@@ -287,7 +290,7 @@ def reduces(eqn: Eqn) -> bool:
     return name.startswith("reduce_") and "axes" in eqn.params
 
 
-def of_results(eqn: Eqn, known: dict[Any, Any]) -> list[Any]:
+def of_results(eqn: Eqn, known: dict[Atom, Layout]) -> list[Layout]:
     """The layout of each result of an equation, None where nothing says it.
 
     `known` has the layouts of variables so far. A result has the layout of the operands of its

@@ -11,11 +11,10 @@ from dataclasses import replace
 import jax
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step
-from pallascope.tracing.jaxprs import Eqn
-from pallascope.tracing.source import UNKNOWN
+from pallascope.tracing.code import Compiler, Step
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import OPAQUE, Ref, Thread
-from pallascope.tracing.views import View
+from pallascope.tracing.views import View, other_devices
 
 
 def _everywhere(thread: Thread, env: Env, view: View) -> tuple[Region, ...]:
@@ -28,11 +27,7 @@ def _everywhere(thread: Thread, env: Env, view: View) -> tuple[Region, ...]:
 def _of_devices(thread: Thread, ref: Ref, view: View) -> list[int]:
     """The numbers that a ref has on the devices."""
     if not thread.home.devices:
-        raise NotImplementedError(
-            f"{view.line or UNKNOWN}: this access is to the memory of all devices, but a program is"
-            " that of one block or cluster of one device: pass whole_grid=True to trace, within"
-            " jax.shard_map, for all of them."
-        )
+        raise other_devices("all devices", view.line)
     return [*dict.fromkeys(ref.ids)]
 
 

@@ -17,11 +17,11 @@ that several arrays share, which keep their places (`refs.3`).
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from jax.extend.core import Literal
 
 from pallascope.program import Barrier, Buffer, Kind, Program, Region, Space, short_name
+from pallascope.tracing.jaxprs import Atom, Jaxpr
 from pallascope.tracing.source import is_of_jax, is_place, leaf_names
 
 # In what the host's equations hold the jaxprs of functions that they call.
@@ -29,17 +29,17 @@ _CALLED = ("jaxpr", "call_jaxpr", "call")
 _KERNEL = "mpmd_map"
 
 
-def operands(jaxpr: Any) -> dict[int, list[str | None]]:
+def operands(jaxpr: Jaxpr) -> dict[int, list[str | None]]:
     """For each equation of a kernel, by its id, what the host calls its operands."""
     found: dict[int, list[str | None]] = {}
     _see(jaxpr, [], found)
     return found
 
 
-def _see(jaxpr: Any, outer: Sequence[str | None], found: dict[int, list[str | None]]) -> None:
+def _see(jaxpr: Jaxpr, outer: Sequence[str | None], found: dict[int, list[str | None]]) -> None:
     """Notes the names of all kernels' operands in a jaxpr whose inputs the caller calls `outer`."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    names: dict[Any, str | None] = dict(zip(jaxpr.invars, _inputs(jaxpr, outer)))
+    names: dict[Atom, str | None] = dict(zip(jaxpr.invars, _inputs(jaxpr, outer)))
     for eqn in jaxpr.eqns:
         given = [None if isinstance(atom, Literal) else names.get(atom) for atom in eqn.invars]
         inner = next((eqn.params[key] for key in _CALLED if key in eqn.params), None)
@@ -52,7 +52,7 @@ def _see(jaxpr: Any, outer: Sequence[str | None], found: dict[int, list[str | No
             names |= dict.fromkeys(eqn.outvars, names.get(arrays[0]))
 
 
-def _inputs(jaxpr: Any, outer: Sequence[str | None]) -> list[str | None]:
+def _inputs(jaxpr: Jaxpr, outer: Sequence[str | None]) -> list[str | None]:
     """A function's own names for its inputs, or else its caller's."""
     count, info = len(jaxpr.invars), jaxpr.debug_info
     own = [] if is_of_jax(info) or not info.arg_names else leaf_names(info, count)
@@ -78,8 +78,7 @@ def _of_arrays(program: Program) -> dict[int, str]:
     stored: defaultdict[int, set[str]] = defaultdict(set)
     for is_load, reads, writes in {
         (op.kind is not Kind.STORE, _ids(op.reads), _ids(op.writes))
-        for ops in program.threads
-        for op in ops
+        for op in program.ops
         if op.kind in (Kind.LOAD, Kind.CP_ASYNC, Kind.STORE)
     }:
         arrays, ends = (reads, writes) if is_load else (writes, reads)

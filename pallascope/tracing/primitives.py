@@ -22,8 +22,8 @@ from pallascope.tracing import (
     tensor_core,
 )
 from pallascope.tracing.arithmetic import Cost
-from pallascope.tracing.code import Compiler, Env, Handler, Silent, Step
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Handler, Silent, Step
+from pallascope.tracing.jaxprs import Env, Eqn, primitives
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import Thread
 from pipelib import targets
@@ -99,12 +99,11 @@ _LATER = (
     " plgpu.mma and leave out commit_smem"
 )
 # What GPUs before Hopper lack. They have mbarriers, but no load that arrives there.
-_HOPPERS = frozenset({
-    "async_prefetch", "async_store_smem", "commit_group", "commit_smem", "copy_smem_to_gmem",
-    "griddepcontrol_launch_dependents", "griddepcontrol_wait", "set_max_registers",
-    "wait_smem_to_gmem", "wgmma_accumulator_deref", "wgmma_accumulator_store", "wgmma_ref",
-    "wgmma_wait",
-})  # fmt: skip
+_HOPPERS = primitives(
+    "async_prefetch async_store_smem commit_group commit_smem copy_smem_to_gmem"
+    " griddepcontrol_launch_dependents griddepcontrol_wait set_max_registers wait_smem_to_gmem"
+    " wgmma_accumulator_deref wgmma_accumulator_store wgmma_ref wgmma_wait"
+)
 
 _HANDLERS: dict[str, Handler] = {
     "get": copies.get,
@@ -127,13 +126,13 @@ _HANDLERS: dict[str, Handler] = {
     "set_max_registers": sync.registers,
     "wgmma_ref": tensor_core.wgmma,
     "wgmma_wait": sync.simple(Kind.WGMMA_WAIT, pending="n"),
-    "wgmma_accumulator_deref": tensor_core.accumulator_read,
-    "wgmma_accumulator_store": tensor_core.accumulator_write,
+    "wgmma_accumulator_deref": copies.access(Kind.ACC_READ),
+    "wgmma_accumulator_store": copies.access(Kind.ACC_WRITE, is_write=True),
     "mma": tensor_core.mma,
     "tcgen05_mma": tcgen05.mma,
     "tcgen05_commit_arrive": tcgen05.commit,
-    "async_load": tcgen05.load,
-    "async_store_tmem": tcgen05.store,
+    "async_load": copies.access(Kind.LOAD_TMEM, "tree"),
+    "async_store_tmem": copies.access(Kind.STORE_TMEM, "tree", is_write=True),
     "wait_load_tmem": sync.simple(Kind.WAIT_LOAD_TMEM),
     "commit_tmem": sync.simple(Kind.WAIT_STORE_TMEM),
     "async_copy_smem_to_tmem": tcgen05.copy,

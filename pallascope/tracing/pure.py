@@ -12,24 +12,24 @@ are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from pallascope.tracing.arithmetic import Cost, divide, remainder, wrapping
-from pallascope.tracing.code import Compiler, Env, Silent, Step, is_ref, value_of
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Silent, Step, is_ref, set_all, value_of
+from pallascope.tracing.jaxprs import Atom, Aval, Dtype, Env, Eqn, Value, primitives
 from pallascope.tracing.state import MOST_INTEGERS, OPAQUE, Thread
 from pipelib import targets
 
 
 def scalars(compiler: Compiler, eqn: Eqn, name: str) -> Silent | None:
     """A step that computes a scalar of scalars; None if the equation is about tensors."""
-    outs = list(map(compiler.slot, eqn.outvars))
+    outs = compiler.outputs(eqn)
     if not (len(outs) == 1 and all(map(_is_scalar, (*eqn.outvars, *eqn.invars)))):
         return None
-    inputs, (out,) = list(map(compiler.slot, eqn.invars)), outs
+    inputs, (out,) = compiler.inputs(eqn), outs
     if name == "select_n":
         which, *cases = inputs
 
@@ -60,7 +60,7 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
     avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
     if not all(map(_is_known, avals)):
         return None
-    inputs, outs = list(map(compiler.slot, eqn.invars)), list(map(compiler.slot, eqn.outvars))
+    inputs, outs = compiler.inputs(eqn), compiler.outputs(eqn)
     dtypes = [atom.aval.dtype for atom in eqn.invars]
 
     def step(thread: Thread, env: Env) -> None:
@@ -68,19 +68,18 @@ def integers(compiler: Compiler, eqn: Eqn) -> Step | None:
         if any(value is OPAQUE for value in values):
             return
         results = _bind(eqn, values, dtypes)
-        for slot, result in zip(outs, results, strict=True):
-            env[slot] = value_of(np.asarray(result))
+        set_all(env, outs, [value_of(np.asarray(result)) for result in results])
 
     return step
 
 
-def _is_known(aval: Any) -> bool:
+def _is_known(aval: Aval) -> bool:
     """Whether the host knows arrays of this type."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biu" and aval.size <= MOST_INTEGERS
 
 
-def _bind(eqn: Eqn, values: Any, dtypes: list[Any]) -> list[Any]:
+def _bind(eqn: Eqn, values: Iterable[Value], dtypes: list[Dtype]) -> list[Value]:
     """The results of a primitive as JAX computes them."""
     operands = [np.asarray(x, dtype) for x, dtype in zip(values, dtypes)]
     with targets.present():
@@ -99,7 +98,7 @@ def cost(compiler: Compiler, eqn: Eqn, name: str) -> Cost:
     return Cost(flops, transcendental, compiler.exchanges(eqn), compiler.scratch(eqn))
 
 
-def _is_scalar(atom: Any) -> bool:
+def _is_scalar(atom: Atom) -> bool:
     aval = atom.aval
     return (
         not getattr(aval, "shape", (1,))
@@ -128,27 +127,29 @@ def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
 
 # Functions of Python integers; whether a result can leave the dtype.
 _INTEGERS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "add": (operator.add, True), "sub": (operator.sub, True), "mul": (operator.mul, True),
-    "neg": (operator.neg, True), "abs": (operator.abs, True),
-    "div": (divide, True), "rem": (remainder, False), "max": (max, False), "min": (min, False),
-    "and": (operator.and_, False), "or": (operator.or_, False), "xor": (operator.xor, False),
-    "eq": (operator.eq, False), "ne": (operator.ne, False), "lt": (operator.lt, False),
-    "le": (operator.le, False), "gt": (operator.gt, False), "ge": (operator.ge, False),
+    **{name: (getattr(operator, name), True) for name in ("add", "sub", "mul", "neg", "abs")},
+    **{name: (getattr(operator, name), False) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "and": (operator.and_, False),
+    "or": (operator.or_, False),
+    "xor": (operator.xor, False),
+    "max": (max, False),
+    "min": (min, False),
+    "div": (divide, True),
+    "rem": (remainder, False),
     "clamp": (lambda low, x, high: min(max(x, low), high), False),
-}  # fmt: skip
+}
 
 # Primitives that leave a scalar as it is, and primitives that only move elements of a tensor.
-_IDENTITIES = {
-    "broadcast_in_dim", "copy", "layout_cast", "multiple_of", "optimization_barrier", "reshape",
-    "squeeze", "stop_gradient", "transpose",
-}  # fmt: skip
-_FREE = _IDENTITIES | {
-    "bitcast_convert_type", "concatenate", "dynamic_slice", "expand_dims", "iota", "pad", "rev",
-    "slice", "split",
-}  # fmt: skip
+_IDENTITIES = primitives(
+    "broadcast_in_dim copy layout_cast multiple_of optimization_barrier reshape squeeze"
+    " stop_gradient transpose"
+)
+_FREE = _IDENTITIES | primitives(
+    "bitcast_convert_type concatenate dynamic_slice expand_dims iota pad rev slice split"
+)
 _REDUCTIONS = ("reduce_", "argmax", "argmin", "cum")
-_TRANSCENDENTAL = {
-    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cos", "cosh", "digamma",
-    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "lgamma", "log", "log1p", "logistic", "pow",
-    "reciprocal", "rsqrt", "sin", "sinh", "sqrt", "tan", "tanh",
-}  # fmt: skip
+_TRANSCENDENTAL = primitives(
+    "acos acosh asin asinh atan atan2 atanh cos cosh sin sinh tan tanh"
+    " cbrt exp exp2 expm1 log log1p logistic pow reciprocal rsqrt sqrt"
+    " digamma erf erf_inv erfc lgamma"
+)

@@ -7,13 +7,11 @@ A semaphore that the kernel finds by its type (`pl.get_global`) is one for each 
 Each device has semaphores of its own.
 """
 
-from typing import Any
-
 import jax
 
 from pallascope.program import Kind
-from pallascope.tracing.code import Compiler, Env, Step
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, in_turn
+from pallascope.tracing.jaxprs import Atom, Env, Eqn, Tree, Value
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import View, data_dependent
 
@@ -22,10 +20,10 @@ def _emitting(
     compiler: Compiler,
     eqn: Eqn,
     kind: Kind,
-    ref: Any,
-    transforms: Any,
-    amount: Any,
-    device: Any = None,
+    ref: Atom,
+    transforms: Tree,
+    amount: Atom,
+    device: Tree = None,
     keeps: bool = False,
 ) -> Step:
     """The step that appends an op of this kind on one semaphore, of this device or of another."""
@@ -49,7 +47,7 @@ def _emitting(
     return step
 
 
-def _known(value: Any, view: View) -> int:
+def _known(value: Value, view: View) -> int:
     """A device's index, which must not depend on what tensors hold."""
     if value is OPAQUE:
         raise data_dependent("The device that is signalled", view.line)
@@ -65,13 +63,8 @@ def signal(compiler: Compiler, eqn: Eqn) -> Step:
 def signals(compiler: Compiler, eqn: Eqn) -> Step:
     """Adds to several semaphores."""
     several = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
-    steps = [_emitting(compiler, eqn, Kind.SIGNAL, *each) for each in zip(*several, strict=True)]
-
-    def step(thread: Thread, env: Env) -> None:
-        for each in steps:
-            each(thread, env)
-
-    return step
+    each_one = zip(*several, strict=True)
+    return in_turn([_emitting(compiler, eqn, Kind.SIGNAL, *each) for each in each_one])
 
 
 def wait(compiler: Compiler, eqn: Eqn) -> Step:

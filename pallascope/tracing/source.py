@@ -11,11 +11,11 @@ import functools
 import linecache
 import os
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.jaxprs import DebugInfo, Eqn
 from pipelib import targets
 
 _HIDDEN = (
@@ -72,7 +72,7 @@ def place(path: str, number: int | str) -> str:
     return f"{path.removeprefix(here)}:{number}"
 
 
-def argument_names(debug_info: Any, count: int, is_bound: bool) -> list[str | None]:
+def argument_names(debug_info: DebugInfo, count: int, is_bound: bool) -> list[str | None]:
     """The names of a kernel's first `count` arguments; None for those that cannot be told.
 
     `debug_info` belongs to the scope that gives the kernel its scratch memory: it has the names of
@@ -95,13 +95,13 @@ def argument_names(debug_info: Any, count: int, is_bound: bool) -> list[str | No
     return [*names] if len(names) == count else unknown
 
 
-def function_name(debug_info: Any) -> str | None:
+def function_name(debug_info: DebugInfo) -> str | None:
     """The name of a kernel's function, also where it was bound to some of its arguments."""
     function = function_of(debug_info)
     return function and function.name
 
 
-def kernel_name(given: str, debug_info: Any, asked: str | None = None) -> str:
+def kernel_name(given: str, debug_info: DebugInfo, asked: str | None = None) -> str:
     """What a kernel is called: as its caller named it, or else as its function.
 
     A private function, and one called `kernel` or `run`, does not say which kernel it is. It has
@@ -120,20 +120,20 @@ def _says_which(name: str) -> bool:
     return name not in ("kernel", "run") and name[0] not in "_<"
 
 
-def line_of_function(debug_info: Any) -> str | None:
+def line_of_function(debug_info: DebugInfo) -> str | None:
     """ "file:line" of where a kernel's function is defined."""
     function = function_of(debug_info)
     return function and place(function.path, function.line)
 
 
-def function_of(debug_info: Any) -> Function | None:
+def function_of(debug_info: DebugInfo) -> Function | None:
     """The function that was traced, as JAX notes it."""
     text = getattr(debug_info, "func_src_info", None) or ""
     found = re.fullmatch(r"(\S+) at (.+):(\d+)", text)
     return found and Function(*found.groups())
 
 
-def leaf_names(debug_info: Any, count: int) -> list[str]:
+def leaf_names(debug_info: DebugInfo, count: int) -> list[str]:
     """Names for the memory of a scope: the argument's, or of a tree the last key and places in it.
 
     JAX calls a leaf `buffers['smem'][0]`, say; it is then `smem.0`.
@@ -149,7 +149,7 @@ def is_place(name: str) -> bool:
     return re.fullmatch(r"scratch\d+|.*\.\d+", name) is not None
 
 
-def is_of_jax(debug_info: Any) -> bool:
+def is_of_jax(debug_info: DebugInfo) -> bool:
     """Whether a function is JAX's or Python's own, whose names for arguments say nothing."""
     function = function_of(debug_info)
     return function is None or _is_hidden(function.path)

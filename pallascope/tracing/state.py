@@ -23,7 +23,7 @@ import itertools
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, cast
 
@@ -40,9 +40,11 @@ from pallascope.program import (
     Program,
     Region,
     Role,
+    Single,
     Space,
     Warp,
 )
+from pallascope.tracing.jaxprs import Aval, Dtype, Eqn, Layout, Mesh, Transforms, Value
 
 _SMEM_ALIGNMENT, _BARRIER_BYTES = 1024, 8
 _COLUMN_ALIGNMENT = 4  # of TMEM, in columns: JAX's `TMEM_COL_ALIGNMENT`
@@ -83,9 +85,14 @@ class Ref:
     __slots__ = ("id", "ids", "is_empty", "shape", "space", "value", "whole")
 
     def __init__(
-        self, id: int, shape: tuple[int, ...], space: Space | Other, value: Any = OPAQUE,
-        ids: tuple[int, ...] = (), is_empty: bool = False,
-    ):  # fmt: skip
+        self,
+        id: int,
+        shape: tuple[int, ...],
+        space: Space | Other,
+        value: Value = OPAQUE,
+        ids: tuple[int, ...] = (),
+        is_empty: bool = False,
+    ):
         self.is_empty = is_empty
         self.id, self.shape, self.space, self.value = id, shape, space, value
         self.ids = ids or (id,)
@@ -105,16 +112,18 @@ class Thread:
         self.ops: list[Op] = []
         self.step: tuple[int, ...] = ()
         self.scope = ""
-        self.waits: Counter[tuple[int, int]] = Counter()
-        self.arrivals: Counter[tuple[int, int]] = Counter()
+        self.waits: Counter[Single] = Counter()
+        self.arrivals: Counter[Single] = Counter()
         self.allocations: Counter[bool] = Counter()
-        self.reserved: Counter[Any] = Counter()  # barriers in use, by what the pool knows them by
+        self.reserved: Counter[Hashable] = (
+            Counter()
+        )  # barriers in use, by what the pool knows them by
         self.smem_bytes = self.peak_bytes = 0
         self.tmem_columns = self.peak_columns = 0
         self.claims = 0  # how many answers of cluster launch control it has looked at
         self.registers: int | None = None
-        self.axes: dict[Any, int] = {}
-        self.devices: dict[Any, int] = {}  # of the host: the axes of the devices it runs on
+        self.axes: dict[Hashable, int] = {}
+        self.devices: dict[Hashable, int] = {}  # of the host: the axes of the devices it runs on
         self.kernels: list[Call] = []
 
     @property
@@ -123,13 +132,19 @@ class Thread:
         assert self.cluster is not None, "the host's thread is of no cluster"
         return self.cluster
 
-    def next_phases(self, place: tuple[int, int]) -> list[int]:
+    def next_phases(self, place: Single) -> list[int]:
         """The phases that a wait here waits for: one, unless its warps have waited apart."""
         warps = self.warps or [self]
         phases = sorted({warp.waits[place] for warp in warps})
         for warp in warps:
             warp.waits[place] += 1
         return phases
+
+    def next_arrival(self, place: Single) -> int:
+        """How many arrivals the thread has made here before this one."""
+        before = self.arrivals[place]
+        self.arrivals[place] += 1
+        return before
 
     def each_warp(self) -> "list[Thread]":
         """The thread's warps, each as a thread of its own that is where this one is."""
@@ -178,7 +193,7 @@ class Allocation(NamedTuple):
     number: int
     refs: list[Ref]
     size: int
-    barriers: tuple[Any, ...]
+    barriers: tuple[Hashable, ...]
     columns: int
 
 
@@ -189,9 +204,9 @@ class Call(NamedTuple):
     name of the function that was asked for and calls it.
     """
 
-    eqn: Any
-    values: list[Any]
-    devices: dict[Any, int]
+    eqn: Eqn
+    values: list[Value]
+    devices: dict[Hashable, int]
     names: Sequence[str | None] = ()
     function: str | None = None
 
@@ -215,10 +230,16 @@ class Cluster:
     """
 
     def __init__(
-        self, name: str, mesh: Any, block: int | Sequence[int] | None, params: Reserved,
-        devices: dict[Any, int] | None = None, is_whole: bool = False, auto_barriers: bool = True,
+        self,
+        name: str,
+        mesh: Mesh,
+        block: int | Sequence[int] | None,
+        params: Reserved,
+        devices: dict[Hashable, int] | None = None,
+        is_whole: bool = False,
+        auto_barriers: bool = True,
         claims: int = 0,
-    ):  # fmt: skip
+    ):
         self.most_claims = 0 if is_whole else claims
         self.auto_barriers = auto_barriers
         devices = devices or {}
@@ -241,14 +262,16 @@ class Cluster:
         self.buffers: list[Buffer] = []
         self.barriers: list[Barrier] = []
         self.num_scopes = 0
-        self._made: dict[Any, list[Allocation]] = {}
-        self._entered: dict[tuple[int, int], tuple[Any, ...]] = {}
-        self._pool: dict[Any, list[list[Ref]]] = {}
-        self._globals: dict[Any, list[Ref]] = {}
+        self._made: dict[Hashable, list[Allocation]] = {}
+        self._entered: dict[tuple[int, int], tuple[Aval, ...]] = {}
+        self._pool: dict[Hashable, list[list[Ref]]] = {}
+        self._globals: dict[Hashable, list[Ref]] = {}
         self._named: dict[tuple[int, int], int] = {}
         self.warps: list[tuple[Warp, Thread]] = []
 
-    def _checked(self, block: int | Sequence[int] | None, names: Sequence[Any]) -> tuple[int, ...]:
+    def _checked(
+        self, block: int | Sequence[int] | None, names: Sequence[Hashable]
+    ) -> tuple[int, ...]:
         """The index of the cluster's first block on all axes."""
         sizes = self.grid + (1,) * len(self.shape)
         if block is None:
@@ -281,7 +304,7 @@ class Cluster:
                 )
         return block
 
-    def peers(self, block: int, axes: Sequence[Any]) -> tuple[int, ...]:
+    def peers(self, block: int, axes: Sequence[Hashable]) -> tuple[int, ...]:
         """The blocks that differ from this one along these axes only, this one among them."""
         free = [name in axes for name in self.names]
         mine = self.places[block]
@@ -320,11 +343,11 @@ class Cluster:
         The index is a number, if there is one axis, a tuple, or has the axes by name.
         """
         if isinstance(device, dict):
-            return self.block_at(block, cast(dict[Any, int], device))
+            return self.block_at(block, cast(dict[Hashable, int], device))
         indices = jax.tree.leaves(device)
         return self.block_at(block, dict(zip(self.devices, indices, strict=True)))
 
-    def block_at(self, block: int, indices: dict[Any, int]) -> int:
+    def block_at(self, block: int, indices: dict[Hashable, int]) -> int:
         """The block at this one's place, but with these indices."""
         place = tuple(indices.get(name, at) for name, at in zip(self.names, self.places[block]))
         if place not in self.places:
@@ -344,7 +367,7 @@ class Cluster:
         self.warps.append((Warp(thread.index, number), warp))
         return warp
 
-    def argument(self, name: str, aval: Any, value: Any, role: Role) -> list[Ref]:
+    def argument(self, name: str, aval: Aval, value: Value, role: Role) -> list[Ref]:
         """A buffer in GMEM that is an operand or a result of the kernel, for each block."""
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
 
@@ -352,25 +375,21 @@ class Cluster:
         self,
         name: str,
         shape: tuple[int, ...],
-        dtype: Any,
+        dtype: Dtype,
         role: Role,
         scope: int | None,
-        value: Any = OPAQUE,
+        value: Value = OPAQUE,
     ) -> list[Ref]:
         """A ref for each block; the blocks of a device have one buffer."""
         size, first = bytes_of(math.prod(shape), bits_of(dtype)), len(self.buffers)
         for device in range(self.num_devices):
             label = self._on(name, device)
-            self.buffers.append(
-                Buffer(
-                    first + device, label, Space.GMEM, shape, str(dtype), size, scope_id=scope,
-                    role=role,
-                )
-            )  # fmt: skip
+            buffer = Buffer(first + device, label, Space.GMEM, shape, str(dtype), size, role=role)
+            self.buffers.append(dataclasses.replace(buffer, scope_id=scope))
         return self._for_blocks(first, shape, Space.GMEM, value)
 
     def _for_blocks(
-        self, first: int, shape: tuple[int, ...], space: Space | Other, value: Any = OPAQUE
+        self, first: int, shape: tuple[int, ...], space: Space | Other, value: Value = OPAQUE
     ) -> list[Ref]:
         """A ref for each block to what its device has, numbered from `first` on."""
         numbers = range(first, first + self.num_devices)
@@ -381,9 +400,9 @@ class Cluster:
     def allocate(
         self,
         thread: Thread,
-        avals: tuple[Any, ...],
+        avals: tuple[Aval, ...],
         names: Sequence[str],
-        transforms: Sequence[Any],
+        transforms: Transforms,
         shared: bool = False,
     ) -> Allocation:
         """Memory and barriers of these types, for the thread alone or for all of its block."""
@@ -407,15 +426,15 @@ class Cluster:
         self,
         thread: Thread,
         owner: int | None,
-        avals: tuple[Any, ...],
+        avals: tuple[Aval, ...],
         names: Sequence[str],
-        transforms: Sequence[Any],
+        transforms: Transforms,
     ) -> list[Allocation]:
         """One allocation for each block."""
         blocks = range(len(self.places))
         first, self.num_scopes = self.num_scopes, self.num_scopes + len(blocks)
         columns: list[list[Ref]] = []
-        reserved: list[Any] = []
+        reserved: list[Hashable] = []
         for name, aval, transform in zip(names, avals, transforms, strict=True):
             if space_of(aval) == Other.BARRIER:
                 key = owner, tuple(aval.shape), aval.dtype
@@ -432,7 +451,9 @@ class Cluster:
             for block, row in zip(blocks, rows)
         ]
 
-    def _barriers(self, name: str, aval: Any, owner: int | None, key: Any, taken: int) -> list[Ref]:
+    def _barriers(
+        self, name: str, aval: Aval, owner: int | None, key: Hashable, taken: int
+    ) -> list[Ref]:
         """The first free array of barriers of this type in each block; `taken` are in use."""
         pool = self._pool.setdefault(key, [])
         if taken < len(pool):
@@ -454,26 +475,24 @@ class Cluster:
         if key not in self._named:
             self._named[key] = len(self.barriers)
             name = self._at(f"named barrier {number}", block)
-            new = Barrier(
-                len(self.barriers), name, arrivals, 1, block=block, type=BarrierType.NAMED,
-                number=number,
-            )  # fmt: skip
+            kind, id = BarrierType.NAMED, len(self.barriers)
+            new = Barrier(id, name, arrivals, 1, block=block, type=kind, number=number)
             self.barriers.append(new)
         return self.barriers[self._named[key]]
 
     def _at(self, name: str, block: int) -> str:
-        """The name of what each block has of its own."""
+        """The name of a buffer or an array of barriers in this block's own memory."""
         return name if len(self.places) == 1 else f"{name}@{block}"
 
     def _on(self, name: str, device: int) -> str:
-        """The name of what each device has of its own."""
+        """The name of a buffer or an array of semaphores in this device's own memory."""
         return name if self.num_devices == 1 else f"{name}@{device}"
 
     def _thread(self, owner: int | None, block: int) -> int | None:
         """The number of the thread that is `owner` in its block."""
         return None if owner is None else block * self.threads + owner
 
-    def global_semaphores(self, key: Any, shape: tuple[int, ...]) -> list[Ref]:
+    def global_semaphores(self, key: Hashable, shape: tuple[int, ...]) -> list[Ref]:
         """The semaphores of one place in the code, whoever comes to it first, for each block."""
         if key not in self._globals:
             self._globals[key] = self.semaphores(f"semaphore.{len(self._globals)}", shape)
@@ -490,7 +509,7 @@ class Cluster:
         return self._for_blocks(first, shape, Other.SEMAPHORE)
 
     def _refs(
-        self, name: str, aval: Any, transforms: Sequence[Any], owner: int | None, first: int
+        self, name: str, aval: Aval, transforms: Transforms, owner: int | None, first: int
     ) -> list[Ref]:
         """A ref of this type in each block."""
         space, shape = space_of(aval), tuple(aval.shape)
@@ -515,7 +534,7 @@ class Cluster:
         return refs
 
     def _buffer(
-        self, ref: Ref, name: str, aval: Any, thread: int | None, scope: int, block: int
+        self, ref: Ref, name: str, aval: Aval, thread: int | None, scope: int, block: int
     ) -> Buffer:
         assert isinstance(ref.space, Space), f"{name} is in {ref.space}, where no buffer is"
         size = bytes_of(math.prod(ref.shape), bits_of(aval.dtype))
@@ -525,9 +544,9 @@ class Cluster:
             ref.id, name, ref.space, ref.shape, str(aval.dtype), size, None, thread, scope, block
         )
 
-    def _barrier(self, ref: Ref, name: str, aval: Any, thread: int | None, block: int) -> Barrier:
+    def _barrier(self, ref: Ref, name: str, aval: Aval, thread: int | None, block: int) -> Barrier:
         """An array of barriers; a cluster's also takes arrivals from other blocks, on each axis."""
-        axes: tuple[Any, ...] = tuple(getattr(aval.dtype, "collective_axes", ()))
+        axes: tuple[Hashable, ...] = tuple(getattr(aval.dtype, "collective_axes", ()))
         groups = [self.peers(block, _several(axis)) for axis in axes]
         blocks = sorted(set[int]().union(*groups))
         if getattr(aval.dtype, "leader_tracked", False):  # only the axis's first block hears of it
@@ -576,13 +595,24 @@ class Cluster:
         threads += [thread for _, thread in self.warps]
         ops = tuple(tuple(thread.ops) for thread in threads)
         return Program(
-            self.name, ops, _with_slots(self.buffers, ops), tuple(self.barriers), self.grid,
-            self.shape, self.block, most, registers, tuple(ended), len(self.places),
-            tuple(warp for warp, _ in self.warps), self.mesh_sizes,
+            name=self.name,
+            threads=ops,
+            buffers=_with_slots(self.buffers, ops),
+            barriers=tuple(self.barriers),
+            grid=self.grid,
+            cluster=self.shape,
+            block=self.block,
+            smem_bytes=most,
+            registers=registers,
+            truncated=tuple(ended),
+            blocks=len(self.places),
+            warps=tuple(warp for warp, _ in self.warps),
+            devices=self.mesh_sizes,
             scratch_bytes=self.scratch_bytes if self.has_reduction else 0,
-            profiler_bytes=self.profiler_bytes, auto_barriers=self.auto_barriers,
+            profiler_bytes=self.profiler_bytes,
+            auto_barriers=self.auto_barriers,
             tmem_columns=max(thread.peak_columns for thread in threads),
-        )  # fmt: skip
+        )
 
 
 def _aligned(size: int) -> int:
@@ -591,11 +621,11 @@ def _aligned(size: int) -> int:
 
 
 def _up(size: int, unit: int) -> int:
-    """The next multiple of a unit."""
+    """A size rounded up to a multiple of the unit."""
     return -(-size // unit) * unit
 
 
-def columns_of(layout: Any, shape: tuple[int, ...], bits: int) -> int:
+def columns_of(layout: Layout, shape: tuple[int, ...], bits: int) -> int:
     """The columns of TMEM that an array of this shape takes in a layout of JAX's.
 
     A column has 32 bits of each of the 128 lanes: one element, or as many as a layout packs.
@@ -629,7 +659,7 @@ def _with_slots(buffers: Sequence[Buffer], threads: Sequence[Sequence[Op]]) -> t
     return tuple(dataclasses.replace(b, slots=b.shape[0]) if b.id in rings else b for b in buffers)
 
 
-def bits_of(dtype: Any) -> int:
+def bits_of(dtype: Dtype) -> int:
     """The bits of an element; 0 for what is no number, as a barrier."""
     is_number = isinstance(cast(object, dtype), np.dtype)
     return jax.dtypes.itemsize_bits(dtype) if is_number else 0
@@ -640,7 +670,7 @@ def bytes_of(elements: int, bits: int) -> int:
     return -(-elements * bits // 8)
 
 
-def space_of(aval: Any) -> Space | Other:
+def space_of(aval: Aval) -> Space | Other:
     """Where a ref of this type is."""
     if "Barrier" in type(aval.dtype).__name__:
         return Other.BARRIER
@@ -654,12 +684,14 @@ def space_of(aval: Any) -> Space | Other:
 
 # What JAX calls a memory space; `any` is where a kernel's arguments are by default.
 _SPACES: dict[str, Space | Other] = {
-    "any": Space.GMEM, "hbm": Space.GMEM, "gmem": Space.GMEM, "smem": Space.SMEM,
-    "acc": Space.ACC, "regs": Other.REGISTERS, "tmem": Space.TMEM,
-}  # fmt: skip
+    **{str(space): space for space in Space},
+    "any": Space.GMEM,
+    "hbm": Space.GMEM,
+    "regs": Other.REGISTERS,
+}
 
 
-def logical(shape: tuple[int, ...], transforms: Sequence[Any]) -> tuple[tuple[int, ...], int]:
+def logical(shape: tuple[int, ...], transforms: Transforms) -> tuple[tuple[int, ...], int]:
     """A ref's shape without tiles, and how many of the transforms say how it is laid out."""
     for done, transform in enumerate(transforms):
         name = type(transform).__name__

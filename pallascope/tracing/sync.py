@@ -4,8 +4,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 from pallascope.program import Action, Kind
-from pallascope.tracing.code import Compiler, Env, Handler, Step, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Handler, Step, in_turn, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 
@@ -24,8 +24,7 @@ def barrier(kind: Kind) -> Handler:
                 return
             place = view.barrier(thread, env)
             if kind == Kind.ARRIVE:
-                emit(thread, (), (), *place, thread.arrivals[place])
-                thread.arrivals[place] += 1
+                emit(thread, (), (), *place, thread.next_arrival(place))
             elif kind == Kind.TEST:
                 emit(thread, (), (), *place, thread.waits[place])
             else:
@@ -41,12 +40,7 @@ def arrive_and_wait(compiler: Compiler, eqn: Eqn) -> Step:
     """An arrival on a barrier, then a wait on it."""
     arrive, wait = (barrier(kind)(compiler, eqn) for kind in (Kind.ARRIVE, Kind.WAIT))
     assert callable(arrive) and callable(wait), "ops on barriers are steps"
-
-    def step(thread: Thread, env: Env) -> None:
-        arrive(thread, env)
-        wait(thread, env)
-
-    return step
+    return in_turn((arrive, wait))
 
 
 def simple(kind: Kind, **params: str) -> Handler:

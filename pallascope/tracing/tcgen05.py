@@ -1,4 +1,4 @@
-"""Blackwell's tensor core: products into TMEM, and the accesses of TMEM.
+"""Blackwell's tensor core: products into TMEM, and copies to it.
 
 The model. A product, a copy into TMEM and a commit are issued by one lane, and those of two blocks
 by the first block of the two, for both: there the op has the regions of both blocks, and in the
@@ -11,11 +11,12 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 """
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pallascope.program import Kind, Region
-from pallascope.tracing.code import Compiler, Env, Step, is_ref, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import View
 
@@ -38,8 +39,10 @@ def mma(compiler: Compiler, eqn: Eqn) -> Step:
         blocks = _blocks(thread, axes)
         if not blocks:
             return
-        reads = [region for view in (a, b, *views.values()) for region in _of(view, env, blocks)]
-        writes = _of(acc, env, blocks)
+        reads = [
+            region for view in (a, b, *views.values()) for region in _of(view, thread, env, blocks)
+        ]
+        writes = _of(acc, thread, env, blocks)
         is_new = env[adds] is not OPAQUE and not env[adds]
         emit(thread, (*reads, *(() if is_new else writes)), writes)
         if on is not None:
@@ -75,34 +78,12 @@ def copy(compiler: Compiler, eqn: Eqn) -> Step:
         if blocks := _blocks(thread, axes):
             region = source.region(thread, env)
             size = source.bytes(region) * len(blocks)
-            emit(thread, _of(source, env, blocks), _of(target, env, blocks), size=size)
-
-    return step
-
-
-def load(compiler: Compiler, eqn: Eqn) -> Step:
-    """A read of TMEM into registers."""
-    ref, *leaves = eqn.invars
-    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit = compiler.emitter(Kind.LOAD_TMEM, eqn)
-    list(map(compiler.slot, eqn.outvars))
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (region,), size=view.bytes(region))
-
-    return step
-
-
-def store(compiler: Compiler, eqn: Eqn) -> Step:
-    """A write of registers to TMEM."""
-    ref, _, *leaves = eqn.invars
-    view = compiler.view(eqn, ref, leaves, eqn.params["tree"])
-    emit = compiler.emitter(Kind.STORE_TMEM, eqn)
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (), (region,), size=view.bytes(region))
+            emit(
+                thread,
+                _of(source, thread, env, blocks),
+                _of(target, thread, env, blocks),
+                size=size,
+            )
 
     return step
 
@@ -123,7 +104,7 @@ def _operands(compiler: Compiler, eqn: Eqn) -> dict[str, View]:
     return views
 
 
-def _axes(params: Any) -> tuple[str, ...]:
+def _axes(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The cluster's axis along which two blocks work together."""
     axis = params.get("collective_axis")
     return () if axis is None else (str(axis),)
@@ -137,18 +118,19 @@ def _blocks(thread: Thread, axes: tuple[str, ...]) -> tuple[int, ...]:
     return blocks if thread.block == blocks[0] else ()
 
 
-def _of(view: View, env: Env, blocks: tuple[int, ...]) -> tuple[Region, ...]:
+def _of(view: View, thread: Thread, env: Env, blocks: tuple[int, ...]) -> tuple[Region, ...]:
     """The region of a view in each of these blocks."""
-    ids, mine = view.ref(env).ids, view.region(None, env)
+    ids, mine = view.ref(env).ids, view.region(thread, env)
     if len(blocks) == 1:
         return (mine,)
     return tuple(Region(ids[block], mine.box, mine.is_exact, mine.is_placed) for block in blocks)
 
 
-def _arrive(emit: Any, thread: Thread, env: Env, on: View, blocks: tuple[int, ...]) -> None:
+def _arrive(
+    emit: Callable[..., None], thread: Thread, env: Env, on: View, blocks: tuple[int, ...]
+) -> None:
     """The commit's arrival, on the barrier of each block."""
     place = on.barrier(thread, env)
-    phase = thread.arrivals[place]
-    thread.arrivals[place] += 1
+    phase = thread.next_arrival(place)
     ids = on.ref(env).ids
     emit(thread, (), (), *place, phase, peers=tuple(ids[block] for block in blocks))

@@ -1,4 +1,4 @@
-"""The tensor core: products, and ordinary accesses of their accumulators.
+"""The tensor core: products.
 
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
@@ -6,8 +6,8 @@ Each function takes the compiler and an equation of one kind of primitive, and r
 import math
 
 from pallascope.program import Kind
-from pallascope.tracing.code import Compiler, Env, Step, is_ref, split
-from pallascope.tracing.jaxprs import Eqn
+from pallascope.tracing.code import Compiler, Step, is_ref, split
+from pallascope.tracing.jaxprs import Env, Eqn
 from pallascope.tracing.state import Thread
 
 
@@ -36,30 +36,5 @@ def mma(compiler: Compiler, eqn: Eqn) -> Step:
     acc, a, _ = eqn.invars
     flops = 2 * math.prod(acc.aval.shape) * a.aval.shape[1]
     emit = compiler.emitter(Kind.OPAQUE, eqn, flops=flops, function="mma")
-    list(map(compiler.slot, eqn.outvars))
+    compiler.outputs(eqn)
     return lambda thread, env: emit(thread)
-
-
-def accumulator_read(compiler: Compiler, eqn: Eqn) -> Step:
-    """A read of an accumulator, once at most `wait_n` products are unfinished."""
-    (ref,), pending = eqn.invars, eqn.params.get("wait_n", 0)
-    emit = compiler.emitter(Kind.ACC_READ, eqn, pending=pending)
-    view = compiler.view(eqn, ref, [], None)
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (region,), size=view.bytes(region))
-
-    return step
-
-
-def accumulator_write(compiler: Compiler, eqn: Eqn) -> Step:
-    """A new value for an accumulator, which must have no product in flight."""
-    ref = eqn.invars[0]
-    view, emit = compiler.view(eqn, ref, [], None), compiler.emitter(Kind.ACC_WRITE, eqn)
-
-    def step(thread: Thread, env: Env) -> None:
-        region = view.region(thread, env)
-        emit(thread, (), (region,), size=view.bytes(region))
-
-    return step

@@ -15,20 +15,22 @@ selected before it.
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.core import ShapedArray
 
-from pallascope.program import Region, Space
-from pallascope.tracing.layouts import place
+from pallascope.program import Region, Single, Space
+from pallascope.tracing.jaxprs import Aval, Dtype, Env, Transform, Transforms
+from pallascope.tracing.layouts import addressing
 from pallascope.tracing.source import UNKNOWN
 from pallascope.tracing.state import (
     MOST_INTEGERS,
     OPAQUE,
     Ref,
+    Thread,
     bits_of,
     bytes_of,
     columns_of,
@@ -52,6 +54,15 @@ def data_dependent(what: str, line: str | None) -> ValueError:
     return ValueError(
         f"{line or UNKNOWN}: {what} depends on what a tensor holds or a barrier"
         f" answers, which is not known without running: let it depend on {KNOWN}."
+    )
+
+
+def other_devices(which: str, line: str | None) -> NotImplementedError:
+    """The error for an access of memory that no device of the program has."""
+    return NotImplementedError(
+        f"{line or UNKNOWN}: this access is to the memory of {which}, but a program is that of one"
+        " block or cluster of one device: pass whole_grid=True to trace, within jax.shard_map, for"
+        " all of them."
     )
 
 
@@ -85,7 +96,7 @@ class _Dim(NamedTuple):
         slots = [slot for slot, _ in self.terms]
         return [*slots, self.size.slot] if isinstance(self.size, At) else slots
 
-    def interval(self, env: list[Any], inner: tuple[int, int] | None, axis: int) -> tuple[int, int]:
+    def interval(self, env: Env, inner: tuple[int, int] | None, axis: int) -> tuple[int, int]:
         """(start, stop) of all of it, or of an interval in it; all `axis` if that is not known."""
         if any(env[slot] is OPAQUE for slot in self.slots()):
             return 0, axis
@@ -101,7 +112,7 @@ class _Dim(NamedTuple):
 class _Frame:
     """An array and what is selected of it; `below` maps a box to a box in the frame below."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, below: Callable[[Box], Box] | None):
+    def __init__(self, shape: tuple[int, ...], dtype: Dtype, below: Callable[[Box], Box] | None):
         self.base, self.dtype, self.below = shape, dtype, below
         self.dims = [_Dim(0, (), size, 1) for size in shape]
         self.axes = list(range(len(shape)))
@@ -126,7 +137,7 @@ class _Frame:
         """The slots of the values that the selection depends on."""
         return [slot for dim in self.dims for slot in dim.slots()]
 
-    def box(self, env: list[Any], inner: Box | None) -> Box:
+    def box(self, env: Env, inner: Box | None) -> Box:
         """The box in the array, perhaps beyond it, of a box `inner` in the selection."""
         sized = zip(self.dims, self.base)
         if inner is None:
@@ -140,17 +151,17 @@ class View:
 
     `shape` is the view's own; `exact` is False if its regions are larger than the view. `tiling` is
     the shape of the buffer's tiles in memory, () if it has none, and `is_swizzled` says whether
-    they are swizzled. `place` is where SMEM has its elements, None if that is not known.
+    they are swizzled. `addressing` is where SMEM has its elements, None if that is not known.
     """
 
-    def __init__(self, slot: int, aval: Any, transforms: Sequence[Any], line: str | None):
+    def __init__(self, slot: int, aval: Aval, transforms: Transforms, line: str | None):
         self.slot, self.line, self.exact = slot, line, True
         shape, done = logical(tuple(aval.shape), transforms)
         kinds = {type(t).__name__: t for t in transforms[:done]}
         tiles = kinds.get("UntilingTransform")
         self.tiling = () if tiles is None else tuple(tiles.tiling)
         self.is_swizzled = "UnswizzleRef" in kinds
-        self.place = place(aval, transforms) if space_of(aval) == Space.SMEM else None
+        self.addressing = addressing(aval, transforms) if space_of(aval) == Space.SMEM else None
         self.peer: list[tuple[Any, Any]] = []
         self.device: Any = None
         self.frames = [_Frame(shape, aval.dtype, None)]
@@ -168,11 +179,11 @@ class View:
         held = (*(at for _, at in self.peer), *jax.tree.leaves(self.device, is_leaf=_is_held))
         peers = [at.slot for at in held if isinstance(at, At)]
         self._key = operator.itemgetter(slot, *dict.fromkeys(self._slots + peers))
-        self._regions: dict[Any, Region] = {}
-        self._parts: dict[Any, tuple[Region, ...]] = {}
-        self._places: dict[Any, tuple[int, int]] = {}
+        self._regions: dict[Hashable, Region] = {}
+        self._parts: dict[Hashable, tuple[Region, ...]] = {}
+        self._places: dict[Hashable, Single] = {}
 
-    def _apply(self, transform: Any) -> None:
+    def _apply(self, transform: Transform) -> None:
         name, top = type(transform).__name__, self.frames[-1]
         if name == "ClusterRefTransform":
             self.peer += zip(transform.dims, transform.idxs, strict=True)
@@ -211,13 +222,13 @@ class View:
         else:
             self.exact = False
 
-    def _push(self, shape: tuple[int, ...], dtype: Any, below: Callable[[Box], Box]) -> None:
+    def _push(self, shape: tuple[int, ...], dtype: Dtype, below: Callable[[Box], Box]) -> None:
         if any(isinstance(size, At) for size in shape):
             self.exact = False
         else:
             self.frames.append(_Frame(tuple(shape), dtype, below))
 
-    def ref(self, env: list[Any]) -> Ref:
+    def ref(self, env: Env) -> Ref:
         """The buffer or the barriers."""
         ref = env[self.slot]
         if type(ref) is not Ref:
@@ -227,11 +238,11 @@ class View:
             )
         return ref
 
-    def is_placed(self, env: list[Any]) -> bool:
+    def is_placed(self, env: Env) -> bool:
         """Whether it is known where in its buffer the view is."""
         return all(env[slot] is not OPAQUE for slot in self._slots)
 
-    def box(self, env: list[Any], inner: Box | None = None) -> Box:
+    def box(self, env: Env, inner: Box | None = None) -> Box:
         """The box in the buffer, perhaps beyond it, of a box `inner` in the view."""
         box: Box = ()
         for frame in reversed(self.frames):
@@ -241,7 +252,7 @@ class View:
             inner = box
         return box
 
-    def region(self, thread: Any, env: list[Any]) -> Region:
+    def region(self, thread: Thread, env: Env) -> Region:
         """The region in the buffer; equal regions are one object."""
         key = self._key(env)
         try:
@@ -250,7 +261,7 @@ class View:
             self._regions[key] = region = self.part(thread, env, None)
             return region
 
-    def regions(self, thread: Any, env: list[Any]) -> tuple[Region, ...]:
+    def regions(self, thread: Thread, env: Env) -> tuple[Region, ...]:
         """The region; if it is not a box, the exact regions that make it up, if there are few."""
         region = self.region(thread, env)
         if region.is_exact or not (region.is_placed and self.exact) or self.elements is None:
@@ -260,7 +271,7 @@ class View:
             self._parts[key] = self._cut(thread, env) or (region,)
         return self._parts[key]
 
-    def _cut(self, thread: Any, env: list[Any]) -> tuple[Region, ...]:
+    def _cut(self, thread: Thread, env: Env) -> tuple[Region, ...]:
         """The exact parts; none if there are too many, or if a part cannot be exact."""
         boxes, parts = [tuple((0, size) for size in self.shape)], []
         while boxes:
@@ -275,7 +286,7 @@ class View:
             boxes += [(*box[:axis], (at, at + 1), *box[axis + 1 :]) for at in range(*box[axis])]
         return tuple(sorted(parts))
 
-    def part(self, thread: Any, env: list[Any], inner: Box | None) -> Region:
+    def part(self, thread: Thread, env: Env, inner: Box | None) -> Region:
         """The region of a box in the view."""
         ref = self.ref(env)
         if ref.shape != self.base:
@@ -293,16 +304,12 @@ class View:
         width = bits_of(self.frames[0].dtype)
         return self.exact and count(box) * width == elements * (self.stored_bits or self.bits)
 
-    def _id(self, thread: Any, ref: Ref, env: list[Any]) -> int:
+    def _id(self, thread: Thread, ref: Ref, env: Env) -> int:
         """The number of the ref's memory in this block, or in the peer that the view is in."""
         at = lambda index: env[index.slot] if isinstance(index, At) else index
         if self.device is not None:
             if not thread.home.devices:
-                raise NotImplementedError(
-                    f"{self.line or UNKNOWN}: this access is to the memory of another device, but"
-                    " a program is that of one block or cluster of one device: pass"
-                    " whole_grid=True to trace, within jax.shard_map, for all of them."
-                )
+                raise other_devices("another device", self.line)
             device = jax.tree.map(lambda index: int(at(index)), self.device, is_leaf=_is_held)
             return ref.ids[thread.home.on_device(thread.block, device)]
         if not self.peer:
@@ -311,7 +318,7 @@ class View:
         if OPAQUE in indices.values():
             raise data_dependent("A block of the cluster", self.line)
         indices = {name: int(index) for name, index in indices.items()}
-        return ref.ids[thread.cluster.block_at(thread.block, indices)]
+        return ref.ids[thread.home.block_at(thread.block, indices)]
 
     def bytes(self, region: Region) -> int:
         """The bytes that an access of this region moves."""
@@ -319,7 +326,7 @@ class View:
             return bytes_of(self.elements, self.bits)
         return bytes_of(math.prod(stop - start for start, stop in region.box), self.bits)
 
-    def barrier(self, thread: Any, env: list[Any]) -> tuple[int, int]:
+    def barrier(self, thread: Thread, env: Env) -> Single:
         """The id and the flat index, if this is a barrier."""
         key = self._key(env)
         try:

@@ -52,7 +52,7 @@ def test_a_longer_pair_has_the_same_grid_and_more_steps():
             next(iter(tracers(each.function, each.args, "test"))).program((0, 0))
             for each in (every[case.longer_than], case)
         ]
-    short, long = (sum(op.kind is Kind.LOAD for ops in p.threads for op in ops) for p in both)
+    short, long = (sum(op.kind is Kind.LOAD for op in p.ops) for p in both)
     assert both[0].grid == both[1].grid and long == 2 * short
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from pallascope import H200, check, simulate
 from pallascope.__main__ import main
-from pallascope.editing import FIXED, Expect, Move, Remove, Repeat, edited
 from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects

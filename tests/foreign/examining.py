@@ -19,7 +19,7 @@ import jax
 import pallascope
 import pipelib
 from pallascope import Finding
-from pallascope.launches import Launch
+from pallascope.launches import Called
 
 # What a trace or a check may take. The largest kernels of JAX's tests take longer on a slow core.
 SECONDS = 30
@@ -43,19 +43,19 @@ def limited(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def digest(launch: Launch) -> str:
+def digest(launch: Called) -> str:
     """What tells a configuration from others: the kernel, its operands' types and integers."""
     values = (None if value is None else value.tobytes() for value in launch.values)
     return hashlib.sha256(repr((launch.kernel, *values)).encode()).hexdigest()[:16]
 
 
-def examine(launch: Launch, compute_capability: str) -> dict[str, Any]:
+def examine(launch: Called, compute_capability: str) -> dict[str, Any]:
     """One row of results, for a GPU of this compute capability."""
     with pipelib.target(compute_capability):
         return _examined(launch, is_blackwell=compute_capability == "10.0")
 
 
-def _examined(launch: Launch, *, is_blackwell: bool) -> dict[str, Any]:
+def _examined(launch: Called, *, is_blackwell: bool) -> dict[str, Any]:
     (jaxpr,) = launch.params["jaxprs"]
     used = primitives(jaxpr)
     name, path, line = _place(jaxpr)
@@ -78,7 +78,7 @@ def _examined(launch: Launch, *, is_blackwell: bool) -> dict[str, Any]:
 
 
 def _judged(
-    launch: Launch, block: tuple[int, ...] | None
+    launch: Called, block: tuple[int, ...] | None
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """What is said of one block, and the grid; the grid is empty if the kernel is refused."""
     program, refusal, trace_s = _attempt(

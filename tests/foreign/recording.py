@@ -19,21 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import mlir
 
-from pallascope.launches import Launch, distinct, is_table, launches, primitive
+from pallascope.launches import Called, distinct, is_table, launches, primitive
 
 
 class Recorder:
     """What was traced and what was compiled since the last `drain`."""
 
-    def __init__(self, traced: list[Launch]) -> None:
+    def __init__(self, traced: list[Called]) -> None:
         self.traced = traced
-        self.compiled: list[Launch] = []
+        self.compiled: list[Called] = []
 
     def clear(self) -> None:
         self.traced.clear()
         self.compiled.clear()
 
-    def drain(self) -> list[Launch]:
+    def drain(self) -> list[Called]:
         """The distinct launches so far, which are then forgotten."""
         jax.effects_barrier()
         found = distinct(self.compiled or self.traced)
@@ -54,12 +54,12 @@ def recording() -> Iterator[Recorder]:
         yield recorder
 
 
-def _stand_in(found: list[Launch], ctx: Any, args: Any, params: Any) -> Any:
+def _stand_in(found: list[Called], ctx: Any, args: Any, params: Any) -> Any:
     """A kernel's code for the CPU: notes its integers, and returns zeros."""
     if not hasattr(params["meshes"][0], "cluster"):
         raise NotImplementedError("a kernel for another device than a GPU")
     avals = tuple(ctx.avals_in)
-    launch = Launch({**params, "interpret": False}, avals, (None,) * len(avals))
+    launch = Called({**params, "interpret": False}, avals, (None,) * len(avals))
     tables = [i for i, aval in enumerate(avals) if is_table(aval)]
     found.append(launch)
 

@@ -65,7 +65,7 @@ def test_all_pairs_are_right(rung):
     for pair in range(4):
         found = program(rung, SMALL._replace(pairs=4), block=(pair,))
         assert list(pallascope.check(found, strict=True)) == []
-        counts.append(sum(op.kind == "tcgen05_mma" for ops in found.threads for op in ops))
+        counts.append(sum(op.kind == "tcgen05_mma" for op in found.ops))
     assert counts == [8, 8, 4, 4]
     whole = program(rung, SMALL._replace(pairs=4), whole_grid=True)
     assert list(pallascope.check(whole)) == []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pallascope.interleaving import Spot
 from pallascope.program import Buffer, Op, Program
-from pallascope.report import Finding, thread_name
+from pallascope.report import Finding, FindingKind, thread_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +117,30 @@ def if_rounded(program: Program, buffer: Buffer, *ops: Op) -> str:
         return ""
     boxes = " and to ".join(f"`{name}`" for name in names)
     return f" It may be false: what is accessed is no box, and was rounded up to {boxes}."
+
+
+def of_buffer(
+    kind: FindingKind,
+    program: Program,
+    buffer: Buffer,
+    ops: tuple[Op, ...],
+    cause: str,
+    remedy: str,
+    is_strict: bool = False,
+) -> Finding:
+    """A finding about accesses of one buffer: `ops` make them, the newest first."""
+    made = ops[::-1]
+    cause += if_rounded(program, buffer, *made)
+    slot = slot_of(buffer, *made)
+    return Finding(kind, ops, cause, remedy, buffer.name, slot, is_strict=is_strict)
+
+
+def misuse(
+    program: Program, barrier: int, index: int, ops: tuple[Op, ...], cause: str, remedy: str
+) -> Finding:
+    """A finding about the use of one barrier, by its array's id and its index there."""
+    about = where(program, barrier, index)
+    return Finding(FindingKind.BARRIER_MISUSE, ops, cause, remedy, *about)
 
 
 def where(program: Program, barrier: int, index: int) -> tuple[str, int | None]:

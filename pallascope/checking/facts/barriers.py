@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import override
 
-from pallascope.checking.facts import Clash, Fault, Fleeting, Remark, barrier_name, where
+from pallascope.checking.facts import Clash, Fault, Fleeting, Remark, barrier_name, misuse
 from pallascope.program import Kind, Op, Program
 from pallascope.report import Finding, FindingKind, count, thread_name
 
@@ -31,15 +31,16 @@ class EarlyArrival(Fleeting):
         why = "which others may not have made by then"
         if self.bytes_missing:
             why = "while the bytes of that phase may still be on their way"
-        return Finding(
-            FindingKind.BARRIER_MISUSE, (self.arrival, self.before),
+        cause = (
             f"This arrival on {name} is meant for its phase {number}, but nothing makes it come"
             f" after phase {number - 1} is complete: it takes {count(self.expects, 'arrival')},"
-            f" {why}, so this one may count there, and whoever waits is let go too early.",
+            f" {why}, so this one may count there, and whoever waits is let go too early."
+        )
+        remedy = (
             f"Wait for phase {number - 1} of {name} first, or have it expect as many arrivals as"
-            " are made in a phase.",
-            *where(program, self.barrier, self.index),
-        )  # fmt: skip
+            " are made in a phase."
+        )
+        return misuse(program, self.barrier, self.index, (self.arrival, self.before), cause, remedy)
 
     @override
     def moment(self, program: Program) -> str:
@@ -65,16 +66,19 @@ class LappedWait(Fleeting):
     def finding(self, program: Program) -> Finding:
         name, number = barrier_name(program, self.barrier, self.index), self.number
         who = thread_name(program, self.wait.thread)
-        return Finding(
-            FindingKind.BARRIER_MISUSE, (self.wait, self.last_arrival),
+        cause = (
             f"{who} can be lapped: its wait for phase {number - 1} of {name} may come when"
             f" phase {number} is complete too, and since a wait sees the parity of a phase"
             f" only ({number - 1} and {number + 1} look alike), it then waits for a phase"
-            f" {number + 1} that has not come.",
+            f" {number + 1} that has not come."
+        )
+        remedy = (
             f"Let {who} arrive on a barrier after this wait, and wait for that before"
-            f" phase {number} of {name} gets its last arrival.",
-            *where(program, self.barrier, self.index),
-        )  # fmt: skip
+            f" phase {number} of {name} gets its last arrival."
+        )
+        return misuse(
+            program, self.barrier, self.index, (self.wait, self.last_arrival), cause, remedy
+        )
 
     @override
     def moment(self, program: Program) -> str:
@@ -97,14 +101,13 @@ class IncompletePhase(Fault):
 
     @override
     def finding(self, program: Program) -> Finding:
-        return Finding(
-            FindingKind.BARRIER_MISUSE, self.arrivals,
+        cause = (
             f"{barrier_name(program, self.barrier, self.index)} is left with"
             f" {count(self.count, 'arrival')} of the {self.expects} that a phase takes: they"
-            " complete none.",
-            "Let it expect as many arrivals as are made in a phase, or make them all.",
-            *where(program, self.barrier, self.index),
-        )  # fmt: skip
+            " complete none."
+        )
+        remedy = "Let it expect as many arrivals as are made in a phase, or make them all."
+        return misuse(program, self.barrier, self.index, self.arrivals, cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +132,7 @@ class UnawaitedLoad(Fault):
                 f" still run, and arrive on {name}, when the block has ended."
             )
             remedy = f"Wait on {name}, or on the barrier of a later commit."
-        return Finding(
-            FindingKind.BARRIER_MISUSE, (self.load,), cause, remedy,
-            *where(program, self.barrier, self.index),
-        )  # fmt: skip
+        return misuse(program, self.barrier, self.index, (self.load,), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +148,13 @@ class EarlyExit(Fleeting):
     @override
     def finding(self, program: Program) -> Finding:
         name, block = barrier_name(program, self.barrier, self.index), self.block
-        return Finding(
-            FindingKind.BARRIER_MISUSE, (self.arrival,),
+        cause = (
             f"Block {block} of the cluster may have ended when"
             f" {thread_name(program, self.arrival.thread)} arrives on its {name}: the memory may be"
-            " another block's by then.",
-            f"Let a thread of block {block} wait for the last phase of {name} before it ends.",
-            *where(program, self.barrier, self.index),
-        )  # fmt: skip
+            " another block's by then."
+        )
+        remedy = f"Let a thread of block {block} wait for the last phase of {name} before it ends."
+        return misuse(program, self.barrier, self.index, (self.arrival,), cause, remedy)
 
     @override
     def moment(self, program: Program) -> str:
@@ -178,12 +177,14 @@ class TakenBarrier(Fault):
         whose = (
             f"the lanes of thread {number - 1} meet there" if number else "all threads meet there"
         )
-        return Finding(
-            FindingKind.BARRIER_MISUSE, (self.op,),
+        cause = (
             f"{thread_name(program, self.op.thread)} arrives on named barrier {number}, which"
-            f" Mosaic GPU uses itself ({whose}): its arrivals and these count together.",
-            f"Take a number from {threads + 1} to 15.", f"named barrier {number}",
-        )  # fmt: skip
+            f" Mosaic GPU uses itself ({whose}): its arrivals and these count together."
+        )
+        remedy = f"Take a number from {threads + 1} to 15."
+        return Finding(
+            FindingKind.BARRIER_MISUSE, (self.op,), cause, remedy, f"named barrier {number}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +224,17 @@ class Deadlock(Fleeting):
     def finding(self, program: Program) -> Finding:
         number = len(self.threads)
         reasons = "; ".join(_why_stuck(program, stuck) for stuck in self.threads)
-        return Finding(
-            FindingKind.DEADLOCK, tuple(stuck.op for stuck in self.threads),
-            f"{count(number, 'thread')} {'waits' if number == 1 else 'wait'} for ever: {reasons}.",
+        cause = (
+            f"{count(number, 'thread')} {'waits' if number == 1 else 'wait'} for ever: {reasons}."
+        )
+        remedy = (
             "Each phase that is waited for needs all its arrivals, from threads that can come to"
             " make them: add the missing arrival, or let the barrier expect fewer, or move an"
-            " arrival before the wait that holds it up.",
-        )  # fmt: skip
+            " arrival before the wait that holds it up."
+        )
+        return Finding(
+            FindingKind.DEADLOCK, tuple(stuck.op for stuck in self.threads), cause, remedy
+        )
 
     @override
     def moment(self, program: Program) -> str:

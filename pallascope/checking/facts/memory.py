@@ -11,8 +11,8 @@ from pallascope.checking.facts import (
     Remark,
     agent,
     barrier_name,
-    if_rounded,
     named,
+    of_buffer,
     place,
     slot_of,
 )
@@ -30,12 +30,12 @@ class Uninitialized(Fault):
     @override
     def finding(self, program: Program) -> Finding:
         op, buffer = self.op, self.buffer
-        return Finding(
-            FindingKind.UNINITIALIZED_READ, (op,),
+        cause = (
             f"{agent(program, op)} reads {place(buffer, op)}, of which at least a part has been"
-            " written by nothing before." + if_rounded(program, buffer, op),
-            "Write it first, or let a copy into it land.", buffer.name, slot_of(buffer, op),
-        )  # fmt: skip
+            " written by nothing before."
+        )
+        remedy = "Write it first, or let a copy into it land."
+        return of_buffer(FindingKind.UNINITIALIZED_READ, program, buffer, (op,), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,12 @@ class LostWrite(Fault):
                 " line runs once too often, which does no harm."
             )
             leave_out = "leave out this write (pl.when)."
-        return Finding(
-            FindingKind.LOST_STORE, (op,),
+        cause = (
             f"{agent(program, op)} writes {place(buffer, op)}, and nothing reads it before it is"
             f" written over or ceases to exist: the result is lost.{also}"
-            + if_rounded(program, buffer, op),
-            f"Store it with copy_smem_to_gmem, or {leave_out}", buffer.name, slot_of(buffer, op),
-        )  # fmt: skip
+        )
+        remedy = f"Store it with copy_smem_to_gmem, or {leave_out}"
+        return of_buffer(FindingKind.LOST_STORE, program, buffer, (op,), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +96,11 @@ class Outliving(Fleeting):
         used = late.writes if late.kind is Kind.CP_ASYNC else late.reads
         name = program.buffers[used[0].buffer].name
         ceases = "ceases to exist" if taker is None else "is given to the next scope"
-        return Finding(
-            kind, (late,) if taker is None else (taker, late),
+        cause = (
             f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still"
-            f" {does} it: no {missing} after it covers it.",
-            remedy, name,
-        )  # fmt: skip
+            f" {does} it: no {missing} after it covers it."
+        )
+        return Finding(kind, (late,) if taker is None else (taker, late), cause, remedy, name)
 
     @override
     def moment(self, program: Program) -> str:
@@ -112,13 +110,13 @@ class Outliving(Fleeting):
 def _landing(program: Program, load: Op, taker: Op) -> Finding:
     name = program.buffers[load.writes[0].buffer].name
     barrier = barrier_name(program, *load.place) if load.barrier is not None else "its barrier"
-    return Finding(
-        FindingKind.RACE, (taker, load),
+    cause = (
         f"`{name}` is given to the next scope while this copy of"
         f" {thread_name(program, load.thread)} may still land in it:"
-        f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over.",
-        f"Wait on {barrier} before the scope of `{name}` ends.", name,
-    )  # fmt: skip
+        f" {thread_name(program, taker.thread)} does not know that its phase of {barrier} is over."
+    )
+    remedy = f"Wait on {barrier} before the scope of `{name}` ends."
+    return Finding(FindingKind.RACE, (taker, load), cause, remedy, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +133,18 @@ class MixedTile(Fault):
         who, other = (thread_name(program, each.thread) for each in (op, older))
         tile, others = (f"`{program.index_of(each.whole[0])}`" for each in (op, older))
         axes = " and ".join(op.collective)
-        return Finding(
-            FindingKind.MIXED_TILE, (op, older),
+        cause = (
             f"{who} and {other} share a load to {place(buffer, op)} along the axis {axes} of the"
             f" cluster, but {other} copies its part of {others}, and {who} its part of {tile}: each"
-            " of them gets a mixture of the two.",
+            " of them gets a mixture of the two."
+        )
+        remedy = (
             f"Let all blocks along {axes} name the same tile, without {axes} in its index, or leave"
-            " collective_axes out, so that each block loads a tile of its own.",
-            buffer.name, slot_of(buffer, op),
-        )  # fmt: skip
+            " collective_axes out, so that each block loads a tile of its own."
+        )
+        return Finding(
+            FindingKind.MIXED_TILE, (op, older), cause, remedy, buffer.name, slot_of(buffer, op)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,16 @@ class UnwrittenOutput(Fault):
     @override
     def finding(self, program: Program) -> Finding:
         name = program.buffers[self.region.buffer].name
-        return Finding(
-            FindingKind.UNWRITTEN_OUTPUT, (),
+        cause = (
             f"No block of grid {program.grid} writes all of the output `{name}`, at least not"
             f" `{program.index_of(self.region)}`: the caller gets there what the memory held"
-            " before.",
+            " before."
+        )
+        remedy = (
             "Let the grid, or a block's loop, also cover that part (pl.cdiv rounds up a number of"
-            " tiles), or make the output smaller.", name,
-        )  # fmt: skip
+            " tiles), or make the output smaller."
+        )
+        return Finding(FindingKind.UNWRITTEN_OUTPUT, (), cause, remedy, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +235,39 @@ class Unplaced(Remark):
 
 
 @dataclass(frozen=True, slots=True)
-class OutsideBuffer(Fault):
-    """A region that reaches beyond its buffer on an axis."""
+class _Outside:
+    """An access of a region that is outside of its buffer on an axis, at least in part."""
 
     op: Op
     region: Region
     axis: int
 
+    @property
+    def is_write(self) -> bool:
+        """Whether the access writes."""
+        return self.region in self.op.writes
+
+    def told(self, program: Program, follows: str, remedy: str) -> Finding:
+        """The finding: where the access is and how long the axis, what follows, and what to do."""
+        op, buffer = self.op, program.buffers[self.region.buffer]
+        (start, stop), size = self.region.box[self.axis], buffer.shape[self.axis]
+        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
+        cause = (
+            f"{_in_step(op)}{agent(program, op)} {'writes' if self.is_write else 'reads'}"
+            f" {named(buffer)} at {indices} of axis {self.axis}, which has {size} ({_range(size)}):"
+            f" {follows}."
+        )
+        return Finding(FindingKind.OUT_OF_BOUNDS, (op,), cause, remedy, buffer.name)
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideBuffer(_Outside, Fault):
+    """A region that reaches beyond its buffer on an axis."""
+
     @override
     def finding(self, program: Program) -> Finding:
-        op, region, axis = self.op, self.region, self.axis
-        buffer, (start, stop) = program.buffers[region.buffer], region.box[axis]
-        size, is_write = buffer.shape[axis], region in op.writes
-        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
-        follows = f"it {'overwrites' if is_write else 'gets'} what is not the array's"
+        buffer, (start, stop) = program.buffers[self.region.buffer], self.region.box[self.axis]
+        size = buffer.shape[self.axis]
         remedy = f"Keep the indices from 0 to {size - 1}, or give the axis more."
         if buffer.space is Space.GMEM:
             remedy = (
@@ -257,43 +279,22 @@ class OutsideBuffer(Fault):
                 f"Take the index modulo {size}, as lax.rem does of what is not negative, or give"
                 " the axis more."
             )
-        return Finding(
-            FindingKind.OUT_OF_BOUNDS, (op,),
-            f"{_in_step(op)}{agent(program, op)} {'writes' if is_write else 'reads'}"
-            f" {named(buffer)} at {indices} of axis {axis}, which has {size} ({_range(size)}):"
-            f" {follows}.",
-            remedy, buffer.name,
-        )  # fmt: skip
+        does = "overwrites" if self.is_write else "gets"
+        return self.told(program, f"it {does} what is not the array's", remedy)
 
 
 @dataclass(frozen=True, slots=True)
-class BeyondArray(Fault):
+class BeyondArray(_Outside, Fault):
     """A copy whose whole region of GMEM lies outside of its array on an axis, by mistake."""
-
-    op: Op
-    region: Region
-    axis: int
 
     @override
     def finding(self, program: Program) -> Finding:
-        op, buffer = self.op, program.buffers[self.region.buffer]
-        (start, stop), size = self.region.box[self.axis], buffer.shape[self.axis]
-        is_write = self.region in op.writes
-        indices = f"index {start}" if stop - start == 1 else f"indices {start} to {stop - 1}"
-        follows = "it stores nothing" if is_write else "it gets zeros only"
-        remedy = "Correct the index, or leave the copy out (pl.when)."
-        if not is_write:
-            remedy = (
-                "Correct the index, or leave the copy out (pl.when); if zeros are meant, write"
-                " them to SMEM."
-            )
-        return Finding(
-            FindingKind.OUT_OF_BOUNDS, (op,),
-            f"{_in_step(op)}{agent(program, op)} {'writes' if is_write else 'reads'}"
-            f" {named(buffer)} at {indices} of axis {self.axis}, which has {size} ({_range(size)}):"
-            f" all of that is outside of the array, so {follows}, and no error says so.",
-            remedy, buffer.name,
-        )  # fmt: skip
+        does, more = "stores nothing", ""
+        if not self.is_write:
+            does, more = "gets zeros only", "; if zeros are meant, write them to SMEM"
+        follows = f"all of that is outside of the array, so it {does}, and no error says so"
+        remedy = f"Correct the index, or leave the copy out (pl.when){more}."
+        return self.told(program, follows, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,15 +309,16 @@ class OutsideBarriers(Fault):
         assert op.barrier is not None
         barrier = program.barriers[op.barrier]
         does = {Kind.WAIT: "waits", Kind.TEST: "tests"}.get(op.kind, "arrives")
-        return Finding(
-            FindingKind.OUT_OF_BOUNDS, (op,),
+        cause = (
             f"{_in_step(op)}{agent(program, op)} {does} on `{barrier.name}` at index {op.index},"
             f" but the array has {count(barrier.count, 'barrier')} ({_range(barrier.count)}): it"
-            " takes for a barrier what is none, or another's.",
+            " takes for a barrier what is none, or another's."
+        )
+        remedy = (
             f"Take the index modulo {barrier.count}, as lax.rem does of what is not negative, or"
-            " give the array more barriers.",
-            barrier.name,
-        )  # fmt: skip
+            " give the array more barriers."
+        )
+        return Finding(FindingKind.OUT_OF_BOUNDS, (op,), cause, remedy, barrier.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ from pallascope.checking.facts import (
     Remark,
     agent,
     barrier_name,
-    if_rounded,
     lines,
     named,
+    of_buffer,
     place,
-    slot_of,
 )
 from pallascope.program import Buffer, Engine, Kind, Op, Program, Space
 from pallascope.report import Finding, FindingKind, block_name, count, thread_name
@@ -31,6 +30,14 @@ class Collision:
     newer_writes: bool
     older_writes: bool
 
+    @property
+    def verbs(self) -> tuple[str, str]:
+        """What becomes of the buffer by the newer access, and by the older one."""
+        return (
+            "overwritten" if self.newer_writes else "read",
+            "written" if self.older_writes else "read",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Race(Collision, Fleeting):
@@ -42,16 +49,13 @@ class Race(Collision, Fleeting):
     @override
     def finding(self, program: Program) -> Finding:
         first, second, buffer = self.older, self.newer, self.buffer
-        verb = "overwritten" if self.newer_writes else "read"
-        doing = "written" if self.older_writes else "read"
+        verb, doing = self.verbs
         why, remedy = self._why_and_remedy(program)
-        return Finding(
-            FindingKind.RACE, (second, first),
+        cause = (
             f"{place(buffer, first, second)} is {verb} by {agent(program, second)} while it may"
             f" still be {doing} by {agent(program, first)}: {why}"
-            + if_rounded(program, buffer, first, second),
-            remedy, buffer.name, slot_of(buffer, first, second),
-        )  # fmt: skip
+        )
+        return of_buffer(FindingKind.RACE, program, buffer, (second, first), cause, remedy)
 
     @override
     def moment(self, program: Program) -> str:
@@ -109,17 +113,18 @@ class Race(Collision, Fleeting):
                 f"Give tcgen05_mma a barrier, or call tcgen05_commit_arrive after it in {who}, and"
                 f" call barrier_wait on that barrier in {other}, before the access.",
             )
-        is_own = first.thread == second.thread
+        why = f"nothing that {who} does after it is waited for by {other} before."
+        if first.thread == second.thread:
+            why = "nothing puts them in order."
         return (
-            "nothing puts them in order." if is_own else
-            f"nothing that {who} does after it is waited for by {other} before.",
+            why,
             f"Let {who}, after its access, arrive on a barrier on which {other} waits before.",
-        )  # fmt: skip
+        )
 
 
 def _has_plain_arrivals(program: Program) -> bool:
     """Whether a thread arrives by itself on a barrier that orders no accesses of TMEM."""
-    arrivals = (op.barrier for ops in program.threads for op in ops if op.kind is Kind.ARRIVE)
+    arrivals = (op.barrier for op in program.ops if op.kind is Kind.ARRIVE)
     return any(b is not None and not program.barriers[b].orders_tensor_core for b in arrivals)
 
 
@@ -141,19 +146,16 @@ class _Wait(NamedTuple):
 
 
 _MANY = "; in a pipeline, leave as many {} as {}, and no more"
+_COPIES = _MANY.format("copies in flight", "have begun after the step's own")
+_PRODUCTS = _MANY.format("products in flight", "delay_release says")
+_IT = " that covers it"
 _WAITS = {
-    Kind.CP_ASYNC: _Wait(
-        "the copy has landed", "wait_gmem_to_smem", " that covers it", "(0)",
-        _MANY.format("copies in flight", "have begun after the step's own"),
-    ),
+    Kind.CP_ASYNC: _Wait("the copy has landed", "wait_gmem_to_smem", _IT, "(0)", _COPIES),
     Kind.STORE: _Wait("the copy is over", "wait_smem_to_gmem", " that covers its group", "(0)"),
-    Kind.WGMMA: _Wait(
-        "the product is over", "wgmma_wait", " that covers it", "(0)",
-        _MANY.format("products in flight", "delay_release says"),
-    ),
+    Kind.WGMMA: _Wait("the product is over", "wgmma_wait", _IT, "(0)", _PRODUCTS),
     Kind.LOAD_TMEM: _Wait("the read is over", "wait_load_tmem"),
     Kind.STORE_TMEM: _Wait("the write is over", "commit_tmem"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +170,20 @@ class MissingCommit(Collision, Fault):
         remedy = "Call commit_smem after the ordinary access, before others are let at it."
         if buffer.space is Space.GMEM:
             remedy = "commit_smem is for SMEM only: copy to GMEM from SMEM, and wait for the copy."
-        return Finding(
-            FindingKind.MISSING_COMMIT, (second, first),
+        cause = (
             f"{agent(program, second)} {does} {place(buffer, first, second)}, which"
             f" {thread_name(program, first.thread)} {what} with ordinary accesses, and no"
             " commit_smem stands between: the two may be seen in another order."
-            + if_rounded(program, buffer, first, second),
-            remedy, buffer.name, slot_of(buffer, first, second), is_strict=not self.older_writes,
-        )  # fmt: skip
+        )
+        return of_buffer(
+            FindingKind.MISSING_COMMIT,
+            program,
+            buffer,
+            (second, first),
+            cause,
+            remedy,
+            is_strict=not self.older_writes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +214,13 @@ class EarlyAccess(Fleeting):
             other = thread_name(program, wait.thread)
             why = f"nothing that {other} does after its call is waited for by {who} before"
             across = f", or let {other} arrive after it on a barrier on which {who} waits before"
-        return Finding(
-            FindingKind.RACE, (op,),
+        cause = (
             f"{named(buffer)} is {does} by {agent(program, op)} while the kernel before may {may}:"
             " this kernel uses griddepcontrol_wait, so it may start before that one has ended, and"
-            f" {why}.",
-            f"Call griddepcontrol_wait in {who} before the access{across}.{unless}", buffer.name,
-        )  # fmt: skip
+            f" {why}."
+        )
+        remedy = f"Call griddepcontrol_wait in {who} before the access{across}.{unless}"
+        return Finding(FindingKind.RACE, (op,), cause, remedy, buffer.name)
 
     @override
     def moment(self, program: Program) -> str:
@@ -231,17 +239,18 @@ class SharedScratch(Fleeting):
     @override
     def finding(self, program: Program) -> Finding:
         who, other = (thread_name(program, op.thread) for op in (self.newer, self.older))
-        return Finding(
-            FindingKind.RACE, (self.newer, self.older),
+        cause = (
             f"{who} reduces an array across its warps while {other} may still do so: both pass"
             " parts of their results through the scratch in SMEM that Mosaic GPU gives to"
             f" reductions, one for all threads of a block, and nothing that {other} does after it"
-            f" is waited for by {who} before.",
+            f" is waited for by {who} before."
+        )
+        remedy = (
             f"Let {other}, after its reduction, arrive on a barrier on which {who} waits before its"
             " own, and so in turn; or reduce within warps: the last axis of an array in"
-            " plgpu.Layout.WGMMA.",
-            SCRATCH,
-        )  # fmt: skip
+            " plgpu.Layout.WGMMA."
+        )
+        return Finding(FindingKind.RACE, (self.newer, self.older), cause, remedy, SCRATCH)
 
     @override
     def moment(self, program: Program) -> str:
@@ -263,20 +272,20 @@ class LanesRace(Collision, Fleeting):
     def finding(self, program: Program) -> Finding:
         first, second, buffer = self.older, self.newer, self.buffer
         who = thread_name(program, second.thread)
-        verb = "overwritten" if self.newer_writes else "read"
-        doing = "written" if self.older_writes else "read"
+        verb, doing = self.verbs
         which = f"the first access is in {first.layout}, the second in {second.layout}"
         if second.kind is Kind.LOAD:
             which = "one lane issues a load for all"
-        return Finding(
-            FindingKind.RACE, (second, first),
+        cause = (
             f"{place(buffer, first, second)} is {verb} by {agent(program, second)} while other"
             f" lanes of that thread may not have {doing} it yet: {which}, and the lanes do not meet"
-            " in between, since the kernel is compiled with unsafe_no_auto_barriers.",
+            " in between, since the kernel is compiled with unsafe_no_auto_barriers."
+        )
+        remedy = (
             f"Call commit_smem in {who} between the two, where the lanes meet, or compile without"
-            " unsafe_no_auto_barriers.",
-            buffer.name, slot_of(buffer, first, second),
-        )  # fmt: skip
+            " unsafe_no_auto_barriers."
+        )
+        return of_buffer(FindingKind.RACE, program, buffer, (second, first), cause, remedy)
 
     @override
     def moment(self, program: Program) -> str:
@@ -354,23 +363,30 @@ class BlocksRace(Collision, Fault):
     @override
     def finding(self, program: Program) -> Finding:
         (later, earlier), buffer = self.programs, self.buffer
-        verb = "overwritten" if self.newer_writes else "read"
-        doing = "written" if self.older_writes else "read"
+        verb, doing = self.verbs
         if self.newer_writes and self.older_writes:
             verb, doing = "written", "written too"
         who, other = (
             f"{agent(program, op)} of {block_name(program)}"
             for program, op in ((later, self.newer), (earlier, self.older))
         )
-        return Finding(
-            FindingKind.RACE, (self.newer, self.older),
+        cause = (
             f"{named(buffer)} is {verb} by {who}, and a part of the same place is {doing} by"
-            f" {other}: nothing orders the blocks of one launch, so either may come first.",
+            f" {other}: nothing orders the blocks of one launch, so either may come first."
+        )
+        remedy = (
             "Let each block write a part of its own (the block's index on every axis of the grid"
             " has to be in the index of the array), add with an atomic operation, or launch two"
-            " kernels.",
-            buffer.name, programs=self.programs,
-        )  # fmt: skip
+            " kernels."
+        )
+        return Finding(
+            FindingKind.RACE,
+            (self.newer, self.older),
+            cause,
+            remedy,
+            buffer.name,
+            programs=self.programs,
+        )
 
 
 @dataclass(frozen=True, slots=True)

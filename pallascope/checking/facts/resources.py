@@ -23,13 +23,13 @@ class TooMuchMemory(Fault):
         terms += [f"{8 * singles:,} ({count(singles, 'barrier')})"] if singles else []
         reserved = (program.scratch_bytes, SCRATCH), (program.profiler_bytes, "the profiler")
         terms += [f"{size:,} ({name})" for size, name in reserved if size]
-        return Finding(
-            FindingKind.RESOURCE, (),
+        cause = (
             f"The block allocates {program.smem_bytes:,} bytes of SMEM at once, and a block can"
             f" have {self.limit:,}: {' + '.join(terms)}, each buffer rounded up to 1,024; it cannot"
-            " be launched.",
-            "Take fewer slots, smaller tiles, or scopes that do not live at the same time.",
-        )  # fmt: skip
+            " be launched."
+        )
+        remedy = "Take fewer slots, smaller tiles, or scopes that do not live at the same time."
+        return Finding(FindingKind.RESOURCE, (), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,14 @@ class TooManyColumns(Fault):
     def finding(self, program: Program) -> Finding:
         mine = [b for b in program.buffers if b.space is Space.TMEM and not b.block]
         terms = " + ".join(f"{b.bytes // COLUMN_BYTES} ({b.name})" for b in mine)
-        return Finding(
-            FindingKind.RESOURCE, (),
+        cause = (
             f"The block allocates {program.tmem_columns} columns of TMEM at once, and a block can"
-            f" have {self.limit}: {terms}; it cannot be launched.",
-            "Take narrower tiles or fewer accumulators, or let some share memory (plgpu.RefUnion).",
-        )  # fmt: skip
+            f" have {self.limit}: {terms}; it cannot be launched."
+        )
+        remedy = (
+            "Take narrower tiles or fewer accumulators, or let some share memory (plgpu.RefUnion)."
+        )
+        return Finding(FindingKind.RESOURCE, (), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,13 @@ class TooManyRegisters(Fault):
     @override
     def finding(self, program: Program) -> Finding:
         terms, each = " + ".join(map(str, self.asked)), len(self.asked)
-        return Finding(
-            FindingKind.RESOURCE, (),
+        cause = (
             f"The threads ask for {terms} = {sum(self.asked)} registers of a lane, and the block"
             f" begins with {each} x {self.given} = {each * self.given}: who asks last waits for"
-            " ever.",
-            "Let the memory thread give up more, or the compute threads ask for less.",
-        )  # fmt: skip
+            " ever."
+        )
+        remedy = "Let the memory thread give up more, or the compute threads ask for less."
+        return Finding(FindingKind.RESOURCE, (), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,12 @@ class WrongWay(Fault):
         asked, right = "a decrease", "increase"
         if op.action is Action.INCREASE:
             asked, right = "an increase", "decrease"
-        return Finding(
-            FindingKind.RESOURCE, (op,),
+        cause = (
             f"{who} asks for {op.registers} registers a lane as {asked}, and it has {self.held}:"
-            " PTX gives that no meaning.",
-            f'Ask with action="{right}", or for another number.',
-        )  # fmt: skip
+            " PTX gives that no meaning."
+        )
+        remedy = f'Ask with action="{right}", or for another number.'
+        return Finding(FindingKind.RESOURCE, (op,), cause, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,12 @@ class TooManyBarriers(Fault):
     @override
     def finding(self, program: Program) -> Finding:
         array = program.barriers[self.barrier]
-        return Finding(
-            FindingKind.RESOURCE, (),
+        cause = (
             f"`{array.name}` has {array.count} barriers, and Mosaic GPU takes up to {self.limit} in"
-            " one array, since their parities are the bits of one word: it does not compile.",
-            "Take several arrays.", array.name,
-        )  # fmt: skip
+            " one array, since their parities are the bits of one word: it does not compile."
+        )
+        remedy = "Take several arrays."
+        return Finding(FindingKind.RESOURCE, (), cause, remedy, array.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,9 @@ class Spill(Fault):
 
     @override
     def finding(self, program: Program) -> Finding:
-        return Finding(
-            FindingKind.RESOURCE, (),
+        cause = (
             f"The accumulators of {thread_name(program, self.thread)} take {self.needed} registers"
-            f" a lane at once, and it has {self.limit}: they spill to local memory.",
-            "Take a smaller tile, or share it among more compute threads.",
-        )  # fmt: skip
+            f" a lane at once, and it has {self.limit}: they spill to local memory."
+        )
+        remedy = "Take a smaller tile, or share it among more compute threads."
+        return Finding(FindingKind.RESOURCE, (), cause, remedy)

@@ -123,7 +123,7 @@ def test_semaphores_are_zero_at_the_end(name):
     devices, config, m, n, k, options = PROGRAMS[name]
     program = traced(devices, config, m, n, k, **options)
     held = {}
-    for op in (op for ops in program.threads for op in ops):
+    for op in program.ops:
         if op.kind == "signal":
             held[op.place] = held.get(op.place, 0) + op.amount
         elif op.kind == "await" and not op.keeps:

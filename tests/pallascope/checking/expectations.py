@@ -402,7 +402,7 @@ class _Others:
     """The regions that threads other than one touch."""
 
     def __init__(self, program: Program, thread: int):
-        ops = [op for ops in program.threads for op in ops if op.thread != thread]
+        ops = [op for op in program.ops if op.thread != thread]
         ops = [op for op in ops if op.kind in ACCESSES]
         self.reads = {region for op in ops for region in op.reads}
         self.writes = {region for op in ops for region in op.writes}
@@ -411,7 +411,7 @@ class _Others:
         self.counts: dict[tuple, Counter] = defaultdict(Counter)
         self.last: dict[tuple, int] = {}
         self.barriers = program.barriers
-        for op in (op for ops in program.threads for op in ops):
+        for op in program.ops:
             if op.kind in ARRIVALS:
                 self.counts[op.barrier, op.index][op.thread] += 1
         for ops in program.threads:

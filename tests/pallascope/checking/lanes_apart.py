@@ -27,7 +27,7 @@ class Apart(NamedTuple):
 
 def apart(program: Program) -> Apart:
     """The lanes of a program's threads, those of thread t at LANES * t and after."""
-    ops = [op for ops in program.threads for op in ops]
+    ops = [*program.ops]
     layouts = sorted({op.layout for op in ops if op.layout})
     threads: list[tuple[Op, ...]] = []
     origin: list[tuple[int, ...]] = []

@@ -57,7 +57,7 @@ def test_threads_of_which_some_take_off_what_others_have_waited_for():
     @settings(quick, max_examples=400)
     @given(strategies.signalled(mixed=True))
     def look(program):
-        waits = [op for ops in program.threads for op in ops if op.kind == "await"]
+        waits = [op for op in program.ops if op.kind == "await"]
         several = {
             place for place in {op.place for op in waits}
             if len({op.thread for op in waits if op.place == place}) > 1

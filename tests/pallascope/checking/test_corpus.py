@@ -16,7 +16,7 @@ from jax.experimental.pallas.ops.gpu import ragged_dot_mgpu
 import pallascope
 from pallascope import Program
 from pallascope.checking.grid import check_grid
-from pallascope.editing import counted
+from pipelib_book.laboratory.editing import counted
 from tests.pallascope import corpus
 from tests.pallascope.kernels import like
 
@@ -78,7 +78,7 @@ def is_sound(program):
     it was written; JSON keeps it all; the phases traced are those that `counted` counts.
     """
     assert not program.truncated
-    for op in (op for ops in program.threads for op in ops):
+    for op in program.ops:
         assert op.line is not None or op.kind.startswith("scope_")
         for region in op.reads + op.writes:
             buffer = program.buffers[region.buffer]

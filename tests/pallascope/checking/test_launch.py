@@ -18,7 +18,7 @@ from tests.pallascope.strategies import Writer, with_thread
 
 
 def kinds(program):
-    return [op.kind for ops in program.threads for op in ops if op.kind.startswith("grid_")]
+    return [op.kind for op in program.ops if op.kind.startswith("grid_")]
 
 
 # What is traced.

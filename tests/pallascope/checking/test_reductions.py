@@ -35,7 +35,7 @@ def over_rows_of_some_layout(x):
 
 
 def computes(program):
-    ops = (op for ops in program.threads for op in ops if op.kind == "compute")
+    ops = (op for op in program.ops if op.kind == "compute")
     return [(op.scratch, op.is_sure) for op in ops]
 
 

@@ -529,7 +529,7 @@ def test_the_blocks_of_a_traced_cluster_move_what_they_get(kernel):
                     expected[made.barriers[barrier].block] += each.bytes
             elif each.kind == "store":
                 expected[made.block_of(thread)] += each.bytes
-    assert any(each.peers for ops in made.threads for each in ops)
+    assert any(each.peers for each in made.ops)
     found = simulate(made, TOY, l2_hits=1)  # one byte a cycle
     assert [sum(stop - start for start, stop in uses) for uses in found.gmem] == expected
 

@@ -33,7 +33,7 @@ def test_two_devices_in_one_program():
     program = exchanged()
     assert (program.devices, program.blocks, program.is_whole) == ((2,), 2, True)
     assert [b.name for b in program.buffers if b.space == "gmem"] == ["x@0", "x@1", "o@0", "o@1"]
-    of = lambda kind: [op for ops in program.threads for op in ops if op.kind == kind]
+    of = lambda kind: [op for op in program.ops if op.kind == kind]
     assert [program.index_of(op.writes[0]) for op in of("store")] == ["o@1[0, 0:128]",
                                                                      "o@0[0, 0:128]"]  # fmt: skip
     assert [program.barriers[op.barrier].name for op in of("signal")] == [
@@ -86,7 +86,7 @@ def test_a_device_by_its_index_on_each_axis():
         )  # fmt: skip
         arg = jax.ShapeDtypeStruct((512,), jnp.float32)
         program = trace(on_devices(call, 2, 2, specs=P(("x", "y"))), arg, whole_grid=True)
-        stores = [op for ops in program.threads for op in ops if op.kind == "store"]
+        stores = [op for op in program.ops if op.kind == "store"]
         names = [program.buffers[op.writes[0].buffer].name for op in stores]
         assert names == ["o@1", "o@0", "o@3", "o@2"]
 

@@ -136,11 +136,13 @@ def test_lanes_that_hold_the_same():
 def memory(shape, dtype, swizzle=0, *steps):
     """A place in SMEM, in tiles if it is swizzled."""
     itemsize = jnp.dtype(dtype).itemsize
-    place = layouts.Place(shape, itemsize, 0, steps)
+    place = layouts.Addressing(shape, itemsize, 0, steps)
     if swizzle:
         columns = swizzle // itemsize
         tiles = (shape[0] // 8, shape[1] // columns, 8, columns)
-        place = layouts.Place(tiles, itemsize, swizzle, ((Change.UNTILE, (8, columns)), *steps))
+        place = layouts.Addressing(
+            tiles, itemsize, swizzle, ((Change.UNTILE, (8, columns)), *steps)
+        )
     return place
 
 

@@ -74,7 +74,7 @@ def test_a_replicated_copy_is_all_of_it_in_each_block():
     scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()]
     call = of(kernel, scratch_types=scratch, cluster=(2,), cluster_names=("x",))
     program = pallascope.trace(call, like(256, 64))
-    loads = [op for ops in program.threads for op in ops if op.kind == "load"]
+    loads = [op for op in program.ops if op.kind == "load"]
     assert [op.parts for op in loads] == [2, 0]
     assert loads[0].reads == loads[1].reads
 
@@ -90,7 +90,7 @@ def test_members_of_a_union_overlap_in_columns():
     assert program.tmem_columns == 128 + 64
     apart = pallascope.trace(*blackwell.chained(aliased=False))
     assert apart.tmem_columns == 128 + 64 + 64
-    assert all(r.is_exact for ops in program.threads for op in ops for r in op.reads + op.writes)
+    assert all(r.is_exact for op in program.ops for r in op.reads + op.writes)
 
 
 def test_members_side_by_side_and_of_half_the_rows():

@@ -117,7 +117,7 @@ def test_each_phase_that_is_waited_for_gets_its_arrivals(slots, steps, delay, th
     call = lambda x: kernels.specialized(x, slots, delay, threads)
     program = pallascope.trace(call, like(64 * steps, 64))
     memory, arrivals, waits = threads, collections.Counter(), collections.Counter()
-    for op in (op for ops in program.threads for op in ops if op.barrier is not None):
+    for op in (op for op in program.ops if op.barrier is not None):
         place = op.barrier, op.index
         if op.kind in ("load", "arrive"):
             assert (op.kind == "load") == (op.thread == memory)
@@ -138,7 +138,7 @@ def test_specialized_threads_have_their_roles():
     scopes = dict(scope_begin=2, scope_end=2)
     assert memory == dict(registers=1, load=4, wait=4, **scopes)
     assert compute == dict(registers=1, wait=4, read=8, compute=4, fence=4, arrive=4, **scopes)
-    shared = [op for ops in program.threads for op in ops if op.kind == "scope_begin"]
+    shared = [op for op in program.ops if op.kind == "scope_begin"]
     assert len({op.scope_id for op in shared}) == 2
 
 
@@ -184,7 +184,7 @@ def test_max_steps_truncates_and_says_so():
     program = pallascope.trace(lambda x: kernels.specialized(x, 2, 0), X, max_steps=3)
     assert program.truncated
     assert "TRUNCATED" in str(program).splitlines()[0]
-    assert max(op.step[0] for ops in program.threads for op in ops if op.step) == 2
+    assert max(op.step[0] for op in program.ops if op.step) == 2
     whole = pallascope.trace(lambda x: kernels.specialized(x, 2, 0), X, max_steps=4)
     assert not whole.truncated
     for cut, all_ops in zip(program.threads, whole.threads):

@@ -34,7 +34,7 @@ def test_barriers_get_what_is_waited_for(name):
     assert len(program.registers) == len(program.threads)
     arrivals, waits = collections.Counter(), collections.Counter()
     bytes_landed, bytes_expected = collections.Counter(), collections.Counter()
-    for op in (op for ops in program.threads for op in ops if op.barrier is not None):
+    for op in (op for op in program.ops if op.barrier is not None):
         barrier = program.barriers[op.barrier]
         assert barrier.block == op.thread // per_block
         if op.kind == "wait":
@@ -169,7 +169,7 @@ def test_what_a_block_does_in_another():
 def test_what_two_blocks_add_to_the_memory_of_one():
     """Two atomic additions to one place are no race; two copies are."""
     added, copied = of_two("add"), of_two(None)
-    loads = [op for ops in added.threads for op in ops if op.kind == "load"]
+    loads = [op for op in added.ops if op.kind == "load"]
     assert [(op.from_registers, op.combines) for op in loads] == [(True, "add")] * 2
     assert "(from registers, atomic add)" in added.describe(loads[0])
     assert pallascope.check(added).ok

@@ -23,9 +23,7 @@ def test_each_warp_is_a_thread_of_its_own():
         ["meet", "meet"],
         ["meet", "meet"],
     ]
-    assert {op.members for ops in program.threads for op in ops if op.kind == "meet"} == {
-        (0, 1, 2, 3, 4)
-    }
+    assert {op.members for op in program.ops if op.kind == "meet"} == {(0, 1, 2, 3, 4)}
     assert program.per_block == 1 and program.pallas_thread(3) == 0
     assert Program.from_json(program.to_json()) == program
     assert pallascope.check(program).ok
@@ -70,7 +68,7 @@ def test_a_warp_counts_its_own_waits():
         o[rows(0)] = x_smem[...]
 
     program = pallascope.trace(kernels.of(kernel, scratch_types=[TILE, plgpu.Barrier()]), X)
-    waits = [(op.thread, op.phase) for ops in program.threads for op in ops if op.kind == "wait"]
+    waits = [(op.thread, op.phase) for op in program.ops if op.kind == "wait"]
     assert waits == [(0, 0), (0, 1), (1, 0)]
     report = pallascope.check(program)
     assert [finding.kind for finding in report] == ["deadlock"]

@@ -1,18 +1,19 @@
-"""`read_profile`: files recorded on an H200, and made by hand."""
+"""`read_profile`: recorded files, and others by hand; `write_profile`, on a sham kernel."""
 
 import json
 import pathlib
 from statistics import median
 
+import jax
 import pytest
 
 import pallascope
 from benchmarks import kernels
 from pallascope.machine import H200
-from pallascope.profile import read_profile
 from pallascope.program import Op, Program
 from pallascope.simulating.simulate import simulate
 from pipelib_book.measured import results
+from pipelib_book.profiling import read_profile, write_profile
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
 (RECORD,) = results.read("nvidia-h200/machine.json")
@@ -109,3 +110,22 @@ def test_what_is_no_profile(tmp_path):
         read_profile(path, clock_hz=1e9)
     with pytest.raises(ValueError, match=r"has no event of block=7, only of the blocks \[0, 1\]"):
         recorded(block=7)
+
+
+def test_a_profile_of_the_second_run(tmp_path):
+    """JAX writes a file for each run, but none over another."""
+    runs = []
+
+    def make(profile_space, profile_dir):
+        def write_once(x):
+            runs.append(x)
+            with pathlib.Path(profile_dir, "kernel.json").open("x") as file:
+                file.write(f"run {len(runs)}")
+            return x
+
+        return lambda x: jax.pure_callback(write_once, x, x)
+
+    path = write_profile(make, 1.0, profile_space=8, profile_dir=tmp_path)
+    assert (path.read_text(), [*tmp_path.iterdir()]) == ("run 2", [path])
+    with pytest.raises(RuntimeError, match=r"no profile into .*: profile_space=8 and profil"):
+        write_profile(lambda **ignored: lambda x: x, 1.0, profile_space=8, profile_dir=tmp_path)

@@ -1,4 +1,6 @@
-"""`read_profile`: what the in-kernel profiler saw, as a measured `Timeline`.
+"""`write_profile` runs a kernel under JAX's in-kernel profiler; `read_profile` draws what it saw.
+
+What it saw is a measured `Timeline`.
 
 The format is a Chrome trace, as JAX's profiler writes it (`plgpu.CompilerParams(profile_space=,
 profile_dir=)`). One B and one E event for each `jax.named_scope`; `pid` is one more than the
@@ -16,14 +18,55 @@ belongs to is taken from `tid`, so threads without events must not be in between
 Source: `jax.experimental.mosaic.gpu.profiler` of JAX 0.11.2 and 0.12.0.1.
 """
 
+# Parts of the signatures of JAX's functions have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import json
 import pathlib
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from pallascope.lanes import thread_names
 from pallascope.program import Program
 from pallascope.timeline import Source, Span, SpanKind, Timeline
+
+
+def write_profile(
+    make: Callable[..., Callable[..., Any]],
+    *args: Any,
+    profile_space: int,
+    profile_dir: str | pathlib.Path,
+) -> pathlib.Path:
+    """Runs a kernel twice on this GPU, and returns the profiler's file of the second run.
+
+    The second run finds its code and its data in caches. JAX overwrites no file, so the file of the
+    first run is deleted before.
+
+    Args:
+      make: makes the kernel. It must hand its keyword arguments on to `plgpu.CompilerParams`.
+      args: the kernel's arrays.
+      profile_space: how many scopes a thread can note in one run.
+      profile_dir: a folder that exists; files in it are deleted.
+
+    Raises:
+      RuntimeError: the kernel wrote no file, because `make` did not hand on its arguments.
+    """
+    folder = pathlib.Path(profile_dir)
+    kernel = jax.jit(make(profile_space=profile_space, profile_dir=str(folder)))
+    for _ in range(2):
+        for before in folder.iterdir():
+            before.unlink()
+        jax.block_until_ready(kernel(*args))
+        jax.effects_barrier()
+    for path in folder.iterdir():
+        return path
+    raise RuntimeError(
+        f"The kernel wrote no profile into {folder.name}: {profile_space=} and profile_dir must"
+        " reach its plgpu.CompilerParams."
+    )
 
 
 def read_profile(
@@ -87,9 +130,15 @@ def read_profile(
     cycles = max((span.stop for span in spans), default=0.0)
     notes = ("threads are aligned at their first event, by the GPU's timer",)
     return Timeline(
-        name or path.stem, tuple(lanes), tuple(spans), cycles, clock_hz, Source.MEASURED, machine,
+        name=name or path.stem,
+        lanes=tuple(lanes),
+        spans=tuple(spans),
+        cycles=cycles,
+        clock_hz=clock_hz,
+        source=Source.MEASURED,
+        machine=machine,
         notes=notes,
-    )  # fmt: skip
+    )
 
 
 def _events(path: pathlib.Path) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects
 from pipelib_book.laboratory.bench import Bench
+from pipelib_book.laboratory.editing import FIXED, Expect, Move, Remove, Repeat, edited
 from tests.book.conftest import AXE, LOOKS
 from tests.pallascope import corpus
 from tests.pallascope.strategies import where

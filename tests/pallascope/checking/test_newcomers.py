@@ -18,8 +18,8 @@ from tests.pallascope.checking.newcomers import (
     WHOLE,
     WRONG_TODAY,
     Newcomer,
-    shared,
 )
+from tests.pallascope.constructs import devices
 
 _REFUSALS = (NotImplementedError, ValueError)
 
@@ -134,9 +134,9 @@ def test_each_sentence_on_today_is_of_some_newcomer():
 @pytest.mark.slow
 @pytest.mark.xfail(run=False, reason="the time of semaphores grows with the cube of the blocks")
 def test_500_blocks_that_wait_in_turns_take_10_seconds():
-    call, *args = shared(128, wait=True, blocks=500)
+    program = devices.in_turns(500)
     start = time.process_time()
-    assert pallascope.check(pallascope.trace(call, *args, whole_grid=True)).ok
+    assert pallascope.check(program).ok
     assert time.process_time() - start < 10
 
 

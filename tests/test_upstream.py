@@ -1,5 +1,6 @@
 """Reports for other projects: what they quote is what pallascope prints, and their kernels hold."""
 
+import functools
 import pathlib
 import re
 import sys
@@ -11,8 +12,9 @@ from pallascope.command import targets
 from pipelib_book.gallery import Gpu
 from pipelib_book.wild import WILD
 from tools import upstream
-from tools.upstream import UPSTREAM, said
+from tools.upstream import UPSTREAM
 
+said = functools.cache(upstream.said)
 FOLDER = "pipelib_book/wild"
 KERNELS = sorted(
     path.name for path in (upstream.ROOT / FOLDER).glob("*.py") if path.name != "__init__.py"

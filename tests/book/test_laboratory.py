@@ -17,7 +17,6 @@ from pipelib_book.challenges import CHALLENGES
 from pipelib_book.gallery import GALLERY
 from pipelib_book.laboratory import subjects
 from pipelib_book.laboratory.bench import Bench
-from pipelib_book.laboratory.goals import solutions
 from tests.book.conftest import AXE, LOOKS
 from tests.pallascope import corpus
 from tests.pallascope.strategies import where
@@ -760,13 +759,11 @@ def unmet(challenge, acts):
 def test_a_challenge_is_open_and_can_be_solved(challenge):
     traced = SUBJECTS[challenge.subject].trace()
     assert challenge.goal.unmet(traced, challenge.goal.check(traced), []) != []
-    counted = {each["name"]: each["singles"] for each in sphinx_laboratory.challenges()}
-    singles = solutions(traced, challenge.goal)
-    assert len(singles) == counted[challenge.name]
     if challenge.name in ANSWERS:
         assert unmet(challenge, ANSWERS[challenge.name]) == []
     else:
-        assert singles
+        counted = {each["name"]: each["singles"] for each in sphinx_laboratory.challenges()}
+        assert counted[challenge.name]
 
 
 @pytest.mark.parametrize("challenge", CHALLENGES, ids=lambda challenge: challenge.name)

@@ -62,11 +62,6 @@ def is_foreign(address):
     return bool(urllib.parse.urlsplit(address).netloc)
 
 
-def test_every_chapter_has_a_page(site):
-    for md in notebooks.chapters():
-        assert (site / "book" / f"{md.stem}.html").is_file()
-
-
 # ---- The door ------------------------------------------------------------------------------------
 
 
@@ -335,17 +330,6 @@ def test_pages_show_the_outputs_of_their_notebooks(site, pages):
         assert len(shown) == len(with_output), md.stem
 
 
-def test_each_chapter_opens_in_colab(site, pages):
-    for md in notebooks.chapters():
-        page = pages[site / "book" / f"{md.stem}.html"]
-        links = [a["href"] for a in page.find_all("a", href=True)]
-        assert any(
-            link.startswith("https://colab.research.google.com/github/")
-            and link.endswith(f"/main/book/{md.stem}.ipynb")
-            for link in links
-        ), md.stem
-
-
 def test_the_reference_has_every_public_name(site, pages):
     """Each has an anchor of its full name, with its example below it."""
     found = {}
@@ -386,10 +370,12 @@ def test_lists_of_definitions_have_terms_and_no_script_stands_twice(pages):
         assert len(declared) == len({*declared}), path.name
 
 
-def test_each_chapter_opens_in_jupyterlab_and_can_be_taken_along(site, pages):
+def test_each_chapter_opens_in_colab_and_jupyterlab_and_can_be_taken_along(site, pages):
     for md in notebooks.chapters():
         page = pages[site / "book" / f"{md.stem}.html"]
         links = {a.get_text(strip=True): a["href"] for a in page.select("a.dropdown-item")}
+        assert links["Colab"].startswith("https://colab.research.google.com/github/")
+        assert links["Colab"].endswith(f"/main/book/{md.stem}.ipynb")
         assert links["JupyterLab"].endswith(f":8888/lab/tree/{md.stem}.ipynb")
         copies = [site / "book" / links[kind] for kind in (".ipynb", ".md")]
         assert copies[0].read_bytes() == md.with_suffix(".ipynb").read_bytes()

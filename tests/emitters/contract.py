@@ -343,6 +343,26 @@ def few_dynamic_steps(emitter, steps):
     check(count, np.full(BLOCK, steps, np.int32))
 
 
+# One slot, fewer than the steps of most rows, and as many.
+@case(upstream=(), slots=[1, 2, 3])
+def ragged_grid(emitter, slots):
+    """Rows of blocks of different lengths: those on the diagonal and before it."""
+
+    def body(mine, indices, x, o):
+        row, column, length = (index.astype(jnp.float32) for index in indices)
+        mine(o)[...] = mine(x)[...] * length + (row - column)
+
+    x = numbers(4 * ROWS, 4 * COLS)
+    block = spec(lambda row, column, length: (row, column))
+    out = emitter.run(
+        body, x, grid=(4, lambda row: row + 1), slots=slots, in_specs=(block,), out_specs=(block,),
+        outputs=(like(x),),
+    )  # fmt: skip
+    for row, column in zip(*np.tril_indices(4)):
+        block = by_blocks(x)[row, column] * (row + 1) + (row - column)
+        check(by_blocks(out)[row, column], block.astype(np.float32))
+
+
 @case(stores=False, dynamic=[False, True])  # the two ways to count steps
 def carry_tree(emitter, dynamic):
     def body(mine, indices, x, carry):

@@ -38,10 +38,9 @@ def test_an_entry_is_complete_and_of_its_module(hazard):
 
 
 @EVERY
-def test_the_checker_finds_the_fault_and_nothing_once_it_is_mended(hazard):
+def test_the_checker_finds_the_fault(hazard):
+    """And nothing in the mended kernel: that is quoted in a report (`test_upstream`)."""
     assert {finding.kind for finding in check(hazard.program(fixed=False))} == {hazard.kind}
-    report = check(hazard.program(fixed=True))
-    assert report.ok and not report.notes, str(report)
 
 
 @EVERY

@@ -1,4 +1,8 @@
-"""`pipelib_book.asks`: each ask holds of one answer and fails another, in words."""
+"""`pipelib_book.asks`: what each ask says of answers that the chapters' exercises do not have.
+
+That an ask holds of a solution and fails a wrong answer, in words, is held where the chapters run:
+`tests/book/test_chapters.py` and `test_wrong_answers.py`.
+"""
 
 import functools
 
@@ -46,18 +50,6 @@ def adding(slots=1, reads=1):
     return lambda x: plgpu.kernel(kernel, out_type=x, grid=(1,), grid_names=("i",))(x)
 
 
-def test_another_s_time_is_a_limit():
-    slow, fast = adding(slots=1), adding(slots=4)
-    cycles = [answer(f, X).timeline.cycles for f in (slow, fast)]
-    ask = asks.faster_than(slow, by=1.2)
-    holds, text = said(ask, fast, X)
-    limit = f"of {cycles[0] / 1.2:,.0f} at most."
-    assert holds and text == f"It is fast enough: {cycles[1]:,.0f} simulated cycles, {limit}"
-    holds, text = said(ask, slow, X)
-    assert not holds
-    assert text == f"It is right, but not fast enough: {cycles[0]:,.0f} simulated cycles, {limit}"
-
-
 def test_another_s_bytes_are_a_limit():
     ask = asks.loads_less_than(adding(reads=2), by=2.0)
     size = 4 * ROWS * STEPS * COLUMNS
@@ -86,7 +78,7 @@ def test_a_limit_that_none_exceeds_is_an_error(ask, consequence):
         ask(adding(), by=0)
 
 
-def products(wait, early=True, cluster=False, shared=False, b_first=False):
+def products(wait, early=True, cluster=False, b_first=False):
     """Two threads, one slot for each factor, which the second frees in turn or at the end."""
 
     def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here, a_free, b_free):
@@ -99,9 +91,8 @@ def products(wait, early=True, cluster=False, shared=False, b_first=False):
                     plgpu.barrier_wait(b_free)
                 if k:
                     plgpu.barrier_wait(a_free)
-                axes = "pair" if shared else None
                 part = pl.ds(k * 64, 64)
-                plgpu.copy_gmem_to_smem(a_gmem.at[part], a_smem, here, collective_axes=axes)
+                plgpu.copy_gmem_to_smem(a_gmem.at[part], a_smem, here)
                 if k and not b_first:
                     plgpu.barrier_wait(b_free)
                 plgpu.copy_gmem_to_smem(b_gmem.at[part], b_smem, here)
@@ -132,23 +123,12 @@ def products(wait, early=True, cluster=False, shared=False, b_first=False):
     both = plgpu.ClusterBarrier(collective_axes=("pair",)) if cluster else own
     free = (own, both) if b_first else (both, own)
     scratch = tile, tile, plgpu.Barrier(num_arrivals=2), *free
-    names = dict(cluster=(2,), cluster_names=("pair",)) if cluster or shared else {}
+    names = dict(cluster=(2,), cluster_names=("pair",)) if cluster else {}
     out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     return lambda a, b: plgpu.kernel(
         kernel, out_type=out, grid=(1,), grid_names=("i",), num_threads=2,
         thread_name="thread", scratch_types=scratch, **names,
     )(a, b)  # fmt: skip
-
-
-def test_products_that_a_wait_leaves():
-    ask = asks.products_in_flight(1)
-    assert said(ask, products(wait=1), HALVES, HALVES) == (
-        True, "It leaves 1 product in flight when it waits for some.",
-    )  # fmt: skip
-    assert said(ask, products(wait=0), HALVES, HALVES) == (
-        False,
-        "It is right, but leaves 0 products in flight when it waits for some, and 1 could be.",
-    )
 
 
 def test_one_wait_in_three_has_to_leave_a_product_running():
@@ -178,42 +158,6 @@ def test_operations_on_the_tensor_core():
         False,
         f"It is right, but a block does {least:,} operations on the tensor core, of"
         f" {least + 1:,} at least.",
-    )
-
-
-def halves_of_sums(alternate):
-    """Two accumulators, whose products read the same two parts of `a_smem`."""
-
-    def kernel(a_gmem, b_gmem, o_gmem, a_smem, b_smem, here):
-        plgpu.copy_gmem_to_smem(a_gmem, a_smem, here)
-        plgpu.copy_gmem_to_smem(b_gmem, b_smem, here)
-        plgpu.barrier_wait(here)
-
-        def compute(*accs):
-            order = [(k, acc) for k in range(2) for acc in accs]
-            for k, acc in order if alternate else order[::2] + order[1::2]:
-                plgpu.wgmma(acc, a_smem.at[k], b_smem)
-            return accs[0][...] + accs[1][...]
-
-        acc = plgpu.ACC((64, 64), jnp.float32)
-        o_gmem[...] = pl.run_scoped(compute, acc, acc)
-
-    tile = functools.partial(plgpu.SMEM, dtype=jnp.float16, transforms=SWIZZLED)
-    return lambda a, b: plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((64, 64), jnp.float32),
-        scratch_types=[tile((2, 64, 64)), tile((64, 64)), plgpu.Barrier(num_arrivals=2)],
-    )(a, b)  # fmt: skip
-
-
-def test_products_that_come_back_to_a_part():
-    a, b = (jax.ShapeDtypeStruct(shape, jnp.float16) for shape in ((2, 64, 64), (64, 64)))
-    ask = asks.goes_through_once("a_smem")
-    assert said(ask, halves_of_sums(alternate=True), a, b) == (
-        True, "It goes through `a_smem` once.",
-    )  # fmt: skip
-    assert said(ask, halves_of_sums(alternate=False), a, b) == (
-        False,
-        "It is right, but comes back 2 times to a part of `a_smem` after it has read another.",
     )
 
 
@@ -335,16 +279,6 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
     )  # fmt: skip
 
 
-def test_a_load_for_several_blocks():
-    kernel = products(wait=1, shared=True)
-    assert said(asks.shares("a_smem"), kernel, HALVES, HALVES) == (
-        True, "It loads `a_smem` for several blocks at once.",
-    )  # fmt: skip
-    assert said(asks.shares("b_smem"), kernel, HALVES, HALVES) == (
-        False, "It is right, but loads `b_smem` for one block alone, each time.",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("ask", "lacks"),
     [
@@ -417,14 +351,6 @@ def test_work_that_is_left_to_xla():
     assert "is no argument" in said(ask, lambda x: adding()(x.T), turned).text
 
 
-def test_bytes_have_a_limit():
-    size = 4 * ROWS * STEPS * COLUMNS
-    said_of = lambda loaded: f"loads {loaded:,} bytes, of {size:,} at most."
-    assert said(asks.loads_at_most(size), adding(), X) == (True, f"It {said_of(size)}")
-    no = f"It is right, but {said_of(2 * size)}"
-    assert said(asks.loads_at_most(size), adding(reads=2), X) == (False, no)
-
-
 @pytest.mark.parametrize(
     ("change", "by"),
     [(lambda made, x: made * 0 + x, "`add` and `mul`"), (lambda made, x: x + 1.0, "`add`")],
@@ -459,99 +385,6 @@ def test_an_input_that_only_looks_like_an_argument():
 
 def doubling(x_gmem, o_gmem):
     o_gmem[...] = 2 * x_gmem[...]
-
-
-def taking_turns(threads=2, to_next=1, takes=True):
-    """Threads that queue a product in each step, in turns that pass on by `to_next` threads."""
-
-    def kernel(x_gmem, o_gmem, x_smem, o_smem, loaded, turn):
-        me = lax.axis_index("thread")
-        plgpu.copy_gmem_to_smem(x_gmem, x_smem.at[me], loaded.at[me])
-        plgpu.barrier_wait(loaded.at[me])
-        following = turn.at[lax.rem(me + to_next, threads)]
-        give = lambda: plgpu.barrier_arrive(following)
-        pl.when(me == (threads - to_next) % threads)(give)
-
-        def multiply(acc):
-            def step(_, carry):
-                if takes:
-                    plgpu.barrier_wait(turn.at[me])
-                plgpu.wgmma(acc, x_smem.at[me], x_smem.at[me])
-                give()
-                if not takes:
-                    plgpu.barrier_wait(turn.at[me])
-                plgpu.wgmma_wait(0)
-                return carry
-
-            lax.fori_loop(0, 2, step, None)
-            return acc[...]
-
-        out = pl.run_scoped(multiply, plgpu.ACC((64, 64), jnp.float32))
-        o_smem.at[me][...] = out.astype(jnp.float16)
-
-    tiles = plgpu.SMEM((threads, 64, 64), jnp.float16, transforms=SWIZZLED)
-    barriers = plgpu.Barrier(num_barriers=threads)
-    return lambda x: plgpu.kernel(
-        kernel, out_type=x, scratch_types=[tiles, tiles, barriers, barriers],
-        num_threads=threads, thread_name="thread",
-    )(x)  # fmt: skip
-
-
-TILE = jax.ShapeDtypeStruct((64, 64), jnp.float16)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "no"),
-    [
-        (taking_turns(), ""),
-        (taking_turns(3), ""),
-        (taking_turns(3, to_next=2), "thread 0 gives its turn to thread 2, not to the next."),
-        (taking_turns(takes=False), "queues a product of thread 0 outside of its turn."),
-    ],
-)
-def test_products_in_turns(kernel, no):
-    text = f"It is right, but {no}" if no else "It queues each product in a turn of its thread."
-    assert said(asks.in_turns("turn"), kernel, TILE) == (not no, text)
-
-
-def test_operations_in_products():
-    made = 2 * 2 * 2 * 64**3  # of two threads, in two steps
-    yes = f"It makes {made:,} operations in products, and {made:,} are asked for."
-    assert said(asks.multiplies(made), taking_turns(), TILE) == (True, yes)
-    no = f"It is right, but the kernel makes {made:,} operations in products, and"
-    no += f" {2 * made:,} are asked for."
-    assert said(asks.multiplies(2 * made), taking_turns(), TILE) == (False, no)
-
-
-def test_loads_under_way_at_once():
-    ask = asks.loads_in_flight(2)
-    yes = "It has 2 loads in flight at most, and 2 are asked for."
-    assert said(ask, adding(slots=2), X) == (True, yes)
-    no = "It is right, but has 1 load in flight at most, and 2 could be."
-    assert said(ask, adding(slots=1), X) == (False, no)
-
-
-def test_what_leaves_a_block_goes_through_shared_memory():
-    def directly(x_gmem, o_gmem, p_gmem):
-        o_gmem[...] = x_gmem[...] + 1.0
-        p_gmem[...] = x_gmem[...]
-
-    ask = asks.stores_from_smem()
-    assert said(ask, adding(), X) == (True, "It stores from SMEM.")
-    no = (
-        "It is right, but a thread writes `o_gmem`, `p_gmem` itself: what it writes comes from"
-        " registers, not from SMEM."
-    )
-    assert said(ask, lambda x: plgpu.kernel(directly, out_type=(x, x))(x), X) == (False, no)
-
-
-@pytest.mark.parametrize(("slots", "kib"), [(1, 1000), (2, 0.5)])
-def test_shared_memory_of_a_block(slots, kib):
-    answer = asks.Answer(pallascope.trace(adding(slots=slots), X), (X,), pallascope.H200)
-    holds, text = asks.fits_in(kib)(answer)
-    used = answer.program.smem_bytes / 1024
-    assert holds == (used <= kib)
-    assert text.endswith(f"allocates {used:.1f} KiB of shared memory, of {kib:g} at most.")
 
 
 def test_an_ask_that_fails_is_the_grade_s_last_line():

@@ -82,14 +82,9 @@ NOTHING = GROUP._replace(contenders={"attention": dict(reason="no")})
         # With and without, but for a pair of which one was not measured.
         ("turns_table", [GROUP, LADDER], "1000", ["1 and 3", "250 ± 0.0%", "500 ± 0.0%", "2.000x"]),
         # Ours alone, each with its name, and cuDNN.
-        ("variants_table", [GROUP, LADDER], "in a fixed order", ["500 ± 0.0%", "-"]),
         ("variants_table", [GROUP, LADDER], "tuned", ["625 ± 6.2%", "-"]),
-        ("variants_table", [GROUP, LADDER], "cuDNN", ["500", "200"]),
-        ("errors_table", [LADDER, GROUP], "1000", ["float16", "3.0e-04", "4.0e-04", "-"]),
-        ("ladder_table", [LADDER], "rung 0, no overlap", ["125 ± 0.0%"]),
         ("ladder_table", [LADDER], "rung 2", ["ran for too long"]),
         ("ladder_table", [LADDER], "rung 4", ["-"]),
-        ("ladder_table", [LADDER], "cuDNN", ["200"]),
     ],
 )
 def test_a_row_of_a_table(table, groups, begin, cells):

@@ -3,38 +3,6 @@
 from pipelib_book.measured import collective
 
 
-def group(devices=2, gpu="NVIDIA H200", **microseconds):
-    problem = {"m": 4096, "n": 14336, "k": 4096, "devices": devices, "dtype": "bfloat16"}
-    contenders = {name: {"burst_microseconds": [us, us, 9e9]} for name, us in microseconds.items()}
-    contenders["failed"] = {"reason": "it did not run"}
-    run = {"provenance": {"gpu": gpu}}
-    return {"part": "collective", "problem": problem, "run": run, "contenders": contenders}
-
-
-def test_a_table_for_each_number_of_gpus_of_a_model(recorded):
-    """The longer of both alone is 90 us, of ours 100; JAX's fastest counts."""
-    alone = {f"{collective.PRODUCT}, a": 95.0, f"{collective.PRODUCT}, b": 90.0}
-    theirs = {f"{collective.UPSTREAM}, {name}": us for name, us in dict(a=300.0, b=200.0).items()}
-    mine = {collective.OURS: 100.0, f"{collective.OURS}, other": 50.0, collective.EIGHT: 120.0}
-    short = {collective.OURS: 130.0, collective.SHORT_TILES: 110.0}
-    groups = [
-        group(**mine, **alone, **theirs, **{collective.TRANSFER: 40.0}),
-        group(8, **short, **{f"{collective.SEQUENCE}, a": 150.0}),
-    ]
-    recorded(collective={"groups": groups})
-    named = group(gpu="NVIDIA H100 80GB HBM3", **mine)
-    folders = recorded("nvidia-h100-80gb-hbm3", collective={"groups": [named]})
-    (two, rows), (eight, others), (of_another, _) = collective.tables(folders)
-    assert (two, eight) == ("Rows gathered on 2 H200s", "Rows gathered on 8 H200s")
-    assert of_another == "Rows gathered on 2 H100s"
-    assert rows.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 100 | - | 120 | - | 90 | 40 | 0.900 | 2.00x | - |"
-    ]
-    assert others.splitlines()[2:] == [
-        "| 4,096 x 14,336 x 4,096 | 130 | - | - | 110 | - | - | - | - | 1.15x |"
-    ]
-
-
 def row(us, product=100.0, transfer=50.0, upstream=120.0):
     own = us, us, us, None
     return collective.Row("M x N x K", "2 H200s", *own, product, transfer, upstream, 130.0)

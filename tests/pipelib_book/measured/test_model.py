@@ -65,15 +65,6 @@ def test_a_longer_pair_without_the_other_one_is_left_out(recorded):
     assert model.steps(folders) == model.rows(folders) == []
 
 
-def test_errors_are_of_held_out_pairs():
-    found = [
-        row(us=1.0, at_clock=2.0, own=2.0, held=False), row(at_clock=98.0),
-        row(us=200.0, at_clock=208.0),
-    ]  # fmt: skip
-    line = model.families_table(found).splitlines()[2]
-    assert "| 3 | 2 | 3.0% | 4.0% |" in line
-
-
 def test_ranks_are_of_all_pairs_and_the_fastest_must_be_among_three():
     times = [1.0, 2.0, 3.0, 4.0, 5.0]
     right = [row(config=str(us), us=us, own=us) for us in times]
@@ -101,11 +92,3 @@ def test_a_cause_is_found_by_family_and_words(monkeypatch):
     rows = [row(family="the ladder of attention", config="overlap, shared"),
             row(family="attention", config="overlap"), row(config="a x b")]  # fmt: skip
     assert [each.cause for each in rows] == ["one", "not known", "two"]
-
-
-def test_the_scatter_has_each_family_and_the_line():
-    pytest.importorskip("matplotlib")
-    found = [row(), row(family="copy", us=10.0, at_clock=11.0)]
-    axes = model.scatter(found).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["copy", "matmul", "within 5%"]

@@ -20,12 +20,3 @@ def test_a_step_is_what_more_steps_add():
     assert (stream.sent, ring.sent, Problem(OWN).sent) == (65536, 32768, 0)
     assert [str(stream), str(Problem(OWN))] == ["stream, 32,768 bytes, 2 blocks",
                                                 "own signal, 1 block"]  # fmt: skip
-
-
-def test_tables(recorded):
-    groups = [group(Problem(RING, steps=10), [20.0], [100.0]), group(Problem(OWN), [0.0], [900.0])]
-    folders = recorded(nvlink=dict(groups=groups))
-    ring, own = nvlink.table(folders).splitlines()[2:]
-    assert ring == "| ring, 32,768 bytes, 1 block | 4.00 | 8 |"
-    assert own == "| own signal, 1 block | 0.45 | - |"
-    assert nvlink.beside(3.0, folders).splitlines()[-1] == "| 3.00 | 4.00 | -25% |"

@@ -22,7 +22,6 @@ from pipelib_book.blackwell_ladder import (
     in_strips,
     least_rate,
     operands,
-    play,
     predicted,
     share,
 )
@@ -142,14 +141,6 @@ def test_strips_need_fewer_rows_and_columns():
     """Of 74 tiles in 16 rows and 32 columns; `r * c` of 74 at least has a sum of 18 at least."""
     assert first_wave(by_rows, Tile()) == (3, 32)
     assert first_wave(in_strips, Tile(width=8)) == (8, 10)
-
-
-@pytest.mark.parametrize("number", [1, 5])
-def test_a_rung_is_played_after_the_one_before(number):
-    text = play(number)._repr_html_()
-    assert all(RUNGS[each].name in blackwell_ladder._setting(RUNGS[each], "").outcome
-               for each in (number - 1, number))  # fmt: skip
-    assert f"Rungs {number - 1} and {number}" in text and "not validated" not in text
 
 
 def test_what_was_published():

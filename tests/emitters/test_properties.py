@@ -20,7 +20,7 @@ from tests.emitters import contract
 
 # A drawn pipeline takes the interpreter a second; drawn numbers take next to nothing.
 FEW = settings(max_examples=15, deadline=None, derandomize=True, database=None)
-MANY = settings(max_examples=200, deadline=None, derandomize=True, database=None)
+MANY = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 
 
 # Pipelines.
@@ -278,13 +278,12 @@ def test_shared_memory_is_the_sum(drawn, barriers):
 
 
 # All that setmaxnreg takes, with all numbers of compute threads.
-@pytest.mark.parametrize("memory", range(24, 257, 8))
 @pytest.mark.parametrize("threads", range(1, 8))
-def test_registers_are_shared_out(memory, threads):
-    compute = specs.compute_registers(memory, threads)
-    assert compute % 8 == 0
-    assert 24 <= compute <= 256
+def test_registers_are_shared_out(threads):
     # What all lanes begin with, equally and in eights: nobody gets more than what others give up.
     begin = (threads + 1) * min(65536 // (128 * (threads + 1)) // 8 * 8, 256)
-    assert memory + threads * compute <= begin
-    assert compute == 256 or memory + threads * (compute + 8) > begin
+    for memory in range(24, 257, 8):
+        compute = specs.compute_registers(memory, threads)
+        assert compute % 8 == 0 and 24 <= compute <= 256
+        assert memory + threads * compute <= begin
+        assert compute == 256 or memory + threads * (compute + 8) > begin

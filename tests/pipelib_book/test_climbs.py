@@ -14,29 +14,22 @@ def rung(number):
     return functools.partial(kernels.matmul, config=RUNGS[number].config)
 
 
-def test_a_rung_does_what_it_does():
-    assert climbs.difference(rung(3), rung(3)) == ""
-
-
+# Another number of threads, also in a cluster; another operation, or another number of them.
 @pytest.mark.parametrize(
-    ("mine", "says"),
+    ("mine", "other", "says"),
     [
-        (0, "There are 1 threads, and 2"),
-        (2, "There are 1 threads"),
-        (4, "There are 3 threads"),
+        (0, 3, "There are 1 threads, and 2"),
+        (2, 3, "There are 1 threads"),
+        (4, 3, "There are 3 threads"),
+        (6, 7, "There are 3 threads, and 6 in the other kernel."),
+        (0, 1, "Thread "),
+        (1, 2, "Thread "),
+        (5, 6, "Thread "),
     ],
 )
-def test_another_number_of_threads_is_found(mine, says):
-    assert climbs.difference(rung(mine), rung(3)).startswith(says)
-
-
-@pytest.mark.parametrize(("mine", "other"), [(0, 1), (1, 2), (5, 6)])
-def test_another_operation_or_another_number_of_them_is_found(mine, other):
-    assert climbs.difference(rung(mine), rung(other)).startswith("Thread ")
-
-
-def test_a_cluster_is_more_threads():
-    assert climbs.difference(rung(6), rung(7)) == "There are 3 threads, and 6 in the other kernel."
+def test_another_kernel_is_told_apart(mine, other, says):
+    """That a climb takes the rungs themselves is held by the chapter."""
+    assert climbs.difference(rung(mine), rung(other)).startswith(says)
 
 
 def test_what_was_not_measured_is_refused():

@@ -101,41 +101,38 @@ def timed(**microseconds):
     return {name: timing.Samples(us) for name, us in microseconds.items()}
 
 
-def test_the_fastest_has_the_least_median():
-    # The mean and the least time would name the other.
-    times = timed(a=(1.0, 20.0, 20.0, 20.0), b=(10.0, 10.0, 10.0, 99.0), c=(30.0, 30.0, 30.0, 30.0))
-    assert book.fastest(times)[0] == "b"
+NOT_APART = "**{}** is the fastest by its median, but it cannot be told apart from {}: the middle"
+OVERLAP = {name: (low, low + 1, low + 2) for name, low in dict(a=10.0, b=11.0, c=90.0).items()}
 
 
-def test_one_that_is_clear_of_the_others_is_the_fastest():
-    # Quartiles 10 and 12, and 12.5 and 14.5: the ranges are apart, though some times are not.
-    times = timed(b=(12.5, 13.5, 14.5), a=(10.0, 11.0, 12.0))
-    assert book.fastest(times) == ("a", "**a** is the fastest.")
-    times = timed(b=(1.0, 12.5, 13.5, 14.5, 99.0), a=(10.0, 10.5, 11.0, 11.5, 12.0))
-    assert book.fastest(times)[1] != "**a** is the fastest."
-
-
-@pytest.mark.parametrize("low", [11.0, 12.0])
-def test_whose_middle_halves_overlap_or_touch_cannot_be_told_apart(low):
-    times = timed(a=(10.0, 11.0, 12.0), b=(low, low + 1, low + 2), c=(90.0, 91.0, 92.0))
-    assert book.fastest(times) == (
-        "a",
-        "**a** is the fastest by its median, but it cannot be told apart from **b**: the middle"
-        " halves of their times overlap.",
-    )
-
-
-def test_a_tie_goes_to_the_first_and_is_told():
-    times = timed(z=(10.0, 10.0), a=(10.0, 10.0), b=(10.0, 10.0), c=(10.0, 10.0))
-    assert book.fastest(times) == (
-        "z",
-        "**z** is the fastest by its median, but it cannot be told apart from **a**, **b** and"
-        " **c**: the middle halves of their times overlap with its own.",
-    )
-
-
-def test_one_alone_is_the_fastest():
-    assert book.fastest(timed(only=(3.0, 4.0))) == ("only", "**only** is the fastest.")
+@pytest.mark.parametrize(
+    ("times", "name", "said"),
+    [
+        (dict(only=(3.0, 4.0)), "only", "**only** is the fastest."),
+        # The mean and the least time would name `a`.
+        (dict(a=(1.0, 20.0, 20.0, 20.0), b=(10.0, 10.0, 10.0, 99.0), c=(30.0,) * 4), "b", ""),
+        # Quartiles 10 and 12, and 12.5 and 14.5: the ranges are apart, though some times are not.
+        (dict(b=(12.5, 13.5, 14.5), a=(10.0, 11.0, 12.0)), "a", "**a** is the fastest."),
+        (
+            dict(b=(1.0, 12.5, 13.5, 14.5, 99.0), a=(10.0, 10.5, 11.0, 11.5, 12.0)),
+            "a",
+            "cannot be told apart from **b**",
+        ),
+        # Middle halves that overlap, or touch.
+        (OVERLAP, "a", NOT_APART.format("a", "**b**") + " halves of their times overlap."),
+        (OVERLAP | dict(b=(12.0, 13.0, 14.0)), "a", NOT_APART.format("a", "**b**")),
+        # A tie goes to the first.
+        (dict.fromkeys("zabc", (10.0, 10.0)), "z", NOT_APART.format("z", "**a**, **b** and **c**")),
+        (
+            dict.fromkeys("zabc", (10.0, 10.0)),
+            "z",
+            " halves of their times overlap with its own.",
+        ),
+    ],
+)
+def test_the_fastest_has_the_least_median_and_is_told_apart_or_not(times, name, said):
+    fastest, words = book.fastest(timed(**times))
+    assert fastest == name and said in words
 
 
 def test_of_none_there_is_no_fastest():

@@ -6,7 +6,7 @@ from pallascope import H200
 
 pytest.importorskip("matplotlib.pyplot", reason="matplotlib draws these figures")
 
-from pipelib_book import floors  # noqa: E402
+from pipelib_book import floors
 
 
 def test_a_fused_instruction_counts_as_two_operations_and_takes_the_time_of_one():

@@ -115,7 +115,7 @@ class Run:
             yield f"one of {self.resident} blocks that share the multiprocessor"
 
     def _missing(self, thread: Thread) -> str:
-        """What a thread waits for in vain."""
+        """The barrier, the semaphore or the threads that a thread waits for in vain."""
         op = thread.op
         if op.kind == Kind.SCOPE_BEGIN:
             return f"for the other threads to begin the shared scope {op.scope_id}"

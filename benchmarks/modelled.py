@@ -21,7 +21,6 @@ import pallascope
 from benchmarks import clocked
 from pallascope.machine import H200, Machine
 from pallascope.program import Kind, Op
-from pallascope.simulating.recorder import Unrecorded
 from pallascope.simulating.run import Run
 from pallascope.simulating.threads import Thread
 from pallascope.simulating.traffic import best_l2_hits
@@ -44,7 +43,7 @@ def stamps(probe: clocked.Probe, machine: Machine = H200) -> np.ndarray:
             read[thread.index, bool(op.step)].append(now)
         return now
 
-    run = Run(program, machine, 1, hits, recorder=Unrecorded())
+    run = Run(program, machine, 1, hits, records=False)
     run.operations.handlers[Kind.OPAQUE] = clock
     run.cycles()
     threads = range(len(program.threads))

@@ -82,7 +82,7 @@ def _who(program: Program) -> str:
 
 
 def _cut(program: Program, max_steps: int | None) -> str:
-    """That only a part of the kernel was looked at, and which."""
+    """A sentence that says which part of the kernel was neither checked nor simulated."""
     return (
         f"Cut off by {max_steps=}: {missing_ends(program)}, and what comes there was neither"
         " checked nor simulated."

@@ -113,7 +113,7 @@ def _prefix(program: Program, block: int) -> str:
 
 
 class _Role(enum.Enum):
-    """What a thread of several does; the value is what it is called."""
+    """The role of a thread among several; the value is the role's name in a figure."""
 
     COMPUTE = "compute thread"
     MEMORY = "memory thread"
@@ -144,7 +144,7 @@ def thread_names(program: Program) -> tuple[str, ...]:
 
 
 def _numbered(program: Program) -> tuple[str, ...]:
-    """The same by number: `thread 0`."""
+    """The names of a program's threads by their numbers: `thread 0`."""
     return _all(program, [f"thread {number}" for number in range(program.per_block)])
 
 

@@ -71,7 +71,7 @@ class Called:
 
     @property
     def args(self) -> list[Any]:
-        """What to trace `call` with."""
+        """The arguments to trace `call` with: values where they are known, else types."""
         return [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype) if value is None else value
             for aval, value in zip(self.avals, self.values)

@@ -227,7 +227,7 @@ class Machine:
         return self._rate("wgmma", self.wgmma_flops_per_cycle, dtype, line)
 
     def tcgen05_rate(self, dtype: str, line: str | None = None) -> float:
-        """The same of tcgen05_mma, on one SM."""
+        """Operations a cycle of tcgen05_mma on operands of a dtype, on one SM."""
         return self._rate("tcgen05_mma", self.tcgen05_flops_per_cycle, dtype, line)
 
     def _rate(

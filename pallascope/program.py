@@ -157,9 +157,8 @@ class Kind(
 
     The one table of kinds: `engine` is what works on memory for the thread, None if the thread
     itself does; `is_copy` says whether that engine is TMA, which clips its accesses of GMEM;
-    `is_product` whether a tensor core multiplies. What
-    order, simulation and words make of a kind is a `match` in each, which a type checker and
-    `tests/pallascope/test_kinds.py` hold against this list.
+    `is_product` whether a tensor core multiplies. Order, simulation and words each have a `match`
+    on kinds, which a type checker and `tests/pallascope/test_kinds.py` hold against this list.
     """
 
     engine: Engine | None
@@ -712,7 +711,7 @@ def _quantity(op: Op) -> list[str]:
 
 
 def _remark(op: Op) -> str:
-    """What `describe` says of an op in brackets."""
+    """The remark on an op that `describe` puts in brackets."""
     combines = "reduces by" if op.kind == Kind.STORE else "atomic"
     words = [
         f"collective {', '.join(op.collective)}" if op.collective else "",

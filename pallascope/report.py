@@ -420,7 +420,7 @@ def thread_name(program: Program, thread: int) -> str:
 
 
 def _block(program: Program, number: int) -> str:
-    """What a report calls one of several blocks of a program."""
+    """The name of one of a program's blocks in a report, where there are several."""
     if not program.spans_grid:
         return f"block {number} of the cluster"
     each = program.blocks // program.num_devices
@@ -455,7 +455,7 @@ def _shown(program: Program, op: Op, in_grid: bool) -> Shown:
 
 
 def _lead(order: Interleaving) -> str:
-    """What stands above an order of ops."""
+    """The heading of an order of ops: how many there are."""
     return f"an order that shows it ({count(order.ops, 'op')})"
 
 
@@ -482,7 +482,7 @@ def _op_fields(shown: Shown) -> Document:
 
 
 def _unit(program: Program) -> str:
-    """What a grid consists of."""
+    """The noun for the parts of a grid: blocks, or clusters of several blocks."""
     return "cluster" if program.blocks > 1 else "block"
 
 

@@ -126,7 +126,7 @@ def meaning(tree: ast.AST) -> str:
 
 
 def _meaning_of(path: pathlib.Path) -> bytes:
-    """What counts of a file."""
+    """The bytes of a file that its digest is over: of Python, the meaning alone."""
     if path.suffix != ".py":
         return path.read_bytes()
     return meaning(ast.parse(path.read_text("utf-8"))).encode()

@@ -25,12 +25,11 @@ class Access:
     """One op's access of one box. It is over at its `end`; `index` is the op's, in its thread.
 
     `is_ordinary` says whether the thread itself accesses memory, not an engine on its behalf;
-    `needs_fence`, whether it does so by another proxy than ordinary accesses, as to PTX all engines
-    of Hopper's do, and `cp.async` does not. What
-    comes after the newest access with this `key` comes after all of them. `adds` is the kind of an
-    access that combines its value with the value in memory: accesses of one kind that do so
-    commute. It is None for an access that overwrites or only reads. `fills` says that it is a write
-    to memory that held nothing.
+    `needs_fence` whether it does so by another proxy than ordinary accesses. An op that comes after
+    the newest access with this `key` comes after all of them. `adds` is the kind of an access that
+    combines its value with the value in memory: accesses of one kind that do so commute. It is None
+    for an access that overwrites or only reads. `fills` says that it is a write to memory that held
+    nothing.
     """
 
     __slots__ = (
@@ -43,6 +42,7 @@ class Access:
         self.op, self.index, self.writes, self.was_read = op, event.index, writes, False
         self.end = end
         self.fills, self.is_ordinary = False, op.kind.engine is None
+        # To PTX all of Hopper's engines are another proxy, and `cp.async` is not.
         self.needs_fence = op.kind.engine not in (None, Engine.CP_ASYNC)
         self.adds: Kind | None = op.kind if op.combines else None
         self.key = end[0], self.adds
@@ -153,7 +153,7 @@ def _uncovered(box: Box, written: Iterable[Box]) -> Iterator[Box]:
 
 
 def _without(box: Box, other: Box) -> Iterator[Box]:
-    """What is left of a box without another that it overlaps, in boxes."""
+    """The boxes that make up the first box without the second, which it overlaps."""
     rest = list(box)
     for axis, ((a, b), (c, d)) in enumerate(zip(box, other)):
         for low, high in ((a, min(b, c)), (max(a, d), b)):

@@ -10,11 +10,6 @@ An access that meets the kernel before must come before any wait for the end of 
 the ops that it needs have such a wait, there is no order. Lanes of one thread that race are shown
 by the ops of the fastest lane; the slowest is still at the older of the two accesses.
 
-A thread that others meet has only to come to the meeting, not to go on from it; a clock does not
-tell the two apart, so a meeting at a thread's end is left out. A request for registers that others
-have to give up first comes after all that the block's threads gave up before it in the run; fewer
-might do.
-
 Where barriers are misused, phases may fall otherwise than in the run, and a wait on a semaphore may
 need signals of which none is sure by itself, or which nobody follows. Then the order is replayed,
 and is given only if its waits pass and its arrivals count where they are meant to. Where others may
@@ -125,7 +120,10 @@ class _Watched(Order):
         return counts
 
     def _add_registers(self, counts: Counts) -> None:
-        """A request that is met needs registers that were given up: it may not come any sooner."""
+        """A request that is met needs registers that were given up: it may not come any sooner.
+
+        It comes after all that the block's threads gave up before it in the run; fewer might do.
+        """
         waiting = dict(self._asked)
         while met := [spot for spot in waiting if spot[1] < counts[spot[0]]]:
             for given in {given for spot in met for given in waiting.pop(spot)}:
@@ -158,7 +156,10 @@ class _Watched(Order):
         )
 
     def without_meetings(self, counts: Counts, clash: Clash) -> Counts:
-        """These ops without a meeting at a thread's end: it has only to come there."""
+        """These ops without a meeting at a thread's end: it has only to come there.
+
+        A clock does not tell apart whether a thread has come to a meeting or gone on from it.
+        """
         found = [*counts]
         for thread, count in enumerate(counts):
             last, following = (thread, count - 1), (thread, count)
@@ -189,7 +190,7 @@ class _Watched(Order):
 
 
 def _pass(thread: int, index: int, op: Op) -> None:
-    """What an op comes to that no other op can notice."""
+    """The step of an op that no other op can notice: it has no outcome."""
 
 
 def _turns(run: _Watched, clash: Clash) -> tuple[Turn, ...] | None:

@@ -191,7 +191,7 @@ class Memory(Detector):
         self.unplaced[op.line, self.program.buffers[region.buffer].name] += 1
 
     def _see_all(self, region: Region) -> None:
-        """What is read and written in a region, in whatever order."""
+        """Counts all of a region as read and written, in whatever order."""
         self._use(region)
         cells = self.cells[region.buffer]
         if (cell := cells.at(region.box)) is not None:

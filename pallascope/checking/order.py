@@ -29,18 +29,16 @@ causality order").
 A third count is the tensor core's: PTX orders what different threads do with TMEM only by a pair of
 `tcgen05.fence`s around what synchronises them (PTX ISA, tcgen05 memory consistency model), and
 Mosaic GPU has these at barriers made with `orders_tensor_core` only. So an arrival and a wait there
-carry this count across, and no others do; nor does the arrival of a copy there, before which Mosaic
-GPU has no fence (`arrive_expect_tx` in `mosaic/gpu/utils.py`). A commit for a thread's products is
-itself such an arrival. An access of TMEM is over where the thread's own `wait_load_tmem` or
+carry this count across, and no others do. A commit for a thread's products is itself such an
+arrival. An access of TMEM is over where the thread's own `wait_load_tmem` or
 `commit_tmem` says so, a product where some thread has waited for a commit that came after it.
 
-A scope that all threads share begins with a barrier of the whole block (Mosaic GPU's lowering of
-`run_scoped`), so clocks are joined there, and so they are where a thread and its warps meet. What a
-thread waits for or commits, each of its warps does too. Corresponding multicast copies of a
-cluster's blocks are taken to fall in phases of the same number. A wait on a semaphore joins the
-clocks of the signals that are sure to come before it (`semaphores`). A wait for registers joins
-none: PTX says nothing of memory where it defines `setmaxnreg`. Not covered: what a `test` of a
-barrier answers; semaphores that are not followed; blocks of the grid that are not in the program.
+Clocks are joined where all threads of a block begin a scope together, and where a thread and its
+warps meet. What a thread waits for or commits, each of its warps does too. Corresponding multicast
+copies of a cluster's blocks are taken to fall in phases of the same number. A wait on a semaphore
+joins the clocks of the signals that are sure to come before it (`semaphores`). Not covered: what a
+`test` of a barrier answers; semaphores that are not followed; blocks of the grid that are not in
+the program.
 
 The cost. A clock has two numbers for each thread of the program, however long it is and however
 many barriers it makes. Only arrivals, waits and fences touch whole clocks. An arrival that goes to
@@ -92,7 +90,7 @@ class Ends:
         return False
 
     def are_ordered(self, number: int, clock: Clock) -> bool:
-        """The same for an access of TMEM by an op with this clock."""
+        """Whether the tensor core knows of such a wait, by the clock of an access of TMEM."""
         for thread, indices in self.waits.items():
             if number < len(indices) and clock.has_ordered(thread, indices[number]):
                 return True
@@ -270,7 +268,7 @@ class Semaphores:
             self.signals[spot] = op.place, clock.copy()
 
     def need(self, op: Op) -> int:
-        """What signals have to add up to for a wait to return."""
+        """The sum that signals must reach for a wait to return."""
         return self._taken[op.place] + op.amount
 
     def pass_wait(self, spot: Spot, op: Op, clock: Clock) -> bool:
@@ -515,7 +513,10 @@ class Order:
         self.clocks[thread].fence()
 
     def _begin(self, thread: int, index: int, op: Op) -> Outcome:
-        """All threads of a block meet where they begin a shared scope."""
+        """All threads of a block meet where they begin a shared scope.
+
+        Mosaic GPU's lowering of `run_scoped` has a barrier of the whole block there.
+        """
         if op.shared:
             members = tuple(self.program.threads_of(self.program.block_of(thread)))
             if not self._gather(thread, members):
@@ -573,6 +574,7 @@ class Order:
             self._count(place, thread, index, op)
 
     def _registers(self, thread: int, index: int, op: Op) -> Literal[False] | None:
+        # No clocks are joined: PTX says nothing of memory where it defines `setmaxnreg`.
         return None if self.registers is None or self.registers.take(thread, op) else False
 
     def _signal(self, thread: int, index: int, op: Op) -> None:
@@ -593,6 +595,7 @@ class Order:
             self._report_early(place, number, index, op)
         phase = place.phase(number)
         phase.arrivals.append((thread, index, op))
+        # A copy's arrival has no fence before it (`arrive_expect_tx` in `mosaic/gpu/utils.py`).
         phase.clock.join(clock, place.orders and op.kind is not Kind.LOAD)
         place.total += 1
         if place.total % place.expects == 0:

@@ -104,7 +104,7 @@ def _sure(run: Order, place: Single) -> dict[Spot, tuple[Spot, ...]]:
         return _bits(not clock.has(*spot) for clock in signals.values())
 
     def total(bits: int) -> int:
-        """What these signals add up to."""
+        """The sum of the amounts of these signals, a bit each."""
         return sum(amount * (bits & those).bit_count() for amount, those in equal.items())
 
     without = {signal: free_of(signal) for signal in signals}

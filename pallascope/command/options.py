@@ -31,20 +31,20 @@ def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) 
 
 
 def add_rest(command: argparse.ArgumentParser, block: Callable[[str], Any], which: str) -> None:
-    """What commands on one block take besides the function."""
+    """Adds the arguments of commands on one block, besides the function."""
     add_call(command)
     command.add_argument("--block", type=said(block), help=which)
     command.add_argument("--max-steps", type=int, help="no loop runs for more steps")
 
 
 def add_call(command: argparse.ArgumentParser) -> None:
-    """What every command takes besides the function."""
+    """Adds the arguments of every command, besides the function."""
     command.add_argument("args", nargs="*", help="its arguments: dtype[shape] or a number")
     command.add_argument("--call", type=int, help="which kernel, from 0, if it calls several")
 
 
 def said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same, with its own words where argparse would put others."""
+    """A type of argparse that parses so, and tells of an error in the error's own words."""
 
     def parsed(text: str) -> Any:
         try:

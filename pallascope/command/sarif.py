@@ -100,7 +100,7 @@ def _result(finding: Document, report: Document, function: str, places: "_Places
 
 
 def _fingerprint(finding: Document) -> str:
-    """What stays the same when lines move."""
+    """A hash of the finding that stays the same when its lines move."""
     sources = [(op["kind"], op["source"]) for op in finding["ops"]]
     text = repr((finding["kind"], finding["where"], sources))
     return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}:1"

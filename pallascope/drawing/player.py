@@ -69,7 +69,7 @@ class Setting:
       (1, 'deadlock')
     """
 
-    values: Mapping[str, object]
+    values: Mapping[str, Any]
     timeline: Timeline | None
     outcome: str = ""
     ok: bool = True

@@ -29,7 +29,6 @@ from pallascope.machine import THREAD_LANES, Machine
 from pallascope.program import Kind, Program, Space
 from pallascope.report import count
 from pallascope.simulating.costs import Costs
-from pallascope.simulating.recorder import Unrecorded
 from pallascope.simulating.run import Run, start_cycles
 from pallascope.simulating.traffic import best_l2_hits
 
@@ -180,7 +179,7 @@ def _cycles(
     Raises:
       ValueError: threads wait for ever.
     """
-    run = Run(program, machine, crowd, hits, copies=copies, recorder=Unrecorded())
+    run = Run(program, machine, crowd, hits, copies=copies, records=False)
     cycles = run.cycles()
     if stuck := sorted(run.events.waiting):
         raise ValueError(

@@ -54,7 +54,7 @@ from pallascope.simulating.barriers import Barriers
 from pallascope.simulating.costs import Costs
 from pallascope.simulating.events import Events, Handler
 from pallascope.simulating.links import Links
-from pallascope.simulating.recorder import Recorder, Unrecorded
+from pallascope.simulating.recorder import Recorder
 from pallascope.simulating.semaphores import Semaphores
 from pallascope.simulating.threads import Done, Group, Thread
 from pallascope.simulating.units import Port, Sm
@@ -73,7 +73,7 @@ class Operations:
         machine: Machine,
         l2_hits: float,
         events: Events,
-        recorder: Recorder | Unrecorded,
+        recorder: Recorder,
         sms: Sequence[Sm],
     ) -> None:
         self.program, self.machine, self.l2_hits, self.sms = program, machine, l2_hits, sms

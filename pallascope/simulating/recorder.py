@@ -19,16 +19,20 @@ _make_span = maker(Span)
 
 
 class Recorder:
-    """The `spans` so far, in the order in which they became known, and the names of the `lanes`."""
+    """The `spans` so far, in the order in which they became known, and the names of the `lanes`.
 
-    def __init__(self, program: Program) -> None:
+    If it `keeps` no spans, it knows only when the last of all copies' spans ended.
+    """
+
+    def __init__(self, program: Program, keeps: bool = True) -> None:
         self.spans: list[Span] = []
-        self._program, self._lanes = program, Lanes(program)
+        self._program, self._lanes = program, Lanes(program) if keeps else None
+        self._last = 0.0
 
     @property
     def lanes(self) -> list[str]:
-        """The lanes' names."""
-        return self._lanes.names
+        """The lanes' names; none if it keeps no spans."""
+        return self._lanes.names if self._lanes else []
 
     def span(
         self,
@@ -51,8 +55,12 @@ class Recorder:
           cause: the number of the span whose end ended this one, which is a wait.
 
         Returns:
-          The span's number; None for further copies of the block, which no figure shows.
+          The span's number; None if no spans are kept, and for further copies of the block, which
+          no figure shows.
         """
+        if self._lanes is None:
+            self._last = max(self._last, stop)
+            return None
         if thread.copy:
             return None
         if kind in ENGINES:
@@ -70,36 +78,11 @@ class Recorder:
 
     def cycles(self) -> float:
         """The end of the last span."""
-        return max((span.stop for span in self.spans), default=0.0)
+        return max((span.stop for span in self.spans), default=self._last)
 
     def finished(self) -> tuple[Span, ...]:
         """All spans, the named scopes' last."""
         return *self.spans, *_scopes(self.spans)
-
-
-class Unrecorded:
-    """Keeps no span, where only the time of the whole is asked for."""
-
-    def __init__(self) -> None:
-        self._last = 0.0
-
-    def span(
-        self,
-        thread: Thread,
-        op: Op,
-        kind: SpanKind,
-        start: float,
-        stop: float,
-        text: str = "",
-        cause: int | None = None,
-    ) -> None:
-        """Takes what `Recorder.span` does."""
-        del thread, op, kind, start, text, cause
-        self._last = max(self._last, stop)
-
-    def cycles(self) -> float:
-        """The end of the last span."""
-        return self._last
 
 
 def _scopes(spans: Iterable[Span]) -> list[Span]:
@@ -119,11 +102,7 @@ def _scopes(spans: Iterable[Span]) -> list[Span]:
                 found[number] = replace(found[number], stop=span.stop)
             else:
                 number = len(found)
-                found.append(
-                    Span(
-                        span.lane, span.start, span.stop, SpanKind.SCOPE, path, step=span.step,
-                        thread=span.thread, scope=path,
-                    )
-                )  # fmt: skip
+                made = Span(span.lane, span.start, span.stop, SpanKind.SCOPE, path, step=span.step)
+                found.append(replace(made, thread=span.thread, scope=path))
             now[path] = number
     return found

@@ -14,7 +14,7 @@ from pallascope.program import Kind, Program
 from pallascope.report import thread_name, truncation
 from pallascope.simulating.events import Events
 from pallascope.simulating.operations import Operations
-from pallascope.simulating.recorder import Recorder, Unrecorded
+from pallascope.simulating.recorder import Recorder
 from pallascope.simulating.threads import Thread
 from pallascope.simulating.traffic import share_of_sm
 from pallascope.simulating.units import Sm
@@ -24,7 +24,7 @@ from pallascope.timeline import Source, SpanKind, Timeline
 class Run:
     """A program on a machine, `resident` copies at a time on each SM, until all `copies` are done.
 
-    `l2_hits` is a fraction from 0 to 1, `share` the bytes a cycle that an SM may move on average.
+    `l2_hits` is a fraction from 0 to 1. A run that `records` nothing knows only its time.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class Run:
         l2_hits: float,
         *,
         copies: int | None = None,
-        recorder: Recorder | Unrecorded | None = None,
+        records: bool = True,
     ) -> None:
         self.program, self.machine, self.resident = program, machine, resident
         self.copies = resident if copies is None else copies
         share = share_of_sm(program, machine, resident, l2_hits)
         self.sms = [Sm(share) for _ in range(program.blocks)]
-        self.recorder = Recorder(program) if recorder is None else recorder
+        self.recorder = Recorder(program, records)
         threads = _threads(program, self.copies, self.sms)
         self._running = [len(program.threads)] * self.copies
         self._next = resident
@@ -71,7 +71,6 @@ class Run:
     def timeline(self) -> Timeline:
         """Runs all threads until no thread can go on; returns what happened."""
         recorder = self.recorder
-        assert isinstance(recorder, Recorder)
         self.events.run(self.operations.handlers)
         stuck = [self.events.threads[number] for number in sorted(self.events.waiting)]
         cycles = max([recorder.cycles(), *(thread.since for thread in stuck)])
@@ -116,7 +115,7 @@ class Run:
             yield f"one of {self.resident} blocks that share the multiprocessor"
 
     def _missing(self, thread: Thread) -> str:
-        """What a thread waits for in vain."""
+        """The barrier, the semaphore or the threads that a thread waits for in vain."""
         op = thread.op
         if op.kind == Kind.SCOPE_BEGIN:
             return f"for the other threads to begin the shared scope {op.scope_id}"

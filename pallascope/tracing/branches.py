@@ -185,7 +185,7 @@ def _in_flight(ops: Sequence[Op], end: int) -> int:
 
 
 def _merged(values: Sequence[Value]) -> Value:
-    """What all branches give, if they give the same; else OPAQUE."""
+    """The result of all branches if their results are equal; else OPAQUE."""
     first, *others = values
     is_same = (
         first is other or (type(first) in (bool, int, float) and repr(first) == repr(other))

@@ -196,7 +196,7 @@ def new_ref(compiler: Compiler, eqn: Eqn) -> Step:
 
 
 def freeze(compiler: Compiler, eqn: Eqn) -> Step:
-    """What such an array holds in the end."""
+    """The value that an array of `new_ref` holds in the end."""
     (ref,), (out,) = map(compiler.slot, eqn.invars), map(compiler.slot, eqn.outvars)
 
     def step(thread: Thread, env: Env) -> None:

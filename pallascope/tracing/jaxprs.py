@@ -34,7 +34,7 @@ class Atom(Protocol):
 
 
 class Primitive(Protocol):
-    """What an equation does."""
+    """A primitive of JAX: the operation of an equation."""
 
     name: str
     multiple_results: bool

@@ -71,7 +71,7 @@ def starts_early(jaxpr: Jaxpr) -> bool:
 
 
 def _role(atom: Atom, value: Value) -> Role:
-    """What a kernel does with an operand."""
+    """The role of an operand: whether the kernel reads it, fills it, or both."""
     if not is_ref(atom):
         return Role.IN
     return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT

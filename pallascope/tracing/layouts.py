@@ -67,7 +67,7 @@ _SWIZZLES, _TILE_ROWS = (128, 64, 32), 8
 
 
 class Change(enum.Enum):
-    """What a transform does to an array of addresses."""
+    """How a transform rearranges an array of addresses."""
 
     UNTILE = enum.auto()
     INDEX = enum.auto()
@@ -90,7 +90,7 @@ class Addressing(NamedTuple):
 
     @property
     def is_tiled(self) -> bool:
-        """Whether it is in tiles."""
+        """Whether the memory is in tiles."""
         return any(change is Change.UNTILE for change, _ in self.steps)
 
     def addresses(self) -> np.ndarray:

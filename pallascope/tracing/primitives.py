@@ -30,7 +30,7 @@ from pipelib import targets
 
 
 def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
-    """What to do at an equation of a kernel."""
+    """The step, or the cost, of an equation of a kernel."""
     name = eqn.primitive.name.removesuffix("_p").removeprefix("mosaic_gpu_")
     if handler := _handler(eqn, name):
         return handler(compiler, eqn)
@@ -38,7 +38,7 @@ def of_kernel(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
 
 
 def of_host(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
-    """What to do at an equation around kernels."""
+    """The step, or the cost, of an equation that the host computes around kernels."""
     name = eqn.primitive.name.removesuffix("_p")
     if handler := _handler(eqn, name):
         return handler(compiler, eqn)

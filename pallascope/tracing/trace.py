@@ -164,7 +164,7 @@ class Tracer:
         whole_grid: bool = False,
         claims: int = 0,
     ) -> Program:
-        """What `trace` returns for these options."""
+        """The program that `trace` returns for these options."""
         called = self._called
         memory = reserved(called.eqn)
         cluster = Cluster(

@@ -34,7 +34,6 @@ from benchmarks.records import Group, rounded
 from benchmarks.suite import Call, Fields, Part, Suite, Traced
 from pallascope.tuning.calls import Calls
 from pallascope.tuning.candidates import candidates
-from pallascope.tuning.library import attention_space
 from pallascope.tuning.on_gpu import ours, search_workers
 from pallascope.tuning.products import SEED, Problem, dot
 from pallascope.tuning.results import Results
@@ -42,6 +41,8 @@ from pallascope.tuning.searching import INTERRUPTED, search
 from pallascope.tuning.spaces import Values, configurations, fields
 from pallascope.tuning.trials import Outcome
 from pipelib.kernels import AttentionConfig, MatmulConfig, attention
+from pipelib_book import attention_forms
+from pipelib_book.attention_forms import RungConfig
 from pipelib_book.measured.searches import table
 
 CACHE = records.ROOT / ".search-cache"
@@ -82,9 +83,9 @@ def case(part: str) -> Case:
     if part == "attention":
         batch, seq, heads, head_dim = QUERIES.shape
         name = f"attention of {batch} x {seq} x {heads} x {head_dim} {QUERIES.dtype}"
-        space = attention_space(head_dim)
+        space = attention_forms.space(head_dim)
         args = (QUERIES,) * 3
-        return Case(name, _attention, space, args, _plain_attention, AttentionConfig)
+        return Case(name, _attention, space, args, _plain_attention, RungConfig)
     space = dict(slots=[1, 2, 3, 4, 5], delay=[0, 1], rows=[64, 128], alone=[True, False])
     square = (kernels.like(kernels.SIZE, kernels.SIZE),) * 2
     return Case(

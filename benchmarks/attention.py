@@ -52,11 +52,13 @@ from pallascope.tuning.measuring import OnGpu, tolerance
 from pallascope.tuning.results import Found
 from pallascope.tuning.searching import climb
 from pallascope.tuning.workers import Run, Workers
-from pipelib.kernels import attention, attention_space
+from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config, forward
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig, GradientConfig
 from pipelib.kernels.hopper import Gpu, assumed
+from pipelib_book import attention_forms
+from pipelib_book.attention_forms import RungConfig
 from pipelib_book.attention_ladder import RUNGS
 from pipelib_book.measured import attention as measured
 from pipelib_book.measured.attention import FA3
@@ -229,7 +231,7 @@ def _ideas(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """What `attention` picks, "pingpong", "both" with p in registers, and ideas to change it."""
     found = {OURS: ours(problem, None)}
     found[PINGPONG] = ours(problem, AttentionConfig(schedule="pingpong"))
-    found[BOTH] = ours(problem, AttentionConfig(schedule="both"))
+    found[BOTH] = ours(problem, RungConfig(schedule="both"))
     found |= {idea.name: ours(problem, idea.config) for idea in IDEAS}
     return found | _strongest(problem)
 
@@ -262,7 +264,7 @@ def _narrow(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
     """Ours in float8, as it picks and by other schedules; ours and cuDNN's in bfloat16."""
     found: dict[str, Any] = {OURS: ours(problem, None)}
     for schedule in ("pingpong", "both", "overlap", "optimistic"):
-        config = AttentionConfig(block_kv=128, schedule=schedule, probabilities="registers")
+        config = RungConfig(block_kv=128, schedule=schedule)
         found[f"{OURS}, {schedule}"] = ours(problem, config)
     wide = {f"{OURS}, bfloat16": ours(problem, None), CUDNN: baselines(problem)[CUDNN]}
     return found | {name: functools.partial(widened, contender=made) for name, made in wide.items()}
@@ -273,7 +275,7 @@ def _narrow(problem: Problem, groups: Sequence[Group]) -> dict[str, Any]:
 
 def space(problem: Problem) -> list[AttentionConfig]:
     """All forward configurations of a grid that fit, those with most keys in SMEM first."""
-    found = attention_space(problem.head_dim)
+    found = attention_forms.space(problem.head_dim)
     return sorted(found, key=lambda config: -config.smem_bytes(problem.head_dim))
 
 
@@ -333,7 +335,7 @@ def traced(problem: Problem, name: str, contender: Any) -> Traced:
 
 
 _ATTENTIONS: dict[str, Any] = dict(traced=traced, problem=Problem, plain=Problem.as_json)
-_TUNE = Search("tune", _search, as_json, lambda plain, group: AttentionConfig(**plain), ours)
+_TUNE = Search("tune", _search, as_json, lambda plain, group: RungConfig(**plain), ours)
 _part = functools.partial(
     Part, measure=InProcesses(prepare, most_error, suite.XLA_FLAGS), **_ATTENTIONS
 )

@@ -1,6 +1,6 @@
 """`IDEAS`: orders within a step of attention that the package does not have, and what was expected.
 
-The model. The package's schedule "both", with probabilities in registers, makes all of a softmax
+The model. The ladder's schedule "both", with probabilities in registers, makes all of a softmax
 beside its own product P V, waits for that product, and then rounds and multiplies. By the account
 of its cycles (`benchmarks.accounts`) a thread's softmax and what follows it take two thirds of a
 step, and the tensor core rests for a quarter of it. An *idea* changes the order of this work::
@@ -19,7 +19,6 @@ the numerator and the denominator have the same. Source: FlashAttention-4 (2025)
 "unchecked" is the package's "optimistic" that never asks the sums, so it is wrong where a maximum
 grows too far. It says what the question costs.
 
-The package's table of schedules has these classes as long as a process has imported this module.
 They run on a GPU only, as JAX's interpreter has neither factors in registers nor device code.
 """
 
@@ -38,15 +37,15 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import arith, vector
 
 from pallascope.machine import THREAD_LANES
-from pipelib.kernels.attention import forward
 from pipelib.kernels.attention.band import Arrays, Mask
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
-from pipelib.kernels.attention.queries import State, scaled, spread
+from pipelib.kernels.attention.queries import QueryThread, State, scaled, spread
 from pipelib.kernels.attention.schedules import Now, Overlap
 from pipelib.refs import Accumulator
+from pipelib_book.attention_forms import RungConfig
 
-#: The names of `Late` and `Unchecked` in the package's table.
+#: The schedules of `Late` and `Unchecked`.
 _LATE, _UNCHECKED = "late", "unchecked"
 #: By how much the maximum of a row grows before "lazy" multiplies: p is at most 256 then.
 GROWTH = 8.0
@@ -58,8 +57,8 @@ _FIRST_BARRIER = 8
 _NEVER = 1 << 30
 
 
-class _OfAnIdea(AttentionConfig):
-    """A configuration whose schedule is not the package's; it overlaps and takes turns."""
+class _OfAnIdea(RungConfig):
+    """A configuration whose schedule is not the ladder's; it overlaps and takes turns."""
 
     @property
     def overlaps(self) -> bool:
@@ -85,16 +84,21 @@ class IdeaConfig(_OfAnIdea):
       named: whether turns pass by named barriers, as FlashAttention-3's do: nobody asks twice.
     """
 
-    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "both"
     share: int = 0
     chains: bool = False
     factor_first: bool = False
     lazy: bool = False
     named: bool = False
+    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "both"
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # as "both", which may be what this may be
+        super().__post_init__()
         object.__setattr__(self, "schedule", _LATE)
+
+    @property
+    def thread_class(self) -> type[QueryThread]:
+        """The order of the idea."""
+        return Late
 
 
 class Late(Overlap):
@@ -199,6 +203,11 @@ class UncheckedConfig(_OfAnIdea):
         object.__setattr__(self, "schedule", _UNCHECKED)
 
     @property
+    def thread_class(self) -> type[QueryThread]:
+        """As "optimistic", without its question."""
+        return Unchecked
+
+    @property
     def memory_registers(self) -> int:
         """As "optimistic"."""
         return AttentionConfig(schedule="optimistic").memory_registers
@@ -264,7 +273,6 @@ class Idea(NamedTuple):
     config: IdeaConfig | UncheckedConfig
 
 
-forward.SCHEDULES.update({_LATE: Late, _UNCHECKED: Unchecked})
 IDEAS: Sequence[Idea] = (
     Idea(
         "late", "Multiplications fill the gaps between exponentials, a tenth of a step.",

@@ -17,7 +17,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -28,13 +28,50 @@ from pallascope.bench import timing
 from pallascope.bench.provenance import provenance
 from pipelib.kernels import attention
 from pipelib.kernels.attention import choosing
+from pipelib.kernels.attention.band import Options, Sizes
 
 DTYPE, ROUNDS, LAUNCHES = "bfloat16", 4, 6
 #: The largest difference of two results, in root mean squares: a few roundings of bfloat16.
 _APART = 0.1
 
 
-def measured(row: choosing.Measured) -> choosing.Measured:
+class Measured(NamedTuple):
+    """A problem that was measured, of as many keys as queries, in bfloat16.
+
+    Attributes:
+      batch, seq, heads, kv_heads, head_dim: its sizes.
+      left, right: what a query sees, as `Options` has it.
+      microseconds: the median of each kind, by its name.
+    """
+
+    batch: int
+    seq: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    left: int | None
+    right: int | None
+    microseconds: dict[str, float]
+
+    @property
+    def sizes(self) -> Sizes:
+        """Its sizes, as the kernel takes them."""
+        group = self.heads // self.kv_heads
+        return Sizes(self.batch, self.seq, self.seq, self.heads, group, self.head_dim)
+
+    @property
+    def options(self) -> Options[None]:
+        """What its queries see."""
+        return Options(self.left, self.right, 1.0, None)
+
+
+def problems() -> tuple[Measured, ...]:
+    """The problems of the table."""
+    rows = json.loads(choosing.TABLE.read_text("utf-8"))["rows"]
+    return tuple(Measured(**row) for row in rows)
+
+
+def measured(row: Measured) -> Measured:
     """A problem of the table with the times that its kinds have now."""
     default = choosing.default_config(row.head_dim)
     made = functools.partial(attention, causal=False, window=(row.left, row.right), scale=1.0)
@@ -59,7 +96,7 @@ def measured(row: choosing.Measured) -> choosing.Measured:
     )
 
 
-def text(run: Mapping[str, Any], rows: list[choosing.Measured]) -> str:
+def text(run: Mapping[str, Any], rows: list[Measured]) -> str:
     """The table as it is stored: a line for each problem."""
     lines = ",\n".join(json.dumps(row._asdict()) for row in rows)
     return f'{{"run": {json.dumps(dict(run))},\n"rows": [\n{lines}\n]}}\n'
@@ -73,8 +110,8 @@ def main() -> None:
         raise SystemExit("benchmarks.choices: JAX has no GPU here: there is nothing to time.")
     samples = f"the median of {ROUNDS * LAUNCHES} launches by CUPTI, kinds in turn"
     run = {name: facts[name] for name in ("gpu", "jax")} | dict(dtype=DTYPE, samples=samples)
-    rows: list[choosing.Measured] = []
-    for row in choosing.measured():
+    rows: list[Measured] = []
+    for row in problems():
         rows.append(measured(row))
         print(*rows[-1], flush=True)
     choosing.TABLE.write_text(text(run, rows), "utf-8")

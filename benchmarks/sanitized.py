@@ -42,7 +42,6 @@ from benchmarks import suite
 from benchmarks.records import ROOT
 from benchmarks.suite import Call, Fields, Part, Suite
 from pipelib.kernels import (
-    AttentionConfig,
     MatmulConfig,
     attention,
     decode_attention,
@@ -53,6 +52,8 @@ from pipelib.kernels import (
     softmax,
 )
 from pipelib.kernels.attention import default_config
+from pipelib_book import matmul_forms
+from pipelib_book.attention_forms import RungConfig
 
 TOOLS = "memcheck", "synccheck"
 #: The name of the control; what is added to what a tool said, with the process's exit status, or
@@ -83,10 +84,10 @@ def gradients(function: Callable[..., jax.Array]) -> Callable[..., Any]:
 def _products() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
     """The cases of `matmul` and its relatives."""
     configs = {
-        "ring": MatmulConfig(64, 64, slots=3, compute_threads=1, form="ring"),
-        "ring of two threads": MatmulConfig(128, 64, slots=3, form="ring"),
+        "ring": matmul_forms.RungConfig(64, 64, slots=3, compute_threads=1, form="ring"),
+        "ring of two threads": matmul_forms.RungConfig(128, 64, slots=3, form="ring"),
         "specialized": MatmulConfig(128, 128, slots=3, form="specialized"),
-        "persistent": MatmulConfig(128, 128, slots=3, form="persistent", blocks=2),
+        "persistent": matmul_forms.RungConfig(128, 128, slots=3, form="persistent", blocks=2),
         "chained": MatmulConfig(128, 128, slots=3, blocks=2),
         "cluster": MatmulConfig(128, 128, slots=3, cluster_m=2, blocks=2),
         "K in parts": MatmulConfig(128, 128, slots=3, form="specialized", splits=2),
@@ -123,7 +124,7 @@ def _attentions() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ..
     )
     causal = functools.partial(attention, causal=True)
     for schedule in ("plain", "overlap", "pingpong", "both", "optimistic"):
-        config = AttentionConfig(schedule=schedule)
+        config = RungConfig(schedule=schedule)
         yield f"attention, {schedule}", functools.partial(causal, config=config), heads(128)
     for size, tiles in ((64, 64), (80, 128), (256, 256)):
         given = functools.partial(attention, config=default_config(tiles))

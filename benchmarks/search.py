@@ -38,7 +38,9 @@ from pallascope.tuning.results import Outcome, Results
 from pallascope.tuning.searching import INTERRUPTED, search
 from pallascope.tuning.spaces import Values, configurations, fields
 from pallascope.tuning.workers import search_workers
-from pipelib.kernels import AttentionConfig, MatmulConfig, attention, attention_space, matmul_space
+from pipelib.kernels import AttentionConfig, MatmulConfig, attention, matmul_space
+from pipelib_book import attention_forms
+from pipelib_book.attention_forms import RungConfig
 from pipelib_book.measured.searches import table
 
 CACHE = records.ROOT / ".search-cache"
@@ -78,9 +80,9 @@ def case(part: str) -> Case:
     if part == "attention":
         batch, seq, heads, head_dim = QUERIES.shape
         name = f"attention of {batch} x {seq} x {heads} x {head_dim} {QUERIES.dtype}"
-        space = attention_space(head_dim)
+        space = attention_forms.space(head_dim)
         args = (QUERIES,) * 3
-        return Case(name, _attention, space, args, _plain_attention, AttentionConfig)
+        return Case(name, _attention, space, args, _plain_attention, RungConfig)
     space = dict(slots=[1, 2, 3, 4, 5], delay=[0, 1], rows=[64, 128], alone=[True, False])
     square = (kernels.like(kernels.SIZE, kernels.SIZE),) * 2
     return Case(

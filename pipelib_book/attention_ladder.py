@@ -1,6 +1,7 @@
 """`RUNGS`: the ladder of `attention`, from products and softmax in turn to both at once.
 
-The model. Each rung is a configuration of the forward kernel for a size of a head. The first has
+The model. Each rung is a configuration of the forward kernel for a size of a head; those of rungs 1
+and 3 are of `attention_forms`. The first has
 one overlap only, that of threads which nothing orders; each of the next adds an idea. Rung 4 is for
 heads of 64, where a product is half as long and the softmax is not. Rung 5 is rung 3 with `p` in
 registers, less what most steps need not do. None is persistent, so that they differ in nothing
@@ -13,6 +14,7 @@ takes the time of both: it is no prediction. `SIMULATED` are the others.
 from typing import NamedTuple
 
 from pipelib.kernels.attention.config import AttentionConfig
+from pipelib_book.attention_forms import RungConfig
 
 
 class Rung(NamedTuple):
@@ -33,7 +35,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung(
         1, "overlap within a thread",
         "Queue the next scores before the product with V, and take their softmax beside it.",
-        128, AttentionConfig(schedule="overlap", probabilities="shared", persistent=False),
+        128, RungConfig(schedule="overlap", probabilities="shared", persistent=False),
     ),
     Rung(
         2, "ping-pong between two",
@@ -42,7 +44,7 @@ RUNGS: tuple[Rung, ...] = (
     ),
     Rung(
         3, "both", "Take turns, and let a thread's softmax meet its own product with V, too.",
-        128, AttentionConfig(schedule="both", probabilities="shared", persistent=False),
+        128, RungConfig(schedule="both", probabilities="shared", persistent=False),
     ),
     Rung(
         4, "three compute threads",

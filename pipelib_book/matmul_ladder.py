@@ -1,7 +1,8 @@
 """`RUNGS`: the ladder of `matmul`, from one buffer to clusters; `IDEAS`: what went no further up.
 
 The model. Each rung is a configuration of `pipelib.kernels.matmul` and adds one idea of pipelining
-to the one before; nothing else changes but what the idea needs. The last rung, 8, is what a search
+to the one before; nothing else changes but what the idea needs. The package has the forms of rungs
+4, 6 and 7; the other rungs have those of `matmul_forms`. The last rung, 8, is what a search
 over configurations found (`tuned`). An idea is a change of rung 7 in one thing, with fewer slots
 where four do not fit then; its reason is what speaks for it or against before it is measured, for a
 product of 8192^3 on 132 SMs. What each of them buys is measured by `benchmarks/matmul.py`, and is
@@ -13,9 +14,10 @@ columns, a thread for the stores.
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipelib.kernels.matmul.config import MatmulConfig
+from pipelib_book.matmul_forms import RungConfig
 
 
 class Rung(NamedTuple):
@@ -35,50 +37,49 @@ class Idea(NamedTuple):
     config: MatmulConfig
 
 
-# The rungs that others change: the first of one compute thread, the first of two, and the first
-# whose blocks make tile after tile.
-_ONE = MatmulConfig(
-    tile_m=128, tile_n=128, tile_k=64, slots=1, compute_threads=1, delay_release=0, form="ring",
-    order="n", width=1,
+# What rungs have in common: of one compute thread, of two, and of two in blocks that
+# make tile after tile.
+_ONE: dict[str, Any] = dict(
+    tile_m=128, tile_n=128, tile_k=64, compute_threads=1, order="n", width=1
+)
+_TWO: dict[str, Any] = dict(
+    tile_m=128, tile_n=256, tile_k=64, slots=4, compute_threads=2, delay_release=1, order="n",
+    width=1,
 )  # fmt: skip
-_TWO = MatmulConfig(
-    tile_m=128, tile_n=256, tile_k=64, slots=4, compute_threads=2, delay_release=1, form="ring",
-    order="n", width=1,
-)  # fmt: skip
-_PERSISTENT = dataclasses.replace(_TWO, form="persistent", order="m", width=8)
+_MANY: dict[str, Any] = _TWO | dict(order="m", width=8)
 
 RUNGS: tuple[Rung, ...] = (
     Rung(
         0, "one buffer", "Load a step, wait for it, multiply it.",
-        _ONE,
+        RungConfig(**_ONE, slots=1, delay_release=0, form="ring"),
     ),
     Rung(
         1, "a ring of slots", "Load the next steps while one is multiplied.",
-        dataclasses.replace(_ONE, slots=2),
+        RungConfig(**_ONE, slots=2, delay_release=0, form="ring"),
     ),
     Rung(
         2, "a product in flight", "Issue the next wgmma before the last one is done.",
-        dataclasses.replace(_ONE, slots=3, delay_release=1),
+        RungConfig(**_ONE, slots=3, delay_release=1, form="ring"),
     ),
     Rung(
         3, "two compute threads", "Share the slots: a tile twice as large for the same b.",
-        _TWO,
+        RungConfig(**_TWO, form="ring"),
     ),
     Rung(
         4, "a memory thread", "Leave the loads to a thread that never waits for a product.",
-        dataclasses.replace(_TWO, form="specialized"),
+        MatmulConfig(**_TWO, form="specialized"),
     ),
     Rung(
         5, "persistent blocks", "One block for each SM, and neighbours in the L2.",
-        _PERSISTENT,
+        RungConfig(**_MANY, form="persistent"),
     ),
     Rung(
         6, "no bubble", "One chain of pipelines: load the next tile while this one is stored.",
-        dataclasses.replace(_PERSISTENT, form="chained"),
+        MatmulConfig(**_MANY, form="chained"),
     ),
     Rung(
         7, "a cluster", "Two blocks share each load of b.",
-        dataclasses.replace(_PERSISTENT, form="chained", cluster_m=2),
+        MatmulConfig(**_MANY, form="chained", cluster_m=2),
     ),
 )  # fmt: skip
 
@@ -142,7 +143,7 @@ IDEAS: tuple[Idea, ...] = (
     ),
     Idea(
         "a pipeline for each tile", "Nothing is loaded while a tile is stored.",
-        dataclasses.replace(_BEST, form="persistent"),
+        RungConfig(**_MANY, cluster_m=2, form="persistent"),
     ),
     Idea(
         "a block for each tile", "Blocks that start when others end go to the SMs that are ahead.",

@@ -1,8 +1,9 @@
 """Kernels made with this package's emitters, to be called as any JAX function.
 
 The model. All public names are here. `matmul/`, `ragged/`, `collective/` and `attention/` are
-packages, `scaled` has `scaled_matmul`, `memory_bound` has `rms_norm` and `softmax`, and `chain`,
-`front` and `hopper` what the kernels have in common.
+packages, `scaled` has `scaled_matmul`, and `memory_bound` has `rms_norm` and `softmax`. What the
+kernels have in common: `front` is their front door, `dividing` says what they take of an SM,
+`choosing` how a configuration is chosen, `hopper` for which GPU, and `chain` runs tile after tile.
 
 `pipelib.kernels.matmul` and `pipelib.kernels.attention` are the functions. Their packages have the
 same names, and cannot hide them: this module loads the packages first and binds the functions then,

@@ -89,6 +89,8 @@ class Barriers(NamedTuple):
 
 #: The memory of a block, by the names that the kernel has for it.
 Memory = dict[str, Smem | Barriers]
+#: The refs of a block's memory within the kernel, by the same names.
+Scratch = Mapping[str, Any]
 
 
 def allocations(memory: Memory) -> dict[str, Allocation | list[Allocation]]:

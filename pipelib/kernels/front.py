@@ -293,6 +293,12 @@ def _varying(array: jax.Array) -> frozenset[str]:
     return frozenset(jax.typeof(array).manual_axis_type.varying)
 
 
+def named[F: Callable[..., None]](name: str, body: F) -> F:
+    """The body of a kernel with this name, as a profiler shows it."""
+    setattr(body, "__name__", name)  # noqa: B010, since `functools.partial` declares no name
+    return body
+
+
 def names(dtypes: Sequence[Dtype]) -> str:
     """The names of dtypes, with commas."""
     return ", ".join(dtype.name for dtype in dtypes)

@@ -113,7 +113,7 @@ class Operation:
         raise NotImplementedError
 
     def reference(self, x: jax.Array, *weight: jax.Array) -> jax.Array:
-        """The same of whole rows in plain JAX."""
+        """The operation on whole rows, in plain JAX."""
         raise NotImplementedError
 
 

@@ -40,6 +40,7 @@ from jax.typing import DTypeLike
 
 from pipelib import ring, tiles
 from pipelib.kernels.chain import run_chain
+from pipelib.kernels.choosing import H200, in_waves
 from pipelib.kernels.dividing import Barriers, Memory, Smem
 from pipelib.kernels.front import FLOAT8, Front
 from pipelib.kernels.hopper import default_device, num_sms
@@ -55,9 +56,6 @@ from pipelib.warp_specialized import (
 
 #: Numbers that share a scale along K, and along N.
 SCALED = 128
-#: The time of a tile of 192 columns, by column, over that of one of 128: 0.95 to 1.00 with four
-#: products on an H200.
-WIDE = 0.97
 #: The axes of a cluster: its blocks share the loads of b along the first, of a along the second.
 CLUSTER = "cluster_m", "cluster_n"
 
@@ -154,7 +152,7 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
 
     Tiles of 128 x 128 of one byte ask more of L2 than it gives, if each block loads for itself. So
     two blocks below each other share the loads of b. Tiles of 192 columns ask for less, so they are
-    taken where they need less time by `WIDE`. A product of up to 128 rows takes the time of its
+    taken where they need less time. A product of up to 128 rows takes the time of its
     loads, so one compute thread of 64 rows is enough. Where there would be a tile for half of the
     SMs only, tiles are narrow, so that all of them load.
 
@@ -173,11 +171,10 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
     pair = ScaledConfig(cluster_m=2)
     wide = ScaledConfig(tile_n=192, tile_k=SCALED, slots=4, delay_release=0, cluster_m=2)
 
-    def time(config: ScaledConfig) -> float:
-        """The rounds of tiles, and the columns of each."""
-        return math.ceil(math.prod(config.tiles(m, n)) / sms) * config.tile_n
+    def time(config: ScaledConfig, column: float) -> float:
+        return in_waves(math.prod(config.tiles(m, n)), sms, config.tile_n, column)
 
-    return wide if WIDE * time(wide) < time(pair) else pair
+    return wide if time(wide, H200.wide_column) < time(pair, 1.0) else pair
 
 
 def scaled_matmul(
@@ -280,7 +277,7 @@ class _Scales(NamedTuple):
 
     @property
     def together(self) -> tuple[jax.Array, ...]:
-        """Those of the rows, [64], times that of b, for each group."""
+        """For each group of columns, the rows' scales, [64], times the scale of b."""
         return tuple(self.of_rows * scale for scale in self.of_b)
 
 

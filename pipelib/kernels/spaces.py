@@ -19,9 +19,7 @@ from pipelib.kernels.attention import AttentionConfig
 #: Keys of a step, slots, compute threads and schedules of `attention`. "optimistic" is not among
 #: them: data choose the branches of its steps, so a simulation has no time for it.
 _KEYS, _SLOTS, _THREADS = (64, 128, 192, 256), (2, 3, 4), (2, 3)
-_SCHEDULES: tuple[Literal["pingpong", "both", "overlap", "plain"], ...] = (
-    "pingpong", "both", "overlap", "plain",
-)  # fmt: skip
+_SCHEDULES: tuple[Literal["pingpong", "overlap", "plain"], ...] = ("pingpong", "overlap", "plain")
 #: Slots and rows of `softmax` and `rms_norm`; the most bytes of a step.
 _ROW_SLOTS, _ROWS, _STEP_BYTES = (1, 2, 3, 4, 6), (1, 2, 4, 8), 32 << 10
 
@@ -47,11 +45,9 @@ def attention_space(head_dim: int) -> list[AttentionConfig]:
     for block_kv, slots, threads, schedule in itertools.product(
         _KEYS, _SLOTS, _THREADS, _SCHEDULES
     ):
-        where = "shared" if schedule in ("overlap", "both") else "registers"
         config = AttentionConfig(
-            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule,
-            probabilities=where,
-        )  # fmt: skip
+            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule
+        )
         with contextlib.suppress(ValueError):
             config.check(head_dim)
             found.append(config)

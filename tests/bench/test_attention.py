@@ -29,6 +29,7 @@ from pallascope.tuning.results import Row
 from pipelib.kernels import AttentionConfig
 from pipelib.kernels.attention import attention_reference
 from pipelib.kernels.matmul import tuned
+from pipelib_book.attention_forms import RungConfig
 from pipelib_book.measured.attention import FA3
 from pipelib_book.measured.attention import OTHERS as THEIRS
 from tests.bench.stand_ins import Workers, dry_run
@@ -177,7 +178,7 @@ def test_the_search_has_all_schedules(head_dim):
     assert {config.schedule for config in configs} == {"plain", "overlap", "pingpong", "both"}
     for config in configs:
         config.check(head_dim)
-        assert AttentionConfig(**json.loads(json.dumps(attention.as_json(config)))) == config
+        assert RungConfig(**json.loads(json.dumps(attention.as_json(config)))) == config
 
 
 def test_what_a_search_found_is_a_contender():
@@ -260,7 +261,7 @@ def test_a_search_is_recorded(suite, tmp_path, monkeypatch):
     monkeypatch.setattr(attention, "OnGpu", Measurer)
     path = dry_run(monkeypatch, tmp_path, suite, "tune", "--only", ":1", "--limit", "3")
     (group,) = records.read(path)
-    assert AttentionConfig(**group["best"]) == space(TUNE[0])[0]
+    assert RungConfig(**group["best"]) == space(TUNE[0])[0]
     assert len(group["rows"]) == 3 and group["problem"] == TUNE[0].as_json()
     made = PARTS["tune"].contenders(TUNE[0], [group])
     assert made.keys() == group["contenders"].keys() and len(made) == len(group["finals"])
@@ -276,7 +277,7 @@ def test_the_groups_of_the_record_are_whole(path):
         problem = Problem(**group["problem"])
         assert tuned.file_name(group["run"]["provenance"]["gpu"]) == path.parent.name
         if group["part"] == "tune":
-            AttentionConfig(**group["best"]).check(problem.head_dim)
+            RungConfig(**group["best"]).check(problem.head_dim)
             continue
         peers = {FA3} & group["run"].get("peers", {}).keys()
         if group["part"] in ("narrow", "sizes"):  # not of all their problems

@@ -9,7 +9,7 @@ import pallascope
 from benchmarks import attention
 from benchmarks.attention_ideas import IDEAS, IdeaConfig
 from pallascope.compiling import lacking
-from pipelib.kernels.attention.config import AttentionConfig
+from pipelib_book.attention_forms import RungConfig
 
 PROBLEM = dict(argvalues=attention.TRIED, ids=str)
 IDEA = dict(argvalues=IDEAS, ids=lambda idea: idea.name)
@@ -48,7 +48,7 @@ def test_it_compiles_without_a_spill_or_a_serialized_product(problem, idea):
 @pytest.mark.parametrize("idea", **IDEA)
 def test_it_is_another_kernel_than_both(idea):
     problem = attention.TRIED[0]
-    both = attention.ours(problem, AttentionConfig(schedule="both"))
+    both = attention.ours(problem, RungConfig(schedule="both"))
     traced = [
         str(jax.make_jaxpr(f)(*(problem.out,) * 3)) for f in (both, *kernel(problem, idea)[:1])
     ]

@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pipelib.kernels import attention, decode_attention, matmul, rms_norm, softmax
+from pipelib.kernels import (
+    attention,
+    decode_attention,
+    matmul,
+    ragged_dot,
+    rms_norm,
+    scaled_matmul,
+    softmax,
+)
 from pipelib.kernels.attention import attention_kernel
 from pipelib.kernels.front import Front
-from tests.kernels.devices import pretend
+from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 
 @pytest.mark.parametrize("or_newer", [False, True])
@@ -49,6 +57,7 @@ def test_a_gpu_newer_than_hopper_has_tma(monkeypatch):
 
 X = jnp.ones((64, 128), jnp.bfloat16)
 Q = X.reshape(1, 64, 1, 128)
+NARROW, SCALES = jnp.float8_e4m3fn, (jnp.ones((64, 1)), jnp.ones((1, 1)))
 #: Of each kernel: a call that takes the place of its first operand, and its function in plain JAX.
 KERNELS = {
     "matmul": (lambda a: matmul(a, X.T), X, "jnp.matmul"),
@@ -60,6 +69,13 @@ KERNELS = {
     ),
     "decode_attention": (
         lambda q: decode_attention(q[:, :1], Q, Q), Q, "jax.nn.dot_product_attention with a mask",
+    ),
+    "ragged_dot": (
+        lambda lhs: ragged_dot(lhs, X.T[None], jnp.array([64], jnp.int32)), X, "jax.lax.ragged_dot",
+    ),
+    "scaled_matmul": (
+        lambda a: scaled_matmul(a.astype(NARROW), X.astype(NARROW), *SCALES),
+        X, "jnp.matmul of the scaled factors",
     ),
     "softmax": (softmax, X, "jax.nn.softmax"),
     "rms_norm": (rms_norm, X, "pipelib.kernels.memory_bound.rms_norm_reference"),
@@ -75,13 +91,14 @@ def test_a_cpu_that_interprets_nothing(name):
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call(x)
-    if name not in ("attention_kernel", "decode_attention"):  # which have no gradients
+    if name not in ("attention_kernel", "decode_attention", "scaled_matmul"):  # have no gradients
         with pytest.raises(ValueError, match=f"^{re.escape(message)}"):  # JAX adds a note
             jax.grad(lambda x: call(x).astype(jnp.float32).sum())(x)
     assert callable(pkgutil.resolve_name(plain.split()[0].replace("jnp", "jax.numpy")))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+# Planned for a CPU, `ragged_dot` has copies that a GPU cannot make.
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "ragged_dot"])
 def test_a_cpu_that_lowers_for_a_gpu_is_refused_nothing(name):
     call, x, _ = KERNELS[name]
     traced = jax.jit(call).trace(x)
@@ -90,6 +107,37 @@ def test_a_cpu_that_lowers_for_a_gpu_is_refused_nothing(name):
         traced.lower()
 
 
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.usefixtures("traced_anew")
+def test_another_gpu(name, monkeypatch):
+    call, x, _ = KERNELS[name]
+    pretend(monkeypatch, "NVIDIA A100", "8.0")
+    needs = TMA if name in ("softmax", "rms_norm") else WGMMA
+    message = f"{name}: NVIDIA A100 has compute capability 8.0, but {needs}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        call(x)
+
+
 def test_another_error_passes():
     with pytest.raises(ValueError, match=r"^another$"), Front("kernel", "plain").explained():
         raise ValueError("another")
+
+
+# Forward mode, where plain JAX computes, with the kernel's rules.
+
+#: Functions, and shapes that no kernel takes.
+PLAIN = {
+    "matmul": (matmul, [(17, 64), (64, 63)]),
+    "ragged_dot": (lambda a, b: ragged_dot(a, b, jnp.array([5], jnp.int32)), [(5, 60), (1, 60, 7)]),
+    "attention": (attention, [(1, 8, 1, 264)] * 3),
+    "rms_norm": (rms_norm, [(3, 129)]),
+    "softmax": (softmax, [(3, 129)]),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_forward_mode_is_refused_by_jax(name):
+    function, shapes = PLAIN[name]
+    arrays = tuple(jnp.ones(shape, jnp.bfloat16) for shape in shapes)
+    with pytest.raises(TypeError, match=re.escape(NO_FORWARD_MODE)):
+        jax.jvp(function, arrays, arrays)

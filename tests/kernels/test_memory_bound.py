@@ -1,8 +1,6 @@
 """rms_norm and softmax: values, edges, gradients, schedules, lowering, refusals; and at size."""
 
 import functools
-import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +17,6 @@ from pipelib.kernels.memory_bound import (
     softmax_reference,
 )
 from tests.emitters import contract
-from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 #: Relative, of one rounding to the output's dtype with room for another of an argument.
 TOLERANCE = {"float32": 4e-6, "float16": 1e-3, "bfloat16": 8e-3}
@@ -167,13 +164,6 @@ def test_gradients():
         np.testing.assert_allclose(one, other, 1e-5, 1e-6)
 
 
-@BOTH
-def test_forward_mode_is_refused_by_jax(kernel):
-    x = normal(3, 129)  # plain JAX computes it, with the kernel's rules: needs no interpreter
-    with pytest.raises(TypeError, match=re.escape(NO_FORWARD_MODE)):
-        jax.jvp(kernel, (x,), (x,))
-
-
 # Left to plain JAX: no multiple of 16 bytes; 8 times a prime; pieces that would be 16 bytes; none.
 @pytest.mark.parametrize("shape", [(3, 129), (3, 8 * 1021), (3, 8), (0, 256), (3, 0)])
 def test_fallback(shape):
@@ -184,26 +174,6 @@ def test_fallback(shape):
 
 
 # Schedules and lowering.
-
-#: One pass whole and padded, two passes whole and padded; each with what it needs.
-SHAPES = [(20, 8192), (20, 8200), (20, 128000), (20, 151936)]
-
-
-@pytest.mark.both_jax
-@pytest.mark.parametrize(
-    ("shape", "slots"), [*((shape, None) for shape in SHAPES), ((4000, 8192), 3)]
-)
-@pytest.mark.parametrize("weight", [None, "float32"])
-def test_no_finding_and_it_lowers(shape, slots, weight):
-    """At real sizes; lowering infers the layouts of registers, and needs no GPU."""
-    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
-    weights = [jax.ShapeDtypeStruct(shape[1:], weight)] if weight else []
-    for kernel in [rms_norm] if weight else [rms_norm, softmax]:
-        kernel = functools.partial(kernel, slots=slots)
-        program = pallascope.trace(kernel, x, *weights)
-        report = pallascope.check(program, strict=True)
-        assert report.ok, report
-        jax.jit(kernel).trace(x, *weights).lower(lowering_platforms=("cuda",))
 
 
 def test_plans():
@@ -245,90 +215,6 @@ def test_every_plan_is_possible(size, weight_size):
 
 
 # Refusals.
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda x: softmax(x.astype(jnp.int32)),
-            "softmax: x of shape (3, 256) and int32 has no rows that the kernel takes: it needs at"
-            " least one axis, and float32, bfloat16 or float16.",
-        ),
-        (
-            lambda x: rms_norm(x[0, 0]),
-            "rms_norm: x of shape () and float32 has no rows that the kernel takes: it needs at"
-            " least one axis, and float32, bfloat16 or float16.",
-        ),
-        (
-            lambda x: rms_norm(x, x[0, :128]),
-            "rms_norm: a weight of shape (128,) and float32 cannot scale rows of 256 elements: it"
-            " must be (256,) and float32, bfloat16 or float16.",
-        ),
-        *(
-            (
-                functools.partial(rms_norm, eps=eps),
-                f"rms_norm: eps={eps} is not 0 to 3.4e+38, float32's largest, so rows would become"
-                " NaN or 0: give a small positive number, such as 1e-6.",
-            )
-            for eps in (-1.0, math.nan, math.inf, 1e39)
-        ),
-        (
-            lambda x: softmax(x, slots=0),
-            "softmax: slots=0 is not 1 to 32, the most that one array of barriers has.",
-        ),
-        (
-            lambda x: rms_norm(x, rows=257),
-            "rms_norm: rows=257 is not 1 to 256, the most that one copy takes.",
-        ),
-        (
-            lambda x: rms_norm(x[:, :200], rows=1),
-            "rows=1, but rows of 200 elements are padded to 640, so the copy of one alone would"
-            " overwrite the next; it takes at least 2 in a block.",
-        ),
-        (
-            lambda x: softmax(jnp.tile(x, 256), slots=20),
-            "The pipeline needs in_specs[0] 16 x",
-        ),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        call(normal(3, 256))
-
-
-COMPILED = "a kernel is compiled for it, so it must be {} that is known before."
-INTEGER, NUMBER = COMPILED.format("an integer"), COMPILED.format("a number")
-ARRAY = "a kernel copies arrays: make one, with jnp.asarray."
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: softmax([[1.0]]), f"softmax: x=[[1.0]] has type list, but {ARRAY}"),
-        (lambda x: rms_norm(None), f"rms_norm: x=None has type NoneType, but {ARRAY}"),
-        (lambda x: rms_norm(x, 2.0), f"rms_norm: weight=2.0 has type float, but {ARRAY}"),
-        (lambda x: rms_norm(x, eps=None), f"rms_norm: eps=None has type NoneType, but {NUMBER}"),
-        (lambda x: rms_norm(x, eps="tiny"), f"rms_norm: eps='tiny' has type str, but {NUMBER}"),
-        (lambda x: softmax(x, slots=2.0), f"softmax: slots=2.0 has type float, but {INTEGER}"),
-        (lambda x: rms_norm(x, rows="2"), f"rms_norm: rows='2' has type str, but {INTEGER}"),
-    ],
-)
-def test_types(call, message):
-    with pytest.raises(TypeError) as error:
-        call(normal(3, 256))
-    assert str(error.value) == message
-
-
-@BOTH
-def test_another_gpu(kernel, monkeypatch):
-    pretend(monkeypatch, "NVIDIA A100", "8.0")
-    message = (
-        f"{kernel.__name__}: NVIDIA A100 has compute capability 8.0, but TMA needs 9.0 or more,"
-        " Hopper or newer."
-    )
-    with pytest.raises(ValueError, match=re.escape(message)):
-        kernel(normal(4, 256))
 
 
 def test_numpy_s_integers():

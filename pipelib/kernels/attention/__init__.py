@@ -19,8 +19,7 @@ The model. Each module has one part of it:
 `reference`         the same in plain JAX
 `decode`            `decode_attention`: a few queries of each sequence, and a cache of keys
 `decode_config`     how its work is divided
-`decode_kernel`     its kernel: its launch, and how parts of keys are combined
-`decode_threads`    the threads of its kernel
+`decode_kernel`     its kernel: its launch, its threads, and how parts of keys are combined
 ==================  ==============================================================================
 
 Sizes. The kernels have head dimensions of 64, 128 and 256. Pallas copies pieces of 8 rows x 128

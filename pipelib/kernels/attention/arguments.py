@@ -41,10 +41,12 @@ def check_arrays(q: Shaped, k: Shaped, v: Shaped, *, float8: bool = False) -> No
       TypeError: one is not an array, or of a dtype that the kernel does not take.
       ValueError: shapes that do not go together.
     """
-    if float8 and jnp.dtype(getattr(q, "dtype", None) or jnp.int8) == FLOAT8:
-        _check_float8(q, k, v)
-    else:
-        check_each(q, k, v)
+    check_each(q, k, v, float8=float8)
+    if q.dtype == FLOAT8 and (largest := max(q.shape[3], v.shape[3])) > MOST_OF_FLOAT8:
+        raise ValueError(
+            f"attention: heads of {largest} in float8 are larger than {MOST_OF_FLOAT8}, the most"
+            " that the kernel has: cast to bfloat16."
+        )
     if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]):
         raise ValueError(
             f"attention: q {q.shape}, k {k.shape} and v {v.shape} must have one batch, q and k one"
@@ -53,48 +55,26 @@ def check_arrays(q: Shaped, k: Shaped, v: Shaped, *, float8: bool = False) -> No
     check_groups(q, k)
 
 
-def check_each(q: Shaped, k: Shaped, v: Shaped, function: str = "attention") -> None:
+def check_each(
+    q: Shaped, k: Shaped, v: Shaped, function: str = "attention", *, float8: bool = False
+) -> None:
     """`check_arrays` of each array by itself, for the function of this name."""
     for name, array in zip("qkv", (q, k, v)):
         specs.check_array(f"{function}: {name}", array)
-        if array.dtype not in HALVES:
+        if array.dtype not in HALVES and not (float8 and FLOAT8 in (array.dtype, q.dtype)):
             raise TypeError(
                 f"{function}: {name} is {array.dtype}, but the kernel takes float16 or bfloat16."
             )
-        _check_is_alike(q, name, array, function)
-        _check_axes(name, array, function)
-
-
-def _check_is_alike(q: Shaped, name: str, array: Shaped, function: str) -> None:
-    """Refuses an array of another dtype than q's."""
-    if array.dtype != q.dtype:
-        raise TypeError(
-            f"{function}: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one dtype:"
-            " cast one."
-        )
-
-
-def _check_axes(name: str, array: Shaped, function: str) -> None:
-    """Refuses an array that has not four axes, or is empty."""
-    if array.ndim != 4 or 0 in array.shape:
-        raise ValueError(
-            f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
-            " head_dim], each 1 or more."
-        )
-
-
-def _check_float8(q: Shaped, k: Shaped, v: Shaped) -> None:
-    """`check_each` where q is float8, of which nothing but the kernel makes attention."""
-    for name, array in zip("kv", (k, v)):
-        specs.check_array(f"attention: {name}", array)
-        _check_is_alike(q, name, array, "attention")
-    for name, array in zip("qkv", (q, k, v)):
-        _check_axes(name, array, "attention")
-    if (largest := max(q.shape[3], v.shape[3])) > MOST_OF_FLOAT8:
-        raise ValueError(
-            f"attention: heads of {largest} in float8 are larger than {MOST_OF_FLOAT8}, the most"
-            " that the kernel has: cast to bfloat16."
-        )
+        if array.dtype != q.dtype:
+            raise TypeError(
+                f"{function}: q is {q.dtype} and {name} is {array.dtype}, but wgmma takes one"
+                " dtype: cast one."
+            )
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"{function}: {name} has shape {array.shape}, but it must be [batch, seq, heads,"
+                " head_dim], each 1 or more."
+            )
 
 
 def check_groups(q: Shaped, k: Shaped, function: str = "attention") -> None:

@@ -74,11 +74,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
+from pipelib.kernels.attention.band import Band, Options, Sizes, padded
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
-from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays, Scratch
+from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays
 from pipelib.kernels.attention.order import AXES, Order
-from pipelib.kernels.dividing import allocations
+from pipelib.kernels.dividing import Scratch, allocations
+from pipelib.kernels.front import named
 from pipelib.refs import Allocation, Dtype, Ref
 from pipelib.warp_specialized import emit_pipeline_warp_specialized
 
@@ -176,7 +177,7 @@ def _scratch(
     sizes: Sizes,
     dtype: Dtype,
 ) -> dict[str, Allocation | list[Allocation]]:
-    """The fields of `Scratch` that a kernel has."""
+    """What a kernel allocates."""
     memory = config.memory(made, sizes.head_dim, not options.config.in_place, dtype)
     if not (options.config.in_place and options.counts(sizes.queries, config.block)):
         memory.pop("queries", None)  # no mask compares them, or in registers

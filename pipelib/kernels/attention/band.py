@@ -64,7 +64,7 @@ class Options[C: AttentionConfig | None](NamedTuple):
 
     def configured(self, config: AttentionConfig) -> "Options[AttentionConfig]":
         """The same options with this configuration."""
-        return Options(self.left, self.right, self.scale, config, self.keys, self.deterministic)
+        return cast("Options[AttentionConfig]", self._replace(config=cast(C, config)))
 
 
 class Sizes(NamedTuple):
@@ -264,12 +264,6 @@ def _segments(ids: Ref, start: Int, size: int, axis: int) -> jax.Array:
 def spread(vector: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
     """A vector of rows (axis 0) or of columns (axis 1), broadcast to the whole shape."""
     return lax.broadcast_in_dim(vector, shape, (axis,))
-
-
-def named[F: Callable[..., None]](name: str, body: F) -> F:
-    """The body of a kernel with this name, as a profiler shows it."""
-    setattr(body, "__name__", name)  # noqa: B010, since `functools.partial` declares no name
-    return body
 
 
 def padded(array: jax.Array, multiple: int) -> jax.Array:

@@ -6,7 +6,8 @@ The package's docstring says when plain JAX computes instead of the kernel.
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from typing import Literal, TypedDict, Unpack, overload
+from collections.abc import Callable
+from typing import Literal, Protocol, TypedDict, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -41,40 +42,48 @@ _KERNEL = FRONT._replace(name="attention_kernel")
 _Asked = Options[AttentionConfig | None]
 
 
-class _Sees(TypedDict, total=False):
-    """The arguments of `attention` that say what it computes, for the overloads."""
+class _Options(TypedDict, total=False):
+    """The arguments of `attention` beside the arrays and `return_residuals`."""
 
     causal: bool
     window: Window
     scale: float | None
     segment_ids: SegmentIds
-
-
-class _Options(_Sees, total=False):
-    """All of its arguments beside the arrays and `return_residuals`."""
-
     config: AttentionConfig | None
     deterministic: bool
 
 
-@overload
-def attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    return_residuals: Literal[False] = False,
-    **options: Unpack[_Options],
-) -> jax.Array: ...
-@overload
-def attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    return_residuals: Literal[True],
-    **options: Unpack[_Options],
-) -> Residuals: ...
+class _Attention(Protocol):
+    """What a type checker knows of `attention`: its result depends on `return_residuals`."""
+
+    @overload
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        return_residuals: Literal[False] = False,
+        **options: Unpack[_Options],
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self,
+        q: jax.Array,
+        k: jax.Array,
+        v: jax.Array,
+        *,
+        return_residuals: Literal[True],
+        **options: Unpack[_Options],
+    ) -> Residuals: ...
+
+
+def _typed(function: Callable[..., jax.Array | Residuals]) -> _Attention:
+    """The same function with the types of `_Attention`."""
+    return cast(_Attention, function)
+
+
+@_typed
 def attention(
     q: jax.Array,
     k: jax.Array,
@@ -186,24 +195,7 @@ def attention_kernel(
         return forward.launch_forward(q, k, v, (), options)
 
 
-@overload
-def attention_reference(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    return_residuals: Literal[False] = False,
-    **options: Unpack[_Sees],
-) -> jax.Array: ...
-@overload
-def attention_reference(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    return_residuals: Literal[True],
-    **options: Unpack[_Sees],
-) -> Residuals: ...
+@_typed
 def attention_reference(
     q: jax.Array,
     k: jax.Array,
@@ -223,35 +215,6 @@ def attention_reference(
     return (out, lse) if return_residuals else out
 
 
-def _made_of_float8(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, options: _Asked
-) -> Residuals:
-    """The result and the log-sum-exp of float8, which have no gradient."""
-    FRONT.require_gpu()
-    padding = Padding.of(q, k, v)
-    assert padding is not None, "larger heads are refused"
-    is_dense = options.left is None and options.right is None
-    config = options.config or narrow.default_config(padding.head_dim, is_dense)
-    return _filled_forward(padding, q, k, v, segments, options.configured(config))
-
-
-def _filled_forward(
-    padding: Padding,
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    segments: Segments,
-    options: Options[AttentionConfig],
-) -> Residuals:
-    """The forward kernel of arrays that are filled up, and what is left when that is cut off."""
-    q, k, v, *ids = map(padding.filled, (q, k, v, *segments))
-    options = options._replace(keys=padding.keys)
-    return padding.cut(*forward.launch_forward(q, k, v, tuple(ids), options))
-
-
-_attention_of_float8 = FRONT.without_gradient(_made_of_float8, " in float8: cast to bfloat16")
-
-
 def _made(
     q: jax.Array, k: jax.Array, v: jax.Array, segments: Segments, options: _Asked
 ) -> Residuals:
@@ -263,13 +226,14 @@ def _made(
     if _copies_rows(q, v):
         sized = _configured(options, q, k, forward.head_dim_of(q, v), segments)
         return forward.launch_forward(q, k, v, segments, sized)
-    sized = _configured(options, q, k, padding.head_dim, segments)
-    return _filled_forward(padding, q, k, v, segments, sized)
+    sized = _configured(options, q, k, padding.head_dim, segments)._replace(keys=padding.keys)
+    q, k, v, *ids = map(padding.filled, (q, k, v, *segments))
+    return padding.cut(*forward.launch_forward(q, k, v, tuple(ids), sized))
 
 
 def _copies_rows(q: Shaped, v: Shaped) -> bool:
-    """Whether the forward kernel's copies can see the rows of heads: not in JAX's interpreter."""
-    rows = (has_rows(x.shape[2:], x.dtype) for x in (q, v))
+    """Whether copies can see the rows of heads: not of float8, nor in JAX's interpreter."""
+    rows = (q.dtype != FLOAT8 and has_rows(x.shape[2:], x.dtype) for x in (q, v))
     return default_device().platform == "gpu" and all(rows)
 
 
@@ -291,10 +255,9 @@ def _configured(
     if options.config is not None:
         return options.configured(options.config)
     sizes = Sizes.of(q, k)._replace(head_dim=head_dim)
-    config = choosing.chosen(
-        options, sizes, q.dtype.itemsize, segmented=bool(segments), whole=whole
+    return options.configured(
+        choosing.chosen(options, sizes, q.dtype.itemsize, segmented=bool(segments), whole=whole)
     )
-    return options.configured(config)
 
 
 def _backward(
@@ -308,23 +271,22 @@ def _backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, tuple[None, ...]]:
     """dQ, dK and dV; segments have no gradients."""
     (d_out, d_lse), (out, lse) = cotangents, found
+    padding = Padding.of(q, k, v)
+    if padding is None:
+        grads = reference.backward(q, k, v, segments, cotangents, options)
+        return *grads, (None,) * len(segments)
+    FRONT.require_gpu()  # the forward pass may have run on another device
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
     delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
-    padding = Padding.of(q, k, v)
-    if padding is None:
-        d_q, d_k, d_v = reference.backward(q, k, v, d_out, segments, lse, delta, options)
-    else:
-        FRONT.require_gpu()  # the forward pass may have run on another device
-        config = options.config or default_config(padding.head_dim, options.deterministic)
-        fill, sized = padding.filled, options.configured(config)
-        filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
-        numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
-        grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
-        d_q, d_k, d_v = (
-            grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v))
-        )
+    config = options.config or default_config(padding.head_dim, options.deterministic)
+    fill, sized = padding.filled, options.configured(config)
+    filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))
+    numbers = padded(lse, PIECE_ROWS), padded(delta, PIECE_ROWS)
+    grads = backward.launch_backward(filled, *numbers, sized._replace(keys=padding.keys))
+    d_q, d_k, d_v = (grad[:, : x.shape[1], :, : x.shape[3]] for grad, x in zip(grads, (q, k, v)))
     return d_q, d_k, d_v, (None,) * len(segments)
 
 
 _attention = differentiable(_made, _backward, keeps_result=True)
+_attention_of_float8 = FRONT.without_gradient(_made, " in float8: cast to bfloat16")

@@ -3,7 +3,7 @@
 The model. A block of the kernel takes a time for each of its steps, and a time besides. An SM makes
 one block after the other. So the kernel takes, in microseconds::
 
-    LAUNCH + what the SM with the most does:
+    `launch_us` + what the SM with the most does:
         the sum over its blocks of   steps x `step`  +  `block`, or `visit` if it is persistent
                                      +  `apart`, if several heads have their blocks taken together
 
@@ -62,16 +62,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelib.kernels.attention import forward
+from pipelib.kernels.attention import forward, narrow
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Order
+from pipelib.kernels.choosing import H200, in_waves
 from pipelib.kernels.hopper import default_device, num_sms
 
 #: Where the table is.
 TABLE = pathlib.Path(__file__).parent / "tuned" / "nvidia-h200.json"
-#: Microseconds of a launch with nothing to do, about. A block's time has what is left of it.
-LAUNCH = 1.0
 #: How much less than the default's the estimate of another kind must be: the error of estimates.
 MARGIN = 0.07
 #: The rounds of blocks that are dealt out one by one; those before them are spread evenly.
@@ -158,6 +157,19 @@ def default_config(head_dim: int, deterministic: bool = False) -> AttentionConfi
     return AttentionConfig(block_kv=block_kv, schedule="optimistic", fused=fused)
 
 
+def default_of_float8(head_dim: int, is_dense: bool) -> AttentionConfig:
+    """The configuration of `attention` in float8; on a CPU, the one that the interpreter runs best.
+
+    If each query sees all keys (`is_dense`), short products, as those of heads up to 128, are done
+    before a step without a maximum is, so that it gains nothing.
+    """
+    keys = narrow.KEYS
+    if default_device().platform != "gpu":
+        return dataclasses.replace(default_config(head_dim), block_kv=keys)
+    schedule = "pingpong" if is_dense and head_dim <= 128 else "optimistic"
+    return AttentionConfig(block_kv=keys, schedule=schedule)
+
+
 def chosen(
     options: Options[AttentionConfig | None],
     sizes: Sizes,
@@ -175,6 +187,8 @@ def chosen(
       segmented: whether the sequences have segments.
       whole: whether queries must divide into whole blocks; if they do for no kind, the default's.
     """
+    if itemsize == 1:
+        return default_of_float8(sizes.head_dim, options.left is None and options.right is None)
     default = default_config(sizes.head_dim, options.deterministic)
     kinds = KINDS.get(sizes.head_dim, ())
     if not kinds or default_device().platform != "gpu":
@@ -224,15 +238,16 @@ def microseconds(order: Order, steps: np.ndarray, cost: Cost) -> float:
     """
     sms, every = num_sms(), order.batch * order.heads
     each, blocks = cost.step * steps, every * order.blocks
+    first = H200.launch_us + cost.block  # the first visit of a block begins as a block does
     if blocks <= sms:
-        return LAUNCH + cost.block + float(each.max())
+        return first + float(each.max())
     if order.together > 1:
         each = each + cost.apart
     if order.persistent is None:
-        return LAUNCH + _dealt_out(order, each + cost.block, sms)
-    first = LAUNCH + cost.block - cost.visit  # the first visit begins as a block does
+        return H200.launch_us + _dealt_out(order, each + cost.block, sms)
+    first -= cost.visit
     if not order.by_length:
-        return first + math.ceil(blocks / sms) * float(each.max() + cost.visit)
+        return first + in_waves(blocks, sms, 1, float(each.max()), cost.visit)
     mean = every * float((each + cost.visit).sum()) / sms
     return first + mean * order.imbalance(sms, tuple(steps.tolist()))
 
@@ -270,43 +285,13 @@ def _key(options: Options[Any], sizes: Sizes) -> _Key:
     return (*sizes[:6], options.left, options.right)
 
 
-class Measured(NamedTuple):
-    """A problem that was measured, of as many keys as queries, in bfloat16.
-
-    Attributes:
-      batch, seq, heads, kv_heads, head_dim: its sizes.
-      left, right: what a query sees, as `Options` has it.
-      microseconds: the median of each kind, by its name.
-    """
-
-    batch: int
-    seq: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    left: int | None
-    right: int | None
-    microseconds: dict[str, float]
-
-    @property
-    def sizes(self) -> Sizes:
-        """Its sizes, as the kernel takes them."""
-        group = self.heads // self.kv_heads
-        return Sizes(self.batch, self.seq, self.seq, self.heads, group, self.head_dim)
-
-    @property
-    def options(self) -> Options[None]:
-        """What its queries see."""
-        return Options(self.left, self.right, 1.0, None)
-
-
-def measured() -> tuple[Measured, ...]:
-    """The problems of the table."""
-    rows = json.loads(TABLE.read_text("utf-8"))["rows"]
-    return tuple(Measured(**row) for row in rows)
-
-
 @functools.cache
 def _table() -> dict[_Key, dict[str, float]]:
-    """The microseconds of each kind, of each problem."""
-    return {_key(row.options, row.sizes): row.microseconds for row in measured()}
+    """The microseconds of each kind, of each problem: as many keys as queries, in bfloat16."""
+
+    def key(row: dict[str, Any]) -> _Key:
+        sizes = row["batch"], row["seq"], row["seq"], row["heads"], row["heads"] // row["kv_heads"]
+        return *sizes, row["head_dim"], row["left"], row["right"]
+
+    rows = json.loads(TABLE.read_text("utf-8"))["rows"]
+    return {key(row): row["microseconds"] for row in rows}

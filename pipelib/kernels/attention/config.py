@@ -14,8 +14,9 @@ Source of the hardware's constants: `pipelib.specs`.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +36,10 @@ from pipelib.kernels.dividing import (
 )
 
 #: The values of `AttentionConfig.schedule`, and of `AttentionConfig.probabilities`.
-SCHEDULES = ("plain", "overlap", "pingpong", "both", "optimistic")
-PROBABILITIES = ("registers", "shared", "interpreted")
+SCHEDULES = ("plain", "overlap", "pingpong", "optimistic")
+PROBABILITIES = ("registers", "interpreted")
+#: Where the ladder's other values are, for who asks for one here.
+_ELSEWHERE = "the ladder's others are those of pipelib_book.attention_forms.RungConfig"
 #: The sizes of a head that the kernels have.
 HEAD_DIMS = (64, 128, 256)
 #: A dtype of the operands' size.
@@ -119,31 +122,34 @@ class GradientConfig:
 
     def __post_init__(self) -> None:
         take_integers(self)
-        refuse("GradientConfig", problems_of(self.rows, self.block, "block", self))
+        refuse(
+            "GradientConfig",
+            problems_of(self.rows, self.block, "block", self.slots, self.compute_threads),
+        )
 
     @property
     def tiles(self) -> Tiles:
         """How it divides the scores."""
         return Tiles(self.rows, self.compute_threads, self.block)
 
-    def d_q_part(self, head_dim: int) -> tuple[int, int] | None:
+    def d_q_part(self, head_dim: int) -> tuple[int, int]:
         """The queries and columns of a step's dQ that each thread of the kernel of all three makes.
 
-        The threads divide the columns or, if they cannot, the queries; None if they can divide
-        neither.
+        The threads divide the columns or, if they cannot, the queries.
+
+        Raises:
+          ValueError: they can divide neither.
         """
         threads = self.compute_threads
         if head_dim % (threads * _SIDE) == 0:
             return self.block, head_dim // threads
         if self.block % (threads * _SIDE) == 0:
             return self.block // threads, head_dim
-        return None
-
-    def my_d_q_part(self, head_dim: int) -> tuple[int, int]:
-        """`d_q_part` of a configuration that `check` has passed."""
-        part = self.d_q_part(head_dim)
-        assert part is not None, "check refuses this configuration"
-        return part
+        raise ValueError(
+            f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of a step"
+            f" over {threads} compute threads are a multiple of {_SIDE} for each, which K and dS"
+            " have side by side in SMEM, so the threads cannot share dQ."
+        )
 
     def smem_bytes(self, made: Gradients, head_dim: int, interpreted: bool = False) -> int:
         """Bytes of shared memory that a block takes.
@@ -164,13 +170,7 @@ class GradientConfig:
         threads, scores = self.compute_threads, self.rows * self.block // 128
         kept, part = min(len(made.results), 2), 0
         if made == ALL:
-            if self.d_q_part(head_dim) is None:
-                raise ValueError(
-                    f"GradientConfig: neither {head_dim} columns of dQ nor {self.block} queries of"
-                    f" a step over {threads} compute threads are a multiple of {_SIDE} for each,"
-                    " which K and dS have side by side in SMEM, so the threads cannot share dQ."
-                )
-            part = self.block * head_dim // threads // 128
+            part = math.prod(self.d_q_part(head_dim)) // 128
         registers = {"results": kept * self.rows * head_dim // 128, "P": scores}
         if made != DV:  # one after the other
             registers["dQ" if part > scores else "dP"] = max(part, scores)
@@ -182,7 +182,11 @@ class GradientConfig:
     def memory(
         self, made: Gradients, head_dim: int, interpreted: bool = False, dtype: DTypeLike = _HALF
     ) -> Memory:
-        """The shared memory of a block: the fields of `gradients.Scratch`, and what is emitted.
+        """The shared memory of a block of a kernel.
+
+        "operands" are the rows' operands, Q and dO or K and V, through which results are stored.
+        The kernel of all three has "d_s", two slots of dS; "d_q", each thread's part of a step's
+        dQ; "exchanged", where threads meet; and "queries", the numbers of queries for masks.
 
         Args:
           made, head_dim, interpreted: as `check` takes them.
@@ -206,7 +210,7 @@ class GradientConfig:
         if made == ALL:
             exchanged = 2, threads, rows, block
             memory["d_s"] = Smem("dS", exchanged, dtype, 2 * threads)
-            memory["d_q"] = Smem("dQ", (threads, *self.my_d_q_part(head_dim)), sums)
+            memory["d_q"] = Smem("dQ", (threads, *self.d_q_part(head_dim)), sums)
             memory["exchanged"] = Barriers(arrivals=threads)
             queries = Smem("numbers of queries", (threads, block), jnp.int32, is_tiled=False)
             memory["queries"] = queries
@@ -227,13 +231,11 @@ class AttentionConfig:
       compute_threads: Pallas threads that compute, 1 to 3.
       schedule: "plain": a thread does one thing after the other. "overlap": its softmax runs beside
         its own product with V, of the previous step. "pingpong": its softmax runs beside the
-        products of another thread. "both": beside its own and another thread's. "optimistic": as
-        "both", and a step makes a maximum only where its sums show that the maximum of the steps
-        before is too small.
-      probabilities: from where the forward kernel's `wgmma` reads them. "registers": where the
-        softmax left them. "shared": through SMEM. "interpreted": as "shared", in all kernels, for
-        JAX's interpreter, which has neither factors in registers nor accumulators that do not start
-        at zero.
+        products of another thread. "optimistic": beside its own and another thread's, and a step
+        makes a maximum only where its sums show that the maximum of the steps before is too small.
+      probabilities: from where `wgmma` reads them. "registers": where the softmax left them.
+        "interpreted": through SMEM, for JAX's interpreter, which has neither factors in registers
+        nor accumulators that do not start at zero.
       persistent: whether a block of the forward kernel goes on to other queries, and loads ahead
         for them. It does so only where there are no segments, SMEM has room, and the schedule is
         not "plain"; and, if something is masked, where the schedule is "optimistic" and each SM
@@ -260,12 +262,15 @@ class AttentionConfig:
     block_kv: int = 128
     slots: int = 2
     compute_threads: int = 2
-    schedule: Literal["plain", "overlap", "pingpong", "both", "optimistic"] = "pingpong"
-    probabilities: Literal["registers", "shared", "interpreted"] = "registers"
+    schedule: Literal["plain", "overlap", "pingpong", "optimistic"] = "pingpong"
+    probabilities: Literal["registers", "interpreted"] = "registers"
     persistent: bool = True
     dq: GradientConfig | None = None
     dkv: GradientConfig | None = None
     fused: GradientConfig | Literal[True] | None = None
+    #: The values of `schedule` and of `probabilities`; a subclass may have more.
+    schedules: ClassVar[tuple[str, ...]] = SCHEDULES
+    places: ClassVar[tuple[str, ...]] = PROBABILITIES
 
     def __post_init__(self) -> None:
         take_integers(self)
@@ -279,27 +284,34 @@ class AttentionConfig:
             if not isinstance(kernel, GradientConfig | None):
                 because = "a GradientConfig says how a kernel of the backward pass is divided"
                 raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
-        refuse("AttentionConfig", problems_of(self.rows, self.block_kv, "block_kv", self) | {
-            f"{self.schedule=} is none of {', '.join(SCHEDULES)}": self.schedule not in SCHEDULES,
+        common = problems_of(self.rows, self.block_kv, "block_kv", self.slots, self.compute_threads)
+        refuse("AttentionConfig", common | {
+            f"{self.schedule=} is none of {', '.join(self.schedules)}; {_ELSEWHERE}":
+                self.schedule not in self.schedules,
             f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
             " into": self.schedule != "plain" and self.slots < 2,
             f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
                 self.takes_turns and self.compute_threads < 2,
-            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
-                self.probabilities not in PROBABILITIES,
+            f"{self.probabilities=} is none of {', '.join(self.places)}; {_ELSEWHERE}":
+                self.probabilities not in self.places,
             "fused= is instead of dq= and dkv=, so one of these would do nothing":
                 self.fused and (self.dq or self.dkv),
         })  # fmt: skip
 
     @property
+    def thread_class(self) -> type[Any] | None:
+        """The class of the forward kernel's compute threads; None: that of `schedule`."""
+        return None
+
+    @property
     def overlaps(self) -> bool:
         """Whether a thread's softmax runs beside its own product."""
-        return self.schedule in ("overlap", "both", "optimistic")
+        return self.schedule in ("overlap", "optimistic")
 
     @property
     def takes_turns(self) -> bool:
         """Whether compute threads take turns in the tensor core."""
-        return self.schedule in ("pingpong", "both", "optimistic")
+        return self.schedule in ("pingpong", "optimistic")
 
     @property
     def through_smem(self) -> bool:
@@ -380,7 +392,10 @@ class AttentionConfig:
         return {made: given[made] or default for made, default in defaults.items()}
 
     def memory(self, head_dim: int, persistent: bool = False, dtype: DTypeLike = _HALF) -> Memory:
-        """The shared memory of a block: the fields of `queries.Scratch`, and what is emitted.
+        """The shared memory of a block of the forward kernel.
+
+        The result is stored through "q", of a persistent kernel through "next_q", and of float8
+        through "out". "turns" has a schedule barrier for each thread (`queries`).
 
         Args:
           head_dim: the size of a head.
@@ -409,23 +424,9 @@ class AttentionConfig:
         return memory
 
 
-class Divided(Protocol):
-    """What all configurations have."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def slots(self) -> int:
-        """The most steps that are in SMEM at once."""
-        ...
-
-    @property
-    def compute_threads(self) -> int:
-        """Pallas threads of a block that compute."""
-        ...
-
-
-def problems_of(rows: int, block: int, name: str, config: Divided) -> dict[str, object]:
+def problems_of(
+    rows: int, block: int, name: str, slots: int, compute_threads: int
+) -> dict[str, object]:
     """What can be wrong with the fields that all configurations have, and whether it is so.
 
     `name` is the name of the field `block`.
@@ -434,10 +435,10 @@ def problems_of(rows: int, block: int, name: str, config: Divided) -> dict[str, 
         f"{rows=} is not a multiple of 64, the rows of a wgmma": rows < 1 or rows % 64,
         f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma":
             block not in (64, 128, 192, 256),
-        f"{config.slots=} is not 1 to {specs.MAX_SLOTS}, the most barriers of one array":
-            not 1 <= config.slots <= specs.MAX_SLOTS,
-        f"{config.compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
-            not 1 <= config.compute_threads <= 3,
+        f"{slots=} is not 1 to {specs.MAX_SLOTS}, the most barriers of one array":
+            not 1 <= slots <= specs.MAX_SLOTS,
+        f"{compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
+            not 1 <= compute_threads <= 3,
     }  # fmt: skip
 
 

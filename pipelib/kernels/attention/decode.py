@@ -12,8 +12,7 @@ from pipelib.kernels.attention.arguments import check_each, check_groups, scale_
 from pipelib.kernels.attention.band import Options
 from pipelib.kernels.attention.config import HEAD_DIMS
 from pipelib.kernels.attention.decode_config import DecodeConfig, default_config, splits_for
-from pipelib.kernels.attention.decode_kernel import combined, launch_decode
-from pipelib.kernels.attention.decode_threads import Work
+from pipelib.kernels.attention.decode_kernel import Work, combined, launch_decode
 from pipelib.kernels.front import Front
 from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Shaped

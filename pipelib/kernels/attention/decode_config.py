@@ -6,17 +6,16 @@ reads keys in steps of `block_kv`. The keys of a sequence are divided among `spl
 
 K and V arrive at the GPU's full rate while enough bytes are on their way to all SMs. So a block has
 as many slots as SMEM holds, and there are about as many blocks as SMs, or many more. A block begins
-with nothing on its way, which costs the time in which an SM gets `START` bytes. So, for each number
-of splits, counted in such bytes::
+with nothing on its way, which costs the time in which an SM gets `start_bytes`
+(`pipelib.kernels.choosing`). So, for each number of splits, counted in such bytes::
 
-    time = waves of blocks x (bytes of a block's steps + START)  + START, if parts are combined
+    waves of blocks x (bytes of a block's steps + start_bytes)  + start_bytes, if parts are combined
 
 The number with the least time is picked, for the length that the cache has room for: the actual
 lengths are known only when the kernel runs.
 """
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Literal
 
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ from pipelib.kernels.attention.config import (
     AttentionConfig,
     problems_of,
 )
+from pipelib.kernels.choosing import H200, in_waves, while_they_fit
 from pipelib.kernels.dividing import Smem, refuse, take_integers
 from pipelib.kernels.hopper import default_device
 
@@ -34,8 +34,6 @@ from pipelib.kernels.hopper import default_device
 ROWS, MOST_THREADS = 64, 2
 #: Columns of a partial result that are staged at once: float32, in SMEM.
 STAGED = 64
-#: What a block's beginning costs, in bytes that an SM gets in this time: about 4 us. Not measured.
-START = 2**17
 #: The most parts of a sequence: partial results are added up one by one.
 MOST_SPLITS = 128
 _MOST_SLOTS = 8
@@ -65,21 +63,17 @@ class DecodeConfig:
     block_kv: int = 128
     slots: int = 3
     splits: int | None = None
-    probabilities: Literal["registers", "shared", "interpreted"] = "registers"
+    probabilities: Literal["registers", "interpreted"] = "registers"
 
     def __post_init__(self) -> None:
         take_integers(self, "splits")
-        refuse("DecodeConfig", problems_of(ROWS, self.block_kv, "block_kv", self) | {
+        common = problems_of(ROWS, self.block_kv, "block_kv", self.slots, MOST_THREADS)
+        refuse("DecodeConfig", common | {
             f"{self.splits=} is not 1 to {MOST_SPLITS}, the most partial results of a sequence":
                 self.splits is not None and not 1 <= self.splits <= MOST_SPLITS,
             f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
                 self.probabilities not in PROBABILITIES,
         })  # fmt: skip
-
-    @property
-    def compute_threads(self) -> int:
-        """Compute threads of the largest block."""
-        return MOST_THREADS
 
     def for_rows(self, rows: int) -> AttentionConfig:
         """The configuration of the compute threads of a block, for this many rows in all."""
@@ -123,18 +117,8 @@ def default_config(rows: int, head_dim: int, page: int | None = None) -> DecodeC
     sizes = [64] if rows > ROWS or head_dim > 128 else [128, 64]
     fitting = [size for size in sizes if page is None or not (size % page and page % size)]
     block_kv = [*fitting, *sizes][0]
-    return max(_fitting(block_kv, rows, head_dim), key=lambda config: config.slots)
-
-
-def _fitting(block_kv: int, rows: int, head_dim: int) -> Iterable[DecodeConfig]:
-    """The configurations that fit an SM."""
-    for slots in range(1, _MOST_SLOTS + 1):
-        config = DecodeConfig(block_kv, slots)
-        try:
-            config.check(rows, head_dim)
-        except ValueError:
-            return
-        yield config
+    configs = (DecodeConfig(block_kv, slots) for slots in range(1, _MOST_SLOTS + 1))
+    return [*while_they_fit(configs, rows, head_dim)][-1]
 
 
 def splits_for(blocks: int, steps: int, step_bytes: int, sms: int) -> int:
@@ -147,8 +131,8 @@ def splits_for(blocks: int, steps: int, step_bytes: int, sms: int) -> int:
       sms: the SMs of the GPU.
     """
 
-    def time(splits: int) -> int:
-        waves = -(-blocks * splits // sms)
-        return waves * (-(-steps // splits) * step_bytes + START) + START * (splits > 1)
+    def time(splits: int) -> float:
+        own, start = -(-steps // splits), H200.start_bytes
+        return in_waves(blocks * splits, sms, own, step_bytes, start) + start * (splits > 1)
 
     return min(range(1, min(steps, MOST_SPLITS) + 1), key=time)

@@ -38,13 +38,13 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.arguments import is_addressable
-from pipelib.kernels.attention.band import Band, Options, Sizes, named, padded
+from pipelib.kernels.attention.band import Band, Options, Sizes, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
 from pipelib.kernels.attention.order import AXES, Order, Visits
-from pipelib.kernels.attention.queries import Scratch
 from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
-from pipelib.kernels.dividing import Barriers, allocations
+from pipelib.kernels.dividing import Barriers, Scratch, allocations
+from pipelib.kernels.front import named
 from pipelib.kernels.hopper import num_sms
 from pipelib.refs import Body, Dtype, Int, Ref, Shaped
 from pipelib.ring import Allocations
@@ -58,9 +58,11 @@ from pipelib.warp_specialized import (
 
 #: The class of each `AttentionConfig.schedule`.
 SCHEDULES = {
-    "plain": Plain, "overlap": Overlap, "pingpong": Pingpong, "both": Overlap,
+    "plain": Plain,
+    "overlap": Overlap,
+    "pingpong": Pingpong,
     "optimistic": Optimistic,
-}  # fmt: skip
+}
 
 
 def launch_forward(
@@ -160,7 +162,7 @@ def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int | np.ndarray
 
 
 def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype) -> dict[str, Any]:
-    """The fields of `Scratch` that the kernel has."""
+    """What the kernel allocates."""
     memory = config.memory(sizes.head_dim, order.persistent is not None, dtype)
     made: dict[str, Any] = allocations(memory)
     if sizes.by_rows:  # a copy, and an array, for each piece
@@ -200,7 +202,7 @@ def _block(
     pipeline = functools.partial(_pipeline, config, sizes, band_of, visits, slots, k.dtype)
 
     def run(allocations: Allocations) -> None:
-        thread = SCHEDULES[config.schedule](
+        thread = (config.thread_class or SCHEDULES[config.schedule])(
             options=options,
             sizes=sizes,
             band_of=band_of,

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, TypedDict
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +38,7 @@ from pipelib.kernels.attention.config import (
     GradientConfig,
     Gradients,
 )
+from pipelib.kernels.dividing import Scratch
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Indices
 from pipelib.tiles import tiled
@@ -67,33 +68,6 @@ class Arrays[A: (jax.Array, Ref)](NamedTuple):
     segments: tuple[A, ...]
 
 
-class Scratch(TypedDict):
-    """SMEM and barriers of a block of a kernel. The first axis is the compute threads, if not said.
-
-    Only `operands` and `loaded` are there in every kernel.
-
-    Attributes:
-      operands: the rows' operands that products read, [threads, rows, head_dim] each: Q and dO, or
-        K and V. Results are stored through them.
-      loaded: a barrier for each thread, at which its operands arrive.
-      numbers: dQ's kernel: the rows' numbers, float32 [threads, 2, rows].
-      d_s: the kernel of all three: two slots of dS, [2, threads, rows, block].
-      d_q: the same: each thread's part of a step's dQ, float32.
-      exchanged: the same: the barrier at which threads meet.
-      queries: the same: numbers of queries for masks, int32 [threads, block].
-      factors: P and dS, if `wgmma` reads them from SMEM, [threads, rows, block] each.
-    """
-
-    operands: list[Ref]
-    loaded: Ref
-    numbers: Ref
-    d_s: Ref
-    d_q: Ref
-    exchanged: Ref
-    queries: Ref
-    factors: list[Ref]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientThread:
     """What the compute threads of all these kernels have in common.
@@ -105,7 +79,7 @@ class GradientThread:
       block_row: the first row of its block.
       index: the number of the thread in its block, an int32 scalar.
       outs: the results [seq, heads, head_dim] of its batch, in GMEM.
-      scratch: SMEM and barriers of the block.
+      scratch: SMEM and barriers of the block, by the names of `GradientConfig.memory`.
     """
 
     options: Options[AttentionConfig]
@@ -123,20 +97,20 @@ class GradientThread:
         raise NotImplementedError
 
     def compute(self, arrays: Arrays[Ref], pipeline: AllSteps) -> None:
-        """All that it does, as the pipeline's `compute_context`."""
+        """All that the thread does, as the pipeline's `compute_context`."""
         raise NotImplementedError
 
     @property
     def row(self) -> Int:
-        """Its first row."""
+        """The thread's first row."""
         return self.block_row + self.index * self.config.rows
 
-    def mine(self, name: Literal["loaded", "numbers", "d_q"]) -> Ref:
-        """This thread's part of a field of the scratch memory."""
+    def mine(self, name: str) -> Ref:
+        """This thread's part of the scratch memory of this name."""
         return self.scratch[name].at[self.index]
 
-    def my_parts(self, name: Literal["operands", "factors"]) -> list[Ref]:
-        """This thread's part of each array in a field of the scratch memory."""
+    def my_parts(self, name: str) -> list[Ref]:
+        """This thread's part of each array of the scratch memory of this name."""
         return [ref.at[self.index] for ref in self.scratch[name]]
 
     def load(self, *operands: Ref, numbers: tuple[Ref, ...] = ()) -> None:
@@ -151,7 +125,7 @@ class GradientThread:
 
     @property
     def here(self) -> tuple[pl.Slice, Int]:
-        """Its rows, of an array [seq, heads, head_dim]."""
+        """The thread's rows, of an array [seq, heads, head_dim]."""
         return pl.ds(self.row, self.config.rows), self.head
 
     def zeros(self) -> jax.Array:
@@ -503,7 +477,7 @@ class GradientOfAll(GradientOfKV):
     @property
     def _part(self) -> plgpu.ACC:
         """The accumulator of its part of a step's dQ."""
-        return plgpu.ACC(self.config.my_d_q_part(self.sizes.head_dim), jnp.float32)
+        return plgpu.ACC(self.config.d_q_part(self.sizes.head_dim), jnp.float32)
 
     @property
     def _share(self) -> tuple[pl.Slice, pl.Slice]:
@@ -512,7 +486,7 @@ class GradientOfAll(GradientOfKV):
         return self._slice(queries, self.config.block), self._slice(columns, self.sizes.head_dim)
 
     def _slice(self, size: int, every: int) -> pl.Slice:
-        """Its part of an axis of `every` elements, if each thread has `size` or all of them."""
+        """The thread's part of an axis of `every` elements: `size` of them, or all."""
         if size == every:
             return pl.ds(0, size)
         return pl.ds(pl.multiple_of(self.index * size, size), size)

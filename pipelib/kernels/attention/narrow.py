@@ -30,7 +30,6 @@ from jax.experimental.mosaic.gpu import fragmented_array
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.hopper import default_device
 from pipelib.tiles import SWIZZLE
 
 #: The power of 2 that probabilities are multiplied by; that of "optimistic"; the largest float8.
@@ -41,22 +40,6 @@ GROUP = 16
 
 #: Keys of a step are a multiple of this: V's rows are one piece, of 128 bytes.
 KEYS = SWIZZLE
-
-
-def default_config(head_dim: int, is_dense: bool) -> AttentionConfig:
-    """The configuration for float8; on a CPU that which JAX's interpreter runs fastest.
-
-    Args:
-      head_dim: 64, 128 or 256.
-      is_dense: whether each query sees all keys. Then short products, as those of heads up to 128,
-        are done before a step without a maximum is, so that it gains nothing.
-    """
-    if default_device().platform != "gpu":
-        return AttentionConfig(
-            block_kv=KEYS, compute_threads=1, schedule="plain", probabilities="interpreted"
-        )
-    schedule = "pingpong" if is_dense and head_dim <= 128 else "optimistic"
-    return AttentionConfig(block_kv=KEYS, schedule=schedule, probabilities="registers")
 
 
 def check(config: AttentionConfig, head_dim: int) -> None:

@@ -1,4 +1,4 @@
-"""`Optimistic`: the schedule "both", less the maximum of each step that needs none.
+"""`Optimistic`: "overlap" with turns, less the maximum of each step that needs none.
 
 The model. A softmax is the same whatever is subtracted from all scores of a row, as long as no
 exponential is too large. So a step need not know its own maximum. It makes its exponentials with
@@ -7,7 +7,7 @@ went well::
 
     p = exp2(S - m)        a lane's sums of p:   are all at most `LIMIT`?
         yes    total = total + sums, result = result + P V: no maximum, no factor
-        no     S is made again; then the step is one of "both", with its own maximum
+        no     S is made again; then the step is one of "overlap", with its own maximum
 
 No p is negative, so none is larger than the sum that it is in. A p that is infinite or not a number
 makes a sum that is not at most `LIMIT`. So it does where a row has seen no key yet, and its m is
@@ -19,7 +19,7 @@ costs: K stays in its slot until the sums are there, and the lanes of a thread m
 they multiply together.
 
 The sums are known before P V is done, so the lanes agree in its shadow. Masked steps, and the first
-step of a visit, make their maxima, as in "both". The inputs of a step are waited for before its
+step of a visit, make their maxima, as in "overlap". The inputs of a step are waited for before its
 turn. So no branch stands between the scores and the end of P V, and ptxas puts all of that in one
 order. The totals are those of lanes, of the columns that they have, and are added up in the end.
 
@@ -56,7 +56,7 @@ _FIRST_BARRIER = 8
 
 
 class Optimistic(Overlap):
-    """As "both"; a step makes a maximum only if its sums say that it must."""
+    """As "overlap" with turns; a step makes a maximum only if its sums say that it must."""
 
     def start(self) -> State:
         """The state before any key; its totals are those of lanes, [rows, `PIECE`]."""
@@ -68,7 +68,7 @@ class Optimistic(Overlap):
         return total * spread(shrink, total.shape, 0) + _sums(p)
 
     def of_rows(self, state: State) -> jax.Array:
-        """As `Overlap.of_rows`; the totals are those of lanes."""
+        """The maxima, [rows]: the totals of lanes have more numbers."""
         return state.maximum
 
     def store(self, state: State, visit: Int) -> None:
@@ -77,14 +77,14 @@ class Optimistic(Overlap):
 
     @property
     def shift(self) -> float:
-        """As `QueryThread.shift`."""
+        """The power of 2 that float8's probabilities are multiplied by, as a lane's sums allow."""
         return narrow.OPTIMISTIC_SHIFT
 
     def wait_for_inputs(self, number: jax.Array) -> None:
         """Nothing: a step waits before its turn."""
 
     def last(self, now: Now, state: State) -> State:
-        """As `Overlap.last`."""
+        """The last step of the block, once its V has landed: P V, and no more scores."""
         plgpu.barrier_wait(now.v_in)
         return super().last(now, state)
 
@@ -97,7 +97,7 @@ class Optimistic(Overlap):
     def products(
         self, now: Now, mask: Mask, before: Callable[[], State], state: State
     ) -> tuple[jax.Array, State, jax.Array]:
-        """As `Overlap.products`."""
+        """Both products and the softmax, as `Overlap` has them, once their inputs have landed."""
         self._wait_for_inputs_of(now)
         return super().products(now, mask, before, state)
 

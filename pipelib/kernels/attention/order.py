@@ -43,14 +43,14 @@ import numpy as np
 from jax import lax
 
 from pipelib import ring
+from pipelib.kernels.choosing import H200
 from pipelib.kernels.hopper import H100_SMS
 from pipelib.refs import Int
 
 #: A batch, a head, and a block of its rows: each an int32 scalar.
 Place = tuple[Int, Int, Int]
-#: The most bytes of columns of the heads that are taken together: two thirds of the L2 of an H100
-#: or H200, 50 MB.
-L2_BYTES = 32 * 2**20
+#: The most bytes of columns of the heads that are taken together.
+L2_BYTES = H200.l2_bytes
 #: How much more than its share of the steps the block that has the most may have, of a persistent
 #: kernel whose blocks have different numbers of steps.
 IMBALANCE = 1.05

@@ -39,7 +39,7 @@ class Padding(NamedTuple):
 
     @classmethod
     def of(cls, q: Shaped, k: Shaped, v: Shaped) -> Self | None:
-        """That of a problem; None if its heads are larger than those of the kernels."""
+        """The padding of a problem; None if its heads are larger than the kernels' largest."""
         largest = max(q.shape[-1], v.shape[-1], piece_columns(q.dtype))
         fitting = [head_dim for head_dim in HEAD_DIMS if head_dim >= largest]
         return cls(q.shape[1], k.shape[1], v.shape[-1], fitting[0]) if fitting else None

@@ -30,7 +30,7 @@ for turns ("pingpong") and for overlap within a thread.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,10 +43,11 @@ from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.order import Visits
+from pipelib.kernels.dividing import Scratch
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Allocations
 
-#: The fields of `Scratch` that have queries.
+#: The scratch memory that has queries.
 Queries = Literal["q", "next_q"]
 
 
@@ -99,32 +100,6 @@ class Inputs(NamedTuple):
     v_out: Ref
 
 
-class Scratch(TypedDict):
-    """SMEM and barriers of a block of the forward kernel. The first axis is the compute threads.
-
-    Some configurations lack `next_q`, `p`, `out` or `turns`.
-
-    Attributes:
-      q: the queries, through which the result is stored too: [threads, rows, head_dim]; if copies
-        see rows, both refs of [threads, pieces, rows, columns of a piece].
-      lse: the log-sum-exp to be stored: float32 [threads, rows].
-      loaded: a barrier for each thread, at which its queries arrive.
-      next_q: the queries of the next visit, of a persistent kernel.
-      p: probabilities, if `wgmma` reads them from SMEM: [threads, rows, block_kv].
-      out: the result of float8, which is stored through memory of its own: [threads, rows,
-        head_dim].
-      turns: a schedule barrier for each thread, if they take turns.
-    """
-
-    q: Ref
-    lse: Ref
-    loaded: Ref
-    next_q: Ref
-    p: Ref
-    out: Ref
-    turns: Ref
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QueryThread:
     """A compute thread of the forward kernel; its subclasses are the schedules.
@@ -135,7 +110,8 @@ class QueryThread:
       visits: the places that its block goes through.
       arrays: Q, the result and the log-sum-exp, whole, in GMEM.
       segments: none, or the segments [batch, seq] of queries and of keys, in GMEM.
-      scratch: SMEM and barriers of the block.
+      scratch: SMEM and barriers of the block, by the names of `AttentionConfig.memory`; the first
+        axis of each is the compute threads. If copies see rows, "q" and "next_q" are both refs.
       allocations: the rings of K and V, and their barriers, as the pipeline allocates them.
       index: the number of the thread in its block, an int32 scalar.
     """
@@ -207,38 +183,39 @@ class QueryThread:
         row = block * self.config.block_q + self.index * self.config.rows
         return batch, pl.ds(row, self.config.rows), head
 
-    def mine(self, name: Literal["q", "lse", "loaded", "next_q", "p", "out"]) -> Ref:
-        """Its part of a field of the scratch memory, in tiles."""
+    def mine(self, name: str) -> Ref:
+        """This thread's part of the scratch memory of this name, in tiles."""
         field = self.scratch[name]
         if self.sizes.by_rows and name in ("q", "next_q"):
             field = tiles.both(field, True).tiles
         return field.at[self.index]
 
-    def in_rows(self, name: Queries) -> Ref:
-        """The same as copies see it: [pieces, rows, columns of a piece]."""
-        return tiles.both(self.scratch[name], True).rows.at[self.index]
+    def in_rows(self, name: Queries, piece: int | None) -> Ref:
+        """This thread's queries as copies see them; of a piece, [rows, columns of a piece]."""
+        if piece is None:
+            return self.mine(name)
+        return tiles.both(self.scratch[name], True).rows.at[self.index].at[piece]
 
     @property
     def width(self) -> int:
         """The columns of a piece."""
         return tiles.piece_columns(self.arrays[0].dtype)
 
-    def pieces(self, head_dim: int) -> range:
-        """The numbers of the pieces of a row of a head."""
-        return range(head_dim // self.width)
+    def pieces(self, head_dim: int) -> tuple[int | None, ...]:
+        """The numbers of the pieces of a head; None is all of it, where copies see whole tiles."""
+        return tuple(range(head_dim // self.width)) if self.sizes.by_rows else (None,)
 
-    def columns(self, rows: Ref, piece: int) -> Ref:
+    def columns(self, rows: Ref, piece: int | None) -> Ref:
         """A piece's columns of rows in GMEM, which the last piece may be wider than."""
+        if piece is None:
+            return rows
         return rows.at[:, specs.maybe_beyond(piece * self.width, self.width)]
 
     def load(self, visit: jax.Array, name: Queries) -> None:
         """Starts to load the queries of a visit into `q` or `next_q`."""
         there, loaded = self.arrays[0].at[self.rows(visit)], self.mine("loaded")
-        if not self.sizes.by_rows:
-            plgpu.copy_gmem_to_smem(there, self.mine(name), loaded)
-            return
         for piece in self.pieces(self.sizes.head_dim):
-            here = self.in_rows(name).at[piece]
+            here = self.in_rows(name, piece)
             plgpu.copy_gmem_to_smem(self.columns(there, piece), here, loaded)
 
     def load_next(self, visit: jax.Array) -> None:
@@ -250,11 +227,8 @@ class QueryThread:
         """Copies the next queries to `q`: every step reads its queries at one address."""
         plgpu.barrier_wait(self.mine("loaded"))
         to, of = self.mine("q"), self.mine("next_q")
-        if self.sizes.by_rows:
-            for piece in self.pieces(self.sizes.head_dim):
-                to.at[piece][...] = of.at[piece][...]
-        else:
-            to[...] = of[...]
+        for piece in self.pieces(self.sizes.head_dim):
+            _piece(to, piece)[...] = _piece(of, piece)[...]
         plgpu.commit_smem()
 
     def load_behind_store(self, visit: jax.Array) -> None:
@@ -276,23 +250,20 @@ class QueryThread:
         free: Queries = "next_q" if self.visits.are_many else "q"  # no product reads it
         staging = self.mine("out" if self.is_narrow else free)
         batch, rows, head = here
-
-        pieces = self.pieces(self.sizes.values) if self.sizes.by_rows else ()
+        pieces = self.pieces(self.sizes.values)
 
         def stage(result: jax.Array) -> None:
             for piece in pieces:
-                part = result[:, piece * self.width : (piece + 1) * self.width]
-                staging.at[piece][...] = part.astype(staging.dtype)
-            if not pieces:
-                staging[...] = result.astype(staging.dtype)
+                part = result
+                if piece is not None:
+                    part = result[:, piece * self.width : (piece + 1) * self.width]
+                _piece(staging, piece)[...] = part.astype(staging.dtype)
 
         self.finish(state, stage)
         plgpu.commit_smem()
         for piece in pieces:
-            there = self.columns(out.at[here], piece)
-            plgpu.copy_smem_to_gmem(self.in_rows(free).at[piece], there)
-        if not pieces:
-            plgpu.copy_smem_to_gmem(staging, out.at[here])
+            staged = staging if piece is None else self.in_rows(free, piece)
+            plgpu.copy_smem_to_gmem(staged, self.columns(out.at[here], piece))
         plgpu.copy_smem_to_gmem(self.mine("lse"), lse.at[batch, head, rows])
 
     def finish(self, state: State, stage: Callable[[jax.Array], None]) -> None:
@@ -319,7 +290,7 @@ class QueryThread:
             plgpu.barrier_wait(self.scratch["turns"].at[self.index])
 
     def pass_turn(self) -> None:
-        """Gives its successor the turn."""
+        """Gives the next thread the turn."""
         if self.config.takes_turns:
             following = lax.rem(self.index + 1, jnp.int32(self.config.compute_threads))
             plgpu.barrier_arrive(self.scratch["turns"].at[following])
@@ -332,26 +303,23 @@ class QueryThread:
 
     def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
-        q = self.mine("q")
-        if not self.sizes.by_rows:
-            plgpu.wgmma(acc, q, k.transpose((1, 0)))
-            return
         for piece in self.pieces(self.sizes.head_dim):
-            plgpu.wgmma(acc, q.at[piece], _piece(k, piece).transpose((1, 0)))
+            q = _piece(self.mine("q"), piece)
+            plgpu.wgmma(acc, q, _piece_of_slot(k, piece).transpose((1, 0)))
 
     def multiply_values(self, acc: Accumulator, p: jax.Array | Ref, v: Ref) -> None:
         """Queues P V, as `value_products` products; V of float8 comes transposed."""
-        if not self.sizes.by_rows:
-            plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
-            return
         for piece in self.pieces(self.sizes.values):
+            if piece is None:
+                plgpu.wgmma(acc, p, v.transpose((1, 0)) if self.is_narrow else v)
+                continue
             columns = pl.ds(piece * self.width, self.width)
-            plgpu.wgmma(acc.at[:, columns], p, _piece(v, piece))
+            plgpu.wgmma(acc.at[:, columns], p, _piece_of_slot(v, piece))
 
     @property
     def value_products(self) -> int:
         """How many products make P V."""
-        return len(self.pieces(self.sizes.values)) if self.sizes.by_rows else 1
+        return len(self.pieces(self.sizes.values))
 
     def scores(self, k: Ref, meanwhile: Callable[[], None] = lambda: None) -> jax.Array:
         """Q K^T of a step. The turn passes when it is queued; then comes `meanwhile`."""
@@ -401,7 +369,7 @@ class QueryThread:
         return State(result, maximum, total, p), shrink
 
     def exponentials(self, scores: jax.Array, maximum: jax.Array) -> jax.Array:
-        """Those of scores [rows, block_kv], less a maximum of each row: float32."""
+        """exp2 of scaled scores [rows, block_kv] less a maximum of each row: float32."""
         maximum = maximum - self.shift if self.is_narrow else maximum
         return jnp.exp2(scores * self.scale - spread(maximum, scores.shape, 0))
 
@@ -433,9 +401,14 @@ class QueryThread:
         return result, values
 
 
-def _piece(slot: Ref, piece: int) -> Ref:
+def _piece(field: Ref, piece: int | None) -> Ref:
+    """A piece of scratch memory; None is all of it."""
+    return field if piece is None else field.at[piece]
+
+
+def _piece_of_slot(slot: Ref, piece: int | None) -> Ref:
     """A piece of a slot, which has no axis of pieces if it is one piece wide."""
-    return slot.at[piece] if len(slot.shape) == 3 else slot
+    return _piece(slot, piece if len(slot.shape) == 3 else None)
 
 
 def scaled(rows: jax.Array, factors: jax.Array) -> jax.Array:

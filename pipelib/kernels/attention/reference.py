@@ -9,6 +9,7 @@ at a time. Heads are seen as [kv_heads, group]: the group of query heads that sh
 
 import functools
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,6 @@ from jax import lax
 
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.front import varying_alike
 from pipelib.refs import Int, Tree
 
 #: Queries whose scores are in memory at once.
@@ -57,31 +57,29 @@ def _einsum(equation: str, *operands: jax.Array) -> jax.Array:
     return jnp.einsum(equation, *(x.astype(jnp.float32) for x in operands), precision="highest")
 
 
-def _chunked(
-    function: Callable[..., tuple[Tree, Tree]], carry: Tree, *arrays: jax.Array
-) -> tuple[Tree, Tree]:
-    """Calls `function(carry, first, *chunks)` for one chunk of queries after the other.
+def _chunked(function: Callable[..., Tree], *arrays: jax.Array) -> Tree:
+    """Calls `function(first, *chunks)` for one chunk of queries after the other.
+
+    The backward pass makes each chunk once more, so that it keeps nothing of a chunk but these.
 
     Args:
-      function: takes the carry, the number of a chunk's first query, and the chunk of each array.
-        It returns the next carry, and arrays [batch, queries, ...].
-      carry: the first carry.
+      function: takes the number of a chunk's first query, and the chunk of each array. It returns
+        arrays [batch, queries, ...].
       arrays: [batch, seq, ...] each, over all queries.
 
     Returns:
-      The last carry, and the arrays of all chunks together.
+      The arrays of all chunks together.
     """
     length = arrays[0].shape[1]
     count = -(-length // CHUNK)
     size = -(-length // count)
-    split = functools.partial(_split, count=count, size=size)
-    join = functools.partial(_join, length=length)
+    chunks = jnp.arange(count) * size, *(_split(x, count, size) for x in arrays)
+    made = cast("Callable[..., Tree]", jax.checkpoint(function))
 
-    def step(carry: Tree, xs: tuple[jax.Array, ...]) -> tuple[Tree, Tree]:
-        return function(carry, *xs)
+    def of_chunk(chunk: tuple[jax.Array, ...]) -> Tree:
+        return made(*chunk)
 
-    carry, outs = lax.scan(step, carry, (jnp.arange(count) * size, *map(split, arrays)))
-    return carry, jax.tree.map(join, outs)
+    return jax.tree.map(functools.partial(_join, length=length), lax.map(of_chunk, chunks))
 
 
 def _split(x: jax.Array, count: int, size: int) -> jax.Array:
@@ -119,69 +117,43 @@ def forward(
       [batch, q_seq, heads, v's head_dim] in q's dtype, and float32 [batch, heads, q_seq].
     """
     sizes = Sizes.of(q, k)
+    k, v = k.astype(jnp.float32), v.astype(jnp.float32)  # as their gradients are added up
 
-    def rows(carry: Tree, first: jax.Array, q: jax.Array, *own: jax.Array) -> tuple[Tree, Tree]:
+    def rows(first: jax.Array, q: jax.Array, *own: jax.Array) -> tuple[jax.Array, jax.Array]:
         scores = _scores(q, k, first, (*own, *segments[1:]), options)
-        maximum = scores.max(-1, keepdims=True)
+        maximum = lax.stop_gradient(scores.max(-1, keepdims=True))
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)
         p = jnp.exp(scores - finite)
         total = p.sum(-1, keepdims=True)
-        p = p / jnp.where(total == 0.0, 1.0, total)
-        lse = jnp.moveaxis((finite + jnp.log(total))[..., 0], 3, 1)
-        return carry, (_einsum("bkgqs,bskd->bqkgd", p, v).astype(q.dtype), lse)
+        is_none = total == 0.0
+        total = jnp.where(is_none, 1.0, total)
+        lse = jnp.where(is_none, -jnp.inf, finite + jnp.log(total))
+        out = _einsum("bkgqs,bskd->bqkgd", p / total, v).astype(q.dtype)
+        return out, jnp.moveaxis(lse[..., 0], 3, 1)
 
-    _, (out, lse) = _chunked(rows, (), _grouped(q, sizes), *segments[:1])
+    out, lse = _chunked(rows, _grouped(q, sizes), *segments[:1])
     lse = lse.reshape(*lse.shape[:2], sizes.heads)
     return out.reshape(*q.shape[:3], v.shape[3]), jnp.moveaxis(lse, 2, 1)
 
 
-@functools.partial(jax.jit, static_argnums=7)
+@functools.partial(jax.jit, static_argnums=5)
 def backward(
     q: jax.Array,
     k: jax.Array,
     v: jax.Array,
-    d_out: jax.Array,
     segments: tuple[jax.Array, ...],
-    lse: jax.Array,
-    delta: jax.Array,
+    cotangents: tuple[jax.Array, jax.Array],
     options: Options[AttentionConfig | None],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """dQ, dK and dV: dV = P^T dO and, with dS = P (dO V^T - delta), dQ = dS K and dK = dS^T Q.
+    """dQ, dK and dV, of the shapes and dtypes of q, k and v.
 
     Args:
       q, k, v, segments, options: as `forward` takes them.
-      d_out: the cotangent of the result, of the result's shape.
-      lse: the log-sum-exp, float32 [batch, heads, q_seq].
-      delta: the row sum of dO O minus the cotangent of the log-sum-exp, as lse.
-
-    Returns:
-      Arrays of the shapes and dtypes of q, k and v.
+      cotangents: of the result and of the log-sum-exp.
     """
-    sizes = Sizes.of(q, k)
 
-    def rows(
-        carry: tuple[jax.Array, jax.Array],
-        first: jax.Array,
-        q: jax.Array,
-        d_out: jax.Array,
-        delta: jax.Array,
-        lse: jax.Array,
-        *own: jax.Array,
-    ) -> tuple[Tree, Tree]:
-        dk, dv = carry
-        scores = _scores(q, k, first, (*own, *segments[1:]), options)
+    def made(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return forward(q, k, v, segments, options)
 
-        def column(x: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x, 1, 3)[..., None]
-
-        p = jnp.exp(scores - jnp.where(column(lse) == -jnp.inf, 0.0, column(lse)))
-        ds = p * (_einsum("bqkgd,bskd->bkgqs", d_out, v) - column(delta)) * options.scale
-        dk += _einsum("bkgqs,bqkgd->bskd", ds, q)
-        dv += _einsum("bkgqs,bqkgd->bskd", p, d_out)
-        return (dk, dv), _einsum("bkgqs,bskd->bqkgd", ds, k).astype(q.dtype)
-
-    zeros = (varying_alike(jnp.zeros(x.shape, jnp.float32), x)[0] for x in (k, v))
-    numbers = (jnp.moveaxis(x, 1, 2) for x in (delta, lse))
-    queries = [_grouped(x, sizes) for x in (q, d_out, *numbers)]
-    (dk, dv), dq = _chunked(rows, tuple(zeros), *queries, *segments[:1])
-    return dq.reshape(q.shape), dk.astype(k.dtype), dv.astype(v.dtype)
+    pull = cast("Callable[..., tuple[jax.Array, jax.Array, jax.Array]]", jax.vjp(made, q, k, v)[1])
+    return pull(cotangents)

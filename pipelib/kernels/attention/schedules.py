@@ -7,8 +7,7 @@ tensor core makes products while other units make a softmax, of the same thread 
     overlap    QK[s+1] PV[s] queued | softmax[s+1], once QK[s+1] is done, beside PV[s] | ...
     pingpong   PV[s] QK[s+1] queued | softmax[s+1], once both are done | ...
                and a thread has the turn while it queues the two
-    both       as overlap, with turns
-    optimistic as both, and most steps make no maximum (`optimistic`)
+    optimistic as overlap, with turns, and most steps make no maximum (`optimistic`)
 
 All but "plain" have K one step *ahead* of V: step s of the pipeline makes the scores of step s + 1.
 The first scores are made before the pipeline begins, from the ring that the pipeline was given. A
@@ -55,20 +54,21 @@ class Plain(QueryThread):
 
     def step(self, indices: tuple[jax.Array, ...], inputs: Inputs, state: State) -> State:
         """Scores, softmax, result."""
+        k, v, k_in, v_in, k_out, v_out = inputs
         visit, step = self.visits.split(indices)
-        plgpu.barrier_wait(inputs.k_in)
-        scores = self.scores(inputs.k)
-        plgpu.barrier_arrive(inputs.k_out)
+        plgpu.barrier_wait(k_in)
+        scores = self.scores(k)
+        plgpu.barrier_arrive(k_out)
         state, _ = self.softmax(self.masked(scores, self.block_of(visit), step), state)
         p = self.operand(state.p)
-        plgpu.barrier_wait(inputs.v_in)
+        plgpu.barrier_wait(v_in)
 
         def multiply(acc: Accumulator) -> tuple[()]:
-            self.multiply_values(acc, p, inputs.v)
+            self.multiply_values(acc, p, v)
             return ()
 
         result, _ = self.accumulate(state.result, (), multiply)
-        plgpu.barrier_arrive(inputs.v_out)
+        plgpu.barrier_arrive(v_out)
         return state._replace(result=result, p=())
 
 
@@ -239,10 +239,7 @@ class Pingpong(Ahead):
 
 
 class Overlap(Ahead):
-    """Queues the next Q K^T and then P V; its softmax runs beside its own P V.
-
-    With turns, this is the schedule "both".
-    """
+    """Queues the next Q K^T and then P V; its softmax runs beside its own P V."""
 
     def same_visit(self, now: Now, state: State) -> State:
         """The next softmax runs beside P V; then its factor multiplies the result."""

@@ -21,15 +21,12 @@ from collections.abc import Iterator
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pipelib.kernels.choosing import H200
 from pipelib.kernels.collective.config import CollectiveConfig
 from pipelib.kernels.matmul.choosing import Work, estimate_us
 
 #: Tiles of the candidates: rows, columns, slots. With float32 results there is a slot less.
 TILES = (128, 256, 4), (128, 192, 4), (128, 128, 6)
-#: Bytes a microsecond that an SM sends while others multiply, and that a GPU sends. Measured on two
-#: H200s: the first in `benchmarks.collective`, where two blocks send; the second with 64 blocks
-#: that send and next to no product (in no record).
-_SM_SENDS, _GPU_SENDS = 22e3, 300e3
 #: The most blocks that send: so many reach the GPU's rate while others multiply.
 _MOST_SENDERS = 32
 #: How many more rounds than the fewest are tried.
@@ -59,7 +56,8 @@ def default_config(
         rows, multiply = config.tiles(m, n)[0] * config.tile_m * devices, sms - config.senders
         product = estimate_us(config, Work(rows, n, k, item, out_item), multiply)
         rounds = math.ceil(math.prod(config.tiles(rows, n)) / multiply)
-        sent = transfer / min(config.senders * _SM_SENDS, _GPU_SENDS)
+        rate = min(config.senders * H200.sm_sends_bytes_per_us, H200.sends_bytes_per_us)
+        sent = transfer / rate
         return max(product, sent + product / rounds)
 
     return min(_candidates(m, n, devices, out_item, sms), key=likely_us)

@@ -59,9 +59,9 @@ class CollectiveConfig(MatmulConfig):
     senders: int = 4
     send_rows: int = 64
 
-    def _problems(self) -> dict[str, object]:
-        """As `MatmulConfig._problems`."""
-        problems = super()._problems()
+    def problems(self) -> dict[str, object]:
+        """What can be wrong with the fields of both classes."""
+        problems = super().problems()
         if any(problems.values()):
             return problems
         is_plain = self.form == "chained" and self.cluster_size == self.splits == 1

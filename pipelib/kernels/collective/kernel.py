@@ -50,6 +50,7 @@ for a copy's end and then signal the other device, is as in `collective_matmul_m
 # Parts of the signatures of JAX's functions have no types.
 # pyright: reportUnknownMemberType=false
 
+import functools
 import math
 from typing import Any, NamedTuple, cast
 
@@ -62,8 +63,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib import ring, tiles
 from pipelib.kernels.chain import state_in_chain, wait_for_last_releases
 from pipelib.kernels.collective.config import SENT_COLUMNS, CollectiveConfig
+from pipelib.kernels.front import named
 from pipelib.kernels.matmul.config import STAGED_ROWS
-from pipelib.kernels.matmul.forms import KSteps, Specialized, place_of_block
+from pipelib.kernels.matmul.forms import KSteps, TileMaker, place_of_block
 from pipelib.kernels.matmul.product import Product
 from pipelib.kernels.matmul.result import Place, TileResult, this_thread
 from pipelib.pipeline import Pipeline, emit_pipeline
@@ -109,7 +111,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, config: CollectiveConfig, m: int, k: int) -> "Units":
-        """Those of a shard [m, k]."""
+        """How a shard [m, k] is divided."""
         columns = math.gcd(k, SENT_COLUMNS)
         pieces = math.gcd(k // columns, _PIECES)
         parts, strips = k // columns // pieces, math.ceil(m / config.send_rows)
@@ -143,19 +145,16 @@ def launch(lhs: jax.Array, rhs: jax.Array, asked: Gathered, num_sms: int) -> jax
     shards = jax.ShapeDtypeStruct((asked.devices - 1, m, k), lhs.dtype)
     blocks = config.senders + config.multipliers(m, n, asked.devices, num_sms)
     out, _ = plgpu.kernel(
-        _named_block(asked), out_type=(results, shards), grid=(blocks,), grid_names=("block",),
+        named("collective_matmul", functools.partial(_block, asked)),
+        out_type=(results, shards), grid=(blocks,), grid_names=("block",),
         num_threads=config.threads, thread_name="thread",
     )(lhs, rhs)  # fmt: skip
     return out.reshape(asked.devices * m, n)
 
 
-def _named_block(asked: Gathered) -> Any:
-    """What each thread of a block does, under the name that a profiler shows."""
-
-    def collective_matmul(lhs: Ref, rhs: Ref, out: Ref, shards: Ref) -> None:
-        Block.of(asked, lhs, rhs, out, shards).run()
-
-    return collective_matmul
+def _block(asked: Gathered, *refs: Ref) -> None:
+    """What each thread of a block does; `refs` are both factors, the result and the shards."""
+    Block.of(asked, *refs).run()
 
 
 class Tile(NamedTuple):
@@ -306,7 +305,7 @@ class Block(NamedTuple):
         origin = self._device(devices - tile.shift)
         scratch = () if staging is None else (staging,)
         result = TileResult(product, (), (), self.out.at[origin], scratch)
-        form = Specialized(shard, self.rhs, product, result, lambda _: tile.place, 1)
+        form = TileMaker(shard, self.rhs, product, result, lambda _: tile.place, 1)
         return form.pipeline(tile.place, state)
 
     def _device(self, distance: Int) -> jax.Array:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from pipelib import specs, tiles
+from pipelib import tiles
+from pipelib.kernels.choosing import fits
 from pipelib.kernels.front import FLOAT8, differentiable
 from pipelib.kernels.hopper import num_sms
 from pipelib.kernels.matmul import arguments, forms
@@ -156,8 +157,7 @@ def _largest(dtype: Dtype, out_dtype: Dtype, matrices: Sequence[Dtype]) -> Matmu
     configs = (
         MatmulConfig(tile_k=tiles.piece_columns(dtype), slots=slots) for slots in range(6, 1, -1)
     )
-    taken = ((config, config.smem_bytes(dtype, out_dtype, matrices)) for config in configs)
-    return next((config for config, size in taken if size <= specs.SMEM_BYTES), None)
+    return next((config for config in configs if fits(config, dtype, out_dtype, matrices)), None)
 
 
 def _fallback(

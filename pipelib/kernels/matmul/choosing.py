@@ -1,7 +1,7 @@
 """`default_config`: the likeliest of a few configurations, by a closed formula for their time.
 
 The model. A block makes its tiles one after the other, and all blocks go through as many *rounds*
-of tiles. A step of a tile takes the longest of three times, and a part (`UNHIDDEN`) of the others,
+of tiles. A step of a tile takes the longest of three times, and a part (`unhidden`) of the others,
 which do not overlap all of it:
 
 ===========  ====================================================================================
@@ -55,6 +55,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pipelib.kernels.choosing import H200, Rates, in_waves, while_they_fit
 from pipelib.kernels.hopper import H100_SMS, num_sms
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.refs import Dtype
@@ -80,69 +81,14 @@ MOST_CANDIDATES = 3 * len(TILES) + 9 * len(SWAPPED)
 _MOST_ROWS, _MOST_REGISTERS = 256, 192
 #: Rows of the result that one transposed tile has.
 _FEW_ROWS = 128
-#: With more rows than this, transposed products took 0 to 5% longer, beside others, than by their
-#: estimates: measured with 4 products on an H200.
-_SWAPPED_ROWS, _SWAPPED_SLOWER = 1024, 1.05
-#: Rows that are no multiples of a line of L2 lie in two lines: an SM takes that much longer to load
-#: them. If they are no multiples of its sectors, they take that much more of L2, too. Fitted to 54
-#: times of 26 such products on an H200: the root mean square error of the estimates is 16%; with
-#: one factor of 1.4 for both it was 22%.
-_LINE_BYTES, _IN_TWO_LINES = 128, 1.4
-_SECTOR_BYTES, _IN_TWO_SECTORS = 32, 1.75
+#: With more rows than this, transposed products take longer than by their estimates.
+_SWAPPED_ROWS = 1024
+#: Bytes of a line of L2, and of its sectors. Rows that are no multiples lie in two of them.
+_LINE_BYTES, _SECTOR_BYTES = 128, 32
 #: Into how many parts K is split at most, and how many steps each of them has at least.
 _MOST_SPLITS, _FEWEST_STEPS = 16, 4
-#: The part of a step's other times that comes on top of the longest. Fitted to the record above,
-#: and to products with few rows: the choices are nearly the same from 0.17 to 0.22.
-UNHIDDEN = 0.2
 #: Rows of a `wgmma`; the unit of its columns, and the most that are staged at once.
 _ROWS, _SWAPPED_UNIT, _MOST_STAGED = 64, 8, 128
-
-
-class Rates(NamedTuple):
-    """The rates of the formula, of an H200 by default.
-
-    Source: `pallascope.H200`, which kernels do not import; a test compares the two. But for zeros,
-    sums, and what is "the least", which were fitted to the times of 450 configurations of 17
-    products with few rows on an H200; these times are in no record.
-
-    Attributes:
-      clock_hz: cycles a second, at the load of three quarters of the tensor cores' rate.
-      flops_per_cycle: of an SM's tensor cores with factors of one byte; half of it with two bytes.
-      smem_bytes_per_cycle: operands of `wgmma`, and what is staged.
-      sm_bytes_per_cycle: loads of one SM alone.
-      l2_bytes_per_second: loads of all SMs, of tiles that blocks share.
-      hbm_bytes_per_second: reads and writes together.
-      store_bytes_per_cycle: stores of one SM alone.
-      load_cycles: from the start of a step's two loads until a compute thread goes on, without
-        their bytes' time: issue, HBM's latency, the wake-up and the wait.
-      restart_cycles: what each step costs a thread that alone multiplies, and waits each time.
-      block_start_cycles: from a block's end until the next one runs in its place.
-      part_cycles: the least that a part of a tile takes which is staged.
-      step_cycles: the least that a step takes a thread: its barriers, and the issue of products.
-      fill_cycles: for each row of a load that lies beyond the array's end, and becomes zeros.
-      sum_seconds: of the kernel that adds up the parts of a split product, however small.
-      sum_bytes_per_second: the parts that it reads.
-    """
-
-    clock_hz: float = 1.6775e9
-    flops_per_cycle: float = 8194.0
-    smem_bytes_per_cycle: float = 127.0
-    sm_bytes_per_cycle: float = 107.5
-    l2_bytes_per_second: float = 11.58e12
-    hbm_bytes_per_second: float = 4.303e12
-    store_bytes_per_cycle: float = 32.0
-    load_cycles: float = 1198.8
-    restart_cycles: float = 180.7
-    block_start_cycles: float = 617.7
-    part_cycles: float = 128.0
-    step_cycles: float = 250.0
-    fill_cycles: float = 6.7
-    sum_seconds: float = 3.0e-6
-    sum_bytes_per_second: float = 5.6e12
-
-
-#: The rates that `default_config` takes, for all GPUs.
-H200 = Rates()
 
 
 _Form = Literal["specialized", "chained"]
@@ -201,7 +147,7 @@ def default_config(
 
     def likely_us(config: MatmulConfig) -> float:
         is_slower = config.swapped and m > _SWAPPED_ROWS
-        return estimate_us(config, work, here) * (_SWAPPED_SLOWER if is_slower else 1.0)
+        return estimate_us(config, work, here) * (H200.swapped_slower if is_slower else 1.0)
 
     return min(found, key=likely_us)
 
@@ -303,16 +249,13 @@ def _fits(
         options |= dict(delay_release=0) if tile_m == _ROWS and k_bytes == SWIZZLE else {}
 
     def of(form: _Form, *staged: Any) -> Iterator[MatmulConfig]:
-        for slots in range(2, most + 1):
-            config = MatmulConfig(
+        configs = (
+            MatmulConfig(
                 tile_m, tile_n, k_bytes // dtype.itemsize, slots, threads, form=form, order="m",
                 **options,
-            )  # fmt: skip
-            try:
-                config.check(dtype, *staged)
-            except ValueError:
-                return
-            yield config
+            ) for slots in range(2, most + 1)
+        )  # fmt: skip
+        return while_they_fit(configs, dtype, *staged)
 
     alone, split = [*of("specialized", out_dtype, operands)], [*of("specialized", jnp.float32)]
     if not alone:
@@ -346,10 +289,10 @@ def estimate_us(
     stored = config.tile_m * config.tile_n * item
     once = rates.load_cycles + stored / rates.store_bytes_per_cycle
     staged = max(stored / rates.smem_bytes_per_cycle, config.parts * rates.part_cycles)
-    cycles = rounds * staged + once
     if not is_chain:
-        cycles += (rounds - 1) * (once + rates.block_start_cycles)
-    seconds = rounds * steps * step + cycles / rates.clock_hz
+        once += (rounds - 1) * (once + rates.block_start_cycles)
+    seconds = in_waves(tiles, at_once, steps, step, staged / rates.clock_hz)
+    seconds += once / rates.clock_hz
     if config.splits > 1:
         parts = work.m * work.n * item * config.splits
         seconds += rates.sum_seconds + parts / rates.sum_bytes_per_second
@@ -374,8 +317,8 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     sizes = factors[::-1] if config.swapped else factors
     each = [size / count for (size, _), count in zip(sizes, config.tiles(work.m, work.n))]
     rows, lengths = sum(each), [length * work.itemsize for _, length in sizes]
-    more = [_IN_TWO_SECTORS if length % _SECTOR_BYTES else 1.0 for length in lengths]
-    slower = [_IN_TWO_LINES if length % _LINE_BYTES else 1.0 for length in lengths]
+    more = [rates.in_two_sectors if length % _SECTOR_BYTES else 1.0 for length in lengths]
+    slower = [rates.in_two_lines if length % _LINE_BYTES else 1.0 for length in lengths]
     of_l2 = row * sum(map(math.prod, zip(each, more)))
     of_sm = row * sum(map(math.prod, zip(each, more, slower)))
     zeros = (config.tile_m + config.tile_n - rows) * config.tile_k * work.itemsize / SWIZZLE
@@ -388,4 +331,4 @@ def _step_seconds(config: MatmulConfig, work: Work, blocks: int, hbm: float, rat
     load = max(of_l2 * blocks / rates.l2_bytes_per_second, into_sm / rates.clock_hz)
     times = product / rates.clock_hz, load, hbm
     turn = max(turn, rates.step_cycles / rates.clock_hz)
-    return max(turn, (1 - UNHIDDEN) * max(times) + UNHIDDEN * sum(times))
+    return max(turn, (1 - rates.unhidden) * max(times) + rates.unhidden * sum(times))

@@ -10,8 +10,8 @@ Source of the hardware's constants: `pipelib.specs`.
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -33,7 +33,9 @@ STAGED_ROWS = 64
 #: Registers that a `wgmma` needs beside its accumulator. Source: ptxas (CUDA 13.0, C7602), which
 #: asks for 154 for the 128 of 64 x 256.
 _WGMMA_REGISTERS = 26
-FORMS = ("ring", "specialized", "persistent", "chained")
+FORMS = ("specialized", "chained")
+#: Where the ladder's other forms are, for who asks for one here.
+_ELSEWHERE = '"ring" and "persistent" are forms of pipelib_book.matmul_forms.RungConfig'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +48,10 @@ class MatmulConfig:
         takes.
       tile_k: the part of K that one step multiplies, a multiple of 64 (of 128 for float8).
       slots: the most steps that are in SMEM at once; fewer if K has fewer steps.
-      compute_threads: Pallas threads that multiply, 1 to 3 (1 or 2 in a "ring").
+      compute_threads: Pallas threads that multiply, 1 to 3.
       delay_release: `wgmma`s in flight while the next is issued, fewer than `slots`.
-      form: "ring": the compute threads load what they multiply, and a block makes one tile;
-        "specialized": a memory thread loads; "persistent": and a block goes through many tiles;
-        "chained": and loads the next tile's steps while it stores this one's result.
+      form: "specialized": a memory thread loads, and a block makes one tile; "chained": a block
+        goes through many tiles, and loads the next tile's steps while it stores this one's result.
       order: the axis of the output ("m" or "n") along which tiles are grouped.
       width: how many tiles (of a cluster) a group has along it.
       epilogue_n: columns that are staged and stored at once, of 64 rows; a multiple of 64 (of 8 if
@@ -65,8 +66,8 @@ class MatmulConfig:
       swapped: whether the kernel makes the transposed product, b^T a^T, so that a tile has `tile_m`
         of the result's columns and `tile_n` of its rows, and stores it transposed. A `wgmma` has 64
         rows, but may have any multiple of 8 columns: so a product of few rows wastes less.
-      blocks: blocks that share the tiles, if not "ring" or "specialized", which have one for each;
-        None: as few as go through them in as many rounds as one for each SM would.
+      blocks: blocks that share the tiles, if not "specialized", which has one for each; None: as
+        few as go through them in as many rounds as one for each SM would.
 
     Raises:
       ValueError, TypeError: for values, and types of them, that are not as above.
@@ -87,7 +88,7 @@ class MatmulConfig:
     slots: int = 4
     compute_threads: int = 2
     delay_release: int = 1
-    form: Literal["ring", "specialized", "persistent", "chained"] = "chained"
+    form: Literal["specialized", "chained"] = "chained"
     order: Literal["m", "n"] = "n"
     width: int = 8
     epilogue_n: int = 64
@@ -96,27 +97,28 @@ class MatmulConfig:
     splits: int = 1
     swapped: bool = False
     blocks: int | None = None
+    #: Forms that a subclass adds, by name: what a block does, from its `forms.Tiles`.
+    more_forms: ClassVar[Mapping[str, Callable[[Any], None]]] = {}
 
     def __post_init__(self) -> None:
         take_integers(self, "blocks")
         object.__setattr__(self, "swapped", bool(self.swapped))
-        refuse(self._name, self._problems())
+        refuse(self._name, self.problems())
 
     @property
     def _name(self) -> str:
         """What errors call it."""
         return type(self).__name__
 
-    def _problems(self) -> dict[str, object]:
-        """What can be wrong with the fields, and for each whether it is so."""
-        unit, most = 64 * max(self.compute_threads, 1), 2 if self.form == "ring" else 3
+    def problems(self) -> dict[str, object]:
+        """What can be wrong with the fields, by the words of an error: whether it is so."""
+        unit, forms = 64 * max(self.compute_threads, 1), (*FORMS, *self.more_forms)
         unit_n = 8 if self.swapped else 64
         counts = self.slots, self.width, self.splits, 1 if self.blocks is None else self.blocks
-        is_alone = self.form in ("ring", "specialized")
         return {
-            f"{self.form=} is none of {', '.join(FORMS)}": self.form not in FORMS,
-            f"{self.compute_threads=} is not 1 to {most}, as form={self.form!r} has":
-                not 1 <= self.compute_threads <= most,
+            f"{self.form=} is none of {', '.join(forms)}; {_ELSEWHERE}": self.form not in forms,
+            f"{self.compute_threads=} is not 1 to 3, as form={self.form!r} has":
+                not 1 <= self.compute_threads <= 3,
             f"{self.tile_m=} is not a multiple of 64 x {self.compute_threads} rows = {unit}, which"
             " the compute threads divide": self.tile_m < 1 or self.tile_m % unit,
             f"{self.tile_n=} is not a multiple of {unit_n} up to 256, the most columns of a wgmma":
@@ -134,11 +136,8 @@ class MatmulConfig:
             f"{self.cluster_m=} and {self.cluster_n=} are not 1, 2 or 4, and at most 8 together,"
             " which a GPU schedules as a cluster":
                 {self.cluster_m, self.cluster_n} - {1, 2, 4} or self.cluster_size > 8,
-            f"{self.form=} has no memory thread, so {self.cluster_m=} x {self.cluster_n=} blocks"
-            " could not tell each other which slots are free":
-                self.form == "ring" and self.cluster_size > 1,
             f"{self.form=} has a block for each tile, so {self.blocks=} would leave some out":
-                is_alone and self.blocks is not None,
+                self.makes_one_tile and self.blocks is not None,
             f"{self.blocks=} is not a multiple of clusters of {self.cluster_size}":
                 (self.blocks or 0) % max(self.cluster_size, 1),
         }  # fmt: skip
@@ -150,8 +149,13 @@ class MatmulConfig:
 
     @property
     def threads(self) -> int:
-        """Pallas threads of a block."""
-        return self.compute_threads + (self.form != "ring")
+        """Pallas threads of a block, with its memory thread."""
+        return self.compute_threads + 1
+
+    @property
+    def makes_one_tile(self) -> bool:
+        """Whether a block makes a single tile."""
+        return self.form == "specialized"
 
     @property
     def memory_registers(self) -> int:
@@ -187,7 +191,7 @@ class MatmulConfig:
     def resident_blocks(self, m: int, n: int, num_sms: int) -> int:
         """How many blocks the kernel has, for an output of m x n."""
         count = math.prod(self.tiles(m, n)) * self.splits
-        if self.form in ("ring", "specialized"):
+        if self.makes_one_tile:
             return count
         if self.blocks is not None:
             return min(count, self.blocks)
@@ -232,7 +236,7 @@ class MatmulConfig:
                 f" {self.threads} threads begins with {begin} for each, the most that ptxas gives"
                 " an instruction, so it does not compile."
             )
-        if self.form != "ring":
+        if self.threads > self.compute_threads:
             share = specs.compute_registers(self.memory_registers, self.compute_threads)
         if (taken := self.accumulator_registers()) >= share:
             raise ValueError(

@@ -8,15 +8,14 @@ The model. Every form goes through the steps of a tile, and then stores the tile
       store epilogue(accumulator)
 
 ===========  =====================================================================================
-ring         A block makes one tile. A single compute thread loads what it multiplies
-             (`emit_pipeline`). Two compute threads share the slots, and the first loads a slot
-             again when both have released it.
 specialized  A block makes one tile. A memory thread loads (`emit_pipeline_warp_specialized`).
-persistent   A block makes several tiles, in a snake order that keeps neighbours in the L2. Each
-             tile has its own pipeline, so nothing is loaded while the last tile is stored.
-chained      As persistent, but the pipelines of the tiles are one chain: the memory thread goes on
-             to the next tile while the compute threads store.
+chained      A block makes several tiles, in a snake order that keeps neighbours in the L2. The
+             pipelines of the tiles are one chain: the memory thread goes on to the next tile while
+             the compute threads store.
 ===========  =====================================================================================
+
+A configuration of a subclass may have more forms (`MatmulConfig.more_forms`): the book's ladder has
+those that lead up to these.
 
 In a cluster, blocks of one column of tiles share the loads of b, and blocks of one row share the
 loads of a. Each loads a part and sends it to all of them (multicast). A slot is loaded again when
@@ -50,8 +49,7 @@ from pipelib.kernels.dividing import Smem
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Product
 from pipelib.kernels.matmul.result import Place, TileResult, this_thread
-from pipelib.pipeline import emit_pipeline
-from pipelib.refs import Accumulator, Bool, Int, Ref
+from pipelib.refs import Accumulator, Int, Ref
 from pipelib.specs import ByRows
 from pipelib.tiles import has_pieces, tiled, whole_pieces
 from pipelib.warp_specialized import (
@@ -168,12 +166,9 @@ def _block(
     config, count = product.config, len(kinds)
     result = TileResult(product, kinds, refs[:count], refs[count], refs[count + 1 :])
     place = functools.partial(place_of_block, config, tiles)
-    if config.form == "ring":
-        form = one_thread if config.threads == 1 else two_threads
-        form(a, b, product, result.of(place(lax.axis_index("block"))))
-    else:
-        count = math.prod(tiles) * config.splits // config.cluster_size
-        _WITH_MEMORY_THREAD[config.form](Specialized(a, b, product, result, place, count))
+    count = math.prod(tiles) * config.splits // config.cluster_size
+    make = config.more_forms.get(config.form) or _FORMS[config.form]
+    make(TileMaker(a, b, product, result, place, count))
     is_compute_thread = this_thread(config) < config.compute_threads
     pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
@@ -270,7 +265,7 @@ def _along_k(factor: Ref, k: pl.Slice, part: int, count: int, is_k_first: bool) 
     return factor.at[k] if is_k_first else factor.at[:, k]
 
 
-def _accumulate(
+def accumulated(
     product: Product[MatmulConfig], multiply_all: Callable[[Accumulator], None]
 ) -> jax.Array:
     """The sum that `multiply_all` makes in the accumulator of one thread."""
@@ -286,102 +281,9 @@ def _accumulate(
 # The forms.
 
 
-def one_thread(a: Ref, b: Ref, product: Product[MatmulConfig], result: TileResult) -> None:
-    """One thread loads, multiplies and stores a tile."""
-    steps = KSteps.of(a, b, product, result.place)
-
-    def multiply_all(acc: Accumulator) -> None:
-        def body(indices: ring.Indices, a: Ref, b: Ref) -> None:
-            steps.multiply(product, indices, a, b, acc)
-
-        emit_pipeline(
-            body, grid=(steps.count,), in_specs=steps.in_specs, max_concurrent_steps=steps.slots,
-            ordinary_reads=False,
-        )(a, b)  # fmt: skip
-
-    result.prefetch()
-    result.store(_accumulate(product, multiply_all))
-
-
-#: What one step of `two_threads` hands to the next: its grid indices, and those of the step that is
-#: loaded when it ends.
-_State = tuple[ring.Indices, ring.Indices]
-
-
-def two_threads(a: Ref, b: Ref, product: Product[MatmulConfig], result: TileResult) -> None:
-    """Two threads multiply half a tile each. The first one loads, for both.
-
-    This is `emit_pipeline` with consumed barriers: program order does not tell the first thread
-    when the second has read a slot.
-    """
-    k_steps, is_first = KSteps.of(a, b, product, result.place), lax.axis_index("thread") == 0
-    plan = ring.Plan.of((k_steps.count,), k_steps.in_specs, (), k_steps.slots)
-    steps = plan.steps
-
-    def scope(smem: list[Ref | None], produced: list[Ref], consumed: list[Ref]) -> None:
-        inputs, _, [channel] = plan.bind([a, b], smem, produced, consumed)
-
-        def one_step(acc: Accumulator, step: jax.Array, state: _State) -> _State:
-            indices, load_indices = state
-            slot = steps.slot(step)
-            channel.wait_until_loaded(slot)
-            a_smem, b_smem = plan.refs(inputs, slot, ())
-            k_steps.multiply(product, indices, a_smem, b_smem, acc)
-            load_indices = _load_when_released(steps, channel, step, load_indices, is_first)
-            return steps.following(indices), load_indices
-
-        def multiply_all(acc: Accumulator) -> None:
-            load_indices = steps.indices(k_steps.slots - k_steps.delay)
-            state = steps.indices(), load_indices
-            steps.loop(0, k_steps.count, functools.partial(one_step, acc), state)
-
-        @pl.when(is_first)
-        def prologue() -> None:
-            ring.load_first(steps, [channel], steps.prologue)
-
-        result.prefetch()
-        result.store(_accumulate(product, multiply_all))
-
-    allocations = plan.allocations([a, b], k_steps.slots)
-    threads = product.config.compute_threads
-    consumed = [plgpu.Barrier(num_arrivals=threads, num_barriers=k_steps.slots)]
-    pl.run_scoped(scope, **allocations, consumed=consumed, collective_axes="thread")
-
-
-def _load_when_released(
-    steps: ring.Steps,
-    channel: ring.Channel,
-    step: jax.Array,
-    load_indices: ring.Indices,
-    is_first: Bool,
-) -> ring.Indices:
-    """Releases the slot of step - d; the first thread loads it again once both have released it.
-
-    Args:
-      steps, channel: those of the pipeline.
-      step: the step that has ended.
-      load_indices: the grid indices of the step that is loaded.
-      is_first: whether this thread is the first.
-
-    Returns:
-      The `load_indices` of the next call.
-    """
-    freed = step - channel.delay
-    is_needed = (freed >= 0) & (freed + steps.slots < steps.num_steps)
-    slot = steps.slot(step, channel.delay)
-    pl.when(is_needed)(lambda: channel.release(slot))
-
-    @pl.when(is_needed & is_first)
-    def load() -> None:
-        channel.wait_until_released(slot)
-        channel.load(slot, load_indices)
-
-    return steps.following(load_indices)
-
-
 @dataclasses.dataclass(frozen=True)
-class Specialized:
-    """The forms with a memory thread.
+class TileMaker:
+    """Makes the tiles of a block; a method for each form.
 
     Attributes:
       a, b: the factors, in GMEM.
@@ -402,13 +304,6 @@ class Specialized:
         """The block's only tile."""
         self.pipeline(self.place(lax.axis_index("block")))(self.a, self.b)
 
-    def persistent(self) -> None:
-        """The block's tiles, with a pipeline each."""
-
-        @plgpu.nd_loop((self.count,), collective_axes="block")
-        def _(info: plgpu.NDLoopInfo) -> None:
-            self.pipeline(self.place(info.index[0]))(self.a, self.b)
-
     def chained(self) -> None:
         """The block's tiles, as one chain."""
         zero = jnp.int32(0)
@@ -427,7 +322,7 @@ class Specialized:
 
         def compute_thread(pipeline: AllSteps) -> None:
             result.prefetch()
-            result.store(_accumulate(self.product, pipeline))
+            result.store(accumulated(self.product, pipeline))
 
         return emit_pipeline_warp_specialized(
             functools.partial(steps.multiply, self.product), grid=(steps.count,),
@@ -438,8 +333,4 @@ class Specialized:
         )  # fmt: skip
 
 
-_WITH_MEMORY_THREAD = {
-    "specialized": Specialized.specialized,
-    "persistent": Specialized.persistent,
-    "chained": Specialized.chained,
-}
+_FORMS = {"specialized": TileMaker.specialized, "chained": TileMaker.chained}

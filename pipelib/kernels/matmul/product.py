@@ -1,7 +1,7 @@
 """`Product`: which product of two arrays `matmul` is to make."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 
@@ -44,11 +44,4 @@ class Product[C: MatmulConfig | None](NamedTuple):
 
     def configured(self, config: MatmulConfig) -> "Product[MatmulConfig]":
         """The same product with this configuration."""
-        return Product(
-            self.transpose_a,
-            self.transpose_b,
-            config,
-            self.epilogue,
-            self.out_dtype,
-            self.approx_math,
-        )
+        return cast("Product[MatmulConfig]", self._replace(config=cast(C, config)))

@@ -18,6 +18,7 @@ Rows of no group are given zeros.
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pipelib import ring, tiles
 from pipelib.kernels.chain import run_chain
+from pipelib.kernels.front import named
 from pipelib.kernels.matmul.config import STAGED_ROWS, MatmulConfig
 from pipelib.kernels.matmul.result import this_thread
 from pipelib.kernels.ragged.visits import Visits
@@ -98,22 +100,16 @@ def launch(
     )  # fmt: skip
     visits = Visits.of(sizes, m, config.tile_m)
     return plgpu.kernel(
-        named_block(grouped), out_type=out, scratch_types=[staging], grid=(num_sms,),
-        grid_names=("block",), num_threads=config.threads, thread_name="thread",
+        named("ragged_dot", functools.partial(_block, grouped)), out_type=out,
+        scratch_types=[staging], grid=(num_sms,), grid_names=("block",),
+        num_threads=config.threads, thread_name="thread",
     )(lhs, rhs, *visits)  # fmt: skip
 
 
-def named_block(grouped: Grouped) -> Any:
-    """What each thread of a block does, under the name that a profiler shows."""
-
-    def ragged_dot(
-        lhs: Ref, rhs: Ref, number: Ref, group: Ref, row: Ref, stop: Ref, out: Ref, staging: Ref
-    ) -> None:
-        visits = number, group, row, stop
-        both = tiles.both(staging, grouped.stages_pieces)
-        Block(grouped, lhs, rhs, visits, out, both).run()
-
-    return ragged_dot
+def _block(grouped: Grouped, lhs: Ref, rhs: Ref, *refs: Ref) -> None:
+    """What each thread of a block does; `refs` are `Visits`, the result and the staging slots."""
+    *visits, out, staging = refs
+    Block(grouped, lhs, rhs, visits, out, tiles.both(staging, grouped.stages_pieces)).run()
 
 
 class Block(NamedTuple):
@@ -129,7 +125,7 @@ class Block(NamedTuple):
     grouped: Grouped
     lhs: Ref
     rhs: Ref
-    visits: tuple[Ref, Ref, Ref, Ref]
+    visits: Sequence[Ref]
     out: Ref
     staging: tiles.Both
 

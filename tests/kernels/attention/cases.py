@@ -1,11 +1,34 @@
-"""What the tests of `pipelib.kernels.attention` share: problems, and their results in float64."""
+"""`attention`: what its tests share (problems, and their results in float64), and its cases."""
+
+import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import pallascope
+from pipelib import specs
 from pipelib.kernels import AttentionConfig, attention
+from pipelib.kernels.attention import (
+    attention_kernel,
+    attention_reference,
+    choosing,
+    default_config,
+)
+from pipelib.kernels.hopper import Gpu, assumed
+from pipelib_book.attention_forms import RungConfig
+from tests.kernels.contract import (
+    BOTH_JAX,
+    CHECKED,
+    LOWERED,
+    ON_GPU,
+    Call,
+    case,
+    refused,
+    refuses,
+    wrong_configurations,
+)
 
 HALF, BRAIN = jnp.float16, jnp.bfloat16
 
@@ -14,11 +37,21 @@ HALF, BRAIN = jnp.float16, jnp.bfloat16
 TOLERANCE, LSE_TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3}, 2e-5
 
 
+#: The package's schedules, and the ladder's.
+SCHEDULES = RungConfig.schedules
+
+
+def config_with(**options):
+    """A configuration of the package, or of the ladder if only that has these options."""
+    is_of_ladder = options.get("schedule") == "both" or options.get("probabilities") == "shared"
+    return (RungConfig if is_of_ladder else AttentionConfig)(**options)
+
+
 def small(schedule, **options):
     """What the interpreter runs."""
     threads = 1 if schedule in ("plain", "overlap") else 2
     options = dict(compute_threads=threads, block_kv=64, probabilities="interpreted") | options
-    return AttentionConfig(schedule=schedule, **options)
+    return config_with(schedule=schedule, **options)
 
 
 def operands(q_seq, kv_seq, heads=1, kv_heads=1, head_dim=64, dtype=HALF, batch=1):
@@ -141,12 +174,191 @@ def config_of(head_dim, **options):
     block_kv, threads = SHAPES[head_dim]
     where = "shared" if options.get("schedule") in ("overlap", "both") else "registers"
     options = dict(block_kv=block_kv, compute_threads=threads, probabilities=where) | options
-    return AttentionConfig(**options)
+    return config_with(**options)
 
 
-ON_GPU = {
+PROBLEMS = {
     "dense": ((1000, 2000, 2, 2), {}),
     "causal, multi-query": ((1000, 1000, 4, 1), {"causal": True}),
     "window": ((2048, 1000, 2, 1), {"window": (300, 100)}),
     "segments": ((640, 640, 2, 2), {"causal": True, "segment_ids": ids(2, 100, 300, 240)}),
 }
+
+
+# What every kernel is asked.
+
+#: Every schedule with every mask; then other sizes of a head, and P from elsewhere.
+KINDS = [(128, {}, schedule, mask) for schedule in SCHEDULES for mask in MASKS]
+KINDS += [
+    (head_dim, options, schedule, mask)
+    for head_dim, options in ((64, {}), (256, {}), (128, {"probabilities": "interpreted"}))
+    for schedule, mask in (("pingpong", "segments"), ("both", "causal"))
+]
+KINDS += [(128, {"probabilities": "shared"}, "pingpong", "dense")]
+KINDS += [(128, {"probabilities": "registers"}, "overlap", mask) for mask in ("dense", "segments")]
+KINDS += [(128, {"probabilities": "registers"}, "both", "causal")]
+#: Masks are never, sometimes or always there; a step of two of the schedules has them in a branch.
+LOWERINGS = [(128, {}, "plain", "dense"), (128, {}, "overlap", "causal")]
+LOWERINGS += [kind for kind in KINDS if kind[2] in ("pingpong", "both") and "window" not in kind[3]]
+
+
+@case("attention", CHECKED, kind=KINDS)
+def first_and_last_block(kind):
+    head_dim, options, schedule, mask = kind
+    config = config_of(head_dim, schedule=schedule, **options)
+    assert config.smem_bytes(head_dim) <= specs.SMEM_BYTES
+    call = functools.partial(attention, config=config, **MASKS[mask])
+    last = 512 // config.block_q - 1
+    return Call(
+        call, operands(512, 512, 4, 2, head_dim), smem_bytes=config.smem_bytes(head_dim),
+        is_exact=False, blocks=tuple(dict(block=(0, 3, block)) for block in (0, last)),
+        is_hopper=False,
+    )  # fmt: skip
+
+
+@case("attention", LOWERED, marks=BOTH_JAX, kind=LOWERINGS)
+def schedule(kind):
+    head_dim, options, schedule, mask = kind
+    dtype = BRAIN if head_dim == 128 else HALF
+    config = config_of(head_dim, schedule=schedule, **options)
+    call = functools.partial(attention, config=config, **MASKS[mask])
+    return Call(call, operands(512, 512, 2, 1, head_dim, dtype), is_hopper=False)
+
+
+@case("attention", LOWERED, schedule=SCHEDULES[1:], keys={"whole": 512, "ragged": 520})
+def persistent(schedule, keys):
+    call = functools.partial(attention, config=config_of(128, schedule=schedule))
+    return Call(call, operands(1000, keys, 20, 4, 128), is_hopper=False)
+
+
+def on_gpu(head_dim, dtype, problem, config=None):
+    """The call of a problem, of two sequences."""
+    shape, options = PROBLEMS[problem]
+    arrays = operands(*shape, head_dim, dtype, batch=2)
+    call = functools.partial(attention, config=config, return_residuals=True, **options)
+    return Call(call, arrays, lambda found: check_close(found, exact(*arrays, **options), dtype))
+
+
+@case("attention", ON_GPU, which=spread_over(PROBLEMS, SHAPES))
+def default(which):
+    problem, head_dim, dtype = which
+    return on_gpu(head_dim, dtype, problem)
+
+
+@case(
+    "attention", ON_GPU, schedule=["plain", "overlap", "both", "optimistic"],
+    problem=["dense", "causal, multi-query"],
+)  # fmt: skip
+def other_schedules(schedule, problem):
+    """Than that of the default configuration."""
+    return on_gpu(128, BRAIN, problem, config_of(128, schedule=schedule))
+
+
+@case("attention", ON_GPU, schedule=["overlap", "both"], problem=list(PROBLEMS))
+def probabilities_that_are_rounded_late(schedule, problem):
+    config = config_of(128, schedule=schedule, probabilities="registers")
+    return on_gpu(128, BRAIN, problem, config)
+
+
+@case("attention", ON_GPU, schedule=SCHEDULES[1:], head_dim=[64, 128])
+def persistent_on_gpu(schedule, head_dim):
+    """Of up to three visits, with ragged ends."""
+    config, dtype = config_of(head_dim, schedule=schedule), HALF if head_dim == 64 else BRAIN
+    arrays = operands(1000, 520, 24, 4, head_dim, dtype, batch=2)
+    call = functools.partial(attention, config=config, return_residuals=True)
+    return Call(call, arrays, lambda found: check_close(found, exact(*arrays), dtype))
+
+
+#: The configurations that are chosen from, with the size of a head.
+CHOSEN = {
+    f"{head_dim}-{kind.name}": (head_dim, kind.fields)
+    for head_dim, kinds in choosing.KINDS.items()
+    for kind in kinds
+}
+
+
+def of_kind(head_dim, fields, mask):
+    """The call of a configuration that is chosen on an H200."""
+    with assumed(Gpu("NVIDIA H200", "9.0")):
+        config = dataclasses.replace(default_config(head_dim), **fields)
+    return functools.partial(attention, config=config, **mask)
+
+
+@case("attention", CHECKED, kind=CHOSEN, mask=["dense", "causal", "segments"])
+def chosen(kind, mask):
+    return Call(of_kind(*kind, MASKS[mask]), operands(512, 512, 2, 1, kind[0]), has_notes=True)
+
+
+@case("attention", LOWERED, kind=CHOSEN, queries_and_size=[(1000, 0), (777, 0), (1000, 16)])
+def chosen_of_any_size(kind, queries_and_size):
+    """Also by rows, where copies cannot address the length, or the size of a head."""
+    queries, size = queries_and_size
+    arrays = operands(queries, queries, 20, 4, kind[0] - size, BRAIN)
+    return Call(of_kind(*kind, {"causal": True}), arrays)
+
+
+wrong_configurations(
+    AttentionConfig,
+    ({"rows": 96}, "rows=96 is not a multiple of 64, the rows of a wgmma."),
+    ({"block_kv": 320}, "block_kv=320 is not a multiple of 64 up to 256, the most columns of a wg"),
+    ({"slots": 33}, "slots=33 is not 1 to 32, the most barriers of one array."),
+    ({"compute_threads": 4}, "compute_threads=4 is not 1 to 3, so that a block has at most 512 la"),
+    ({"schedule": "both"}, "schedule='both' is none of plain, overlap, pingpong, optimistic; the "),
+    ({"schedule": "overlap", "slots": 1}, "schedule='overlap' works on two steps at once, so slot"),
+    ({"compute_threads": 1}, "schedule='pingpong' needs threads that take turns, but compute_thre"),
+    ({"probabilities": "shared"}, "probabilities='shared' is none of registers, interpreted; the "),
+)
+
+ARRAYS = Q, K, V = operands(16, 24, 4, 2)
+FLAG = "but what is computed depends on it, so it must be True or False, known before."
+NUMBER = "but a kernel is compiled for it, so it must be a number that is known before."
+WINDOW = "but a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of"
+#: Options of a wrong type, by that type's name, and why they are refused.
+TYPES = [
+    ("causal", "no", "str", FLAG), ("causal", None, "NoneType", FLAG), ("causal", 2, "int", FLAG),
+    ("causal", np.array([True, True]), "ndarray", FLAG), ("return_residuals", "no", "str", FLAG),
+    ("window", [4, 4], "list", WINDOW), ("window", "4", "str", WINDOW),
+    ("window", 4.5, "float", WINDOW), ("window", (4.5, None), "tuple", WINDOW),
+    ("scale", "x", "str", NUMBER), ("scale", [0.5], "list", NUMBER),
+    ("segment_ids", [0, 1], "list", "but a kernel copies arrays: make one, with jnp.asarray."),
+]  # fmt: skip
+for function in (attention, attention_reference):
+    refuses(
+        function,
+        refused("k is float32, but the kernel takes", Q, K.astype(jnp.float32), V, kind=TypeError),
+        refused("v is bfloat16, but wgmma takes one", Q, K, V.astype(BRAIN), kind=TypeError),
+        refused("q has shape (16, 4, 64), but it must be [batch, seq, heads, hea", Q[0], K, V),
+        refused("k has shape (1, 0, 2, 64), but it must be [", Q, K[:, :0], V[:, :0]),
+        refused("(1, 23, 2, 64) must have one batch, q and k one head_dim", Q, K, V[:, 1:]),
+        refused("3 heads of q over 2 heads of k leave 1, but each head", Q[:, :, :3], K, V),
+        refused("q=[1.0] has type list, but a kernel copies", [1.0], K, V, kind=TypeError),
+        refused("k=None has type NoneType, but a kernel copies", Q, None, V, kind=TypeError),
+        refused("v=2.0 has type float, but a kernel copies", Q, K, 2.0, kind=TypeError),
+        *(
+            refused(
+                f"attention: {name}={value!r} has type {is_a}, {why}",
+                kind=TypeError,
+                **{name: value},
+            )
+            for name, value, is_a, why in TYPES
+        ),
+        refused("segment_ids=None has", segment_ids=(ids(1, 16), None), kind=TypeError),
+        refused("of k are int32 (1, 16), but they must be integers", segment_ids=ids(1, 16)),
+        refused("segment_ids are a tuple of 3, but it must", segment_ids=(ids(1, 16),) * 3),
+        refused("has a negative side, so a query would not see its", window=(-1, 2)),
+        refused("has 3 sides, but there are 2, left and right of", window=(4, 4, 4)),
+        refused("scale=-1.0 is not positive and finite, so the largest", scale=-1.0),
+        arrays=ARRAYS,
+    )
+OF_128 = operands(128, 88, head_dim=128)
+WRONG_CONFIG = refused(
+    "attention: config=64 has type int, but an AttentionConfig says how", config=64, kind=TypeError
+)
+refuses(attention_kernel, WRONG_CONFIG, arrays=OF_128)
+refuses(
+    attention,
+    WRONG_CONFIG,
+    refused("B + barriers 20 x 8 B = 296,096 B of shared memory", config=AttentionConfig(slots=4)),
+    refused("128 + probabilities 64 = 256 registers of a", config=AttentionConfig(block_kv=256)),
+    arrays=OF_128,
+)

@@ -25,7 +25,7 @@ from pipelib.kernels.attention import (
     forward,
     order,
 )
-from pipelib.kernels.attention.config import SCHEDULES, GradientConfig
+from pipelib.kernels.attention.config import SCHEDULES
 from pipelib.kernels.attention.reference import CHUNK
 from pipelib.kernels.hopper import H100_SMS
 from tests.emitters.contract import interpreted
@@ -33,8 +33,6 @@ from tests.kernels.attention.cases import (
     BRAIN,
     CASES,
     HALF,
-    MASKS,
-    ON_GPU,
     SHAPES,
     check_close,
     config_of,
@@ -43,10 +41,8 @@ from tests.kernels.attention.cases import (
     lowered,
     operands,
     small,
-    spread_over,
     uses_kernel,
 )
-from tests.kernels.devices import NO_FORWARD_MODE, pretend
 
 # Interpreted, with race detection.
 
@@ -204,29 +200,6 @@ def test_fallback(shape, kernel):
 
 # Traced and checked, and the arithmetic of what it takes.
 
-#: Every schedule with every mask; then other sizes of a head, and P from elsewhere.
-KINDS = [(128, {}, schedule, mask) for schedule in SCHEDULES for mask in MASKS]
-KINDS += [
-    (head_dim, options, schedule, mask)
-    for head_dim, options in ((64, {}), (256, {}), (128, {"probabilities": "interpreted"}))
-    for schedule, mask in (("pingpong", "segments"), ("both", "causal"))
-]
-KINDS += [(128, {"probabilities": "shared"}, "pingpong", "dense")]
-KINDS += [(128, {"probabilities": "registers"}, "overlap", mask) for mask in ("dense", "segments")]
-KINDS += [(128, {"probabilities": "registers"}, "both", "causal")]
-
-
-@pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), KINDS)
-def test_check_finds_nothing(head_dim, options, schedule, mask):
-    """Of the first block and of the last."""
-    config = config_of(head_dim, schedule=schedule, **options)
-    arrays = operands(512, 512, 4, 2, head_dim)
-    call = lambda *args: attention(*args, config=config, **MASKS[mask])
-    for block in (0, 512 // config.block_q - 1):
-        program = pallascope.trace(call, *arrays, block=(0, 3, block))
-        assert list(pallascope.check(program, strict=True)) == []
-    assert program.smem_bytes <= config.smem_bytes(head_dim) <= specs.SMEM_BYTES
-
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("schedule", ["overlap", "both"])
@@ -342,29 +315,6 @@ def test_default_configuration_fits(head_dim, monkeypatch):
 # Lowered, without a GPU.
 
 
-#: Masks are never, sometimes or always there; a step of two of the schedules has them in a branch.
-LOWERED = [(128, {}, "plain", "dense"), (128, {}, "overlap", "causal")]
-LOWERED += [kind for kind in KINDS if kind[2] in ("pingpong", "both") and "window" not in kind[3]]
-
-
-@pytest.mark.both_jax
-@pytest.mark.parametrize(("head_dim", "options", "schedule", "mask"), LOWERED)
-def test_lowers(head_dim, options, schedule, mask):
-    dtype = BRAIN if head_dim == 128 else HALF
-    config = config_of(head_dim, schedule=schedule, **options)
-    arrays = operands(512, 512, 2, 1, head_dim, dtype)
-    call = lambda *args: attention(*args, config=config, **MASKS[mask])
-    assert "mosaic_gpu" in lowered(call, *arrays)
-
-
-@pytest.mark.parametrize("keys", [512, 520], ids=["whole", "ragged"])
-@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
-def test_persistent_lowers(schedule, keys):
-    arrays = operands(1000, keys, 20, 4, 128)
-    call = functools.partial(attention, config=config_of(128, schedule=schedule))
-    assert "mosaic_gpu" in lowered(call, *arrays)
-
-
 def test_nothing_beside_the_kernel():
     """Which is all that `plgpu.as_torch_kernel` can run."""
     arrays = operands(256, 200, 2, 1, 128)
@@ -386,40 +336,6 @@ def test_sizes_that_need_more_than_the_kernel():
 # Errors.
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rows": 96}, "rows=96 is not a multiple of 64, the rows of a wgmma."),
-        (
-            {"block_kv": 320},
-            "block_kv=320 is not a multiple of 64 up to 256, the most columns of a wgmma.",
-        ),
-        ({"slots": 33}, "slots=33 is not 1 to 32, the most barriers of one array."),
-        (
-            {"compute_threads": 4},
-            "compute_threads=4 is not 1 to 3, so that a block has at most 512 lanes.",
-        ),
-        ({"schedule": "x"}, "schedule='x' is none of plain, overlap, pingpong, both, optimistic."),
-        (
-            {"schedule": "overlap", "slots": 1},
-            "schedule='overlap' works on two steps at once, so slots=1 has no slot to load into.",
-        ),
-        (
-            {"compute_threads": 1},
-            "schedule='pingpong' needs threads that take turns, but compute_threads=1.",
-        ),
-        (
-            {"probabilities": "gmem"},
-            "probabilities='gmem' is none of registers, shared, interpreted.",
-        ),
-    ],
-)
-def test_configuration_errors(options, message):
-    with pytest.raises(ValueError) as error:
-        AttentionConfig(**options)
-    assert str(error.value) == f"AttentionConfig: {message}"
-
-
 @pytest.mark.parametrize("value", [1, None, "yes"])
 def test_persistent_is_a_flag(value):
     with pytest.raises(TypeError) as error:
@@ -428,19 +344,6 @@ def test_persistent_is_a_flag(value):
         f"AttentionConfig: persistent={value!r} has type {type(value).__name__}, but either a block"
         " goes on to other queries or it does not."
     )
-
-
-@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
-@pytest.mark.parametrize("value", ["a", 64.0, None])
-def test_configuration_types(kind, value):
-    for field in dataclasses.fields(kind):
-        if field.type is int:
-            with pytest.raises(TypeError) as error:
-                kind(**{field.name: value})
-            assert str(error.value) == (
-                f"{kind.__name__}: {field.name}={value!r} has type {type(value).__name__}, but a"
-                " kernel is compiled for it, so it must be an integer that is known before."
-            )
 
 
 @pytest.mark.parametrize("name", ["dq", "dkv", "fused"])
@@ -453,128 +356,12 @@ def test_wrong_configurations_of_gradients(name):
     )
 
 
-@pytest.mark.parametrize("kind", [AttentionConfig, GradientConfig])
-def test_a_configuration_of_numpy_s_integers(kind):
-    fields = {x.name: x.default for x in dataclasses.fields(kind) if x.type is int}
-    config = kind(**{name: np.int64(value) for name, value in fields.items()})
-    assert config == kind(**fields)
-    assert not any(isinstance(getattr(config, name), np.integer) for name in fields)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"slots": 4},
-            "AttentionConfig: queries 2 x 16,384 B + slots of K and V 8 x 32,768 B + log-sum-exp 1"
-            " x 1,024 B + barriers 20 x 8 B = 296,096 B of shared memory, but a block has"
-            " 232,448 B, so the kernel could not start.",
-        ),
-        (
-            {"block_kv": 256},
-            "AttentionConfig: result 64 + scores 128 + probabilities 64 = 256 registers of a lane,"
-            " but each of 2 compute threads has 232, and needs some for the rest.",
-        ),
-    ],
-)
-def test_what_does_not_fit(options, message):
-    with pytest.raises(ValueError) as error:
-        attention(*operands(64, 64, head_dim=128), config=AttentionConfig(**options))
-    assert str(error.value) == message
-
-
-def test_wrong_arrays():
-    q, k, v = operands(16, 24, 3, 2, 64)
-
-    def refused(kind, message, *args, **options):
-        for function in (attention, attention_reference):
-            with pytest.raises(kind, match=re.escape(message)):
-                function(*args, **options)
-
-    refused(
-        TypeError, "attention: k is float32, but the kernel takes float16 or bfloat16.",
-        q, k.astype(jnp.float32), v,
-    )  # fmt: skip
-    refused(
-        TypeError, "attention: q is float16 and v is bfloat16, but wgmma takes one dtype: cast one",
-        q, k, v.astype(BRAIN),
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "attention: q has shape (16, 3, 64), but it must be [batch, seq, heads, head_dim], each 1"
-        " or more.",
-        q[0], k, v,
-    )  # fmt: skip
-    refused(ValueError, "k has shape (1, 0, 2, 64), but it must be [", q, k[:, :0], v[:, :0])
-    refused(
-        ValueError,
-        "attention: q (1, 16, 3, 64), k (1, 24, 2, 64) and v (1, 23, 2, 64) must have one batch,"
-        " q and k one head_dim, and k and v one seq and as many heads.",
-        q, k, v[:, 1:],
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "attention: 3 heads of q over 2 heads of k leave 1, but each head of k must serve equally"
-        " many.",
-        q, k, v,
-    )  # fmt: skip
-    q = q[:, :, :2]
-    refused(
-        ValueError,
-        "attention: window=(-1, 2) has a negative side, so a query would not see its own key.",
-        q, k, v, window=(-1, 2),
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "attention: scale=-1.0 is not positive and finite, so the largest score would not have the"
-        " largest exponential.",
-        q, k, v, scale=-1.0,
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "attention: segment_ids of k are int32 (1, 16), but they must be integers of its [batch,"
-        " seq], (1, 24).",
-        q, k, v, segment_ids=ids(1, 16),
-    )  # fmt: skip
-
-
-_ARRAY = "but a kernel copies arrays: make one, with jnp.asarray."
 _FLAG = "but what is computed depends on it, so it must be True or False, known before."
 _NUMBER = "but a kernel is compiled for it, so it must be a number that is known before."
 _WINDOW = (
     "but a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of two"
     " integers, that is known before."
 )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"q": [1.0]}, f"q=[1.0] has type list, {_ARRAY}"),
-        ({"k": None}, f"k=None has type NoneType, {_ARRAY}"),
-        ({"v": 2.0}, f"v=2.0 has type float, {_ARRAY}"),
-        ({"causal": "no"}, f"causal='no' has type str, {_FLAG}"),
-        ({"causal": None}, f"causal=None has type NoneType, {_FLAG}"),
-        ({"causal": 2}, f"causal=2 has type int, {_FLAG}"),
-        ({"causal": np.array([True, True])},
-         f"causal=array([ True,  True]) has type ndarray, {_FLAG}"),
-        ({"return_residuals": "no"}, f"return_residuals='no' has type str, {_FLAG}"),
-        ({"window": [4, 4]}, f"window=[4, 4] has type list, {_WINDOW}"),
-        ({"window": "4"}, f"window='4' has type str, {_WINDOW}"),
-        ({"window": 4.5}, f"window=4.5 has type float, {_WINDOW}"),
-        ({"window": (4.5, None)}, f"window=(4.5, None) has type tuple, {_WINDOW}"),
-        ({"scale": "x"}, f"scale='x' has type str, {_NUMBER}"),
-        ({"scale": [0.5]}, f"scale=[0.5] has type list, {_NUMBER}"),
-        ({"segment_ids": [0, 1]}, f"segment_ids=[0, 1] has type list, {_ARRAY}"),
-        ({"segment_ids": (ids(1, 16), None)}, f"segment_ids=None has type NoneType, {_ARRAY}"),
-    ],
-)  # fmt: skip
-def test_types(options, message):
-    arrays = dict(zip("qkv", operands(16, 24)))
-    for function in (attention, attention_reference):
-        with pytest.raises(TypeError) as error:
-            function(**arrays | options)
-        assert str(error.value) == f"attention: {message}"
 
 
 @pytest.mark.parametrize(
@@ -587,28 +374,6 @@ def test_options_that_are_traced(name, because):
         jax.jit(call)(1)
     assert str(error.value).startswith(f"attention: {name}=")
     assert str(error.value).endswith(because)
-
-
-@pytest.mark.parametrize("function", [attention, attention_kernel])
-def test_a_wrong_configuration(function):
-    with pytest.raises(TypeError) as error:
-        function(*operands(128, 88, head_dim=128), config=64)
-    message = "attention: config=64 has type int, but an AttentionConfig says how it is divided."
-    assert str(error.value) == message
-
-
-def test_pairs_that_are_none():
-    arrays = operands(16, 24)
-    with pytest.raises(ValueError) as error:
-        attention(*arrays, window=(4, 4, 4))
-    assert str(error.value) == (
-        "attention: window=(4, 4, 4) has 3 sides, but there are 2, left and right of a query's own"
-        " key."
-    )
-    with pytest.raises(ValueError) as error:
-        attention(*arrays, segment_ids=(ids(1, 16), ids(1, 24), ids(1, 24)))
-    message = "attention: segment_ids are a tuple of 3, but it must be of 2, q's and k's."
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize("scalar", [np.int64, np.int32, jnp.int32])
@@ -628,63 +393,7 @@ def test_options_of_numpy_and_jax(scalar, keys):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_another_gpu(monkeypatch):
-    pretend(monkeypatch, "NVIDIA A100", "8.0")
-    message = "attention: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x, a Hopper GPU"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        attention(*operands(64, 88))
-    with pytest.raises(ValueError, match=re.escape(message.replace(":", "_kernel:"))):
-        attention_kernel(*operands(128, 88, head_dim=128), config=config_of(128))
-
-
-def test_forward_mode_is_refused_by_jax():
-    q, k, v = operands(8, 8, head_dim=264)  # plain JAX computes it, with the kernel's rules
-    with pytest.raises(TypeError, match=re.escape(NO_FORWARD_MODE)):
-        jax.jvp(attention, (q, k, v), (q, k, v))
-
-
 # On a Hopper GPU.
-
-
-def check_on_gpu(head_dim, dtype, case, config=None):
-    shape, options = ON_GPU[case]
-    arrays = operands(*shape, head_dim, dtype, batch=2)
-    found = attention(*arrays, config=config, return_residuals=True, **options)
-    check_close(found, exact(*arrays, **options), dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("case", "head_dim", "dtype"), spread_over(ON_GPU, SHAPES))
-def test_on_gpu(case, head_dim, dtype):
-    check_on_gpu(head_dim, dtype, case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["plain", "overlap", "both", "optimistic"])
-@pytest.mark.parametrize("case", ["dense", "causal, multi-query"])
-def test_other_schedules_on_gpu(case, schedule):
-    """Than that of the default configuration."""
-    config = config_of(128, schedule=schedule)
-    check_on_gpu(128, BRAIN, case, config)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["overlap", "both"])
-@pytest.mark.parametrize("case", ON_GPU)
-def test_probabilities_that_are_rounded_late_on_gpu(case, schedule):
-    config = config_of(128, schedule=schedule, probabilities="registers")
-    check_on_gpu(128, BRAIN, case, config)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("schedule", ["pingpong", "overlap", "both", "optimistic"])
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_persistent_on_gpu(head_dim, schedule):
-    """Of up to three visits, with ragged ends."""
-    config, dtype = config_of(head_dim, schedule=schedule), HALF if head_dim == 64 else BRAIN
-    arrays = operands(1000, 520, 24, 4, head_dim, dtype, batch=2)
-    found = attention(*arrays, config=config, return_residuals=True)
-    check_close(found, exact(*arrays), dtype)
 
 
 @pytest.mark.gpu

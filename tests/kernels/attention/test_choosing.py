@@ -22,7 +22,7 @@ from pipelib.kernels.attention.choosing import Cost, chosen
 from pipelib.kernels.attention.config import Tiles
 from pipelib.kernels.hopper import Gpu, assumed
 from pipelib_book.measured import attention as records
-from tests.kernels.attention.cases import BRAIN, HALF, MASKS, lowered, operands
+from tests.kernels.attention.cases import BRAIN, HALF, operands
 
 SHAPES, ITEM = 10_000, 2
 H200 = Gpu("NVIDIA H200", "9.0")
@@ -124,27 +124,6 @@ def test_blocks_that_must_be_whole(h200):
         attention_kernel(*operands(1000, 1000, 16, 16, 128))
 
 
-# The kernels of each kind.
-
-
-@named
-@pytest.mark.parametrize("mask", ["dense", "causal", "segments"])
-def test_check_finds_nothing_in_a_kind(head_dim, kind, mask, h200):
-    config = config_of(head_dim, kind)
-    arrays = operands(512, 512, 2, 1, head_dim)
-    call = functools.partial(attention, config=config, **MASKS[mask])
-    assert list(pallascope.check(pallascope.trace(call, *arrays), strict=True)) == []
-
-
-@named
-@pytest.mark.parametrize(("queries", "size"), [(1000, 0), (777, 0), (1000, 16)])
-def test_a_kind_lowers(head_dim, kind, queries, size, h200):
-    """Also by rows, where copies cannot address the length, or the size of a head."""
-    arrays = operands(queries, queries, 20, 4, head_dim - size, BRAIN)
-    call = functools.partial(attention, causal=True, config=config_of(head_dim, kind))
-    assert "mosaic_gpu" in lowered(call, *arrays)
-
-
 def test_the_call_takes_what_is_chosen(h200):
     """The jaxpr is that of a call with this configuration."""
     arrays = operands(1024, 1024, 8, 8, 128)
@@ -169,7 +148,7 @@ def test_the_call_takes_what_is_chosen(h200):
 def features():
     """Of each problem of the table, and each kind: its order, its steps, and its microseconds."""
     found = {}
-    for number, row in enumerate(choosing.measured()):
+    for number, row in enumerate(choices.problems()):
         for kind in choosing.KINDS[row.head_dim]:
             if kind.name in row.microseconds:
                 options = row.options.configured(config_of(row.head_dim, kind))
@@ -185,7 +164,7 @@ GUESS, WEIGHTS = np.array([1.2, 3.0, 2.0, 1.0]), np.array([0.0, 0.03, 0.03, 0.03
 
 def fitted(found, numbers):
     """The times of each kind by (size of a head, name), fitted to some problems of the table."""
-    rows, costs = choosing.measured(), {}
+    rows, costs = choices.problems(), {}
     for head_dim, kind in EACH:
         mine = [
             each for (number, name), each in found.items()
@@ -209,7 +188,7 @@ def judged(found, costs, numbers):
     """
     errors, ours, defaults = [], [], []
     for number in numbers:
-        row = choosing.measured()[number]
+        row = choices.problems()[number]
         names = [x.name for x in choosing.KINDS[row.head_dim] if (number, x.name) in found]
         us = {}
         for name in names:
@@ -229,7 +208,7 @@ def rms(errors):
 
 def test_the_times_of_parts_are_fitted_to_the_table(h200):
     """And the numbers of the module's docstring."""
-    found, every = features(), range(len(choosing.measured()))
+    found, every = features(), range(len(choices.problems()))
     costs = {(head_dim, kind.name): kind.cost for head_dim, kind in EACH}
     for key, cost in fitted(found, every).items():
         assert costs[key] == pytest.approx(cost, abs=0.02), key
@@ -241,7 +220,7 @@ def test_the_times_of_parts_are_fitted_to_the_table(h200):
 
 def test_what_was_left_out_of_the_fit_is_chosen_well(h200):
     """The numbers of the module's docstring."""
-    found, every = features(), range(len(choosing.measured()))
+    found, every = features(), range(len(choices.problems()))
     errors, ours, defaults = [], [], []
     for third in range(3):
         left_out = [number for number in every if number % 3 == third]
@@ -272,7 +251,7 @@ def test_long_launches_take_longer_than_estimates(h200):
 
 
 def test_of_a_measured_problem_the_fastest_is_chosen(h200):
-    for row in choosing.measured():
+    for row in choices.problems():
         kinds = {x.name: x for x in choosing.KINDS[row.head_dim]}
         best = min(row.microseconds, key=row.microseconds.__getitem__)
         found = chosen(row.options, row.sizes, ITEM)
@@ -311,7 +290,7 @@ def test_estimates_are_in_the_order_of_the_times(faster, slower, sizes, right, h
     }
     assert us[faster] < us[slower]
     (measured,) = (
-        row.microseconds for row in choosing.measured()
+        row.microseconds for row in choices.problems()
         if row.sizes == sizes and (row.left, row.right) == (None, right)
     )  # fmt: skip
     assert measured[faster] < measured[slower]
@@ -355,6 +334,6 @@ def test_a_configuration_that_is_given_is_taken(h200):
 def test_the_table_is_as_it_is_written():
     stored = choosing.TABLE.read_text("utf-8")
     run = json.loads(stored)["run"]
-    assert choices.text(run, list(choosing.measured())) == stored
+    assert choices.text(run, list(choices.problems())) == stored
     assert run["dtype"] == choices.DTYPE
     assert f"median of {choices.ROUNDS * choices.LAUNCHES} launches" in run["samples"]

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import re
 import types
 
 import jax
@@ -24,67 +23,26 @@ from jax.sharding import PartitionSpec as P
 import pallascope
 from pallascope.checking.grid import check_grid
 from pipelib import specs
-from pipelib.kernels import AttentionConfig, DecodeConfig, attention, decode_attention, hopper
-from pipelib.kernels.attention import decode_kernel, decode_threads, schedules
-from pipelib.kernels.attention.decode_config import MOST_SPLITS, START, default_config, splits_for
+from pipelib.kernels import AttentionConfig, DecodeConfig, attention, decode_attention
+from pipelib.kernels.attention import decode_kernel, schedules
+from pipelib.kernels.attention.decode_config import MOST_SPLITS, default_config, splits_for
+from pipelib.kernels.choosing import H200
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
     BRAIN,
     HALF,
     check_close,
-    exact,
     lowered,
-    spread_over,
 )
-from tests.kernels.devices import pretend
-
-#: No page: a copy from there would raise, or read what it must not.
-NO_PAGE = 10**6
-
-
-def small(**options):
-    """What the interpreter runs."""
-    return DecodeConfig(**dict(block_kv=64, slots=2, probabilities="interpreted") | options)
-
-
-def problem(q_seq, lengths, keys, heads=1, kv_heads=1, head_dim=64, dtype=HALF, page=None):
-    """q, k, v, lengths, and the table of pages or None; pages lie in no order."""
-    draw = np.random.default_rng(q_seq + keys + heads)
-    batch = len(lengths)
-    q = draw.standard_normal((batch, q_seq, heads, head_dim))
-    k, v = draw.standard_normal((2, batch, keys, kv_heads, head_dim))
-    for array in (k, v):
-        for cache, length in zip(array, lengths):
-            cache[length:] = 1e4
-    q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
-    table = None
-    if page is not None:
-        count = batch * keys // page
-        order = draw.permutation(count)
-        k, v = (x.reshape(count, page, kv_heads, head_dim)[np.argsort(order)] for x in (k, v))
-        table = order.reshape(batch, -1)
-        for pages, length in zip(table, lengths):
-            pages[-(-length // page) :] = NO_PAGE
-        table = jnp.asarray(table, jnp.int32)
-    return q, k, v, jnp.asarray(lengths, jnp.int32), table
-
-
-def expected(q, k, v, lengths, table, scale=None):
-    """The result and the log-sum-exp in float64."""
-    if table is not None:
-        pages = np.where(np.asarray(table) == NO_PAGE, 0, table)
-        k, v = (np.asarray(x)[pages].reshape(q.shape[0], -1, *x.shape[2:]) for x in (k, v))
-    found = [
-        exact(*(x[i : i + 1] for x in (q, k, v)), window=(10**9, int(n) - q.shape[1]), scale=scale)
-        for i, n in enumerate(lengths)
-    ]
-    return tuple(map(np.concatenate, zip(*found)))
-
-
-def decode(arrays, **options):
-    *others, table = arrays
-    return decode_attention(*others, page_table=table, return_residuals=True, **options)
-
+from tests.kernels.attention.decode_cases import (
+    KINDS,
+    decode,
+    expected,
+    kind,
+    on_hopper,
+    problem,
+    small,
+)
 
 # Interpreted, with race detection.
 
@@ -197,28 +155,6 @@ def test_no_gradient():
 
 # Traced and checked, and the arithmetic of what it takes.
 
-#: Rows of a head of K and V by q_seq and group, the size of a head, keys of a page, splits.
-KINDS = [
-    (1, 4, 128, None, 1), (1, 4, 128, None, 4), (16, 4, 128, None, 1), (16, 8, 128, None, 4),
-    (4, 4, 64, None, 4), (16, 16, 64, None, 1), (1, 8, 256, None, 1), (4, 4, 256, None, 4),
-    (1, 4, 128, 16, 4), (1, 4, 128, 64, 1), (4, 4, 128, 128, 4), (1, 4, 128, 256, 1),
-    (16, 8, 64, 32, 4),
-]  # fmt: skip
-
-
-def on_hopper():
-    """A context in which kernels are planned for an H200."""
-    return hopper.assumed(hopper.Gpu("NVIDIA H200", "9.0"))
-
-
-def kind(q_seq, group, head_dim, page, splits, dtype=HALF):
-    """A problem of two sequences of 2048 keys at most, its configuration, and its call."""
-    arrays = problem(q_seq, (2048, 1301), 2048, 2 * group, 2, head_dim, dtype, page)
-    with on_hopper():
-        config = default_config(q_seq * group, head_dim, page)
-    config = DecodeConfig(config.block_kv, config.slots, splits)
-    return arrays, config, functools.partial(decode, config=config)
-
 
 def loads_of(program):
     return sum(op.kind == "load" for thread in program.threads for op in thread)
@@ -304,12 +240,12 @@ MUTATIONS = {
     "K and V that nobody waits for":
         (schedules, "plgpu", without(plgpu, barrier_wait=does_nothing), "race"),
     "slots that are loaded while they are read":
-        (decode_threads, "pl", without(pl, when=lambda _: does_nothing), "race"),
+        (decode_kernel, "pl", without(pl, when=lambda _: does_nothing), "race"),
     "a barrier that does not count all pages": (decode_kernel, "_ring", one_arrival, "race"),
     "a result that is not committed":
-        (decode_threads, "plgpu", without(plgpu, commit_smem=does_nothing), "missing-commit"),
+        (decode_kernel, "plgpu", without(plgpu, commit_smem=does_nothing), "missing-commit"),
     "a part stored over one that is being stored":
-        (decode_threads, "plgpu", without(plgpu, wait_smem_to_gmem=does_nothing), "race"),
+        (decode_kernel, "plgpu", without(plgpu, wait_smem_to_gmem=does_nothing), "race"),
 }  # fmt: skip
 
 
@@ -324,13 +260,6 @@ def test_check_finds_what_is_missing(mutation, monkeypatch):
 
 
 # Lowered and compiled, without a GPU.
-
-
-@pytest.mark.both_jax
-@pytest.mark.parametrize("args", KINDS, ids=str)
-def test_lowers(args):
-    arrays, _, call = kind(*args, BRAIN)
-    assert "mosaic_gpu" in lowered(lambda *args: call(args), *arrays)
 
 
 def test_vmap_lowers():
@@ -382,12 +311,12 @@ def test_ptxas_spills_nothing_and_waits_for_no_product(args):
 )
 def test_splits_fill_the_sms(batch, steps, splits):
     """With 8 heads of K and V: as many as 132 SMs have blocks for, unless there are more blocks."""
-    assert splits_for(8 * batch, steps, START // 2, 132) == splits
+    assert splits_for(8 * batch, steps, H200.start_bytes // 2, 132) == splits
 
 
 def test_no_more_splits_than_steps_or_than_are_added_up():
-    assert splits_for(1, 100, START, 10_000) <= 100
-    assert splits_for(1, 10_000, START, 10_000) <= MOST_SPLITS
+    assert splits_for(1, 100, H200.start_bytes, 10_000) <= 100
+    assert splits_for(1, 10_000, H200.start_bytes, 10_000) <= MOST_SPLITS
 
 
 def test_the_number_of_splits_is_that_of_the_configuration():
@@ -414,207 +343,7 @@ def test_default_configuration_fits(head_dim, rows, page):
         assert page % config.block_kv == 0 or config.block_kv % page == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"block_kv": 96}, "block_kv=96 is not a multiple of 64 up to 256, the most columns of a"
-         " wgmma."),
-        ({"slots": 0}, "slots=0 is not 1 to 32, the most barriers of one array."),
-        ({"splits": 0}, "splits=0 is not 1 to 128, the most partial results of a sequence."),
-        ({"probabilities": "x"}, "probabilities='x' is none of registers, shared, interpreted."),
-    ],
-)  # fmt: skip
-def test_configuration_errors(options, message):
-    with pytest.raises(ValueError) as error:
-        DecodeConfig(**options)
-    assert str(error.value) == f"DecodeConfig: {message}"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"slots": 4, "splits": 2}, "queries 1 x 16,384 B + slots of K and V 8 x 32,768 B +"
-         " log-sum-exp 1 x 1,024 B + barriers 17 x 8 B + partial results 1 x 16,384 B = 296,072 B"
-         " of shared memory, but a block has 232,448 B, so the kernel could not start."),
-        ({"slots": 1, "block_kv": 256, "head_dim": 256}, "result 128 + scores 128 = 256 registers"
-         " of a lane, but each of 1 compute threads has 255, and needs some for the rest."),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit(options, message):
-    options = dict(options)
-    q, k, v, lengths, _ = problem(1, (64,), 64, head_dim=options.pop("head_dim", 128))
-    with pytest.raises(ValueError) as error:
-        decode_attention(q, k, v, lengths, config=DecodeConfig(**options))
-    assert str(error.value) == f"DecodeConfig: {message}"
-
-
-@pytest.mark.parametrize("name", ["block_kv", "slots", "splits"])
-def test_configuration_types(name):
-    with pytest.raises(TypeError, match=f"^DecodeConfig: {name}='a' has type str, but a kernel is"):
-        DecodeConfig(**{name: "a"})
-    config = DecodeConfig(**{name: np.int64(64 if name == "block_kv" else 2)})
-    assert type(getattr(config, name)) is int
-
-
-# Errors.
-
-
-def refused(kind, message, *args, **options):
-    with pytest.raises(kind) as error:
-        decode_attention(*args, **options)
-    assert str(error.value) == f"decode_attention: {message}"
-
-
-def test_wrong_arrays():
-    q, k, v, lengths, _ = problem(2, (24, 8), 24, 4, 2)
-    refused(
-        TypeError, "k is float32, but the kernel takes float16 or bfloat16.",
-        q, k.astype(jnp.float32), v,
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "q (2, 2, 4, 64), k (2, 24, 2, 64) and v (2, 16, 2, 64) must have one head_dim, and k and v"
-        " one shape.",
-        q, k, v[:, :16],
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "3 heads of q over 2 heads of k leave 1, but each head of k must serve equally many.",
-        q[:, :, :3], k, v,
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "head_dim is 32, but the kernel has heads of 64, 128 and 256, and the cache is never"
-        " copied: make it with heads of one of these sizes, with zeros behind their numbers, and"
-        " give scale=.",
-        q[..., :32], k[..., :32], v[..., :32],
-    )  # fmt: skip
-    refused(
-        ValueError, "17 queries of a sequence are more than 16: attention is for many.",
-        jnp.zeros((2, 17, 4, 64), HALF), k, v,
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "k has kv_seq 23 keys, which is not a multiple of 8, so copies cannot address them: make"
-        " the cache longer, and give lengths.",
-        q, k[:, :23], v[:, :23],
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "q has a batch of 2 and k of 1, but without a page_table each sequence has its own keys.",
-        q, k[:1], v[:1],
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "lengths is float32 (2,), but it must be integers [batch], of a batch of 2.",
-        q, k, v, lengths.astype(jnp.float32),
-    )  # fmt: skip
-
-
-def test_wrong_tables():
-    q, k, v, lengths, table = problem(1, (100, 8), 128, 2, 1, page=64)
-    refused(
-        ValueError,
-        "page_table is int32 (1, 2), but it must be integers [batch, pages_per_sequence], of a"
-        " batch of 2.",
-        q, k, v, lengths, page_table=table[:1],
-    )  # fmt: skip
-    refused(
-        ValueError,
-        "a page_table needs lengths: pages say where keys can be, not how many there are.",
-        q, k, v, page_table=table,
-    )  # fmt: skip
-    k, v = (jnp.zeros((3, 96, 1, 64), HALF) for _ in "kv")
-    refused(
-        ValueError,
-        "pages of 96 keys neither divide the 64 keys of a step (block_kv) nor are a multiple of"
-        " them, so copies of whole pages do not fill a step.",
-        q, k, v, lengths, page_table=table,
-    )  # fmt: skip
-    k, v = (jnp.zeros((3, 12, 1, 64), HALF) for _ in "kv")
-    refused(
-        ValueError,
-        "k has pages of 12 keys, which is not a multiple of 8, so copies cannot address them: make"
-        " the cache longer, and give lengths.",
-        q, k, v, lengths, page_table=table,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"k": [1.0]}, "k=[1.0] has type list, but a kernel copies arrays: make one, with"
-         " jnp.asarray."),
-        ({"lengths": [64]}, "lengths=[64] has type list, but a kernel copies arrays: make one, with"
-         " jnp.asarray."),
-        ({"scale": "x"}, "scale='x' has type str, but a kernel is compiled for it, so it must be a"
-         " number that is known before."),
-        ({"config": 64}, "config=64 has type int, but a DecodeConfig says how it is divided."),
-        ({"return_residuals": 2}, "return_residuals=2 has type int, but what is computed depends on"
-         " it, so it must be True or False, known before."),
-    ],
-)  # fmt: skip
-def test_types(options, message):
-    arrays = dict(zip(("q", "k", "v", "lengths"), problem(1, (64,), 64)))
-    with pytest.raises(TypeError) as error:
-        decode_attention(**arrays | options)
-    assert str(error.value) == f"decode_attention: {message}"
-
-
-def test_another_gpu(monkeypatch):
-    arrays = problem(1, (64,), 64)[:4]
-    pretend(monkeypatch, "NVIDIA A100", "8.0")
-    message = "decode_attention: NVIDIA A100 has compute capability 8.0, but wgmma needs 9.x"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        decode_attention(*arrays)
-
-
-def test_on_a_cpu_nothing_runs():
-    """As of any kernel, where nothing interprets it."""
-    with pytest.raises(ValueError, match="interpret"):
-        jax.block_until_ready(decode_attention(*problem(1, (64,), 64)[:4]))
-
-
 # On a Hopper GPU.
-
-ON_GPU = {
-    "one query": ((1, (4096, 1000, 0, 1), 4096, 8, 2), {}),
-    "one query, one part": ((1, (4096, 1000, 0, 129), 4096, 8, 2), {"splits": 1}),
-    "a block of rows": ((16, (3000, 15, 128), 3072, 8, 2), {}),
-    "two compute threads": ((16, (3000, 15, 128), 3072, 16, 2), {}),
-    "four blocks of 64 rows": ((16, (3000, 0, 1000), 3072, 16, 1), {}),
-    "ragged cache": ((4, (1000, 777), 1000, 8, 8), {}),
-}
-PAGED = [(page, splits) for page in (8, 16, 32, 64, 128, 192, 256) for splits in (None, 1)]
-
-
-def check_on_gpu(head_dim, dtype, shape, options, page=None):
-    arrays = problem(*shape, head_dim, dtype, page)
-    q, k, _, _, table = arrays
-    config = default_config(
-        q.shape[1] * q.shape[2] // k.shape[2], head_dim, None if table is None else page
-    )
-    config = dataclasses.replace(config, **options)
-    check_close(decode(arrays, config=config), expected(*arrays), dtype)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("case", "head_dim", "dtype"), spread_over(ON_GPU, (64, 128, 256)))
-def test_on_gpu(case, head_dim, dtype):
-    check_on_gpu(head_dim, dtype, *ON_GPU[case])
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("page", "splits"), PAGED)
-def test_pages_on_gpu(page, splits):
-    shape = 3, (1536, 1000, 0, 257), 1536, 8, 2
-    check_on_gpu(128, BRAIN, shape, {"splits": splits}, page)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("q_seq", range(1, 17))
-def test_every_number_of_queries_on_gpu(q_seq):
-    check_on_gpu(128, BRAIN, (q_seq, (2048, q_seq - 1, 999), 2048, 8, 2), {})
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 """`attention` of float8 against float64: interpreted, checked, compiled; on a GPU."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,43 +11,16 @@ import pallascope
 from pipelib.kernels import AttentionConfig, attention
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.hopper import Gpu, assumed
+from pipelib_book.attention_forms import RungConfig
 from tests.emitters.contract import interpreted
-
-E4M3, BRAIN, FLOAT = jnp.float8_e4m3fn, jnp.bfloat16, jnp.float32
-#: Of the norm. Probabilities are rounded to 4 bits: by up to 1/16, and by 0.02 to 0.03 of the norm
-#: for normal random numbers.
-TOLERANCE = 4e-2
-REGISTERS = AttentionConfig(block_kv=128, schedule="both", probabilities="registers")
-
-
-def operands(batch=1, queries=256, keys=256, heads=2, kv_heads=1, head_dim=128, v_dim=None):
-    rng = np.random.default_rng(queries + keys + head_dim)
-    shapes = ((queries, heads, head_dim), (keys, kv_heads, head_dim),
-              (keys, kv_heads, v_dim or head_dim))  # fmt: skip
-    return [jnp.asarray(rng.standard_normal((batch, *shape)), E4M3) for shape in shapes]
-
-
-def expected(q, k, v, causal=False, scale=None):
-    """The result and the log-sum-exp."""
-    q, k, v = (np.asarray(x).astype(np.float64) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
-    scores = np.einsum("bqhd,bkhd->bhqk", q, k) * (scale or q.shape[-1] ** -0.5)
-    if causal:
-        scores[..., np.arange(k.shape[1]) > np.arange(q.shape[1])[:, None]] = -np.inf
-    largest = scores.max(-1, keepdims=True)
-    p = np.exp(scores - largest)
-    total = p.sum(-1, keepdims=True)
-    return np.einsum("bhqk,bkhd->bqhd", p / total, v), (largest + np.log(total))[..., 0]
-
-
-def check_close(found, wanted, on_gpu=False):
-    (out, lse), (exact, exact_lse) = found, wanted
-    assert out.dtype == BRAIN and out.shape == exact.shape
-    error = np.linalg.norm(np.asarray(out).astype(np.float64) - exact) / np.linalg.norm(exact)
-    assert error <= TOLERANCE
-    # The tensor core adds products of float8 with some 14 bits: DeepSeek-V3, section 3.3.2.
-    atol = 2e-3 if on_gpu else 2e-5
-    np.testing.assert_allclose(lse, exact_lse, atol=atol, rtol=1e-5)
+from tests.kernels.attention.float8_cases import (
+    BRAIN,
+    E4M3,
+    FLOAT,
+    check_close,
+    expected,
+    operands,
+)
 
 
 @pytest.fixture
@@ -149,24 +121,6 @@ def test_it_has_no_gradient():
 
 # Traced and checked, compiled.
 
-CONFIGS = {
-    "both": REGISTERS,
-    "pingpong": dataclasses.replace(REGISTERS, schedule="pingpong"),
-    "overlap": dataclasses.replace(REGISTERS, schedule="overlap"),
-    "plain": dataclasses.replace(REGISTERS, schedule="plain"),
-    "optimistic": dataclasses.replace(REGISTERS, schedule="optimistic"),
-    "shared": dataclasses.replace(REGISTERS, probabilities="shared"),
-}
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.usefixtures("on_an_h200")
-def test_check_finds_nothing(name, causal):
-    call = functools.partial(attention, causal=causal, config=CONFIGS[name])
-    program = pallascope.trace(call, *operands(queries=1024, keys=1024))
-    assert list(pallascope.check(program, strict=True)) == []
-
 
 @pytest.mark.compiler
 @pytest.mark.parametrize("causal", [False, True])
@@ -177,7 +131,7 @@ def test_no_lane_passes_anything_on_for_an_operand(causal):
     of = lambda arrays: pallascope.compiled(functools.partial(attention, causal=causal), *arrays)
     found = of(arrays)
     assert found.ok and not found.serialized and not found.spill_stores
-    config = AttentionConfig(block_kv=128, schedule="both", probabilities="registers")
+    config = RungConfig(block_kv=128, schedule="both")
     wide = pallascope.compiled(
         functools.partial(attention, causal=causal, config=config),
         *(x.astype(BRAIN) for x in arrays),
@@ -187,38 +141,5 @@ def test_no_lane_passes_anything_on_for_an_operand(causal):
 
 # What is refused.
 
-Q, K, V = operands(queries=8, keys=8)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "options", "kind", "text"),
-    [
-        ((Q, K.astype(BRAIN), V), {}, TypeError, "q is float8_e4m3fn and k is bfloat16, but wgmma"),
-        ((Q.astype(jnp.float8_e5m2), K, V), {}, TypeError, "q is float8_e5m2, but the kernel"),
-        ((Q[0], K, V), {}, ValueError, "q has shape .* but it must be .batch, seq, heads"),
-        (operands(queries=8, keys=8, head_dim=264), {}, ValueError, "heads of 264 in float8"),
-        ((Q, K, V), {"config": AttentionConfig(block_kv=64)}, ValueError, "block_kv=64 in"),
-    ],
-)  # fmt: skip
-def test_errors(arrays, options, kind, text):
-    with pytest.raises(kind, match=f"^attention: .*{text}"):
-        attention(*arrays, **options)
-
 
 # On a GPU.
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_configurations_on_gpu(name, causal):
-    arrays = operands(2, 1000, 1304, 4, 2)
-    found = attention(*arrays, causal=causal, config=CONFIGS[name], return_residuals=True)
-    check_close(found, expected(*arrays, causal), on_gpu=True)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
-def test_heads_on_gpu(head_dim):
-    arrays = operands(1, 777, 2048, 2, 2, head_dim)
-    check_close(attention(*arrays, return_residuals=True), expected(*arrays), on_gpu=True)

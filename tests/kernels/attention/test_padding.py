@@ -15,7 +15,6 @@ from pipelib.kernels.attention.padding import Padding
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
 from tests.kernels.attention.cases import (
-    BRAIN,
     HALF,
     check_close,
     exact,
@@ -24,6 +23,10 @@ from tests.kernels.attention.cases import (
     lowered,
     operands,
     small,
+)
+from tests.kernels.attention.padding_cases import (
+    PROBLEMS,
+    arrays_of,
 )
 
 #: Queries, keys, heads of q and of k, the size of q's heads, of v's, and options.
@@ -37,20 +40,6 @@ SIZES = {
     "v's heads are larger": ((70, 130, 1, 1, 24, 64), {}),
     "segments": ((65, 67, 1, 1, 64, 64), {"segment_ids": (ids(1, 40, 25), ids(1, 20, 47))}),
 }
-ON_GPU = {
-    "777 tokens": ((777, 777, 4, 2, 128, 128), {"causal": True}),
-    "heads of 80": ((520, 1001, 2, 2, 80, 80), {}),
-    "heads of 192, values of 128": ((1000, 1000, 2, 1, 192, 128), {"causal": True}),
-    "heads of 96": ((129, 2047, 2, 1, 96, 96), {"window": (300, 100)}),
-    "heads of 192": ((777, 1031, 2, 1, 192, 192), {}),
-    "heads of 20": ((200, 1031, 2, 1, 20, 20), {}),
-}
-
-
-def arrays_of(queries, keys, heads, kv_heads, head_dim, values, dtype=HALF):
-    q, k, _ = operands(queries, keys, heads, kv_heads, head_dim, dtype)
-    _, _, v = operands(queries, keys, heads, kv_heads, values, dtype)
-    return q, k, v
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -136,14 +125,7 @@ def test_the_scale_is_that_of_the_head_as_it_was():
     check_close(found, exact(*arrays, scale=40**-0.5), HALF)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_check_finds_nothing(causal):
-    arrays = arrays_of(777, 777, 2, 1, 80, 80)
-    call = functools.partial(attention, causal=causal, config=AttentionConfig())
-    assert pallascope.check(pallascope.trace(call, *arrays), strict=True).ok
-
-
-BY_ROWS = {name: case for name, case in ON_GPU.items() if name != "heads of 20"} | {
+BY_ROWS = {name: case for name, case in PROBLEMS.items() if name != "heads of 20"} | {
     "heads of 64": ((777, 777, 2, 1, 64, 64), {}),
     "a head of v in more pieces": ((520, 64, 2, 2, 64, 200), {}),
     "segments": ((777, 777, 2, 1, 128, 128), {"segment_ids": (ids(1, 400, 377),) * 2}),
@@ -180,20 +162,9 @@ def test_a_configuration_must_fit_the_head_of_the_kernel():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [HALF, BRAIN])
-@pytest.mark.parametrize("name", ON_GPU)
-def test_on_gpu(name, dtype):
-    sizes, options = ON_GPU[name]
-    arrays = arrays_of(*sizes, dtype)
-    check_close(
-        attention(*arrays, return_residuals=True, **options), exact(*arrays, **options), dtype
-    )
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("fused", [None, True])
 def test_gradients_on_gpu(fused):
-    sizes, options = ON_GPU["777 tokens"]
+    sizes, options = PROBLEMS["777 tokens"]
     call = functools.partial(attention, config=AttentionConfig(fused=fused), **options)
     arrays = arrays_of(*sizes)
     expected = jax.grad(total(attention_reference, options), (0, 1, 2))(*arrays)

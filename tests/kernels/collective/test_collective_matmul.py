@@ -21,6 +21,7 @@ from pipelib.kernels import CollectiveConfig, collective_matmul, matmul
 from pipelib.kernels.collective.choosing import default_config
 from pipelib.kernels.collective.kernel import Units
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.kernels.collective.cases import PROGRAMS, SMALL, on_devices
 from tests.kernels.collective.on_cpus import environment, multiplier, operands
 from tests.kernels.devices import NO_FORWARD_MODE
 from tests.kernels.matmul.products import check_close
@@ -28,33 +29,6 @@ from tests.pallascope.strategies import with_thread
 
 HALF, BRAIN, FLOAT = jnp.float16, jnp.bfloat16, jnp.float32
 ROOT = pathlib.Path(__file__).parents[3]
-
-SMALL = CollectiveConfig(
-    64, 64, 64, slots=2, compute_threads=1, width=2, senders=2, send_rows=16, blocks=2
-)
-TWO = CollectiveConfig(
-    128, 128, slots=3, senders=1, send_rows=32, width=1, blocks=3, delay_release=2
-)
-FEW = CollectiveConfig(
-    64, 128, slots=3, compute_threads=1, delay_release=0, order="n", senders=1, send_rows=8,
-    blocks=3,
-)  # fmt: skip
-
-
-def on_devices(devices, config=None, axes=("x",), **options):
-    """The function on a mesh that need not exist, and types for it by the sizes of a device."""
-    sizes = devices if isinstance(devices, tuple) else (devices,)
-    mesh = AbstractMesh(sizes, axes, axis_types=(AxisType.Auto,) * len(axes))
-    axis, check_vma = axes[-1], options.pop("check_vma", True)
-    call = functools.partial(collective_matmul, axis_name=axis, config=config, **options)
-    specs = dict(in_specs=(P(axis, None), P(None, axis)), out_specs=P(None, axis))
-    function = jax.shard_map(call, mesh=mesh, check_vma=check_vma, **specs)
-
-    def types(m, n, k, dtype=BRAIN):
-        like = functools.partial(jax.ShapeDtypeStruct, dtype=dtype)
-        return like((sizes[-1] * m, k)), like((k, sizes[-1] * n))
-
-    return function, types
 
 
 def traced(devices, config, m, n, k, dtype=BRAIN, **options):
@@ -88,34 +62,6 @@ def test_one_device_is_matmul():
 
 
 # Traced and checked.
-
-PROGRAMS = {
-    "two devices": (2, SMALL, 128, 128, 256, {}),
-    "three devices, edges": (3, SMALL, 136, 128, 192, dict(out_dtype=FLOAT)),
-    "four devices": (4, SMALL, 64, 64, 256, dict(dtype=HALF)),
-    "two compute threads": (2, TWO, 264, 192, 576, {}),
-    "eight devices": (8, TWO, 128, 256, 512, {}),
-    "one sender": (2, FEW, 200, 256, 256, {}),
-    "two axes": ((2, 2), SMALL, 128, 64, 128, dict(axes=("data", "model"))),
-}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("strict", [False, True])
-def test_check_finds_nothing(name, strict):
-    devices, config, m, n, k, options = PROGRAMS[name]
-    program = traced(devices, config, m, n, k, **options)
-    report = pallascope.check(program, strict=strict)
-    assert report.ok, report
-    assert not any("semaphores order nothing" in note for note in report.notes)
-
-
-def test_default_configuration():
-    """As many blocks as a GPU has SMs would be too many to check together."""
-    config = CollectiveConfig(blocks=4)
-    program = traced(2, config, 512, 512, 1024)
-    assert pallascope.check(program, strict=True).ok
-    assert program.smem_bytes == config.smem_bytes(BRAIN, BRAIN)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -216,16 +162,6 @@ def test_each_synchronisation_of_a_multiplier_that_is_taken_away_is_found():
 # Lowered and compiled.
 
 
-@pytest.mark.both_jax
-@pytest.mark.parametrize("devices", [2, 8])
-def test_lowers(devices):
-    function, types = on_devices(devices)
-    args = types(1024, 7168, 4096)
-    for call in (function, jax.grad(lambda a, b: function(a, b).astype(FLOAT).sum(), (0, 1))):
-        lowered = jax.jit(call).trace(*args).lower(lowering_platforms=("cuda",))
-        assert "mosaic_gpu" in lowered.as_text()
-
-
 @pytest.mark.compiler
 @pytest.mark.parametrize(
     ("devices", "axes"), [(2, ("x",)), (8, ("x",)), ((2, 4), ("data", "model"))]
@@ -249,27 +185,6 @@ def test_compiles_with_the_loops_of_matmul(devices, axes):
 
 
 # What is refused.
-
-A, B = jnp.ones((8, 64), BRAIN), jnp.ones((64, 64), BRAIN)
-
-
-@pytest.mark.parametrize(
-    ("args", "options", "kind", "text"),
-    [
-        (([1.0], B), {}, TypeError, r"collective_matmul: lhs=\[1.0\] has type list"),
-        ((A, B.astype(HALF)), {}, TypeError, "lhs is bfloat16 and rhs float16, but both must be"),
-        ((A.astype(FLOAT), B.astype(FLOAT)), {}, TypeError, "lhs is float32 and rhs float32"),
-        ((A, B[:32]), {}, ValueError, r"lhs has shape \(8, 64\) and rhs \(32, 64\), but they must"),
-        ((A[0], B), {}, ValueError, r"lhs has shape \(64,\) and rhs"),
-        ((A[:0], B), {}, ValueError, "is empty; M, N, K must be 1 or more"),
-        ((A, B), dict(axis_name=("x", "y")), TypeError, "the shards lie along one axis of the"),
-        ((A, B), dict(config=3), TypeError, "config=3 has type int, but a CollectiveConfig says"),
-        ((A, B), dict(axis_name="x"), ValueError, "axis_name='x' is no axis here, so no device"),
-    ],
-)
-def test_refusals(args, options, kind, text):
-    with pytest.raises(kind, match=text):
-        collective_matmul(*args, **dict(axis_name="x") | options)
 
 
 def test_a_result_that_cannot_be_stored():
@@ -312,30 +227,6 @@ def test_a_configuration_that_does_not_fit():
     function, types = on_devices(2, CollectiveConfig(slots=5))
     with pytest.raises(ValueError, match=r"staging 2 x 16,384 B \+ barriers 16 x 8 B = 278,656 B"):
         jax.eval_shape(function, *types(128, 256, 64))
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        (dict(form="persistent"), "are not 'chained', 1 x 1, 1 and False, the only form that"),
-        (dict(cluster_m=2), "cluster_m=2 x cluster_n=1"),
-        (dict(splits=2), "splits=2 and swapped=False"),
-        (dict(swapped=True), "swapped=True are not"),
-        (dict(send_rows=24), "send_rows=24 is not a multiple of 8 that divides tile_m=128"),
-        (dict(send_rows=4), "send_rows=4 is not a multiple of 8"),
-        (dict(send_rows=0), "send_rows=0 is not a multiple of 8"),
-        (dict(senders=0), "senders=0 is not at least 1, so no block would send"),
-        (dict(tile_n=320), "tile_n=320 is not a multiple of 64 up to 256"),
-        (
-            dict(tile_m=64, tile_n=64, slots=3, compute_threads=1),
-            "a piece of send_rows=64 x 256 columns takes 32,768 B, and two of them more than the"
-            " 49,152 B of the slots of a and b, so no piece would be loaded while another is sent",
-        ),
-    ],
-)
-def test_refused_configurations(fields, text):
-    with pytest.raises(ValueError, match=f"CollectiveConfig: .*{text}"):
-        CollectiveConfig(**fields)
 
 
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])

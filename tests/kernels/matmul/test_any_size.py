@@ -12,18 +12,14 @@ from pipelib import tiles
 from pipelib.kernels import MatmulConfig, matmul
 from pipelib.kernels.hopper import Gpu, assumed
 from tests.emitters.contract import interpreted
+from tests.kernels.matmul.cases import BY_ROWS, finish_any
 from tests.kernels.matmul.products import (
     ALONE,
     BRAIN,
-    CLUSTER,
     E4M3,
     FLOAT,
     HALF,
-    MANY,
     ONE,
-    RING,
-    SHARED,
-    TWO,
     check_close,
     factors,
     reference,
@@ -31,10 +27,6 @@ from tests.kernels.matmul.products import (
 )
 
 T_B = dict(transpose_b=True)
-
-
-def finish(acc, matrix):
-    return acc + matrix
 
 
 @pytest.fixture
@@ -89,24 +81,6 @@ def test_tiles_are_chosen_that_can_copy_b():
         assert uses_kernel(a, b)
 
 
-#: Configurations whose blocks of both factors are one piece wide, but for b of "two".
-CONFIGS = {"one": ONE, "two": TWO, "ring": RING, "two threads": SHARED, "alone": ALONE,
-           "persistent": MANY, "cluster": CLUSTER}  # fmt: skip
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-@pytest.mark.parametrize("operands", [0, 1])
-@pytest.mark.usefixtures("on_an_h200")
-def test_check_finds_nothing(config, operands):
-    m, n, k = 199, 200, 264
-    a, b = factors(m, n, k, **T_B)
-    options = dict(epilogue=finish, operands=(jnp.ones((m, n), HALF),)) if operands else {}
-    call = lambda a, b: matmul(a, b, config=config, transpose_b=True, **options)
-    program = pallascope.trace(call, a, b)
-    assert list(pallascope.check(program, strict=True)) == []
-    assert program.smem_bytes == config.smem_bytes(HALF, HALF, [HALF] * operands)
-
-
 @pytest.mark.usefixtures("on_an_h200", "traced_anew")
 def test_a_slot_that_is_loaded_by_rows_too_early_is_found(monkeypatch):
     """The check sees that both refs are of one memory."""
@@ -139,7 +113,7 @@ def test_copies_by_rows_are_the_same_instructions():
 @pytest.mark.parametrize("name", ["one", "two", "ring", "two threads", "alone", "persistent"])
 def test_parts_of_k(name, splits):
     """Steps that do not divide by the parts, and rows that are no pieces in the parts."""
-    config = dataclasses.replace(CONFIGS[name], splits=splits)
+    config = dataclasses.replace(BY_ROWS[name], splits=splits)
     a, b = factors(5, 128, 320)
     assert uses_kernel(a, b, config=config)
     with interpreted():
@@ -176,15 +150,6 @@ def test_vmap_and_gradients_of_parts_of_k():
     check_close(da, np.broadcast_to(whole, a[0].shape), BRAIN)
 
 
-@pytest.mark.parametrize("name", ["one", "two", "ring", "two threads", "alone", "persistent"])
-def test_check_finds_nothing_in_parts_of_k(name):
-    config = dataclasses.replace(CONFIGS[name], splits=3)
-    a, b = factors(640, 768, 512)
-    program = pallascope.trace(lambda a, b: matmul(a, b, config=config), a, b)
-    assert list(pallascope.check(program, strict=True)) == []
-    assert program.smem_bytes == config.smem_bytes(HALF, FLOAT)
-
-
 def test_float8_in_parts_of_k():
     config = MatmulConfig(64, 64, 128, slots=2, compute_threads=1, form="specialized", splits=2)
     a, b = factors(64, 64, 512, E4M3, **T_B)
@@ -219,16 +184,16 @@ def test_any_size_on_gpu(sizes, transposed):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", BY_ROWS)
 def test_configurations_by_rows_on_gpu(name):
-    config = CONFIGS[name]
+    config = BY_ROWS[name]
     if config.form in ("persistent", "chained"):
         config = dataclasses.replace(config, blocks=None)
     m, n, k = 1009, 1096, 1032
     a, b = factors(m, n, k, BRAIN, **T_B)
     matrix = jnp.full((m, n), 2.0, BRAIN)
     assert uses_kernel(a, b, config=config, transpose_b=True)
-    out = matmul(a, b, config=config, transpose_b=True, epilogue=finish, operands=(matrix,))
+    out = matmul(a, b, config=config, transpose_b=True, epilogue=finish_any, operands=(matrix,))
     check_close(out, reference(a, b, transpose_b=True) + 2.0, BRAIN)
 
 
@@ -236,7 +201,7 @@ def test_configurations_by_rows_on_gpu(name):
 @pytest.mark.parametrize("splits", [2, 3, 8])
 @pytest.mark.parametrize("name", ["one", "two", "ring", "two threads", "alone", "persistent"])
 def test_parts_of_k_on_gpu(name, splits):
-    config = dataclasses.replace(CONFIGS[name], splits=splits)
+    config = dataclasses.replace(BY_ROWS[name], splits=splits)
     if config.form in ("persistent", "chained"):
         config = dataclasses.replace(config, blocks=None)
     a, b = factors(99, 512, 4104, BRAIN)

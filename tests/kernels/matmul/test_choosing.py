@@ -12,10 +12,9 @@ import pytest
 
 import pallascope
 from benchmarks.products import Problem
-from pipelib.kernels import MatmulConfig, matmul
+from pipelib.kernels import MatmulConfig
 from pipelib.kernels.matmul import choosing, default_config, tuned
 from pipelib_book.measured import ladder
-from tests.kernels.matmul.products import factors
 
 SHAPES = 10_000
 HALF = "float16"
@@ -88,19 +87,6 @@ def test_the_estimate_knows_rounds_and_rows_that_are_not_loaded():
     assert choosing.estimate_us(config, work, sms=66) > 1.6 * us()
     few = choosing.Work(64, 64, 64, 2, 2)  # one step
     assert 0 < choosing.estimate_us(config, few) < us()
-
-
-@pytest.mark.parametrize("form", ["specialized", "split", "chained"])
-@pytest.mark.parametrize("tile", choosing.TILES)
-def test_check_finds_nothing_in_a_candidate(tile, form):
-    fitting = choosing._fitting(jnp.dtype(HALF), jnp.dtype(HALF), ())
-    of = lambda x: (x.alone.tile_m, x.alone.tile_n, x.alone.compute_threads)
-    (found,) = (x for x in fitting if of(x) == tile)
-    split = dataclasses.replace(found.split, splits=3)
-    config = {"specialized": found.alone, "split": split, "chained": found.chained[-1]}[form]
-    assert config.form in (form, "specialized")
-    program = pallascope.trace(lambda a, b: matmul(a, b, config=config), *factors(640, 768, 640))
-    assert list(pallascope.check(program, strict=True)) == []
 
 
 # Against what was measured.

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pipelib.kernels.choosing import fits
 from pipelib.kernels.hopper import default_device
 from pipelib.kernels.matmul.config import MatmulConfig
 
@@ -116,22 +117,11 @@ def nearest_config(
             if jnp.dtype(entry.dtype).itemsize == size
             and (entry.transpose_a, entry.transpose_b) == (transpose_a, transpose_b)
             and entry.divides_alike(m, n, k)
-            and _fits(entry.config, dtype, stored, operands)
+            and fits(entry.config, dtype, stored, operands)
         ]
         if near:
             return min(near, key=lambda found: found[:2])[2]
     return None
-
-
-def _fits(
-    config: MatmulConfig, dtype: DTypeLike, out_dtype: DTypeLike, operands: Sequence[DTypeLike]
-) -> bool:
-    """Whether an SM has enough for a configuration with these dtypes."""
-    try:
-        config.check(dtype, out_dtype, operands)
-    except ValueError:
-        return False
-    return True
 
 
 def file_name(gpu: str) -> str:

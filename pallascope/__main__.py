@@ -67,7 +67,7 @@ import importlib.util
 import pathlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -85,6 +85,10 @@ from pallascope.command.targets import (
 )
 
 _KIT = "pipelib_book"
+_FUNCTION = "module:function or file.py:function"
+_CONFIGURED = f"the kernels of {config.FILE}"
+_JSON = "print one JSON document, no text"
+_Run = Callable[[argparse.Namespace], int]
 _VERSION = f"pallascope {pallascope.__version__}, JAX {jax.__version__}"
 
 
@@ -104,42 +108,51 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_VERSION)
     commands = parser.add_subparsers(dest="command", required=True)
-    text = "find races, deadlocks and misused barriers; exit with 1 if there are"
-    check = commands.add_parser("check", help=text, description=text)
-    check.set_defaults(run=_check)
-    check.add_argument(
-        "function", nargs="?",
-        help=f"module:function or file.py:function; without it, the kernels of {config.FILE}",
-    )  # fmt: skip
-    which = WHICH_BLOCK
-    each = (
-        f"; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes; or {TOGETHER}:"
-    )
-    each += " all in one program, with all devices of a shard_map, as they wait for each other"
-    add_rest(check, block_or_all, which + each)
-    check.add_argument(
-        "--strict", action="store_true",
-        help="also report copies that overwrite what a thread read, with no commit_smem between:"
-        " for kernels that are to hold by PTX's letter, or that promise ordinary_reads=False",
-    )  # fmt: skip
-    check.add_argument(
-        "--jobs", type=_number, help="processes for the blocks (one a core, if that pays)"
-    )
-    check.add_argument("--json", action="store_true", help="print one JSON document, no text")
-    check.add_argument(
-        "--sarif", type=pathlib.Path, metavar="FILE", help="also write SARIF, for code review"
-    )
-    text = "draw the simulated timeline"
-    draw = commands.add_parser("draw", help=text, description=text)
-    draw.set_defaults(run=_draw)
-    draw.add_argument("function", help="module:function or file.py:function")
-    add_rest(draw, block_of, which)
-    draw.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
-    draw.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    _add_check(commands)
+    _add_draw(commands)
     _add_lab(commands)
     _add_compile(commands)
     _add_tune(commands)
     return parser
+
+
+def _command(commands: Any, name: str, text: str, run: _Run) -> argparse.ArgumentParser:
+    """A command that `text` describes, and the function that runs it."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_check(commands: Any) -> None:
+    """The command that checks; without a function, it checks those of the configuration."""
+    text = "find races, deadlocks and misused barriers; exit with 1 if there are"
+    command = _command(commands, "check", text, _check)
+    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; without it, {_CONFIGURED}")
+    which = (
+        f"{WHICH_BLOCK}; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes; or"
+        f" {TOGETHER}: all in one program, with all devices of a shard_map, as they wait for each"
+        " other"
+    )
+    add_rest(command, block_or_all, which)
+    strict = (
+        "also report copies that overwrite what a thread read, with no commit_smem between:"
+        " for kernels that are to hold by PTX's letter, or that promise ordinary_reads=False"
+    )
+    command.add_argument("--strict", action="store_true", help=strict)
+    jobs = "processes for the blocks (one a core, if that pays)"
+    command.add_argument("--jobs", type=_number, help=jobs)
+    command.add_argument("--json", action="store_true", help=_JSON)
+    sarif = "also write SARIF, for code review"
+    command.add_argument("--sarif", type=pathlib.Path, metavar="FILE", help=sarif)
+
+
+def _add_draw(commands: Any) -> None:
+    """The command that draws one block."""
+    command = _command(commands, "draw", "draw the simulated timeline", _draw)
+    command.add_argument("function", help=_FUNCTION)
+    add_rest(command, block_of, WHICH_BLOCK)
+    command.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
+    command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
 
 
 def _add_lab(commands: Any) -> None:
@@ -153,25 +166,22 @@ def _add_compile(commands: Any) -> None:
     """The command that compiles; a kernel is compiled whole, so no option names a block."""
     text = "print registers, spills, warnings and instructions; exit with 1 for spilled registers"
     text += " and serialized products"
-    command = commands.add_parser("compile", help=text, description=text)
-    command.set_defaults(run=_compile)
-    command.add_argument("function", help="module:function or file.py:function")
+    command = _command(commands, "compile", text, _compile)
+    command.add_argument("function", help=_FUNCTION)
     add_call(command)
     command.add_argument("--sass", action="store_true", help="also print the machine code")
-    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+    command.add_argument("--json", action="store_true", help=_JSON)
 
 
 def _add_tune(commands: Any) -> None:
     """The command that searches a space of configurations."""
     text = "rank a kernel's configurations by simulation, and measure the best where a GPU is"
-    command = commands.add_parser("tune", help=text, description=text)
-    command.set_defaults(run=_tune)
-    command.add_argument("function", help="module:function or file.py:function, a kernel_of")
+    command = _command(commands, "tune", text, _tune)
+    command.add_argument("function", help=f"{_FUNCTION}, a kernel_of")
     command.add_argument("args", nargs="*", help="the kernel's arguments: dtype[shape] or a number")
-    command.add_argument(
-        "--range", action="append", default=[], metavar="NAME=VALUES", dest="ranges",
-        help="values of a parameter, as slots=2,3,4; one for each parameter",
-    )  # fmt: skip
+    ranges = "values of a parameter, as slots=2,3,4; one for each parameter"
+    many: Any = {"action": "append", "default": [], "metavar": "NAME=VALUES"}
+    command.add_argument("--range", dest="ranges", help=ranges, **many)
     command.add_argument("--space", help="module:name of a dict of ranges, or of configurations")
     command.add_argument("--expected", help="module:function that computes what is right")
     command.add_argument("--tolerance", type=float, help="the largest error, in root mean squares")
@@ -180,7 +190,7 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
     command.add_argument("--cache", help="a file that keeps what is found")
     command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
-    command.add_argument("--json", action="store_true", help="print one JSON document, no text")
+    command.add_argument("--json", action="store_true", help=_JSON)
 
 
 @said
@@ -220,10 +230,9 @@ def _compile(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     names = "tolerance", "measure", "seconds", "jobs", "cache"
     said = {name: getattr(options, name) for name in names}
-    task = tuning.Task(
-        options.function, options.args, options.ranges, options.space, options.expected,
-        options.machine, {name: value for name, value in said.items() if value is not None},
-    )  # fmt: skip
+    given = {name: value for name, value in said.items() if value is not None}
+    named = options.ranges, options.space, options.expected, options.machine
+    task = tuning.Task(options.function, options.args, *named, given)
     return tuning.tune(task, options.json)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from benchmarks import kernels, noting, suite
 from benchmarks.suite import Part, Suite
 from pallascope.bench.provenance import provenance
-from pipelib_book.profiling import write_profile
+from pallascope.profiling import write_profile
 
 
 def profiled() -> tuple[Callable[..., Any], Sequence[jax.ShapeDtypeStruct], dict[str, int]]:

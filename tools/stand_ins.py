@@ -48,11 +48,12 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.interpreters import mlir
 
 import pallascope
+from pallascope import profiling
 from pallascope.bench import cupti, timing
 from pallascope.bench.jaxprs import digest_of
 from pallascope.tuning import measuring
 from pipelib.kernels import hopper
-from pipelib_book import comparing, grading, notebook, profiling
+from pipelib_book import comparing, grading, notebook
 
 #: The type of the output in which a rehearsed cell tells its kernels.
 KERNELS = "application/vnd.pipelib.kernels+json"

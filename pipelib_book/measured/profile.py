@@ -8,10 +8,10 @@ the scope "multiply".
 import pathlib
 import statistics
 
+from pallascope.profiling import read_profile
 from pallascope.program import Program
 from pallascope.timeline import Timeline
 from pipelib_book.measured import results
-from pipelib_book.profiling import read_profile
 
 
 def ring(program: Program, folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> Timeline | None:

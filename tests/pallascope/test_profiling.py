@@ -10,10 +10,10 @@ import pytest
 import pallascope
 from benchmarks import kernels
 from pallascope.machine import H200
+from pallascope.profiling import read_profile, write_profile
 from pallascope.program import Op, Program
 from pallascope.simulating.simulate import simulate
 from pipelib_book.measured import results
-from pipelib_book.profiling import read_profile, write_profile
 
 RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/nvidia-h200"
 (RECORD,) = results.read("nvidia-h200/machine.json")

@@ -73,7 +73,7 @@ class _Held:
         self._held: dict[str, Held] = {}
 
     def measured(self, part: Part, most_error: float, sustained_s: float) -> dict[str, Any]:
-        """Takes all measurements. One pool compiles after the other, since XLA times kernels meanwhile."""
+        """Takes all measurements. Pools compile one after the other: XLA times kernels then."""
         with contextlib.ExitStack() as stack:
             for key, pool in self._pools.items():
                 names = self._names(key)

@@ -93,7 +93,7 @@ class Problem(NamedTuple):
 
     @property
     def results(self) -> tuple[str, ...]:
-        """What is computed."""
+        """The names of the results: the output, or the gradients."""
         return ("dq", "dk", "dv") if self.backward else ("out",)
 
     def __str__(self) -> str:

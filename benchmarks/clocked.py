@@ -269,7 +269,7 @@ class Right(NamedTuple):
 
     @property
     def scratch(self) -> Any:
-        """Its memory."""
+        """The memory of the operand."""
         shape = (self.n, self.k) if self.transposed else (self.k, self.n)
         return swizzled(*shape, dtype=self.dtype)
 
@@ -360,5 +360,5 @@ def tile(ref: Any, rows: int, index: Any) -> Any:
 
 
 def select(all_probes: Sequence[Probe], names: Sequence[str]) -> list[Probe]:
-    """Those whose names contain one of these words, or all."""
+    """The probes whose names contain one of these words; all, if there are no words."""
     return [p for p in all_probes if not names or any(word in p.name for word in names)]

@@ -87,7 +87,7 @@ def product(blocks: int, threads: int, pause: int) -> clocked.Probe:
 
 
 class Load(NamedTuple):
-    """What is launched: a probe on operands of this standard deviation."""
+    """A load of the GPU: a probe, and the standard deviation of its operands."""
 
     name: str
     probe: clocked.Probe

@@ -84,7 +84,7 @@ class Problem(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the array."""
+        """The shape of the array."""
         return self.rows, self.length
 
     @property
@@ -94,7 +94,7 @@ class Problem(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """That are read and written at least."""
+        """The bytes that a kernel reads and writes at least."""
         return 2 * self.rows * self.length * self.x.dtype.itemsize
 
     @property

@@ -135,7 +135,7 @@ def _signals_and_waits(tile_smem, inbox, arrived, other, steps):
 
 
 def _own_signals(tile_smem, inbox, arrived, other, steps):
-    """The same of its own semaphore."""
+    """Signals its own semaphore, and waits for that signal."""
 
     def step(_):
         pl.semaphore_signal(arrived)

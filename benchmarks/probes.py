@@ -448,14 +448,14 @@ class Access(NamedTuple):
 
     @property
     def transforms(self) -> tuple[Any, ...]:
-        """Those of the SMEM."""
+        """The tiles and the swizzle of the SMEM."""
         if not self.swizzle:
             return ()
         columns = self.swizzle // jnp.dtype(self.dtype).itemsize
         return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(self.swizzle)
 
     def layout(self, shape: tuple[int, int]) -> Any:
-        """That of the registers."""
+        """The layout of the registers."""
         if self.strided:
             return plgpu.Layout.WG_STRIDED(shape, vec_size=self.strided)
         return plgpu.Layout.WGMMA
@@ -544,14 +544,14 @@ def _epilogue() -> Probe:
 
 
 def probes() -> list[Probe]:
-    """All of them."""
+    """All probes."""
     sums = itertools.starmap(reduced, itertools.product((16, 64), (1, 2)))
     alone = *lanes(), *sums, *accesses(), _epilogue()
     return [*synchronisation(), *copies(), *alone, *tensor_core(), *later()]
 
 
 def later() -> list[Probe]:
-    """Those whose docstrings predict what they will measure: `modelled` compares the two."""
+    """The probes whose docstrings predict what they will measure: `modelled` compares the two."""
     modules = probes_tensor_core, probes_softmax, probes_copies
     found = [probe for module in modules for probe in module.probes()]
     return [*found, *probes_softmax.probes_beside()]

@@ -220,7 +220,7 @@ def slot_found(slots: int, carried: bool) -> Probe:
 
 
 def probes() -> list[Probe]:
-    """All of this module."""
+    """The probes of copies."""
     orders = [ordered(WIDE._replace(band=band)) for band in (1, 8)]
     slots = itertools.starmap(slot_found, itertools.product((3, 4, 5, 6), (False, True)))
     return [*orders, *map(boxed, BOXES), *map(both_ways, (True, False)), *slots]

@@ -242,7 +242,7 @@ def beside(alone: Probe, registers: bool = False) -> Probe:
 
 
 def probes() -> list[Probe]:
-    """All of this module."""
+    """The probes of arithmetic alone."""
     crowds = (1, 2, 3)
     reductions = itertools.starmap(rows, itertools.product(("max", "sum"), crowds))
     others = (make(threads) for make in (rounded, softmax) for threads in crowds)
@@ -251,6 +251,6 @@ def probes() -> list[Probe]:
 
 
 def probes_beside() -> list[Probe]:
-    """Those beside products."""
+    """The probes of arithmetic beside products."""
     alone = scaled(1), exponentials(1), rows("max", 1)
     return [beside(softmax(1)), beside(softmax(1), registers=True), *map(beside, alone)]

@@ -244,7 +244,7 @@ def operand(n: int, k: int, registers: bool, left: int = 0) -> Probe:
 
 
 def probes() -> list[Probe]:
-    """All of this module."""
+    """The probes of the tensor core."""
     shared = itertools.starmap(two_threads, itertools.product((128, 256), Turns))
     behind = [small_behind(128, queued) for queued in (0, 1, 2, 4)]
     shapes = itertools.product((32, 128, 256), (64, 128), (False, True))

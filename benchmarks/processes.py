@@ -73,7 +73,7 @@ class _Held:
         self._held: dict[str, Held] = {}
 
     def measured(self, part: Part, most_error: float, sustained_s: float) -> dict[str, Any]:
-        """All of it; one pool compiles after the other, since XLA times kernels meanwhile."""
+        """Takes all measurements. Pools compile one after the other: XLA times kernels then."""
         with contextlib.ExitStack() as stack:
             for key, pool in self._pools.items():
                 names = self._names(key)
@@ -221,7 +221,7 @@ class Search:
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def contenders(self, problem: Any, groups: Sequence[Group]) -> dict[str, Any]:
-        """Those of the record's search of a problem that ran in turn in the end."""
+        """The configurations that ran in turn at the end of the record's search for a problem."""
         if self.made is None:
             return {}
         here = [g for g in groups if g["part"] == self.part and _is_of(problem, g)]

@@ -112,7 +112,7 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 class Named(NamedTuple):
-    """What is searched, in words."""
+    """The problem of a part: the kernel that is searched, in words."""
 
     kernel: str
 

@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
     @property
     def name(self) -> str:
-        """All of it in words."""
+        """The name of the case: all of its fields in words."""
         words = f"{self.blocks} blocks of {self.threads} threads, {self.cycles} cycles"
         words += f", {self.crowd} on an SM, clusters of {self.cluster}, {self.rings} rings"
         return words + (", registers change hands" if self.moves else "")

@@ -38,7 +38,7 @@ def starts(problem: Problem) -> list[upstream.TuningConfig]:
 
 
 def neighbours(config: upstream.TuningConfig) -> list[upstream.TuningConfig]:
-    """The same with each other walk."""
+    """The configurations that differ in the order and width of their walk alone."""
     walks = (dict(grid_minor_dim=minor, grid_tile_width=width) for minor, width in _WALKS)
     return [new for walk in walks if (new := dataclasses.replace(config, **walk)) != config]
 

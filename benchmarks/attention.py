@@ -84,10 +84,14 @@ LADDER = tuple(
 )
 TRIED = tuple(Problem(16384, 128, causal) for causal in (False, True))
 BACKWARD = (
-    *(Problem(8192, head_dim, causal, dtype, True)
-      for dtype in (_HALF, _BRAIN) for head_dim in (128, 64, 256) for causal in (False, True)),
+    *(
+        Problem(8192, head_dim, causal, dtype, True)
+        for dtype in (_HALF, _BRAIN)
+        for head_dim in (128, 64, 256)
+        for causal in (False, True)
+    ),
     *(Problem(16384, 128, causal, _BRAIN, True) for causal in (False, True)),
-)  # fmt: skip
+)
 #: Of 8 bits, forward.
 NARROW = tuple(
     Problem(seq, head_dim, causal, "float8_e4m3fn")
@@ -154,9 +158,13 @@ def _upstreams(problem: Problem) -> dict[str, Any]:
     names = (UPSTREAM,) if problem.causal else (UPSTREAM, EMITTER)
     for name, (block_kv, slots) in itertools.product(names, _UPSTREAM_FORWARD[problem.head_dim]):
         found[f"{name}, {block_kv} keys, {slots} slots"] = functools.partial(
-            upstream, name=name, block_q=64, block_kv=block_kv, max_concurrent_steps=slots,
+            upstream,
+            name=name,
+            block_q=64,
+            block_kv=block_kv,
+            max_concurrent_steps=slots,
             causal=problem.causal,
-        )  # fmt: skip
+        )
     return found
 
 

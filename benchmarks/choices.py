@@ -80,9 +80,14 @@ def measured(row: Measured) -> Measured:
         for kind in choosing.KINDS[row.head_dim]
     }
     problem = Problem(
-        row.seq, row.head_dim, False, DTYPE, heads=row.heads, batch=row.batch,
+        row.seq,
+        row.head_dim,
+        False,
+        DTYPE,
+        heads=row.heads,
+        batch=row.batch,
         kv_heads=row.kv_heads,
-    )  # fmt: skip
+    )
     args = operands(problem)[:3]
     results = {name: np.asarray(jax.jit(kind)(*args), np.float32) for name, kind in kinds.items()}
     expected = next(iter(results.values()))

@@ -133,10 +133,15 @@ def kernel(probe: Probe) -> Callable[..., Any]:
         out_type = (jax.ShapeDtypeStruct(probe.output, jnp.float16), out_type)
     named = (threads, "thread") if threads > 1 else (None, None)
     return plgpu.kernel(
-        body, out_type=out_type, grid=(probe.blocks,), grid_names=("block",),
-        scratch_types=probe.scratch, num_threads=named[0], thread_name=named[1],
+        body,
+        out_type=out_type,
+        grid=(probe.blocks,),
+        grid_names=("block",),
+        scratch_types=probe.scratch,
+        num_threads=named[0],
+        thread_name=named[1],
         compiler_params=plgpu.CompilerParams(**probe.params),
-    )  # fmt: skip
+    )
 
 
 def inputs(probe: Probe) -> tuple[jax.ShapeDtypeStruct, ...]:

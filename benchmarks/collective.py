@@ -130,9 +130,14 @@ def _upstream(dtype: str) -> Iterator[tuple[str, Contender]]:
     """JAX's kernel, with each configuration."""
     for threads, minor, width in _THEIRS:
         config = hopper_matmul_mgpu.TuningConfig(
-            tile_m=128, tile_n=128, tile_k=64, max_concurrent_steps=4, wg_dimension=threads,
-            grid_minor_dim=minor, grid_tile_width=width,
-        )  # fmt: skip
+            tile_m=128,
+            tile_n=128,
+            tile_k=64,
+            max_concurrent_steps=4,
+            wg_dimension=threads,
+            grid_minor_dim=minor,
+            grid_tile_width=width,
+        )
         name = f"{UPSTREAM}, threads along {threads.name}, minor {minor.name}, width {width}"
         yield name, functools.partial(_theirs, config=config, dtype=jnp.dtype(dtype))
 

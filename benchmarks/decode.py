@@ -82,9 +82,14 @@ PROBLEMS = tuple(
 
 
 def ours(
-    q: jax.Array, k: jax.Array, v: jax.Array, lengths: jax.Array, table: jax.Array,
-    *, config: DecodeConfig | None = None,
-) -> jax.Array:  # fmt: skip
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    lengths: jax.Array,
+    table: jax.Array,
+    *,
+    config: DecodeConfig | None = None,
+) -> jax.Array:
     """`pipelib.kernels.decode_attention`; of `config` None, as it picks."""
     return decode_attention(
         q, k, v, lengths, page_table=table if table.size else None, config=config

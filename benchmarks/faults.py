@@ -105,9 +105,14 @@ class Worker:
         env = os.environ | dict(XLA_PYTHON_CLIENT_PREALLOCATE="false", PYTHONPATH=str(ROOT))
         command = [sys.executable, "-m", f"benchmarks.{module}", mode, name]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            command,
+            cwd=ROOT,
+            env=env,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
         self.events: queue.Queue = queue.Queue()
         self.errors: list[str] = []
         self.readers = [threading.Thread(target=f, daemon=True) for f in (self._read, self._drain)]

@@ -74,10 +74,15 @@ def _kernel(
 
     wg = (threads, "wg") if threads > 1 else (None, None)
     return plgpu.kernel(
-        run, out_type=out_type if stamped else out, grid=tuple(grid.values()), grid_names=names,
-        scratch_types=tuple(scratch), compiler_params=plgpu.CompilerParams(**params),
-        num_threads=wg[0], thread_name=wg[1],
-    )  # fmt: skip
+        run,
+        out_type=out_type if stamped else out,
+        grid=tuple(grid.values()),
+        grid_names=names,
+        scratch_types=tuple(scratch),
+        compiler_params=plgpu.CompilerParams(**params),
+        num_threads=wg[0],
+        thread_name=wg[1],
+    )
 
 
 class Tiles(NamedTuple):

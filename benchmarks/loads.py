@@ -81,9 +81,14 @@ def product(blocks: int, threads: int, pause: int) -> clocked.Probe:
     )
     name = f"products, {blocks} blocks, {threads} threads, pause of {pause}"
     return clocked.Probe(
-        name, clocked.alike(role, threads), 512, scratch, blocks=blocks,
-        input=(SLOTS * (threads * M + K), N), work=dict(flops=2.0 * M * N * K * threads),
-    )  # fmt: skip
+        name,
+        clocked.alike(role, threads),
+        512,
+        scratch,
+        blocks=blocks,
+        input=(SLOTS * (threads * M + K), N),
+        work=dict(flops=2.0 * M * N * K * threads),
+    )
 
 
 class Load(NamedTuple):
@@ -115,9 +120,13 @@ def loads() -> Iterator[Load]:
     yield Load(f"{probe.name}, normal", probe)
     ring = "load ring of 8 x 16384 bytes, 132 blocks"
     wanted = (
-        f"{ring}, L2", f"{ring}, HBM", "store ring of 16384 bytes, 132 blocks, HBM",
-        "multiply and add, 2 threads", "exp2, approximate, 2 threads", "read 64x128, 2 threads",
-    )  # fmt: skip
+        f"{ring}, L2",
+        f"{ring}, HBM",
+        "store ring of 16384 bytes, 132 blocks, HBM",
+        "multiply and add, 2 threads",
+        "exp2, approximate, 2 threads",
+        "read 64x128, 2 threads",
+    )
     every = {probe.name: probe for probe in probes.probes()}
     for name in wanted:
         probe = every[name]._replace(blocks=132)

@@ -107,9 +107,13 @@ def _ncu(arguments: Sequence[str], timeout_s: float) -> str:
     """What `ncu` prints."""
     try:
         done = subprocess.run(
-            ["ncu", *arguments], timeout=timeout_s, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["ncu", *arguments],
+            timeout=timeout_s,
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
     except FileNotFoundError as error:
         raise RuntimeError("There is no `ncu`, NVIDIA's Nsight Compute, on the PATH.") from error
     return done.stdout

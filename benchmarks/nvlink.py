@@ -60,11 +60,15 @@ CHAPTER = records.ROOT / "book" / "22_across_gpus.md"
 
 #: A ring's arrays are larger than L2 together, so that each launch loads from HBM.
 PROBLEMS = (
-    *map(Problem, recorded.WITHOUT_TILES), Problem(TILE, rows=FEW_ROWS), Problem(TILE),
-    *(Problem(STREAM, blocks, steps=max(64, 2048 // blocks))
-      for blocks in (1, 2, 4, 8, 16, 32, 66, 132)),
+    *map(Problem, recorded.WITHOUT_TILES),
+    Problem(TILE, rows=FEW_ROWS),
+    Problem(TILE),
+    *(
+        Problem(STREAM, blocks, steps=max(64, 2048 // blocks))
+        for blocks in (1, 2, 4, 8, 16, 32, 66, 132)
+    ),
     Problem(RING, steps=2048),
-)  # fmt: skip
+)
 
 
 # Kernels.
@@ -173,9 +177,13 @@ def _streams(tile_smem, inbox, arrived, other, steps):
 
 
 _STEPS = {
-    SIGNALS: _signals, WAITS: _waits, OWN: _own_signals, SIGNAL: _signals_and_waits,
-    TILE: _tiles, STREAM: _streams,
-}  # fmt: skip
+    SIGNALS: _signals,
+    WAITS: _waits,
+    OWN: _own_signals,
+    SIGNAL: _signals_and_waits,
+    TILE: _tiles,
+    STREAM: _streams,
+}
 
 
 def _store(tile_smem, there):

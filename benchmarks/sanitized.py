@@ -94,9 +94,14 @@ def _products() -> Iterator[tuple[str, Callable[..., Any], tuple[jax.Array, ...]
         "transposed": MatmulConfig(128, 72, slots=3, swapped=True, epilogue_n=72),
     }
     for name, config in configs.items():
-        yield f"matmul, {name}", functools.partial(matmul, config=config), (
-            numbers(256, 512), numbers(512, 256),
-        )  # fmt: skip
+        yield (
+            f"matmul, {name}",
+            functools.partial(matmul, config=config),
+            (
+                numbers(256, 512),
+                numbers(512, 256),
+            ),
+        )
     yield "matmul of rows", matmul, (numbers(77, 520), numbers(520, 264))
     finish = lambda acc, residual, bias: jnp.maximum(acc + bias, 0.0) + residual
     fused = lambda a, b, *operands: matmul(a, b, epilogue=finish, operands=operands)
@@ -202,9 +207,13 @@ def under(tool: str, names: Sequence[str], seconds: float) -> str:
     with tempfile.TemporaryFile("w+") as said:
         # A group of its own: the tool has a child, which would go on without it.
         with subprocess.Popen(
-            command, cwd=ROOT, env=env, stdout=said, stderr=subprocess.STDOUT,
+            command,
+            cwd=ROOT,
+            env=env,
+            stdout=said,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        ) as process:  # fmt: skip
+        ) as process:
             try:
                 code = process.wait(seconds)
             except subprocess.TimeoutExpired:

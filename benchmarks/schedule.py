@@ -221,7 +221,7 @@ def sources_digest() -> str:
     The emitters are not in it. They run in a trace, but take a small part of its time.
     """
     here = pathlib.Path(__file__), pathlib.Path(kernels.__file__)
-    package = imports.ROOT / "pipelib" / "schedule"
+    package = imports.ROOT / "pallascope"
     timed = (path for path in imports.sources("pallascope") if package in path.parents)
     return code_digest(*here, *(path for path in timed if path.parent.name != "drawing"))
 
@@ -236,9 +236,14 @@ def main() -> None:
     sizes = [measure("4096 x 4096 x 4096", 4096, 4096, 4096)]
     sizes += [measure(f"{steps} steps", 256, 256, TILE_K * steps) for steps in STEPS]
     record = dict(
-        command="python -m benchmarks.schedule", cpu=cpu(), provenance=provenance(),
-        sources_digest=sources_digest(), sizes=sizes, large=large, move_seconds=measure_moves(),
-    )  # fmt: skip
+        command="python -m benchmarks.schedule",
+        cpu=cpu(),
+        provenance=provenance(),
+        sources_digest=sources_digest(),
+        sizes=sizes,
+        large=large,
+        move_seconds=measure_moves(),
+    )
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 

@@ -63,10 +63,15 @@ def matmul(a: jax.Array, b: jax.Array, cluster: tuple[int, int] = (1, 1)) -> jax
 
     in_cluster: dict[str, Any] = dict(cluster=tuple(sizes.values()), cluster_names=tuple(sizes))
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype), num_threads=3, thread_name="wg",
-        grid=(m // (TILE_M * high), n // (TILE_N * wide)), grid_names=("i", "j"), **in_cluster,
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        num_threads=3,
+        thread_name="wg",
+        grid=(m // (TILE_M * high), n // (TILE_N * wide)),
+        grid_names=("i", "j"),
+        **in_cluster,
         scratch_types=[plgpu.SMEM((TILE_M, TILE_N), a.dtype, transforms=TRANSFORMS)],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def tiles(x: jax.Array, is_specialized: bool = False) -> jax.Array:

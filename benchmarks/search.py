@@ -86,9 +86,13 @@ def case(part: str) -> Case:
     space = dict(slots=[1, 2, 3, 4, 5], delay=[0, 1], rows=[64, 128], alone=[True, False])
     square = (kernels.like(kernels.SIZE, kernels.SIZE),) * 2
     return Case(
-        f"warp-specialized product of {kernels.SIZE}x{kernels.SIZE}, float16", _specialized,
-        configurations(_specialized, space), square, _product, Values,
-    )  # fmt: skip
+        f"warp-specialized product of {kernels.SIZE}x{kernels.SIZE}, float16",
+        _specialized,
+        configurations(_specialized, space),
+        square,
+        _product,
+        Values,
+    )
 
 
 def _attention(config: AttentionConfig) -> Callable[..., Any]:
@@ -129,9 +133,14 @@ def measure(
     every = options.every or this.every
     space = this.space[::every]
     searched = functools.partial(
-        _search, this.kernel_of, space, *this.args, expected=this.expected, jobs=options.jobs,
+        _search,
+        this.kernel_of,
+        space,
+        *this.args,
+        expected=this.expected,
+        jobs=options.jobs,
         cache=options.cache / f"{part}.db",
-    )  # fmt: skip
+    )
     start = time.monotonic()
     found = searched(measure=options.measure, seconds=options.budget)
     kept = _kept(found, time.monotonic() - start)

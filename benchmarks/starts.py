@@ -98,10 +98,15 @@ def kernel(start: Start) -> Callable[[], jax.Array]:
     scratch = [plgpu.SMEM((size // 128 * 128,), jnp.int8)]
     scratch += [plgpu.Barrier(num_barriers=RING_BARRIERS) for _ in range(start.rings)]
     return plgpu.kernel(
-        body, out_type=jax.ShapeDtypeStruct((start.blocks,), jnp.int32),
-        grid=(start.blocks // start.cluster,), grid_names=("block",), num_threads=start.threads,
-        thread_name="thread", scratch_types=scratch, **clusters,
-    )  # fmt: skip
+        body,
+        out_type=jax.ShapeDtypeStruct((start.blocks,), jnp.int32),
+        grid=(start.blocks // start.cluster,),
+        grid_names=("block",),
+        num_threads=start.threads,
+        thread_name="thread",
+        scratch_types=scratch,
+        **clusters,
+    )
 
 
 def measured(start: Start, call: Callable[..., Any]) -> dict[str, Any]:

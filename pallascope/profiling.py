@@ -18,9 +18,6 @@ belongs to is taken from `tid`, so threads without events must not be in between
 Source: `jax.experimental.mosaic.gpu.profiler` of JAX 0.11.2 and 0.12.0.1.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-
 import json
 import pathlib
 from collections import Counter, defaultdict
@@ -59,8 +56,8 @@ def write_profile(
     for _ in range(2):
         for before in folder.iterdir():
             before.unlink()
-        jax.block_until_ready(kernel(*args))
-        jax.effects_barrier()
+        jax.block_until_ready(kernel(*args))  # pyright: ignore[reportUnknownArgumentType]
+        jax.effects_barrier()  # pyright: ignore[reportUnknownMemberType]
     for path in folder.iterdir():
         return path
     raise RuntimeError(

@@ -38,9 +38,6 @@ Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs, runs, and 
 a `delay_release`. JAX's N leaves that out: it lets a body begin before its load has landed.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import functools
 import itertools
 import math

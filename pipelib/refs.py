@@ -10,9 +10,6 @@ Pytrees are `Tree`, which is `Any`. The structure of a pytree is a `TreeDef`.
 When a program runs, `Ref` and `Accumulator` are `Any`, and nothing is checked.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -54,7 +51,7 @@ def flatten_with_path(tree: Tree) -> tuple[list[tuple[tuple[Any, ...], Any]], Tr
     """The leaves of a pytree, each with its path, and the structure."""
     return cast(
         "tuple[list[tuple[tuple[Any, ...], Any]], TreeDef]",
-        jax.tree_util.tree_flatten_with_path(tree),
+        jax.tree_util.tree_flatten_with_path(tree),  # pyright: ignore[reportUnknownMemberType]
     )
 
 

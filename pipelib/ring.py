@@ -32,9 +32,6 @@ steps; a block that steps leave and visit again, whose two stores may land in ei
 Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -169,7 +166,7 @@ class Steps(NamedTuple):
         def same_row() -> Indices:
             return *row, column + 1, columns
 
-        return cast(Indices, lax.cond(column + 1 < columns, same_row, next_row))
+        return lax.cond(column + 1 < columns, same_row, next_row)
 
     def loop(
         self,
@@ -189,7 +186,7 @@ class Steps(NamedTuple):
         def one_step(step: Int, state: Tree) -> Tree:
             return body(jnp.int32(step), state)
 
-        return cast(Tree, lax.fori_loop(start, stop, one_step, init, unroll=unroll))
+        return lax.fori_loop(start, stop, one_step, init, unroll=unroll)
 
 
 def _int32(number: Int) -> jax.Array:

@@ -8,9 +8,6 @@ slot; the body gets its GMEM ref.
 Everything that can be known to be wrong before a kernel is traced is refused here.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import dataclasses
 import functools
 import math
@@ -172,7 +169,7 @@ def flatten(specs: Tree, argument: str, rank: int) -> tuple[tuple[Operand, ...],
     leaves, tree = flatten_with_path(specs)
     operands: list[Operand] = []
     for path, spec in leaves:
-        name = argument + jax.tree_util.keystr(path)
+        name = argument + jax.tree_util.keystr(path)  # pyright: ignore[reportUnknownMemberType]
         spec = _gpu_spec(name, spec, is_output=argument == "out_specs")
         changes, pinned = _uses_grid(name, spec, rank), spec.memory_space in _GMEM
         operands.append(Operand(name, spec, changes, pinned))
@@ -454,7 +451,7 @@ def maybe_beyond(start: Int, size: Int) -> pl.Slice:
     JAX refuses a start that is a number if the slice ends there; the barrier makes it no number.
     """
     if is_integer(start):
-        start = lax.optimization_barrier(jnp.int32(start))
+        start = lax.optimization_barrier(jnp.int32(start))  # pyright: ignore[reportUnknownMemberType]
     return pl.ds(start, size)
 
 

@@ -22,7 +22,7 @@ maximum amount of shared memory per thread block.
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Protocol, cast
 
 import jax
@@ -109,7 +109,7 @@ def check_capability() -> None:
 
 
 @contextlib.contextmanager
-def target(compute_capability: str) -> Iterator[None]:
+def target(compute_capability: str) -> Generator[None]:
     """Kernels inside are traced, checked and compiled for a GPU that need not be there.
 
     Nothing can run inside: the GPU is a name only. Make the arguments before, or describe them by
@@ -154,7 +154,7 @@ def target(compute_capability: str) -> Iterator[None]:
 def present() -> contextlib.AbstractContextManager[object]:
     """What is inside runs, also within a `target`, on JAX's own default device."""
     is_absent = isinstance(jax.config.jax_default_device, _AbsentDevice)
-    return jax.default_device(None) if is_absent else contextlib.nullcontext()
+    return jax.default_device(None) if is_absent else contextlib.nullcontext()  # pyright: ignore[reportUnknownVariableType]
 
 
 class _AbsentDevice:

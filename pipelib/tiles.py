@@ -14,9 +14,6 @@ JAX promises nothing about two refs of a union that are in use at the same time,
 gives each its own memory. So this is for GPUs only.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple, cast

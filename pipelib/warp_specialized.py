@@ -31,9 +31,6 @@ ends. Wait for what reads them (`wgmma_wait(0)`) before that memory is used agai
 Source: the function of this name in JAX 0.11.2.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -445,9 +445,12 @@ def _multiplied(program: Program) -> int:
 def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[Any]:
     """The parts of a buffer that a thread's products read; of one part in a row, the first."""
     read = [
-        region.box for op in ops if op.kind is Kind.WGMMA for region in op.reads
+        region.box
+        for op in ops
+        if op.kind is Kind.WGMMA
+        for region in op.reads
         if report_name(program.buffers[region.buffer]) == buffer
-    ]  # fmt: skip
+    ]
     return [box for box, _ in itertools.groupby(read)]
 
 
@@ -504,9 +507,11 @@ def stores_from_smem() -> Ask:
         buffers = answer.program.buffers
         written = {
             region.buffer: report_name(buffers[region.buffer])
-            for op in answer.program.ops if op.kind is Kind.WRITE
-            for region in op.writes if buffers[region.buffer].space is Space.GMEM
-        }  # fmt: skip
+            for op in answer.program.ops
+            if op.kind is Kind.WRITE
+            for region in op.writes
+            if buffers[region.buffer].space is Space.GMEM
+        }
         names = ", ".join(f"`{name}`" for name in written.values())
         no = f"a thread writes {names} itself: what it writes comes from registers, not from SMEM."
         return _said(not written, "stores from SMEM.", no)
@@ -660,9 +665,10 @@ def loads_at_most(size: int) -> Ask:
 def _inputs(program: Program) -> list[Buffer]:
     """The kernel's inputs."""
     return [
-        buffer for buffer in program.buffers
+        buffer
+        for buffer in program.buffers
         if buffer.space is Space.GMEM and buffer.role in (Role.IN, Role.IN_OUT)
-    ]  # fmt: skip
+    ]
 
 
 def _no_arguments(answer: Answer) -> list[Buffer]:
@@ -720,10 +726,11 @@ def _nothing(program: Program, lacks: str) -> Said:
 def _loaded(program: Program) -> int:
     """The bytes that the threads of a program get from GMEM: by copies, and by ordinary reads."""
     return sum(
-        op.bytes for op in program.ops
+        op.bytes
+        for op in program.ops
         if op.kind is Kind.LOAD
         or (op.kind is Kind.READ and program.buffers[op.reads[0].buffer].space is Space.GMEM)
-    )  # fmt: skip
+    )
 
 
 def _moments(program: Program) -> Iterator[Moment]:

@@ -63,15 +63,21 @@ def space(head_dim: int) -> list[AttentionConfig]:
     """
     found: list[AttentionConfig] = []
     schedules: tuple[Literal["pingpong", "both", "overlap", "plain"], ...] = (
-        "pingpong", "both", "overlap", "plain",
-    )  # fmt: skip
+        "pingpong",
+        "both",
+        "overlap",
+        "plain",
+    )
     grid = itertools.product((64, 128, 192, 256), (2, 3, 4), (2, 3), schedules)
     for block_kv, slots, threads, schedule in grid:
         where = "shared" if schedule in ("overlap", "both") else "registers"
         config = RungConfig(
-            block_kv=block_kv, slots=slots, compute_threads=threads, schedule=schedule,
+            block_kv=block_kv,
+            slots=slots,
+            compute_threads=threads,
+            schedule=schedule,
             probabilities=where,
-        )  # fmt: skip
+        )
         with contextlib.suppress(ValueError):
             config.check(head_dim)
             found.append(config)

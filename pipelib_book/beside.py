@@ -21,8 +21,14 @@ _KERNEL = "mpmd_map"
 _CALLED = "jaxpr", "call_jaxpr", "call"
 # What only renames axes, as long as there are as many elements after it as before.
 _RENAMES = (
-    "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice", "copy",
-)  # fmt: skip
+    "reshape",
+    "squeeze",
+    "expand_dims",
+    "broadcast_in_dim",
+    "slice",
+    "dynamic_slice",
+    "copy",
+)
 
 
 class Made(NamedTuple):

@@ -86,9 +86,11 @@ def ordered(*count: int) -> Any:
 def of_both(*count: int) -> Any:
     """Barriers of the leader, at which a thread of each block arrives."""
     return plgpu.ClusterBarrier(
-        collective_axes=("rank",), num_barriers=count,
-        orders_tensor_core=True, leader_tracked=True,
-    )  # fmt: skip
+        collective_axes=("rank",),
+        num_barriers=count,
+        orders_tensor_core=True,
+        leader_tracked=True,
+    )
 
 
 def slots_of(tile: Tile, blocks: int = 1) -> list[Any]:
@@ -128,10 +130,13 @@ class Ring(NamedTuple):
         slot = lax.rem(s, self.a_smem.shape[0])
         plgpu.barrier_wait(self.produced.at[slot])
         plgpu.tcgen05_mma(
-            sums, self.a_smem.at[slot], self.b_smem.at[slot],
-            self.consumed.at[slot], accumulate=accumulate,
+            sums,
+            self.a_smem.at[slot],
+            self.b_smem.at[slot],
+            self.consumed.at[slot],
+            accumulate=accumulate,
             collective_axis="rank" if self.pair else None,
-        )  # fmt: skip
+        )
 
     def drain(self, s):
         """Waits until all slots are free, after `s` steps, `slots` at least."""
@@ -179,13 +184,15 @@ def rung_0(a: Any, b: Any, tile: Tile) -> Any:
                 plgpu.barrier_wait(ended.at[1 - parity])
 
         pipelib.emit_pipeline(
-            body, grid=(k // tile.k,), max_concurrent_steps=tile.slots,
+            body,
+            grid=(k // tile.k,),
+            max_concurrent_steps=tile.slots,
             in_specs=[
                 spec((tile.m, tile.k), lambda s: (i, s)),
                 spec((tile.k, tile.n), lambda s: (s, j)),
             ],
             ordinary_reads=False,
-        )(a_gmem, b_gmem)  # fmt: skip
+        )(a_gmem, b_gmem)
         plgpu.barrier_wait(ended.at[(k // tile.k - 1) % 2])
         o_smem[...] = plgpu.async_load_tmem(acc).astype(o_smem.dtype)
         plgpu.commit_smem()
@@ -194,13 +201,16 @@ def rung_0(a: Any, b: Any, tile: Tile) -> Any:
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(m // tile.m, n // tile.n), grid_names=("i", "j"),
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(m // tile.m, n // tile.n),
+        grid_names=("i", "j"),
         scratch_types=[
             tiled(tile.m, tile.n),
-            plgpu.TMEM((tile.m, tile.n), jnp.float32), ordered(2),
+            plgpu.TMEM((tile.m, tile.n), jnp.float32),
+            ordered(2),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def rung_1(a: Any, b: Any, tile: Tile) -> Any:
@@ -239,13 +249,17 @@ def rung_1(a: Any, b: Any, tile: Tile) -> Any:
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(m // tile.m, n // tile.n), grid_names=("i", "j"),
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(m // tile.m, n // tile.n),
+        grid_names=("i", "j"),
         scratch_types=[
-            *slots_of(tile), plgpu.TMEM((tile.m, tile.n), jnp.float32),
-            ordered(), tiled(tile.m, tile.n),
+            *slots_of(tile),
+            plgpu.TMEM((tile.m, tile.n), jnp.float32),
+            ordered(),
+            tiled(tile.m, tile.n),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def rung_2(a: Any, b: Any, tile: Tile) -> Any:
@@ -282,13 +296,17 @@ def rung_2(a: Any, b: Any, tile: Tile) -> Any:
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(m // tile.m, n // tile.n), grid_names=("i", "j"),
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(m // tile.m, n // tile.n),
+        grid_names=("i", "j"),
         scratch_types=[
-            *slots_of(tile), plgpu.TMEM((tile.m, tile.n), jnp.float32),
-            ordered(), tiled(2, tile.m, tile.part),
+            *slots_of(tile),
+            plgpu.TMEM((tile.m, tile.n), jnp.float32),
+            ordered(),
+            tiled(2, tile.m, tile.part),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def rung_3(a: Any, b: Any, tile: Tile) -> Any:
@@ -327,15 +345,19 @@ def rung_3(a: Any, b: Any, tile: Tile) -> Any:
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(m // (2 * tile.m), n // tile.n), grid_names=("i", "j"),
-        cluster=(2,), cluster_names=("rank",),
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(m // (2 * tile.m), n // tile.n),
+        grid_names=("i", "j"),
+        cluster=(2,),
+        cluster_names=("rank",),
         scratch_types=[
             *slots_of(tile, blocks=2),
             plgpu.TMEM((tile.m, tile.n), jnp.float32, collective=True),
-            ordered(), tiled(2, tile.m, tile.part),
+            ordered(),
+            tiled(2, tile.m, tile.part),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def by_rows(index: Any, tiles: tuple[int, int], tile: Tile) -> tuple[Any, Any]:
@@ -397,15 +419,20 @@ def rung_4(a: Any, b: Any, tile: Tile) -> Any:
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(pairs,), grid_names=("pair",),
-        cluster=(2,), cluster_names=("rank",),
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(pairs,),
+        grid_names=("pair",),
+        cluster=(2,),
+        cluster_names=("rank",),
         scratch_types=[
             *slots_of(tile, blocks=2),
             plgpu.TMEM((tile.m, tile.n), jnp.float32, collective=True),
-            ordered(), of_both(), tiled(2, tile.m, tile.part),
+            ordered(),
+            of_both(),
+            tiled(2, tile.m, tile.part),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def rung_5(a: Any, b: Any, tile: Tile, order: Order = by_rows) -> Any:
@@ -478,16 +505,22 @@ def rung_5(a: Any, b: Any, tile: Tile, order: Order = by_rows) -> Any:
             plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
-        grid=(pairs,), grid_names=("pair",),
-        cluster=(2,), cluster_names=("rank",),
-        num_threads=2, thread_name="thread",
+        kernel,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        grid=(pairs,),
+        grid_names=("pair",),
+        cluster=(2,),
+        cluster_names=("rank",),
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[
             *slots_of(tile, blocks=2),
             plgpu.TMEM((tile.m, 2 * tile.n), jnp.float32, collective=True),
-            ordered(2), of_both(2), tiled(2, tile.m, tile.part),
+            ordered(2),
+            of_both(2),
+            tiled(2, tile.m, tile.part),
         ],
-    )(a, b)  # fmt: skip
+    )(a, b)
 
 
 def rung_6(a: Any, b: Any, tile: Tile) -> Any:
@@ -549,8 +582,9 @@ LIBRARIES = {"cuBLAS": 0.6338, "CUTLASS": 0.6930}
 #: `pallascope.B200` whose L2 limits nothing.
 ENDLESS_L2 = pallascope.B200.changed(
     name="NVIDIA B200 (public figures, L2 without a limit)",
-    l2_bytes_per_second=1e15, l2_shared_bytes_per_second=1e15,
-)  # fmt: skip
+    l2_bytes_per_second=1e15,
+    l2_shared_bytes_per_second=1e15,
+)
 
 
 #: One block's or one pair's work in a player: three tiles on a persistent rung, one on the others.

@@ -67,8 +67,14 @@ def difference(mine: Kernel, theirs: Kernel) -> str:
 def _work(program: Program) -> list[list[tuple[Any, ...]]]:
     """What each thread does, without allocations."""
     of = lambda op: (
-        str(op.kind), op.bytes, op.flops, op.phase, len(op.collective), op.pending, op.read_only,
-    )  # fmt: skip
+        str(op.kind),
+        op.bytes,
+        op.flops,
+        op.phase,
+        len(op.collective),
+        op.pending,
+        op.read_only,
+    )
     return [[of(op) for op in ops if op.kind not in _ALLOCATIONS] for ops in program.threads]
 
 

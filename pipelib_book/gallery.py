@@ -274,13 +274,17 @@ def sums(
                 o_gmem[block, reader] = sum_all(ring, reader)
 
     return run(
-        kernel, (len(x), readers, COLUMNS), x, num_threads=readers + 1, thread_name="thread",
+        kernel,
+        (len(x), readers, COLUMNS),
+        x,
+        num_threads=readers + 1,
+        thread_name="thread",
         scratch_types=[
             tile(slots),
             plgpu.Barrier(num_barriers=slots),
             plgpu.Barrier(num_arrivals=releases or readers, num_barriers=slots),
         ],
-    )  # fmt: skip
+    )
 
 
 def product(a: jax.Array, b: jax.Array, multiply: Callable, *scratch: Any) -> jax.Array:
@@ -543,12 +547,15 @@ def undelayed_release(a, b, *, fixed):
         delay = 1 if fixed else 0
         block = lambda shape, at: plgpu.BlockSpec(shape, at, transforms=TILED, delay_release=delay)
         pipelib.emit_pipeline(
-            body, grid=(a_gmem.shape[1] // DEPTH,), max_concurrent_steps=2, ordinary_reads=False,
+            body,
+            grid=(a_gmem.shape[1] // DEPTH,),
+            max_concurrent_steps=2,
+            ordinary_reads=False,
             in_specs=[
                 block((TILE, DEPTH), lambda k: (0, k)),
                 block((DEPTH, TILE), lambda k: (k, 0)),
             ],
-        )(a_gmem, b_gmem)  # fmt: skip
+        )(a_gmem, b_gmem)
 
     return product(a, b, multiply)
 
@@ -655,9 +662,13 @@ def lapped_waiter(x, *, fixed):
                 plgpu.wait_smem_to_gmem(0)
 
     return run(
-        kernel, (len(x), steps, ROWS, COLUMNS), x, num_threads=2, thread_name="thread",
+        kernel,
+        (len(x), steps, ROWS, COLUMNS),
+        x,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[tile(steps), plgpu.Barrier(num_barriers=steps if fixed else 1)],
-    )  # fmt: skip
+    )
 
 
 @hazard(
@@ -794,9 +805,14 @@ def same_output_block(x, *, fixed):
         plgpu.wait_smem_to_gmem(0)
 
     return run(
-        kernel, x.shape, x, grid=(len(x) // 2,), num_threads=2, thread_name="thread",
+        kernel,
+        x.shape,
+        x,
+        grid=(len(x) // 2,),
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[tile(2)],
-    )  # fmt: skip
+    )
 
 
 @hazard(

@@ -42,9 +42,12 @@ def one_thread(a: Ref, b: Ref, product: Product[MatmulConfig], result: TileResul
             steps.multiply(product, indices, a, b, acc)
 
         emit_pipeline(
-            body, grid=(steps.count,), in_specs=steps.in_specs, max_concurrent_steps=steps.slots,
+            body,
+            grid=(steps.count,),
+            in_specs=steps.in_specs,
+            max_concurrent_steps=steps.slots,
             ordinary_reads=False,
-        )(a, b)  # fmt: skip
+        )(a, b)
 
     result.prefetch()
     result.store(accumulated(product, multiply_all))
@@ -162,11 +165,11 @@ class RungConfig(MatmulConfig):
     def problems(self) -> dict[str, object]:
         is_ring = self.form == "ring"
         return {
-            f"{self.compute_threads=} is not 1 to 2, as form='ring' has":
-                is_ring and not 1 <= self.compute_threads <= 2,
+            f"{self.compute_threads=} is not 1 to 2, as form='ring' has": is_ring
+            and not 1 <= self.compute_threads <= 2,
             f"{self.form=} has no memory thread, so {self.cluster_m=} x {self.cluster_n=} blocks"
             " could not tell each other which slots are free": is_ring and self.cluster_size > 1,
-        } | super().problems()  # fmt: skip
+        } | super().problems()
 
     @property
     @override

@@ -43,9 +43,15 @@ _ONE: dict[str, Any] = dict(
     tile_m=128, tile_n=128, tile_k=64, compute_threads=1, order="n", width=1
 )
 _TWO: dict[str, Any] = dict(
-    tile_m=128, tile_n=256, tile_k=64, slots=4, compute_threads=2, delay_release=1, order="n",
+    tile_m=128,
+    tile_n=256,
+    tile_k=64,
+    slots=4,
+    compute_threads=2,
+    delay_release=1,
+    order="n",
     width=1,
-)  # fmt: skip
+)
 _MANY: dict[str, Any] = _TWO | dict(order="m", width=8)
 
 RUNGS: tuple[Rung, ...] = (

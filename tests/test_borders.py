@@ -38,8 +38,11 @@ def sources():
     """The source of each module of the repository, by its path."""
     listed = ["git", "ls-files", "-co", "--exclude-standard", "--", "*.py"]
     done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
-    return {path: (ROOT / path).read_text("utf-8") for path in done.stdout.split()
-            if (ROOT / path).is_file()}  # fmt: skip
+    return {
+        path: (ROOT / path).read_text("utf-8")
+        for path in done.stdout.split()
+        if (ROOT / path).is_file()
+    }
 
 
 def room_of(path):

@@ -58,10 +58,16 @@ def test_what_works_too_long_fails_unless_it_is_marked(tmp_path, workers):
     ]
     done = subprocess.run(
         [*command, "--rootdir", tmp_path, tmp_path],
-        capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": ROOT},
-    )  # fmt: skip
-    failed = {line.partition("::")[2].partition(" ")[0]: line for line in done.stdout.splitlines()
-              if line.startswith("FAILED")}  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": ROOT},
+    )
+    failed = {
+        line.partition("::")[2].partition(" ")[0]: line
+        for line in done.stdout.splitlines()
+        if line.startswith("FAILED")
+    }
     assert failed.keys() == {"test_busy", "test_busy_before", "test_busy_elsewhere", "test_wrong"}
     assert "AssertionError: wrong" in failed["test_wrong"]
     assert "more than the 0.2 s" in done.stdout

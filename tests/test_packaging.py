@@ -33,8 +33,10 @@ def built(folder, out):
     """The wheel of a project's folder."""
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)],
-        cwd=folder, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     (path,) = out.glob("*.whl")
     return path
@@ -208,9 +210,13 @@ def test_the_emitters_load_nothing_else_of_pipelib():
     )
     # What Pallas has for other devices, and what draws.
     heavy = {
-        "jax.experimental.pallas.tpu", "jax.experimental.pallas.triton",
-        "jax.experimental.pallas.ops", "matplotlib", "IPython", "ipywidgets",
-    }  # fmt: skip
+        "jax.experimental.pallas.tpu",
+        "jax.experimental.pallas.triton",
+        "jax.experimental.pallas.ops",
+        "matplotlib",
+        "IPython",
+        "ipywidgets",
+    }
     assert not heavy & before
     assert "pallascope.checking.check" in after and not heavy & after
 

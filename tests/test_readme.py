@@ -36,8 +36,10 @@ def run(folder):
     file.write_text(kernel() + 'assert (y == x + 1).all()\nprint("right")\n')
     done = subprocess.run(
         [sys.executable, "-c", f"import runpy; runpy.run_path({str(file)!r})"],
-        capture_output=True, text=True, cwd=README.parent,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=README.parent,
+    )
     assert done.stdout == "right\n", done.stdout + done.stderr
 
 
@@ -160,9 +162,12 @@ def test_the_picture_is_what_its_command_draws(tmp_path):
     shown = "https://raw.githubusercontent.com/pallas-pipelib/pipelib/main/"
     assert f"({shown}{picture})" in README.read_text()
     done = subprocess.run(
-        [sys.executable, *shlex.split(command), "-o", "again.svg"], capture_output=True, text=True,
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(README.parent)},
-    )  # fmt: skip
+        [sys.executable, *shlex.split(command), "-o", "again.svg"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(README.parent)},
+    )
     assert done.returncode == 0, done.stderr
     again, kept = (tmp_path / "again.svg").read_text(), (README.parent / picture).read_text()
     assert without_ids(again) == without_ids(kept), f"Draw it anew: python {command} -o {picture}"

@@ -45,8 +45,10 @@ def errors(tmp_path_factory):
     python = pathlib.Path(CHECKER).with_name("python")
     done = subprocess.run(
         [CHECKER, "--outputjson", "--pythonpath", str(python), "--project", str(folder)],
-        capture_output=True, text=True, cwd=folder,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
     found = {name: [] for name in files}
     names = {path.name: name for name, path in paths.items()}
     for each in json.loads(done.stdout)["generalDiagnostics"]:

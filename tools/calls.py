@@ -30,9 +30,13 @@ from tools.public_names import text_of
 from tools.sections import Section, sections, titles
 
 MODULES: dict[str, ModuleType] = {
-    "pl": pl, "plgpu": plgpu, "lax": lax, "pallascope": pallascope, "pipelib": pipelib,
+    "pl": pl,
+    "plgpu": plgpu,
+    "lax": lax,
+    "pallascope": pallascope,
+    "pipelib": pipelib,
     "book": book,
-}  # fmt: skip
+}
 
 #: What JAX's calls do. A test asks for each that a chapter uses.
 DOES = {
@@ -202,9 +206,10 @@ def _where(name: str, chapter: str) -> str:
     bare = name.partition(".")[2]
     said = (each for each in sections() if each.says(name) or each.says(bare))
     below = (
-        each for each in itertools.chain(said, _uses()[name])
+        each
+        for each in itertools.chain(said, _uses()[name])
         if each.chapter == chapter and each.heading != each.title
-    )  # fmt: skip
+    )
     first = next(below, None)
     return f" See {first.link()}." if first else ""
 

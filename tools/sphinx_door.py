@@ -59,9 +59,12 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def introduce(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any],
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict[str, Any],
     doctree: nodes.document | None,
-) -> None:  # fmt: skip
+) -> None:
     """Gives a page's template what it says of itself."""
     book, is_root = app.config.html_title, pagename == app.config.root_doc
     context |= {"book": book, "home": app.config.html_baseurl, "pageurl": address(app, pagename)}
@@ -124,10 +127,16 @@ def tags(title: str, said: str, url: str, picture: str, book: str) -> str:
     """What search engines read, and those that show a link as a card (Open Graph)."""
     width, height = door.SHARED
     properties = {
-        "og:type": "website", "og:site_name": book, "og:title": title, "og:description": said,
-        "og:url": url, "og:image": picture, "og:image:width": width, "og:image:height": height,
+        "og:type": "website",
+        "og:site_name": book,
+        "og:title": title,
+        "og:description": said,
+        "og:url": url,
+        "og:image": picture,
+        "og:image:width": width,
+        "og:image:height": height,
         "og:image:alt": "One tile of a matrix product, with one slot and with several.",
-    }  # fmt: skip
+    }
     names = {"description": said, "twitter:card": "summary_large_image"}
     lines = [_tag("name", *pair) for pair in names.items()]
     lines += [_tag("property", *pair) for pair in properties.items()]

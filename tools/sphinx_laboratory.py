@@ -80,10 +80,12 @@ def kernels() -> dict[str, Subject]:
 def shown(subject: Subject) -> dict[str, object]:
     """A kernel as the page has it."""
     return {
-        "name": subject.name, "title": subject.title, "summary": subject.summary,
+        "name": subject.name,
+        "title": subject.title,
+        "summary": subject.summary,
         "file": file(subject),
         "slots": {slots: file(subject, slots) for slots in sorted(subject.slots)},
-    }  # fmt: skip
+    }
 
 
 @functools.cache
@@ -92,13 +94,14 @@ def challenges() -> list[dict[str, object]]:
     programs = {subject.name: subject.trace() for subject in subjects()}
     pages = {int(md.stem[:2]): md.stem for md in notebooks.chapters()}
     return [
-        c._asdict() | {
+        c._asdict()
+        | {
             "goal": dataclasses.asdict(c.goal),
             "page": f"{pages[c.chapter]}.html",
             "singles": len(solutions(programs[c.subject], c.goal)),
         }
         for c in CHALLENGES
-    ]  # fmt: skip
+    ]
 
 
 def file(subject: Subject, slots: int | None = None) -> str:

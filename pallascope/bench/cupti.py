@@ -7,9 +7,6 @@ This is the one place that knows what JAX's `Cupti` returns, which it does not d
 kernels for one call, a list of these lists for several calls, and None where no kernel ran.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -36,7 +33,7 @@ def kernel_times(function: Callable[..., Any], *args: Any, calls: int) -> list[l
         kernels.
     """
     cupti = profiler.Cupti(finalize=False)
-    _, found = cupti.measure(function, aggregate=False, iterations=calls)(*args)
+    _, found = cupti.measure(function, aggregate=False, iterations=calls)(*args)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if found is None:
         raise RuntimeError("CUPTI saw no kernel, so there is nothing to time: does this use a GPU?")
     times = cast("list[list[tuple[str, float]]]", [found] if calls == 1 else found)

@@ -19,6 +19,9 @@ Not covered: other versions of JAX, which may trace the same function to another
 that device code calls, but that another definition holds.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
+
 import ast
 import dataclasses
 import enum

@@ -11,10 +11,6 @@ stays valid. It is also the same for every Python from 3.12 on, unlike `ast.dump
 the GPU's memory itself runs that.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
 import ast
 import datetime
 import hashlib

@@ -11,9 +11,6 @@ Not covered: caches. A function whose operands fit the 50 MB L2 is timed with th
 caller rotates them.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import dataclasses
 import statistics
 import time
@@ -97,7 +94,7 @@ def measure(
         )
     times: dict[str, list[float]] = {name: [] for name in functions}
     # Compiled first, so that no burst waits for the compiler between others.
-    compiled = {n: jax.jit(f).lower(*args).compile() for n, f in functions.items()}
+    compiled = {n: jax.jit(f).lower(*args).compile() for n, f in functions.items()}  # pyright: ignore[reportUnknownMemberType]
     for _ in range(rounds):
         for name, function in compiled.items():
             time.sleep(rest_s)

@@ -397,9 +397,14 @@ class Order:
             case Kind.MEET:
                 return self._meet
             case (
-                Kind.READ | Kind.WRITE | Kind.ACC_INIT | Kind.ACC_WRITE | Kind.SKIP
-                | Kind.SCOPE_END | Kind.GRID_SIGNAL
-            ):  # fmt: skip
+                Kind.READ
+                | Kind.WRITE
+                | Kind.ACC_INIT
+                | Kind.ACC_WRITE
+                | Kind.SKIP
+                | Kind.SCOPE_END
+                | Kind.GRID_SIGNAL
+            ):
                 return self._access
             case Kind.REGISTERS:
                 return self._registers

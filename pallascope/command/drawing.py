@@ -38,6 +38,6 @@ def draw(target: Target, output: str, machine: str) -> int:
     elif kind == ".html":
         pallascope.player(timeline).save(path)
     else:
-        pallascope.plot(timeline).savefig(path, bbox_inches="tight")
+        pallascope.plot(timeline).savefig(path, bbox_inches="tight")  # pyright: ignore[reportUnknownMemberType]
     print(f"{path}: {timeline.summary()}")
     return 0

@@ -63,9 +63,13 @@ def tune(task: Task, as_json: bool) -> int:
         found = dict(zip(filter(None, words), named(*filter(None, words))))
         space = found[task.space] if task.space else dict(map(_range, task.ranges))
         results = search(
-            found[task.function], space, *args, machine=getattr(pallascope, task.machine),
-            expected=found[task.expected] if task.expected else None, **task.options,
-        )  # fmt: skip
+            found[task.function],
+            space,
+            *args,
+            machine=getattr(pallascope, task.machine),
+            expected=found[task.expected] if task.expected else None,
+            **task.options,
+        )
     print(json.dumps(_document(task, results), indent=1, default=str) if as_json else results)
     if INTERRUPTED in results.notes:
         return STOPPED

@@ -9,7 +9,6 @@ stdout, and only of kernels that it has not compiled before.
 """
 
 # JAX's functions for this have parts without types.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import importlib
 import pathlib
@@ -38,13 +37,13 @@ def main(file: str, *capability: int, devices: int) -> None:
     gpu = _GPU.format(*capability)
     exported = jax.export.deserialize(bytearray(pathlib.Path(file).read_bytes()))
     gpus = f"1x1x{devices}"  # of one process, of one host
-    topology = topologies.get_topology_desc("", "cuda", target_config=gpu, topology=gpus)
+    topology = topologies.get_topology_desc("", "cuda", target_config=gpu, topology=gpus)  # pyright: ignore[reportUnknownMemberType]
     there = jax.sharding.NamedSharding(
         jax.sharding.Mesh(topology.devices, ("device",)), jax.sharding.PartitionSpec()
     )
     types = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there) for x in exported.in_avals]
     # A kernel without arguments is placed by its results alone.
-    jax.jit(exported.call, out_shardings=there).lower(*types).compile()
+    jax.jit(exported.call, out_shardings=there).lower(*types).compile()  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ figure needs to be closed. Covered: one timeline in one axes. Not covered: stepp
 `player`. Source: this project's own.
 """
 
+# Much of Matplotlib has no types, and what lints has no IPython.
+# pyright: basic, reportMissingImports=false
+
 import html
 import io
 import re

@@ -39,7 +39,7 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
         value = source.value
         if value is not OPAQUE and isinstance(value, np.ndarray):
             is_known = scalar and view.exact and view.is_placed(env)
-            value = _element(value, view.box(env)) if is_known else OPAQUE
+            value = _element(value, view.box(env)) if is_known else OPAQUE  # pyright: ignore[reportUnknownArgumentType]
         env[out] = value
         if source.space != Other.REGISTERS:
             regions = view.regions(thread, env)

@@ -3,6 +3,9 @@
 Each function takes the compiler and an equation of one kind of primitive, and returns its step.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 from collections.abc import Callable
 
 import numpy as np

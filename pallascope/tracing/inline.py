@@ -13,6 +13,9 @@ Not covered: code that takes refs or arrays, control flow, the launch context, a
 that is opaque. Source: PTX ISA, `barrier` and `fence.proxy.async`.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
+
 import enum
 import re
 from collections.abc import Callable, Iterator

@@ -172,7 +172,7 @@ def name(layout: Layout) -> str:
     """A layout as text: the name that `plgpu.Layout` has for it, if it has one; empty for None."""
     if layout is None:
         return ""
-    named = (each for each in _NAMED if each.to_mgpu() == layout)
+    named = (each for each in _NAMED if each.to_mgpu() == layout)  # pyright: ignore[reportUnknownMemberType]
     return next((each.name for each in named), repr(layout))
 
 
@@ -196,7 +196,7 @@ def wavefronts(
     return _count(memory, layout, memory.is_tiled if optimized is None else optimized)
 
 
-_WGMMA: Layout = plgpu.Layout.WGMMA.to_mgpu()
+_WGMMA: Layout = plgpu.Layout.WGMMA.to_mgpu()  # pyright: ignore[reportUnknownMemberType]
 _NAMED = (
     plgpu.Layout.WGMMA,
     plgpu.Layout.WGMMA_TRANSPOSED,

@@ -10,6 +10,9 @@ Not covered: arrays on the host of more than 16,777,216 integers, and floating-p
 are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the primitive.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 import math
 import operator
 from collections.abc import Callable, Iterable

@@ -12,6 +12,9 @@ Not covered: a transform that is not known by name. From there on the region is 
 selected before it.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 import dataclasses
 import math
 import operator

@@ -19,9 +19,8 @@ earlier result, where the kernel writes nothing.
 Not covered: sets of arguments whose values the caller gives, which are all the same.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# What it asks of JAX has no types.
+# pyright: basic
 
 import contextlib
 import dataclasses

@@ -21,8 +21,10 @@ page's own text colour; it is not one of pyplot's figures, so no window opens, a
 closed.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 # Parts of the signatures of matplotlib's functions have no types.
-# pyright: reportUnknownMemberType=false
 
 import enum
 import html
@@ -254,11 +256,13 @@ class Results:
         rows = [
             [
                 *(str(each.get(name, ".")) for name in names),
-                _us(trial.predicted_us), _us(trial.measured_us),
-                trial.bound.partition(":")[0] or ".", str(trial.outcome),
+                _us(trial.predicted_us),
+                _us(trial.measured_us),
+                trial.bound.partition(":")[0] or ".",
+                str(trial.outcome),
             ]
             for trial, each in zip(self.trials[:_ROWS], values)
-        ]  # fmt: skip
+        ]
         return [[*names, *_TIMES, "bound", "outcome"], *rows]
 
     def _below(self) -> list[str]:

@@ -162,10 +162,13 @@ def search(
             calls = measurer(executor, kernel_of, args, expected, tolerance)
             try:
                 found = measured(
-                    ranked, FromCache(calls, kept, key_of), limit=limit,
-                    log=functools.partial(_tell, step), deadline=start + seconds,
+                    ranked,
+                    FromCache(calls, kept, key_of),
+                    limit=limit,
+                    log=functools.partial(_tell, step),
+                    deadline=start + seconds,
                     at_once=max(8, jobs or 1),
-                )  # fmt: skip
+                )
             except Interrupted as interrupted:
                 found = interrupted.found
                 notes.append(INTERRUPTED)

@@ -245,9 +245,12 @@ class _Process:
         handle = other.fileno()
         process = subprocess.Popen(
             [sys.executable, "-c", f"from {__name__} import answer; answer({handle})"],
-            env=os.environ | env, pass_fds=[handle],
-            stdin=subprocess.DEVNULL, stdout=self._errors, stderr=self._errors,
-        )  # fmt: skip
+            env=os.environ | env,
+            pass_fds=[handle],
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+        )
         other.close()
         return process
 

@@ -5,9 +5,6 @@ thread goes on to the next tile while the compute threads store. The tiles of a 
 its blocks take them in turns.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 from collections.abc import Callable
 
 import jax

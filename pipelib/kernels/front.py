@@ -29,10 +29,6 @@ too. So a result is cast within the function whose gradient is defined, not wher
 Outside of `shard_map` no array varies, and nothing happens.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownVariableType=false
-
 import contextlib
 import functools
 import inspect
@@ -204,7 +200,7 @@ class Front(NamedTuple):
           make: makes the results of arrays, and of what is asked for, its last argument.
           instead: ends the error: what has no gradient, and what to do.
         """
-        made: Any = jax.custom_jvp(_compiled(make), nondiff_argnums=(_arrays_of(make),))
+        made: Any = jax.custom_jvp(_compiled(make), nondiff_argnums=(_arrays_of(make),))  # pyright: ignore[reportUnknownVariableType]
 
         def refuse(*arguments: object) -> NoReturn:
             del arguments
@@ -231,7 +227,7 @@ def differentiable[R](
       is_compiled: whether JAX compiles the function by itself, if its caller does not.
     """
     inner = _compiled(make) if is_compiled else _varying_results(make)
-    made: Any = jax.custom_vjp(inner, nondiff_argnums=(_arrays_of(make),))
+    made: Any = jax.custom_vjp(inner, nondiff_argnums=(_arrays_of(make),))  # pyright: ignore[reportUnknownVariableType]
 
     def forward(*arguments: Any) -> tuple[R, tuple[Any, ...]]:
         result = cast(R, made(*arguments))
@@ -285,7 +281,7 @@ def varying_alike(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 def _cast(array: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """The array, cast to vary along these axes too."""
-    return cast(jax.Array, jax.lax.pcast(array, axes, to="varying"))
+    return jax.lax.pcast(array, axes, to="varying")
 
 
 def _varying(array: jax.Array) -> frozenset[str]:

@@ -5,9 +5,6 @@ machine does not have (`assumed`). Nothing runs then, but the jaxprs are those t
 get.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import contextlib
 from collections.abc import Generator
 from typing import NamedTuple

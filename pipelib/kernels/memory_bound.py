@@ -44,9 +44,8 @@ a multiple of 16 bytes; arrays without elements; a weight with a `jax.vmap` axis
 plain JAX.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# What it asks of JAX has no types.
+# pyright: basic
 
 import dataclasses
 import functools
@@ -346,9 +345,12 @@ def _one_pass(operation: Operation, plan: RowPlan, num_rows: int, x: Ref, *refs:
     if plan.blocks < steps:
         mine = lax.div(steps - 1 - first, jnp.int32(plan.blocks)) + 1
     emit_pipeline(
-        body, grid=(mine,), in_specs=[spec, *weight_specs], max_concurrent_steps=plan.slots,
+        body,
+        grid=(mine,),
+        in_specs=[spec, *weight_specs],
+        max_concurrent_steps=plan.slots,
         ordinary_reads=False,  # the body has committed them
-    )(x, *weight)  # fmt: skip
+    )(x, *weight)
     plgpu.wait_smem_to_gmem(0)
 
 
@@ -403,10 +405,12 @@ def launch_rows(operation: Operation, plan: RowPlan, x: jax.Array, *weight: jax.
     if plan.chunks == 1:
         kernel = functools.partial(_one_pass, operation, plan, len(x))
     return plgpu.kernel(
-        kernel, out_type=jax.ShapeDtypeStruct(gmem.shape, x.dtype), grid=(plan.blocks,),
+        kernel,
+        out_type=jax.ShapeDtypeStruct(gmem.shape, x.dtype),
+        grid=(plan.blocks,),
         grid_names=("block",),
         compiler_params=plgpu.CompilerParams(approx_math=operation.approximate),
-    )(gmem, *weights).reshape(x.shape)  # fmt: skip
+    )(gmem, *weights).reshape(x.shape)
 
 
 class _Asked(NamedTuple):

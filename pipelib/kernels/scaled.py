@@ -21,8 +21,8 @@ Copies of `a` see rows (`tiles`), so M may be anything. A compute thread loads t
 itself, so no slot has ordinary reads, whose end would have to be told to the copy engine.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
 
 import dataclasses
 import functools
@@ -256,11 +256,15 @@ def _made(
         _Block(config, a, b, of_rows, of_b, out, both, turn, by_rows).run()
 
     return plgpu.kernel(
-        scaled_matmul, out_type=jax.ShapeDtypeStruct((m, n), out_dtype),
+        scaled_matmul,
+        out_type=jax.ShapeDtypeStruct((m, n), out_dtype),
         scratch_types=scratch,
-        grid=(clusters,), grid_names=("block",), **cluster,
-        num_threads=config.threads, thread_name="thread",
-    )(a, b, of_rows, b_scales)  # fmt: skip
+        grid=(clusters,),
+        grid_names=("block",),
+        **cluster,
+        num_threads=config.threads,
+        thread_name="thread",
+    )(a, b, of_rows, b_scales)
 
 
 FRONT = Front("scaled_matmul", "jnp.matmul of the scaled factors", ScaledConfig)

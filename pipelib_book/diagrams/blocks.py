@@ -209,10 +209,15 @@ def two_grids() -> Drawing:
                 mark
                 for k in range(4)
                 for mark in box(
-                    64 + 60 * k, top, 54 if "," in points else 60, 24, points.format(i, k),
-                    kind=LOAD, rounded=False,
+                    64 + 60 * k,
+                    top,
+                    54 if "," in points else 60,
+                    24,
+                    points.format(i, k),
+                    kind=LOAD,
+                    rounded=False,
                 )
-            ]  # fmt: skip
+            ]
             parts += [
                 text_before(56, top + 12, row.format(i)),
                 tuple(cells),

@@ -87,11 +87,16 @@ def slots() -> Drawing:
     states = (8, LOAD, PENDING), (5, WGMMA, TINT), (6, LOAD, TINT), (7, LOAD, TINT)
     sectors = [
         sector(
-            (112, 112), (48, 110), (90 * i + 1, 90 * i + 89), f"slot {i}", f"step {step}",
-            kind=kind, shade=shade,
+            (112, 112),
+            (48, 110),
+            (90 * i + 1, 90 * i + 89),
+            f"slot {i}",
+            f"step {step}",
+            kind=kind,
+            shade=shade,
         )
         for i, (step, kind, shade) in enumerate(states)
-    ]  # fmt: skip
+    ]
     return drawing(
         PHONE,
         224,

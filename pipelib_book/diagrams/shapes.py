@@ -68,8 +68,12 @@ class Shade(StrEnum):
 
 
 SOLID, TINT, PLAIN, PENDING, WAIT = (
-    Shade.SOLID, Shade.TINT, Shade.PLAIN, Shade.PENDING, Shade.WAIT,
-)  # fmt: skip
+    Shade.SOLID,
+    Shade.TINT,
+    Shade.PLAIN,
+    Shade.PENDING,
+    Shade.WAIT,
+)
 LOAD, STORE, WGMMA = SpanKind.LOAD, SpanKind.STORE, SpanKind.WGMMA
 COMPUTE, ACCESS, ISSUE = SpanKind.COMPUTE, SpanKind.ACCESS, SpanKind.ISSUE
 
@@ -221,9 +225,15 @@ def heading(x: float, y: float, words: str) -> Part:
 
 
 def box(
-    x: float, y: float, width: float, height: float, *lines: str,
-    kind: SpanKind | None = None, shade: Shade = Shade.TINT, rounded: bool = True,
-) -> Part:  # fmt: skip
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    *lines: str,
+    kind: SpanKind | None = None,
+    shade: Shade = Shade.TINT,
+    rounded: bool = True,
+) -> Part:
     """A box with lines of text in its middle."""
     rect = Rect(x, y, width, height, shade, kind, rounded)
     first = y + height / 2 - (len(lines) - 1) * LINE / 2
@@ -243,9 +253,14 @@ def panel(x: float, y: float, width: float, height: float, title: str = "") -> P
 
 
 def grid(
-    x: float, y: float, rows: int, columns: int, width: float, height: float,
+    x: float,
+    y: float,
+    rows: int,
+    columns: int,
+    width: float,
+    height: float,
     marked: Mapping[tuple[int, int], tuple[SpanKind, Shade, str]] | None = None,
-) -> Part:  # fmt: skip
+) -> Part:
     """A grid of tiles of `width` x `height`; `marked` tiles have a kind, a shade and a word."""
     right, bottom = x + columns * width, y + rows * height
     across = [((x, y + i * height), (right, y + i * height)) for i in range(1, rows)]
@@ -254,10 +269,16 @@ def grid(
         mark
         for (row, column), (kind, shade, word) in (marked or {}).items()
         for mark in box(
-            x + column * width, y + row * height, width, height, *([word] if word else []),
-            kind=kind, shade=shade, rounded=False,
+            x + column * width,
+            y + row * height,
+            width,
+            height,
+            *([word] if word else []),
+            kind=kind,
+            shade=shade,
+            rounded=False,
         )
-    )  # fmt: skip
+    )
     ground = Rect(x, y, right - x, bottom - y, Shade.PLAIN, rounded=False)
     return (*inside, Path(_polygons(*across, *down), "g", None, (*across, *down)), ground)
 
@@ -295,10 +316,16 @@ class Clock:
             mark
             for start, stop, word, kind, shade in works
             for mark in box(
-                self.at(start), y, (stop - start) * self.unit, height, *([word] if word else []),
-                kind=kind, shade=shade, rounded=False,
+                self.at(start),
+                y,
+                (stop - start) * self.unit,
+                height,
+                *([word] if word else []),
+                kind=kind,
+                shade=shade,
+                rounded=False,
             )
-        )  # fmt: skip
+        )
         return (label, *boxes) if name else tuple(boxes)
 
     def axis(self, y: float, until: float) -> Part:
@@ -312,9 +339,12 @@ class Clock:
 
 
 def arrow(
-    *points: Point, label: str = "", both: bool = False, pending: bool = False,
+    *points: Point,
+    label: str = "",
+    both: bool = False,
+    pending: bool = False,
     bytes_of: SpanKind | None = None,
-) -> Part:  # fmt: skip
+) -> Part:
     """A line from point to point with a head at its end.
 
     Args:
@@ -359,10 +389,7 @@ def brace(x0: float, x1: float, y: float, *lines: str, above: bool = False) -> P
     """A brace from `x0` to `x1` whose tips are at `y`, with a text beyond its point."""
     sign, middle = (-1 if above else 1), (x0 + x1) / 2
     r, deep = 5 * sign, 10 * sign
-    d = (
-        f"M{x0:g} {y:g}q0 {r} 5 {r}H{middle - 5:g}q5 0 5 {r}q0 {-r} 5 {-r}"
-        f"H{x1 - 5:g}q5 0 5 {-r}"
-    )  # fmt: skip
+    d = f"M{x0:g} {y:g}q0 {r} 5 {r}H{middle - 5:g}q5 0 5 {r}q0 {-r} 5 {-r}H{x1 - 5:g}q5 0 5 {-r}"
     corners = ((x0, y), (x0, y + r), (x1, y + r), (x1, y)), ((middle, y + r), (middle, y + deep))
     first = y + deep + 9 * sign - (LINE * (len(lines) - 1) if above else 0)
     return (Path(d, "l", None, corners), *text(middle, first, *lines))
@@ -389,9 +416,13 @@ def key(
 
 
 def sector(
-    centre: Point, radii: tuple[float, float], degrees: tuple[float, float], *lines: str,
-    kind: SpanKind | None = None, shade: Shade = Shade.TINT,
-) -> Part:  # fmt: skip
+    centre: Point,
+    radii: tuple[float, float],
+    degrees: tuple[float, float],
+    *lines: str,
+    kind: SpanKind | None = None,
+    shade: Shade = Shade.TINT,
+) -> Part:
     """A piece of a ring, between two angles that count clockwise from the top, with its text."""
     (inner, outer), (first, last) = radii, degrees
     places = [_polar(centre, r, a) for r, a in ((outer, first), (outer, last), (inner, last))]

@@ -148,9 +148,15 @@ def queries(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, q.shape, q, k, v, num_threads=2, thread_name="thread",
+        kernel,
+        q.shape,
+        q,
+        k,
+        v,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[*[one_operand()] * 4, one_tile(), *[plgpu.Barrier()] * 6],
-    )  # fmt: skip
+    )
 
 
 def gradients(
@@ -206,6 +212,9 @@ def gradients(
     out = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32)
     by_two = plgpu.Barrier(num_arrivals=2)
     return plgpu.kernel(
-        kernel, out_type=(out, out), num_threads=2, thread_name="thread",
+        kernel,
+        out_type=(out, out),
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[*[one_operand()] * 6, by_two, by_two, plgpu.Barrier()],
-    )(q, g, k, v)  # fmt: skip
+    )(q, g, k, v)

@@ -154,17 +154,22 @@ def _refuse_nothing(before: Program, edits: list[Edit], made: list[int] | None) 
     if not 0 <= beside < len(ops):
         raise ValueError(f"`{words}` does not move: there is nothing beyond it.")
     other = _words(before, ops[beside])
-    why = "it stays where it is" if ops[beside].kind in FIXED else (
-        "operations that read, compute or write keep their order, and so do a product and what"
-        " reads its sums, since their values are in registers"
-    )  # fmt: skip
+    why = (
+        "it stays where it is"
+        if ops[beside].kind in FIXED
+        else (
+            "operations that read, compute or write keep their order, and so do a product and what"
+            " reads its sums, since their values are in registers"
+        )
+    )
     raise ValueError(f"`{words}` does not pass `{other}`: {why}.")
 
 
 def _machine(machine: Machine, asked: list[Any]) -> Machine:
     """A machine, as the reader changed it."""
-    changes = {name: float(value) for kind, *rest in asked if kind == MACHINE
-               for name, value in [rest]}  # fmt: skip
+    changes = {
+        name: float(value) for kind, *rest in asked if kind == MACHINE for name, value in [rest]
+    }
     for name, value in changes.items():
         if not value > 0:
             raise ValueError(
@@ -188,11 +193,13 @@ def _threads(program: Program) -> list[Json]:
     lanes, found = Lanes(program), list[Json]()
     for number, ops in enumerate(program.threads):
         name, role = thread_name(program, number), lanes.names[lanes.of_thread(number)]
-        found.append({
-            "name": name if name == role else f"{name}: {role}",
-            "ops": [_op(program, op) for op in ops],
-            "sites": _sites(program, number),
-        })  # fmt: skip
+        found.append(
+            {
+                "name": name if name == role else f"{name}: {role}",
+                "ops": [_op(program, op) for op in ops],
+                "sites": _sites(program, number),
+            }
+        )
     return found
 
 

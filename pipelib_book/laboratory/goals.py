@@ -22,9 +22,11 @@ from pipelib_book.laboratory.editing import FIXED, Edit, Expect, Move, Remove, R
 
 #: Edits by their names, in words.
 WORDS = {
-    "remove": "taking away", "repeat": "doing twice", "move": "moving",
+    "remove": "taking away",
+    "repeat": "doing twice",
+    "move": "moving",
     "expect": "changing the arrivals",
-}  # fmt: skip
+}
 #: Kinds of ops that move data or compute.
 WORK = frozenset({
     Kind.LOAD, Kind.STORE, Kind.PREFETCH, Kind.READ, Kind.WRITE, Kind.COMPUTE, Kind.WGMMA,
@@ -119,9 +121,10 @@ class Goal:
 def solutions(program: Program, goal: Goal) -> list[Edit]:
     """The single edits that meet a goal."""
     return [
-        edit for edit in _singles(program)
+        edit
+        for edit in _singles(program)
         if not goal.unmet(program, goal.check(edited(program, [edit])), [edit])
-    ]  # fmt: skip
+    ]
 
 
 def _work(program: Program) -> list[Counter[object]]:
@@ -141,9 +144,10 @@ def _singles(program: Program) -> Iterator[Edit]:
     for thread, ops in enumerate(program.threads):
         chosen = dict.fromkeys(
             each
-            for index, op in enumerate(ops) if op.kind not in FIXED
+            for index, op in enumerate(ops)
+            if op.kind not in FIXED
             for each in (site(program, thread, index), (index,))
-        )  # fmt: skip
+        )
         for indices in chosen:
             yield from _of(thread, indices)
     for barrier in program.barriers:

@@ -75,13 +75,17 @@ def ring(x: jax.Array, slots: int, readers: int = 1) -> jax.Array:
         pl.when(thread == readers)(lambda: load(x_gmem, tiles, full, free))
 
     return launch(
-        kernel, (readers * SIZE, SIZE), x, num_threads=readers + 1, thread_name="thread",
+        kernel,
+        (readers * SIZE, SIZE),
+        x,
+        num_threads=readers + 1,
+        thread_name="thread",
         scratch_types=[
             tile_slots(slots),
             plgpu.Barrier(num_barriers=slots),
             plgpu.Barrier(num_arrivals=readers, num_barriers=slots),
         ],
-    )  # fmt: skip
+    )
 
 
 def two_readers(x: jax.Array, slots: int) -> jax.Array:

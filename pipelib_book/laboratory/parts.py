@@ -80,6 +80,9 @@ def operand_slots(slots: int) -> Any:
 def product_scratch(slots: int) -> list[Any]:
     """Scratch memory: slots of both operands, a tile beside them, and the slots' barriers."""
     return [
-        operand_slots(slots), operand_slots(slots), one_tile(),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), plgpu.Barrier(num_barriers=slots),
-    ]  # fmt: skip
+        operand_slots(slots),
+        operand_slots(slots),
+        one_tile(),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        plgpu.Barrier(num_barriers=slots),
+    ]

@@ -68,9 +68,14 @@ def two_tiles(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, (rows * SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
+        kernel,
+        (rows * SIZE, SIZE),
+        a,
+        b,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=product_scratch(slots),
-    )  # fmt: skip
+    )
 
 
 def stored_apart(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
@@ -127,9 +132,14 @@ def stored_apart(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
             pl.when(thread == number)(role)
 
     return launch(
-        kernel, (rows * SIZE, SIZE), a, b, num_threads=3, thread_name="thread",
+        kernel,
+        (rows * SIZE, SIZE),
+        a,
+        b,
+        num_threads=3,
+        thread_name="thread",
         scratch_types=[*product_scratch(slots), plgpu.Barrier(), plgpu.Barrier()],
-    )  # fmt: skip
+    )
 
 
 def second_wave(x: jax.Array, slots: int) -> jax.Array:
@@ -169,8 +179,14 @@ def second_wave(x: jax.Array, slots: int) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, (rows * SIZE, SIZE), x, num_threads=2, thread_name="thread",
+        kernel,
+        (rows * SIZE, SIZE),
+        x,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[
-            tile_slots(slots), plgpu.Barrier(num_barriers=slots), plgpu.Barrier(num_barriers=slots),
+            tile_slots(slots),
+            plgpu.Barrier(num_barriers=slots),
+            plgpu.Barrier(num_barriers=slots),
         ],
-    )  # fmt: skip
+    )

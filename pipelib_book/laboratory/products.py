@@ -92,9 +92,14 @@ def squares(a: jax.Array, b: jax.Array, slots: int) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, (SIZE, SIZE), a, b, num_threads=2, thread_name="thread",
+        kernel,
+        (SIZE, SIZE),
+        a,
+        b,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=product_scratch(slots),
-    )  # fmt: skip
+    )
 
 
 def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array, slots: int) -> jax.Array:
@@ -141,9 +146,15 @@ def product_and_sum(a: jax.Array, b: jax.Array, c: jax.Array, slots: int) -> jax
         two_threads(compute, load)
 
     return launch(
-        kernel, (SIZE, SIZE), a, b, c, num_threads=2, thread_name="thread",
+        kernel,
+        (SIZE, SIZE),
+        a,
+        b,
+        c,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[*product_scratch(slots), plgpu.Barrier()],
-    )  # fmt: skip
+    )
 
 
 def gated(a: jax.Array, b: jax.Array, gate: jax.Array, slots: int) -> jax.Array:
@@ -189,6 +200,12 @@ def gated(a: jax.Array, b: jax.Array, gate: jax.Array, slots: int) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, (SIZE, SIZE), a, b, gate, num_threads=2, thread_name="thread",
+        kernel,
+        (SIZE, SIZE),
+        a,
+        b,
+        gate,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[*product_scratch(slots), plgpu.Barrier(num_arrivals=2)],
-    )  # fmt: skip
+    )

@@ -26,8 +26,12 @@ INTEGRITY = (
 )
 #: What a page loads of it.
 FILES = (
-    "pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json",
-)  # fmt: skip
+    "pyodide.mjs",
+    "pyodide.asm.mjs",
+    "pyodide.asm.wasm",
+    "python_stdlib.zip",
+    "pyodide-lock.json",
+)
 #: The file that says which version it is, written last.
 PACKAGE = "package.json"
 #: How long a connection may say nothing, in seconds.

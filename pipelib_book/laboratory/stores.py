@@ -66,12 +66,18 @@ def through(x: jax.Array, slots: int) -> jax.Array:
         two_threads(compute, load)
 
     return launch(
-        kernel, x.shape, x, num_threads=2, thread_name="thread",
+        kernel,
+        x.shape,
+        x,
+        num_threads=2,
+        thread_name="thread",
         scratch_types=[
-            tile_slots(slots), tile_slots(1), plgpu.Barrier(num_barriers=slots),
+            tile_slots(slots),
+            tile_slots(1),
+            plgpu.Barrier(num_barriers=slots),
             plgpu.Barrier(num_barriers=slots),
         ],
-    )  # fmt: skip
+    )
 
 
 def link(x: jax.Array, slots: int) -> jax.Array:
@@ -98,6 +104,8 @@ def link(x: jax.Array, slots: int) -> jax.Array:
         plgpu.wait_smem_to_gmem(0)
 
     return launch(
-        kernel, x.shape, x,
+        kernel,
+        x.shape,
+        x,
         scratch_types=[tile_slots(slots), one_tile(), plgpu.Barrier(num_barriers=slots)],
-    )  # fmt: skip
+    )

@@ -127,26 +127,29 @@ def _of_attention() -> list[Subject]:
     one, two, three = _array(), _array(2), _array(3)
     return [
         Subject(
-            "turns", "Two threads that take turns",
+            "turns",
+            "Two threads that take turns",
             "Attention without the softmax's sums. A memory thread loads keys and values. Two"
             " compute threads, each with queries of its own, take turns at the product with the"
             " keys.",
             lambda: pallascope.trace(turns, two, two, two),
         ),
         Subject(
-            "queries", "From queries to queries",
+            "queries",
+            "From queries to queries",
             "Attention in a persistent block: it has two tiles of queries, one after the other. A"
             " memory thread loads queries, keys and values.",
             lambda: pallascope.trace(queries, two, two, two),
         ),
         Subject(
-            "gradients", "Gradients of keys and values",
+            "gradients",
+            "Gradients of keys and values",
             "A step loads queries and the result's gradient, makes the probabilities and their"
             " gradient anew, and adds to the gradients of a tile of values (`dv`) and of keys"
             " (`dk`).",
             lambda: pallascope.trace(gradients, three, three, one, one),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _of_the_end() -> list[Subject]:
@@ -179,24 +182,35 @@ def _of_others() -> list[Subject]:
     """Small kernels with faults of public ones."""
     return [
         _in_slots(
-            "second-wave", "With a fault: the second wave",
+            "second-wave",
+            "With a fault: the second wave",
             "After a pass of the tilelang compiler. A persistent block adds up two rows of tiles,"
             " one after the other, in a ring.",
-            second_wave, _array(STEPS, dtype=jnp.float32), offered=(2, 1, 3), is_right=False,
+            second_wave,
+            _array(STEPS, dtype=jnp.float32),
+            offered=(2, 1, 3),
+            is_right=False,
         ),
         Subject(
-            "last-slot", "With a fault: a tile's last slot",
+            "last-slot",
+            "With a fault: a tile's last slot",
             "By JAX's warp-specialized emitter, two tiles through the same slots. A step releases"
             " the slot of the step before.",
-            lambda: WILD["next-tile"].program(fixed=False), is_right=False,
+            lambda: WILD["next-tile"].program(fixed=False),
+            is_right=False,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _in_slots(
-    name: str, title: str, summary: str, kernel: Callable[..., jax.Array],
-    *args: jax.ShapeDtypeStruct, offered: tuple[int, ...], is_right: bool = True,
-) -> Subject:  # fmt: skip
+    name: str,
+    title: str,
+    summary: str,
+    kernel: Callable[..., jax.Array],
+    *args: jax.ShapeDtypeStruct,
+    offered: tuple[int, ...],
+    is_right: bool = True,
+) -> Subject:
     """A kernel that takes a number of slots; it begins with the first that is offered."""
 
     def trace(slots: int = offered[0]) -> Program:

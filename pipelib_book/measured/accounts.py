@@ -66,9 +66,11 @@ def _row(words: str, account: dict[str, Any]) -> list[str]:
         return [words, account["reason"]]
     cycles = {part: of["cycles"] for part, of in account["parts"].items()}
     return [
-        words, f"{1e3 * account['seconds']:.3f}",
+        words,
+        f"{1e3 * account['seconds']:.3f}",
         f"{account['cycles'] / account['seconds'] / 1e9:.3f}",
-        f"{account['tensor_percent']:.1f}%", f"{account['instructions'] / 1e6:,.0f}",
+        f"{account['tensor_percent']:.1f}%",
+        f"{account['instructions'] / 1e6:,.0f}",
         *(f"{cycles[part]:,.0f}" if part in cycles else "" for part in PARTS),
         f"{sum(cycles.values()):,.0f}",
-    ]  # fmt: skip
+    ]

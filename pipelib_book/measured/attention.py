@@ -35,16 +35,17 @@ _BESIDE = {"cuDNN": ("cuDNN (XLA)", "PyTorch CUDNN_ATTENTION"), OTHERS[FA3]: (FA
 NAMES = {f"rung {rung.number}": f"rung {rung.number}, {rung.name}" for rung in RUNGS}
 NAMES |= {
     f"rung {rung.number} with p in registers": f"rung {rung.number}, `p` in registers"
-    for rung in RUNGS if rung.config.through_smem
-}  # fmt: skip
+    for rung in RUNGS
+    if rung.config.through_smem
+}
 _WITH_TURNS = {"plain": "pingpong", "overlap": "both"}
 #: Rungs of two threads, without turns and with.
 _PAIRS = [
     (f"rung {off.number}", f"rung {on.number}")
-    for off in RUNGS for on in RUNGS
-    if on.head_dim == off.head_dim
-    and on.config.schedule == _WITH_TURNS.get(off.config.schedule)
-]  # fmt: skip
+    for off in RUNGS
+    for on in RUNGS
+    if on.head_dim == off.head_dim and on.config.schedule == _WITH_TURNS.get(off.config.schedule)
+]
 
 
 class Group(contenders.Group):

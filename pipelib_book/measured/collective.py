@@ -86,8 +86,9 @@ def summary(found: Sequence[Row]) -> str:
         lines += (
             f"{row.name} on {gpus}, where the transfer is longer: JAX's kernel takes"
             f" {row.upstream:.0f} us, ours {row.us:.0f} us."
-            for row in own if row.upstream and not row.is_layer
-        )  # fmt: skip
+            for row in own
+            if row.upstream and not row.is_layer
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -105,9 +106,10 @@ def _ahead(layers: Sequence[Row]) -> str:
     jax, sequence = (
         sum((_share(other, row.us) or 0) > 1 for row, other in pairs)
         for pairs in (
-            [(row, row.upstream) for row in layers], [(row, row.sequence) for row in layers],
+            [(row, row.upstream) for row in layers],
+            [(row, row.sequence) for row in layers],
         )
-    )  # fmt: skip
+    )
     return f"ours is ahead of JAX's kernel for {jax}, of gather then product for {sequence}"
 
 

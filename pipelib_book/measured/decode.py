@@ -22,13 +22,19 @@ def table(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> str:
         return results.missing("part `decode`", "The record of decoding")
     of = {(p["batch"], p["q_seq"], p["page"]): g for g in groups if (p := g["problem"])}
     head = [
-        "sequences", "queries of each", "µs", f"in pages of {PAGE}", "TB/s", "over a copy's",
+        "sequences",
+        "queries of each",
+        "µs",
+        f"in pages of {PAGE}",
+        "TB/s",
+        "over a copy's",
         "over cuDNN's",
-    ]  # fmt: skip
+    ]
     rows = [
         _row(group, of.get((batch, q_seq, PAGE)))
-        for (batch, q_seq, page), group in of.items() if page is None
-    ]  # fmt: skip
+        for (batch, q_seq, page), group in of.items()
+        if page is None
+    ]
     return results.table(head, rows, words=())
 
 
@@ -38,10 +44,12 @@ def _row(group: dict[str, Any], paged: dict[str, Any] | None) -> list[str]:
     item = 2  # bytes of both dtypes
     size = problem["keys"] * problem["kv_heads"] * problem["head_dim"] * item
     cells = [
-        str(problem["batch"]), str(problem["q_seq"]), f"{ours:,.0f}" if ours else "-",
+        str(problem["batch"]),
+        str(problem["q_seq"]),
+        f"{ours:,.0f}" if ours else "-",
         f"{us:,.0f}" if paged and (us := _microseconds(paged, OURS)) else "-",
         f"{2 * problem['batch'] * size / ours / 1e6:.2f}" if ours else "-",
-    ]  # fmt: skip
+    ]
     for other in (COPY, CUDNN):
         theirs = _microseconds(group, other)
         cells.append(f"{theirs / ours:.2f}x" if ours and theirs else "-")

@@ -16,12 +16,13 @@ DATA_SHEET_FLOPS = 989.4e12
 FLOPS_A_CYCLE, SMS = 4096, 132
 
 _CLOCKS = {
-    "loads from the L2, all multiprocessors":
-        "load ring of 8 x 16384 bytes, 132 blocks, L2, on 132 SMs",
+    "loads from the L2, all multiprocessors": (
+        "load ring of 8 x 16384 bytes, 132 blocks, L2, on 132 SMs"
+    ),
     "products, one multiprocessor": "products, 1 blocks, 2 threads, pause of 0, normal",
     "products of zeros, all": "products, 132 blocks, 2 threads, pause of 0, zeros",
     "products of random numbers, all": "products, 132 blocks, 2 threads, pause of 0, normal",
-}  # fmt: skip
+}
 _SHARED = "shared ring of 8 x 16384 bytes, 132 blocks, L2, each tile by {}"
 _ALONE = "load ring of 8 x 16384 bytes, 132 blocks, L2"
 _SHARERS = "2 neighbours", "2 blocks apart", "4 neighbours", "4 blocks apart"

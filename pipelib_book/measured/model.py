@@ -105,10 +105,16 @@ class Cause(NamedTuple):
 #: Likely causes, the first that fits; none of them is in the model.
 CAUSES = (
     Cause("gradients", ("one kernel",), "blocks wait for each other to add to rows of dQ"),
-    Cause("gradients", ("attention_mgpu", "1 thread"),
-          "one growth of code for all kernels: this one's is smaller"),
-    Cause("attention", ("shared",),
-          "a thread's softmax beside its own products: probabilities go through SMEM, with fences"),
+    Cause(
+        "gradients",
+        ("attention_mgpu", "1 thread"),
+        "one growth of code for all kernels: this one's is smaller",
+    ),
+    Cause(
+        "attention",
+        ("shared",),
+        "a thread's softmax beside its own products: probabilities go through SMEM, with fences",
+    ),
     Cause("attention", (), "arithmetic is slower beside products, by a factor that varies; spills"),
     Cause("softmax", ("pieces=128",), "the second pass misses L2 more often than at best"),
     Cause("rms_norm", ("pieces=128",), "the second pass misses L2 more often than at best"),
@@ -116,7 +122,7 @@ CAUSES = (
     Cause("matmul", ("64x8192x8192",), "few rows: HBM's share of each SM is a mean over all SMs"),
     Cause("kernels of chapters", ("ring",), "its operands stay in L2 from launch to launch"),
     Cause("kernels of chapters", ("sum",), "HBM's reach is one number for all kernels"),
-)  # fmt: skip
+)
 
 
 def is_held_out(name: str) -> bool:
@@ -189,10 +195,15 @@ def _line(name: str, found: Sequence[Row]) -> list[str]:
     works = [each for each in by_work(found) if len(each) > 3]
     hits = sum(fastest_in_first(each) for each in works)
     return [
-        name, str(len(found)), str(len(kept)), f"{fmean(errors):.1%}", f"{max(errors):.1%}",
+        name,
+        str(len(found)),
+        str(len(kept)),
+        f"{fmean(errors):.1%}",
+        f"{max(errors):.1%}",
         f"{fmean(abs(row.error_of_time) for row in kept):.1%}",
-        f"{rank_correlation(found):.3f}", f"{hits} of {len(works)}" if works else "",
-    ]  # fmt: skip
+        f"{rank_correlation(found):.3f}",
+        f"{hits} of {len(works)}" if works else "",
+    ]
 
 
 def steps_table(found: Sequence[Step]) -> str:
@@ -237,12 +248,17 @@ def worst_table(found: Sequence[Row], count: int = WORST) -> str:
     return results.table(
         ("kernel", "configuration", "µs", "error", "likely cause"),
         [
-            [f"{row.family}: {row.work}", row.config, f"{row.us:,.1f}", f"{row.error:+.1%}",
-             row.cause]
+            [
+                f"{row.family}: {row.work}",
+                row.config,
+                f"{row.us:,.1f}",
+                f"{row.error:+.1%}",
+                row.cause,
+            ]
             for row in worst
         ],
         words=(0, 1, 4),
-    )  # fmt: skip
+    )
 
 
 def causes_table(found: Sequence[Row], most: float = MOST) -> str:

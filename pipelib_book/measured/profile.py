@@ -26,6 +26,11 @@ def ring(program: Program, folders: tuple[pathlib.Path, ...] = results.FOLDERS) 
         return None
     clocks = machines[0]["kernels"]["ring"]["clock_hz"]
     return read_profile(
-        paths[0], clock_hz=statistics.median(clocks), threads=2, block=0, name=program.name,
-        machine=machines[0]["provenance"]["gpu"], program=program,
-    )  # fmt: skip
+        paths[0],
+        clock_hz=statistics.median(clocks),
+        threads=2,
+        block=0,
+        name=program.name,
+        machine=machines[0]["provenance"]["gpu"],
+        program=program,
+    )

@@ -15,8 +15,11 @@ from pipelib_book.measured import results
 
 def groups(folders: tuple[pathlib.Path, ...] = results.FOLDERS) -> list[dict[str, Any]]:
     """The groups of the record; none if there is no record."""
-    return [group for each in results.read(f"{results.GPU}/search.json", folders)
-            for group in each["groups"]]  # fmt: skip
+    return [
+        group
+        for each in results.read(f"{results.GPU}/search.json", folders)
+        for group in each["groups"]
+    ]
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
@@ -37,8 +40,13 @@ def _row(group: dict[str, Any]) -> list[str]:
     us = {name: statistics.median(each["burst_microseconds"]) for name, each in best}
     tail = "" if group["complete"] else ", not all"
     return [
-        group["problem"]["kernel"], f"{group['searched']} of {group['space']}",
-        f"{count('search')}", f"{group['search']['seconds']:.0f}",
-        f"{count('brute')}{tail}", f"{group['brute']['seconds']:.0f}",
-        f"{us['brute']:.1f}", f"{us['search']:.1f}", f"{us['search'] / us['brute']:.3f}",
-    ]  # fmt: skip
+        group["problem"]["kernel"],
+        f"{group['searched']} of {group['space']}",
+        f"{count('search')}",
+        f"{group['search']['seconds']:.0f}",
+        f"{count('brute')}{tail}",
+        f"{group['brute']['seconds']:.0f}",
+        f"{us['brute']:.1f}",
+        f"{us['search']:.1f}",
+        f"{us['search'] / us['brute']:.3f}",
+    ]

@@ -43,6 +43,8 @@ def copied(x: jax.Array, *, fixed: bool) -> jax.Array:
         kernel,
         out_type=jax.ShapeDtypeStruct(x.shape, x.dtype),
         scratch_types=[plgpu.SMEM((ROWS, COLUMNS), jnp.float16), plgpu.Barrier()],
-        grid=(x.shape[0] // (2 * ROWS),), grid_names=("tile",),
-        cluster=(2,), cluster_names=("rank",),
-    )(x)  # fmt: skip
+        grid=(x.shape[0] // (2 * ROWS),),
+        grid_names=("tile",),
+        cluster=(2,),
+        cluster_names=("rank",),
+    )(x)

@@ -165,8 +165,14 @@ def test_who_is_compared():
 def test_the_goals_are_measured():
     """The table of issue 5, in both dtypes."""
     for dtype in ("float16", "bfloat16"):
-        for row in ((16384, 128, False), (16384, 128, True), (16384, 64, False),
-                    (16384, 256, False), (4096, 128, False), (1024, 128, False)):  # fmt: skip
+        for row in (
+            (16384, 128, False),
+            (16384, 128, True),
+            (16384, 64, False),
+            (16384, 256, False),
+            (4096, 128, False),
+            (1024, 128, False),
+        ):
             assert Problem(*row, dtype) in attention.FORWARD
         assert Problem(8192, 128, False, dtype, backward=True) in attention.BACKWARD
 
@@ -192,9 +198,14 @@ def test_what_a_search_found_is_a_contender():
     assert f"{OURS}, tuned" not in PARTS["forward"].contenders(TUNE[1], [group])
 
 
-@pytest.mark.parametrize(("dtype", "error", "is_right"), [
-    ("float8_e4m3fn", 0.2, True), ("float8_e4m3fn", 0.3, False), ("bfloat16", 0.2, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "error", "is_right"),
+    [
+        ("float8_e4m3fn", 0.2, True),
+        ("float8_e4m3fn", 0.3, False),
+        ("bfloat16", 0.2, False),
+    ],
+)
 def test_probabilities_of_8_bits_may_be_farther_off(dtype, error, is_right):
     assert (error <= attention.most_error(SMALL._replace(dtype=dtype))) == is_right
 

@@ -56,11 +56,16 @@ def test_names_leave_the_digest(options):
 @pytest.mark.parametrize(
     "options",
     [
-        dict(slots=3), dict(swizzle=64), dict(arrivals=2), dict(grid=3), dict(added=2.0),
-        dict(approx_math=True), PROFILED,
+        dict(slots=3),
+        dict(swizzle=64),
+        dict(arrivals=2),
+        dict(grid=3),
+        dict(added=2.0),
+        dict(approx_math=True),
+        PROFILED,
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_the_gpu_runs_changes_the_digest(options):
     assert digest(kernel(**options), X) != digest(kernel(), X)
 

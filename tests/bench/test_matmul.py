@@ -84,10 +84,14 @@ def test_the_parent_of_the_workers_takes_no_gpu(tmp_path):
         tmp_path / "nvidia-h200" / "tune.json"
     )
     ask = "import jax; jax.devices()"
-    assert subprocess.run(
-        [sys.executable, "-c", ask], env=os.environ | dict(JAX_PLATFORMS="none"),
-        capture_output=True,
-    ).returncode != 0  # fmt: skip
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", ask],
+            env=os.environ | dict(JAX_PLATFORMS="none"),
+            capture_output=True,
+        ).returncode
+        != 0
+    )
 
 
 # Contenders.

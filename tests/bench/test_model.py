@@ -24,8 +24,14 @@ def test_there_are_enough_pairs_of_every_family():
     found = pairs()
     assert len(found) >= 200 and all(pair.name == name for name, pair in found.items())
     families = {pair.family for pair in found.values()}
-    assert families >= {"matmul", "hopper_matmul_mgpu", "softmax", "attention",
-                        "attention's gradients", "kernels of chapters"}  # fmt: skip
+    assert families >= {
+        "matmul",
+        "hopper_matmul_mgpu",
+        "softmax",
+        "attention",
+        "attention's gradients",
+        "kernels of chapters",
+    }
     for family in families:
         held_out = [pair.held_out for pair in found.values() if pair.family == family]
         assert any(held_out) and not all(held_out), family

@@ -15,9 +15,15 @@ import pytest
 from tools import execution
 
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 A4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
 LOOKS = {

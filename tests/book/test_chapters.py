@@ -92,7 +92,11 @@ def test_published_solutions_pass(md):
     """A grade's limits may depend on the GPU that runs the page: no answer may pass on some."""
     notebook = notebooks.read_published(md.with_suffix(".ipynb"))
     solutions = [cell for cell in notebook.cells if "solution" in cell.metadata.get("tags", [])]
-    failed = [grade for cell in solutions for grade in exercises.graded(cell)
-              if not grade.startswith("Passed.")]  # fmt: skip
+    failed = [
+        grade
+        for cell in solutions
+        for grade in exercises.graded(cell)
+        if not grade.startswith("Passed.")
+    ]
     if failed:
         pytest.fail("\n\n".join(failed), pytrace=False)

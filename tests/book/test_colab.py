@@ -97,9 +97,12 @@ def run_cell(python, release, folder, *, has_gpu=False):
     (folder / "notebook.py").write_text(NOTEBOOK.format(cell=cell, has_gpu=has_gpu))
     keep = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [str(python), "notebook.py"], cwd=folder, capture_output=True, text=True,
+        [str(python), "notebook.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env=keep | {"JAX_PLATFORMS": "cpu", "PIP_NO_INDEX": "1", "IPYTHONDIR": str(folder)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -27,8 +27,10 @@ def project(tmp_path):
     kernels, tests = blocks("python")
     (settings,) = blocks("toml")
     for name, text in (
-        ("kernels.py", kernels), ("test_kernels.py", tests), ("pyproject.toml", settings)
-    ):  # fmt: skip
+        ("kernels.py", kernels),
+        ("test_kernels.py", tests),
+        ("pyproject.toml", settings),
+    ):
         (tmp_path / name).write_text(text, "utf-8")
     return tmp_path
 
@@ -36,9 +38,12 @@ def project(tmp_path):
 def python(project, *words):
     paths = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, cwd=project,
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        cwd=project,
         env=os.environ | paths,
-    )  # fmt: skip
+    )
 
 
 def test_the_commands_and_what_they_print(project):

@@ -67,9 +67,13 @@ def make_lab(folder, home):
     log = home / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            ["make", "lab", "ARGS=--no-browser --port=0 --allow-root"], cwd=folder, env=env,
-            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            ["make", "lab", "ARGS=--no-browser --port=0 --allow-root"],
+            cwd=folder,
+            env=env,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     try:
         yield first_address(process, log)
     finally:

@@ -116,14 +116,16 @@ def test_a_factor_may_be_what_an_exercise_asks():
         ("Under 1,755 MHz and 690 W.", ["1,755 MHz", "690 W"]),
         ("It reaches 93.4% of cuBLAS's rate, or 93 percent.", ["93.4%", "93 percent"]),
         ("Two slots are 1.7x one, 1.31 times as fast.", ["1.7x", "1.31 times as fast"]),
-        ("It is twice as\nfast, a third slower, ten times faster.",
-         ["twice as fast", "a third slower", "ten times faster"]),
+        (
+            "It is twice as\nfast, a third slower, ten times faster.",
+            ["twice as fast", "a third slower", "ten times faster"],
+        ),
         ("Half the time goes into waiting; a factor of 1.8.", ["Half the time", "factor of 1.8"]),
         ("| rung 3 | 512 us |", ["512 us"]),
         ("Five microseconds later it ends.", ["Five microseconds"]),
         ("64 bytes per cycle, 2 bytes a clock", ["64 bytes per cycle", "2 bytes a clock"]),
     ],
-)  # fmt: skip
+)
 def test_a_claim_is_found(sentence, found):
     assert claims(sentence) == found
 

@@ -96,8 +96,10 @@ def test_the_front_page_s_numbers_are_those_of_the_records(front):
 def test_each_of_three_doors_has_one_command_or_link(front):
     cards = front.select(".sd-card")
     assert [card.select_one(".sd-card-title").get_text(strip=True) for card in cards] == [
-        "Read", "Run", "Import",
-    ]  # fmt: skip
+        "Read",
+        "Run",
+        "Import",
+    ]
     assert [len(card.select("a[href], pre")) for card in cards] == [1, 1, 1]
     assert cards[2].pre.get_text().strip() in (execution.ROOT / "README.md").read_text()
 
@@ -160,9 +162,10 @@ def test_every_page_says_what_it_is(site, pages):
         assert page.select_one("link[rel=icon]"), name
         if name in GENERATED:
             continue
-        said = {node.get("name") or node.get("property"): node["content"] for node in page.select(
-            "meta[content]"
-        )}  # fmt: skip
+        said = {
+            node.get("name") or node.get("property"): node["content"]
+            for node in page.select("meta[content]")
+        }
         assert 20 < len(said["description"]) < 400, name
         assert said["og:description"] == said["description"], name
         descriptions[said["description"]] = name

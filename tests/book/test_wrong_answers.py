@@ -26,11 +26,17 @@ def test_what_is_wrong_fails_and_the_grade_does_not_give_the_answer(md):
     cells, found = executed(md).cells, exercises.exercises(notebooks.read_all(md))
     tries = [(one, wrong.says) for one in found for wrong in one.wrong]
     wrong = [cell for cell in cells if is_wrong(cell)]
-    faults = [fault for (one, says), cell in zip(tries, wrong, strict=True)
-              for fault in faults_of(one, cell, says)]  # fmt: skip
+    faults = [
+        fault
+        for (one, says), cell in zip(tries, wrong, strict=True)
+        for fault in faults_of(one, cell, says)
+    ]
     unanswered = [cell for cell in cells if "exercise" in cell.metadata.get("tags", [])]
-    faults += [fault for one, cell in zip(found, unanswered, strict=True)
-               for fault in faults_of(one, cell, "")]  # fmt: skip
+    faults += [
+        fault
+        for one, cell in zip(found, unanswered, strict=True)
+        for fault in faults_of(one, cell, "")
+    ]
     if faults:
         pytest.fail("\n\n".join(faults), pytrace=False)
 

@@ -68,9 +68,12 @@ def doubled(name, x, grid, block, index, slots=2, delay=0):
             o_smem[...] = x_smem[...] if is_byte else x_smem[...] + x_smem[...]
 
         pipelib.emit_pipeline(
-            body, grid=grid, max_concurrent_steps=slots,
-            in_specs=[spec(block, index, delay_release=delay)], out_specs=[spec(block, index)],
-        )(x_gmem, o_gmem)  # fmt: skip
+            body,
+            grid=grid,
+            max_concurrent_steps=slots,
+            in_specs=[spec(block, index, delay_release=delay)],
+            out_specs=[spec(block, index)],
+        )(x_gmem, o_gmem)
 
     return Case(name, kernel(pipeline, x), (x,), x if x.dtype == np.int8 else x + x)
 
@@ -86,10 +89,12 @@ def with_delays(delays, slots, steps=6):
             out[...] = sum(ref[...] for ref in inputs)
 
         pipelib.emit_pipeline(
-            body, grid=(steps,), max_concurrent_steps=slots,
+            body,
+            grid=(steps,),
+            max_concurrent_steps=slots,
             in_specs=[spec(*block, delay_release=delay) for delay in delays],
             out_specs=[spec(*block)],
-        )(*refs)  # fmt: skip
+        )(*refs)
 
     name = f"delays {delays}, {slots} slots, {steps} steps"
     return Case(name, kernel(pipeline, inputs[0]), inputs, sum(inputs))
@@ -108,9 +113,12 @@ def built_up(rows=ROWS):
             o_smem[...] = o_smem[...] + x_smem[...]
 
         pipelib.emit_pipeline(
-            body, grid=(2, 4), in_specs=[spec((rows, COLS), lambda i, k: (i, k))],
-            out_specs=[spec((rows, COLS), lambda i, k: (i, 0))], max_concurrent_steps=3,
-        )(x_gmem, o_gmem)  # fmt: skip
+            body,
+            grid=(2, 4),
+            in_specs=[spec((rows, COLS), lambda i, k: (i, k))],
+            out_specs=[spec((rows, COLS), lambda i, k: (i, 0))],
+            max_concurrent_steps=3,
+        )(x_gmem, o_gmem)
 
     expected = x.reshape(2 * rows, 4, COLS).sum(1)
     return Case("an output that steps build up", kernel(pipeline, expected), (x,), expected)
@@ -123,9 +131,12 @@ def carried():
     def pipeline(x_gmem, o_gmem):
         body = lambda _, x_smem, total: total + x_smem[...]
         o_gmem[...] = pipelib.emit_pipeline(
-            body, grid=(5,), in_specs=[spec((ROWS, COLS), lambda i: (i, 0))],
-            max_concurrent_steps=2, init_carry=zeros(),
-        )(x_gmem)  # fmt: skip
+            body,
+            grid=(5,),
+            in_specs=[spec((ROWS, COLS), lambda i: (i, 0))],
+            max_concurrent_steps=2,
+            init_carry=zeros(),
+        )(x_gmem)
 
     expected = x.reshape(5, ROWS, COLS).sum(0)
     return Case("a carry", kernel(pipeline, expected), (x,), expected)
@@ -160,10 +171,12 @@ def ragged():
             return total + x_smem[...] * (indices[0] + 1).astype(jnp.float32)
 
         o_gmem[...] = pipelib.emit_pipeline(
-            body, grid=(3, lambda i: i + 1), max_concurrent_steps=2,
+            body,
+            grid=(3, lambda i: i + 1),
+            max_concurrent_steps=2,
             in_specs=[spec((ROWS, COLS), lambda i, k, size: (i, k))],
             init_carry=zeros(),
-        )(x_gmem)  # fmt: skip
+        )(x_gmem)
 
     tile = lambda i, k: x[i * ROWS : (i + 1) * ROWS, k * COLS : (k + 1) * COLS]
     expected = sum(tile(i, k) * (i + 1) for i in range(3) for k in range(i + 1))
@@ -181,9 +194,12 @@ def pinned():
             o_gmem[rows] = x_smem[...] + y_gmem[rows]
 
         pipelib.emit_pipeline(
-            body, grid=(4,), in_specs=[spec((ROWS, COLS), lambda i: (i, 0)), stays],
-            out_specs=[stays], max_concurrent_steps=2,
-        )(*refs)  # fmt: skip
+            body,
+            grid=(4,),
+            in_specs=[spec((ROWS, COLS), lambda i: (i, 0)), stays],
+            out_specs=[stays],
+            max_concurrent_steps=2,
+        )(*refs)
 
     return Case("operands that stay in GMEM", kernel(pipeline, x), (x, y), x + y)
 
@@ -209,12 +225,15 @@ def product(size=256, tile=64, slots=3, dtype=np.float16):
 
         zero = plgpu.layout_cast(jnp.zeros((tile, tile), jnp.float32), of_sums)
         o_gmem[pl.ds(i * tile, tile), pl.ds(j * tile, tile)] = pipelib.emit_pipeline(
-            body, grid=(size // tile,), max_concurrent_steps=slots, init_carry=zero,
+            body,
+            grid=(size // tile,),
+            max_concurrent_steps=slots,
+            init_carry=zero,
             in_specs=[
                 spec((tile, tile), lambda k: (i, k), transforms=TILES),
                 spec((tile, tile), lambda k: (k, j), transforms=TILES),
             ],
-        )(a_gmem, b_gmem)  # fmt: skip
+        )(a_gmem, b_gmem)
 
     expected = a.astype(np.float32) @ b.astype(np.float32)
     grid = dict(grid=(size // tile,) * 2, grid_names=("i", "j"))
@@ -244,4 +263,4 @@ CASES = (
     ragged(),
     pinned(),
     product(),
-)  # fmt: skip
+)

@@ -307,9 +307,14 @@ def _every_step_has_its_indices(emitter, grid, dynamic):
     x = numbers(*grid, *BLOCK, dtype=np.int32)
     block = pl.BlockSpec((None,) * len(grid) + BLOCK, lambda *indices: (*indices, 0, 0))
     out = emitter.run(
-        body, x, grid=grid, dynamic=dynamic, in_specs=(block,), out_specs=(block,),
+        body,
+        x,
+        grid=grid,
+        dynamic=dynamic,
+        in_specs=(block,),
+        out_specs=(block,),
         outputs=(like(x),),
-    )  # fmt: skip
+    )
     tags = sum((100**k * index for k, index in enumerate(np.indices(grid))), np.zeros(grid))
     check(out, x + tags.astype(np.int32)[..., None, None])
 
@@ -355,9 +360,14 @@ def ragged_grid(emitter, slots):
     x = numbers(4 * ROWS, 4 * COLS)
     block = spec(lambda row, column, length: (row, column))
     out = emitter.run(
-        body, x, grid=(4, lambda row: row + 1), slots=slots, in_specs=(block,), out_specs=(block,),
+        body,
+        x,
+        grid=(4, lambda row: row + 1),
+        slots=slots,
+        in_specs=(block,),
+        out_specs=(block,),
         outputs=(like(x),),
-    )  # fmt: skip
+    )
     for row, column in zip(*np.tril_indices(4)):
         block = by_blocks(x)[row, column] * (row + 1) + (row - column)
         check(by_blocks(out)[row, column], block.astype(np.float32))
@@ -371,9 +381,14 @@ def carry_tree(emitter, dynamic):
     x = numbers(2 * ROWS, 3 * COLS)
     first = lambda share: dict(count=jnp.int32(7), total=(zeros(share),))
     carry = emitter.run(
-        body, x, grid=(2, 3), dynamic=dynamic, slots=3, in_specs=(spec(lambda i, j: (i, j)),),
+        body,
+        x,
+        grid=(2, 3),
+        dynamic=dynamic,
+        slots=3,
+        in_specs=(spec(lambda i, j: (i, j)),),
         carry=first,
-    )  # fmt: skip
+    )
     total = by_blocks(x).sum((0, 1))
     check(carry, dict(count=np.full(BLOCK, 7 + 6, np.int32), total=(total,)))
 
@@ -396,9 +411,12 @@ def output_only(emitter):
 
     o = jax.ShapeDtypeStruct((4 * ROWS, COLS), np.int32)
     out, count = emitter.run(
-        body, grid=(4,), out_specs=(spec(lambda i: (i, 0)),), outputs=(o,),
+        body,
+        grid=(4,),
+        out_specs=(spec(lambda i: (i, 0)),),
+        outputs=(o,),
         carry=lambda _: jnp.int32(5),
-    )  # fmt: skip
+    )
     expected = np.arange(4, dtype=np.int32) * 11 + 5
     check(out, np.broadcast_to(np.repeat(expected, ROWS)[:, None], o.shape))
     check(count, np.full(BLOCK, 9, np.int32))
@@ -417,9 +435,14 @@ def delays(emitter, delays):
     xs = [numbers(6 * ROWS, COLS) + i for i in range(len(delays))]
     in_specs = tuple(spec(lambda i: (i, 0), delay_release=delay) for delay in delays)
     out = emitter.run(
-        body, *xs, grid=grid, slots=slots, in_specs=in_specs, out_specs=(spec(lambda i: (i, 0)),),
+        body,
+        *xs,
+        grid=grid,
+        slots=slots,
+        in_specs=in_specs,
+        out_specs=(spec(lambda i: (i, 0)),),
         outputs=(like(xs[0]),),
-    )  # fmt: skip
+    )
     check(out, sum(xs))
 
 
@@ -443,10 +466,14 @@ def delayed_slot_stays(emitter, delay):
 
     x = numbers(steps * ROWS, COLS)
     out = emitter.run(
-        body, x, grid=(steps,), slots=slots, outputs=(like(x),),
+        body,
+        x,
+        grid=(steps,),
+        slots=slots,
+        outputs=(like(x),),
         in_specs=(spec(lambda i: (i, 0), delay_release=delay),),
         out_specs=(spec(lambda i: (i, 0)),),
-    )  # fmt: skip
+    )
     old = np.concatenate([np.zeros((delay * ROWS, COLS), np.float32), x[: -delay * ROWS]])
     check(out, x + 16 * old)
 
@@ -478,9 +505,13 @@ def trees_of_specs(emitter):
     trees = lambda x, y, z: (x, dict(a=y, b=(z, None)))
     out_trees = lambda x, y: (x, dict(difference=[y], nothing=None))
     out = emitter.run(
-        body, *trees(*xs), grid=(3,), in_specs=trees(block, block, block),
-        out_specs=out_trees(block, block), outputs=out_trees(*[like(xs[0])] * 2),
-    )  # fmt: skip
+        body,
+        *trees(*xs),
+        grid=(3,),
+        in_specs=trees(block, block, block),
+        out_specs=out_trees(block, block),
+        outputs=out_trees(*[like(xs[0])] * 2),
+    )
     check(out, list(out_trees(sum(xs), xs[1] - xs[2])))
 
 
@@ -492,10 +523,13 @@ def squeezed_dimension(emitter, squeezed):
 
     x, o = numbers(3, ROWS, COLS), jax.ShapeDtypeStruct((ROWS, 3, COLS), np.float32)
     out = emitter.run(
-        body, x, grid=(3,), outputs=(o,),
+        body,
+        x,
+        grid=(3,),
+        outputs=(o,),
         in_specs=(pl.BlockSpec((squeezed, *BLOCK), lambda i: (i, 0, 0)),),
         out_specs=(pl.BlockSpec((ROWS, squeezed, COLS), lambda i: (0, i, 0)),),
-    )  # fmt: skip
+    )
     check(out, x.swapaxes(0, 1) + 1)
 
 
@@ -504,10 +538,13 @@ def element_dimension(emitter):
     """Blocks that overlap in the input, and leave gaps in the output."""
     x, o = numbers(48, COLS), jax.ShapeDtypeStruct((72, COLS), np.float32)
     out = emitter.run(
-        add_one, x, grid=(3,), outputs=(o,),
+        add_one,
+        x,
+        grid=(3,),
+        outputs=(o,),
         in_specs=(pl.BlockSpec((pl.Element(ROWS), COLS), lambda i: (9 * i + 1, 0)),),
         out_specs=(pl.BlockSpec((pl.Element(ROWS), pl.Blocked(COLS)), lambda i: (20 * i + 3, 0)),),
-    )  # fmt: skip
+    )
     for i in range(3):
         check(out[20 * i + 3 :][:ROWS], x[9 * i + 1 :][:ROWS] + 1)
 
@@ -521,9 +558,14 @@ def no_block_shape(emitter):
 
     x, whole = numbers(3 * ROWS, COLS), numbers(*BLOCK)
     out = emitter.run(
-        body, x, whole, grid=(3,), outputs=(like(whole),),
-        in_specs=(spec(lambda i: (i, 0)), pl.BlockSpec()), out_specs=(plgpu.BlockSpec(),),
-    )  # fmt: skip
+        body,
+        x,
+        whole,
+        grid=(3,),
+        outputs=(like(whole),),
+        in_specs=(spec(lambda i: (i, 0)), pl.BlockSpec()),
+        out_specs=(plgpu.BlockSpec(),),
+    )
     check(out, by_blocks(x).sum((0, 1)) + 3 * whole)
 
 
@@ -621,9 +663,14 @@ def invariant_input(emitter):
 
     same, slow = numbers(*BLOCK), numbers(2 * ROWS, COLS)
     total = emitter.run(
-        body, same, slow, grid=(2, 3), slots=3, carry=zeros,
+        body,
+        same,
+        slow,
+        grid=(2, 3),
+        slots=3,
+        carry=zeros,
         in_specs=(spec(lambda i, j: (0, 0)), spec(lambda i, j: (i, 0))),
-    )  # fmt: skip
+    )
     check(total, 6 * same + 3 * by_blocks(slow).sum((0, 1)))
 
 
@@ -639,9 +686,13 @@ def invariant_output(emitter):
     x = numbers(2 * ROWS, 3 * COLS)
     block = spec(lambda i, j: (i, j))
     total, out = emitter.run(
-        body, x, grid=(2, 3), in_specs=(block,), out_specs=(spec(lambda i, j: (0, 0)), block),
+        body,
+        x,
+        grid=(2, 3),
+        in_specs=(block,),
+        out_specs=(spec(lambda i, j: (0, 0)), block),
         outputs=(jax.ShapeDtypeStruct(BLOCK, x.dtype), like(x)),
-    )  # fmt: skip
+    )
     check(total, by_blocks(x).sum((0, 1)))
     check(out, x + 1)
 
@@ -662,9 +713,14 @@ def revisited_output(emitter, slots):
     x, rows = numbers(4 * ROWS, 3 * COLS), spec(lambda i, j: (i, 0))
     o = jax.ShapeDtypeStruct((4 * ROWS, COLS), x.dtype)
     total, first = emitter.run(
-        body, x, grid=(4, 3), slots=slots, in_specs=(spec(lambda i, j: (i, j)),),
-        out_specs=(rows, rows), outputs=(o, o),
-    )  # fmt: skip
+        body,
+        x,
+        grid=(4, 3),
+        slots=slots,
+        in_specs=(spec(lambda i, j: (i, j)),),
+        out_specs=(rows, rows),
+        outputs=(o, o),
+    )
     check(total.reshape(4, *BLOCK), by_blocks(x).sum(1))
     check(first, x[:, :COLS])
 
@@ -685,9 +741,14 @@ def different_maps(emitter):
     shapes = (2, 3), (3, 2), (1, 1)
     outputs = [jax.ShapeDtypeStruct((m * ROWS, n * COLS), x.dtype) for m, n in shapes]
     out = emitter.run(
-        body, x, grid=(2, 3), slots=3, in_specs=(spec(maps[0]),), outputs=outputs,
+        body,
+        x,
+        grid=(2, 3),
+        slots=3,
+        in_specs=(spec(maps[0]),),
+        outputs=outputs,
         out_specs=[spec(index_map) for index_map in maps],
-    )  # fmt: skip
+    )
     blocks = by_blocks(x)
     for one, expected in zip(out, [blocks, blocks.swapaxes(0, 1), blocks[1:, 2:]], strict=True):
         check(by_blocks(one), expected)
@@ -706,9 +767,14 @@ def pipeline_in_a_body(emitter):
 
     x, pinned = numbers(2 * ROWS, 3 * COLS), pl.BlockSpec(memory_space=plgpu.GMEM)
     out = emitter.run(
-        body, x, x, grid=(2,), in_specs=(pinned, spec(lambda i: (i, 0))), out_specs=(pinned,),
+        body,
+        x,
+        x,
+        grid=(2,),
+        in_specs=(pinned, spec(lambda i: (i, 0))),
+        out_specs=(pinned,),
         outputs=(like(x),),
-    )  # fmt: skip
+    )
     check(out, x + 1)
 
 
@@ -799,10 +865,13 @@ def chain(emitter, traced, delay):
     def kernel(x, o):
         def make(turn, state):
             return emitter.pipeline(
-                add_one, 2, grid=(4,), pipeline_state=state,
+                add_one,
+                2,
+                grid=(4,),
+                pipeline_state=state,
                 in_specs=(spec(lambda k: (turn, k), delay_release=delay),),
                 out_specs=(spec(lambda k: (turn, k)),),
-            )  # fmt: skip
+            )
 
         def scope(allocations):
             run = lambda turn, state: make(turn, state)(x, o, allocations=allocations)
@@ -835,11 +904,14 @@ def chain_of_any_steps(emitter, delay):
     def kernel(x, o):
         def make(turn, state):
             return emitter.pipeline(
-                add_one, slots, grid=(steps,), pipeline_state=state,
+                add_one,
+                slots,
+                grid=(steps,),
+                pipeline_state=state,
                 steps_before=jnp.int32(turn) * steps,
                 in_specs=(spec(lambda k: (turn, k), delay_release=delay),),
                 out_specs=(spec(lambda k: (turn, k)),),
-            )  # fmt: skip
+            )
 
         def scope(allocations):
             @pl.loop(0, 4)

@@ -34,8 +34,9 @@ def avals(case):
 
 def traced(case):
     """The program of a case, for compute capability 8.0; its integers are known."""
-    arguments = [x if x.dtype == np.int32 else jax.ShapeDtypeStruct(x.shape, x.dtype)
-                 for x in case.arguments]  # fmt: skip
+    arguments = [
+        x if x.dtype == np.int32 else jax.ShapeDtypeStruct(x.shape, x.dtype) for x in case.arguments
+    ]
     with pipelib.target("8.0"):
         return pallascope.trace(case.kernel(), *arguments)
 
@@ -296,9 +297,13 @@ def test_warp_specialization_needs_hopper():
 
     def kernel(x, _):
         pipelib.emit_pipeline_warp_specialized(
-            lambda *_: None, grid=(2,), in_specs=[block], memory_registers=40, wg_axis="wg",
+            lambda *_: None,
+            grid=(2,),
+            in_specs=[block],
+            memory_registers=40,
+            wg_axis="wg",
             num_compute_wgs=1,
-        )(x)  # fmt: skip
+        )(x)
 
     x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
     told = (
@@ -307,6 +312,4 @@ def test_warp_specialization_needs_hopper():
         " has landed. Use emit_pipeline, whose one thread loads and computes."
     )
     with pipelib.target("8.9"), pytest.raises(NotImplementedError, match=told):
-        jax.eval_shape(
-            plgpu.kernel(kernel, out_type=x, num_threads=2, thread_name="wg"), x
-        )  # fmt: skip
+        jax.eval_shape(plgpu.kernel(kernel, out_type=x, num_threads=2, thread_name="wg"), x)

@@ -70,9 +70,10 @@ def test_a_block_that_is_longer_than_its_array_lowers(shape, is_tiled):
             o_smem[...] = jnp.zeros(o_smem.shape, o_smem.dtype) if is_tiled else x_smem[...]
 
         spec = plgpu.BlockSpec(
-            (8, 128), lambda i: (i, 0) if shape[0] > 8 else (0, i),
+            (8, 128),
+            lambda i: (i, 0) if shape[0] > 8 else (0, i),
             transforms=transforms,
-        )  # fmt: skip
+        )
         pipelib.emit_pipeline(body, grid=(2,), in_specs=[spec])(x_gmem)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(o_smem, o_gmem)

@@ -164,9 +164,14 @@ def test_specialized_matmul(dtype, slots, delay, params, tiles):
                 pl.run_scoped(scope, plgpu.ACC((ROWS_OF_A_THREAD, TILE_N), jnp.float32))
 
             return emitter.pipeline(
-                body, slots, grid=(SIZE // TILE_K,), in_specs=product_specs(tile_m, m, n, delay),
-                compute_context=context, pipeline_state=state, ordinary_reads=False,
-            )  # fmt: skip
+                body,
+                slots,
+                grid=(SIZE // TILE_K,),
+                in_specs=product_specs(tile_m, m, n, delay),
+                compute_context=context,
+                pipeline_state=state,
+                ordinary_reads=False,
+            )
 
         if tiles == 1:
             make(0, None)(a, b)

@@ -112,14 +112,17 @@ def test_compute_threads_that_share_outputs_meet():
 
 
 # A call of a step that the docstrings name, left out; and the part that is then missing.
-@pytest.mark.parametrize(("owner", "name", "threads", "thread", "missing"), [
-    (ring.Plan, "commit", 0, 0, "commit"),
-    (ring.Plan, "commit", 1, 0, "commit"),
-    (ring.Channel, "release", 1, 0, "release"),
-    (ring.Channel, "wait_until_loaded", 1, 0, "wait for the inputs"),
-    (ring.Channel, "wait_until_released", 1, 1, "wait for consumed"),
-    (ring.Stores, "wait_for_free_slots", 0, 0, "wait for free output slots"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("owner", "name", "threads", "thread", "missing"),
+    [
+        (ring.Plan, "commit", 0, 0, "commit"),
+        (ring.Plan, "commit", 1, 0, "commit"),
+        (ring.Channel, "release", 1, 0, "release"),
+        (ring.Channel, "wait_until_loaded", 1, 0, "wait for the inputs"),
+        (ring.Channel, "wait_until_released", 1, 1, "wait for consumed"),
+        (ring.Stores, "wait_for_free_slots", 0, 0, "wait for free output slots"),
+    ],
+)
 def test_an_operation_that_is_left_out_shows(monkeypatch, owner, name, threads, thread, missing):
     stated = two_roles()[thread] if threads else one_thread()
     monkeypatch.setattr(owner, name, lambda *_: None)

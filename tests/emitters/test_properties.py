@@ -96,9 +96,11 @@ def operands(draw, grid, dtype, block, is_output, slots):
 def pipelines(draw):
     # Up to 3 axes and 8 steps: enough for a ring of 4 slots to go around twice.
     grids = [
-        grid for rank in (1, 2, 3) for grid in itertools.product(range(1, 6), repeat=rank)
+        grid
+        for rank in (1, 2, 3)
+        for grid in itertools.product(range(1, 6), repeat=rank)
         if math.prod(grid) <= 8
-    ]  # fmt: skip
+    ]
     grid, slots = draw(st.sampled_from(grids)), draw(st.integers(1, 4))
     dtype = jnp.dtype(draw(st.sampled_from(["int8", "int32", "bfloat16", "float32"])))
     block = draw(st.sampled_from([(16, 32), (16, 64), (32, 32)]))
@@ -174,13 +176,18 @@ def test_a_pipeline_does_as_its_model(emitter, pipeline, memory_thread):
 
     with contract.interpreted():
         result = emitter.run(
-            functools.partial(body, pipeline), *inputs, grid=grid, dynamic=pipeline.dynamic,
-            slots=pipeline.slots, times=pipeline.times,
+            functools.partial(body, pipeline),
+            *inputs,
+            grid=grid,
+            dynamic=pipeline.dynamic,
+            slots=pipeline.slots,
+            times=pipeline.times,
             in_specs=tuple(o.spec(delay_release=o.delay) for o in pipeline.inputs),
             out_specs=tuple(o.spec() for o in pipeline.outputs),
             outputs=[contract.like(o) for o in expected],
-            carry=carry if pipeline.carry else None, carry_shape=block,
-        )  # fmt: skip
+            carry=carry if pipeline.carry else None,
+            carry_shape=block,
+        )
     result = result if len(pipeline.outputs) + pipeline.carry > 1 else [result]
     if pipeline.carry:
         contract.check(result.pop(), np.broadcast_to(last, block))

@@ -25,7 +25,13 @@ def test_causal_attention(block_kv):
 def test_ragged_dot_under_jit():
     rhs = np.ones((2, 256, 256), np.float16)
     call = lambda sizes: ragged_dot_mgpu.ragged_dot(
-        SQUARE, rhs, group_sizes=sizes, block_m=64, block_n=64, block_k=64,
-        max_concurrent_steps=2, grid_block_n=2,
-    )  # fmt: skip
+        SQUARE,
+        rhs,
+        group_sizes=sizes,
+        block_m=64,
+        block_n=64,
+        block_k=64,
+        max_concurrent_steps=2,
+        grid_block_n=2,
+    )
     jax.jit(call)(jnp.array([100, 156], jnp.int32))

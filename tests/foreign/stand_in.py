@@ -94,9 +94,11 @@ def _modules_of_jax(gpu: Gpu) -> None:
         devices = local_devices = staticmethod(lambda: [gpu])
 
     for name in (
-        "attention_mgpu", "blackwell_ragged_dot_mgpu", "collective_matmul_mgpu",
+        "attention_mgpu",
+        "blackwell_ragged_dot_mgpu",
+        "collective_matmul_mgpu",
         "transposed_ragged_dot_mgpu",
-    ):  # fmt: skip
+    ):
         with contextlib.suppress(ImportError):
             module = importlib.import_module(f"{ops.__name__}.{name}")
             if name == "attention_mgpu":
@@ -149,9 +151,15 @@ def _tokamax() -> None:
 def names_of_guides() -> dict[str, Any]:
     """What the cells of a guide take for granted."""
     return dict(
-        dataclasses=dataclasses, functools=functools, jax=jax, jnp=jnp, lax=lax, np=np, pl=pl,
+        dataclasses=dataclasses,
+        functools=functools,
+        jax=jax,
+        jnp=jnp,
+        lax=lax,
+        np=np,
+        pl=pl,
         plgpu=plgpu,
-    )  # fmt: skip
+    )
 
 
 @contextlib.contextmanager

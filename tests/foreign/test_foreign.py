@@ -41,10 +41,16 @@ def test_the_faults_in_it_are_found_and_nothing_else(sample):
 
 def row(**fields):
     return {
-        "digest": "a", "kernel": "body", "file": "/x/site-packages/jax/k.py", "line": 3,
-        "operands": [], "beyond": [], "others": [], "lowered": None,
+        "digest": "a",
+        "kernel": "body",
+        "file": "/x/site-packages/jax/k.py",
+        "line": 3,
+        "operands": [],
+        "beyond": [],
+        "others": [],
+        "lowered": None,
         "first": {"findings": [], "strict": []},
-    } | fields  # fmt: skip
+    } | fields
 
 
 def summed(tmp_path, *rows):

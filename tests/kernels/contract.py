@@ -55,8 +55,13 @@ CASE_MODULES = (
 )
 #: The classes of all configurations.
 CONFIGURATIONS = (
-    MatmulConfig, ScaledConfig, CollectiveConfig, AttentionConfig, GradientConfig, DecodeConfig,
-)  # fmt: skip
+    MatmulConfig,
+    ScaledConfig,
+    CollectiveConfig,
+    AttentionConfig,
+    GradientConfig,
+    DecodeConfig,
+)
 
 
 class Call(NamedTuple):

@@ -11,7 +11,9 @@ NO_FORWARD_MODE = "can't apply forward-mode autodiff (jvp) to a custom_vjp funct
 def pretend(monkeypatch, device_kind, compute_capability, platform="gpu"):
     """JAX's only device is another."""
     found = types.SimpleNamespace(
-        platform=platform, device_kind=device_kind, compute_capability=compute_capability,
+        platform=platform,
+        device_kind=device_kind,
+        compute_capability=compute_capability,
         core_count=108,
-    )  # fmt: skip
+    )
     monkeypatch.setattr(jax, "devices", lambda *_: [found])

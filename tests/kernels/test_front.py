@@ -36,11 +36,13 @@ WGMMA, TMA = "wgmma needs 9.x, a Hopper GPU.", "TMA needs 9.0 or more, Hopper or
 @pytest.mark.parametrize(
     ("device_kind", "capability", "or_newer", "needs"),
     [
-        ("NVIDIA A100", "8.0", False, WGMMA), ("NVIDIA B200", "10.0", False, WGMMA),
+        ("NVIDIA A100", "8.0", False, WGMMA),
+        ("NVIDIA B200", "10.0", False, WGMMA),
         ("AMD MI300", "gfx942", False, WGMMA),
-        ("NVIDIA L4", "8.9", True, TMA), ("AMD MI300", "gfx942", True, TMA),
+        ("NVIDIA L4", "8.9", True, TMA),
+        ("AMD MI300", "gfx942", True, TMA),
     ],
-)  # fmt: skip
+)
 def test_what_another_gpu_lacks(device_kind, capability, or_newer, needs, monkeypatch):
     pretend(monkeypatch, device_kind, capability)
     message = f"kernel: {device_kind} has compute capability {capability}, but {needs}"

@@ -95,9 +95,7 @@ def test_check_finds_a_slot_released_too_early(monkeypatch):
 @pytest.mark.usefixtures("on_an_h200")
 def test_it_compiles():
     """All that a step adds to its two products: 64 multiplications with an addition for each."""
-    shapes = (
-        ((2048, 2048), E4M3), ((2048, 2048), E4M3), ((2048, 16), FLOAT), ((16, 16), FLOAT)
-    )  # fmt: skip
+    shapes = (((2048, 2048), E4M3), ((2048, 2048), E4M3), ((2048, 16), FLOAT), ((16, 16), FLOAT))
     found = pallascope.compiled(scaled_matmul, *(jax.ShapeDtypeStruct(*shape) for shape in shapes))
     assert found.kernel == "scaled_matmul" and found.ok and not found.serialized
     assert (found.spill_stores, found.instructions["HGMMA"]) == (0, 8)

@@ -43,7 +43,7 @@ CALLS = {
     "attention, causal": (functools.partial(attention, causal=True), HEADS[128]),
     "rms_norm": (rms_norm, [(128, 1024), (1024,)]),
     "softmax": (lambda x: softmax(x) ** 2, [(128, 1024)]),
-}  # fmt: skip
+}
 #: Also those that need other devices.
 GATHERS = functools.partial(collective_matmul, axis_name="x")
 ALL = CALLS | {

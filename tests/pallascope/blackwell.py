@@ -53,9 +53,14 @@ def multiplied(steps, slots=SLOTS, accumulates=None):
         stored(plgpu.async_load_tmem(acc), o_smem, o)
 
     scratch = [
-        tiles(M, N), tiles(slots, M, K), tiles(slots, K, N), plgpu.TMEM((M, N), jnp.float32),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), ordered(slots), ordered(),
-    ]  # fmt: skip
+        tiles(M, N),
+        tiles(slots, M, K),
+        tiles(slots, K, N),
+        plgpu.TMEM((M, N), jnp.float32),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        ordered(slots),
+        ordered(),
+    ]
     call = of(kernel, like(M, N), scratch_types=scratch)
     return call, like(M, steps * K), like(steps * K, N)
 
@@ -102,9 +107,12 @@ def specialized(count=3, steps=2, slots=SLOTS, fault=""):
                     plgpu.barrier_wait(produced.at[slot])
                     free = consumed.at[slot] if fault != "releases a slot by hand" else None
                     plgpu.tcgen05_mma(
-                        acc.at[:, pl.ds(half * N, N)], a_smem.at[slot], b_smem.at[slot], free,
+                        acc.at[:, pl.ds(half * N, N)],
+                        a_smem.at[slot],
+                        b_smem.at[slot],
+                        free,
                         accumulate=k > (0 if fault != "adds to what nobody set" else -1),
-                    )  # fmt: skip
+                    )
                     if fault == "releases a slot by hand":
                         plgpu.barrier_arrive(consumed.at[slot])
 
@@ -129,10 +137,15 @@ def specialized(count=3, steps=2, slots=SLOTS, fault=""):
                     plgpu.barrier_wait(finished.at[half])
 
     scratch = [
-        tiles(M, N), tiles(slots, M, K), tiles(slots, K, N), plgpu.TMEM((M, 2 * N), jnp.float32),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), ordered(slots), ordered(2),
+        tiles(M, N),
+        tiles(slots, M, K),
+        tiles(slots, K, N),
+        plgpu.TMEM((M, 2 * N), jnp.float32),
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        ordered(slots),
+        ordered(2),
         plgpu.Barrier(num_barriers=2, orders_tensor_core=fault != "drains without an order"),
-    ]  # fmt: skip
+    ]
     call = of(
         kernel, like(count * M, N), scratch_types=scratch, num_threads=3, thread_name="thread"
     )
@@ -164,9 +177,13 @@ def paired(steps=2, slots=1):
             def _():
                 plgpu.barrier_wait(at)
                 plgpu.tcgen05_mma(
-                    acc, a_smem.at[slot], b_smem.at[slot], consumed.at[slot], accumulate=k > 0,
+                    acc,
+                    a_smem.at[slot],
+                    b_smem.at[slot],
+                    consumed.at[slot],
+                    accumulate=k > 0,
                     collective_axis="rank",
-                )  # fmt: skip
+                )
 
         @pl.when(rank == 0)
         def _():
@@ -176,10 +193,14 @@ def paired(steps=2, slots=1):
         stored(plgpu.async_load_tmem(acc), o_smem, o.at[pl.ds(rank * M, M)])
 
     scratch = [
-        tiles(M, 2 * N), tiles(slots, M, K), tiles(slots, K, N),
+        tiles(M, 2 * N),
+        tiles(slots, M, K),
+        tiles(slots, K, N),
         plgpu.TMEM((M, 2 * N), jnp.float32, collective=True),
-        plgpu.Barrier(num_arrivals=2, num_barriers=slots), ordered(slots), ordered(),
-    ]  # fmt: skip
+        plgpu.Barrier(num_arrivals=2, num_barriers=slots),
+        ordered(slots),
+        ordered(),
+    ]
     call = of(
         kernel, like(2 * M, 2 * N), scratch_types=scratch, cluster=(2,), cluster_names=("rank",)
     )
@@ -257,9 +278,15 @@ def fetching(count=6, blocks=1, threads=2, loop=None):
     cluster = dict(cluster=(blocks,), cluster_names=("rank",)) if blocks > 1 else {}
     shape = count * blocks * M, threads * 64
     call = of(
-        kernel, like(*shape), scratch_types=scratch, grid=(count,), grid_names=("i",),
-        num_threads=threads, thread_name="thread", **cluster,
-    )  # fmt: skip
+        kernel,
+        like(*shape),
+        scratch_types=scratch,
+        grid=(count,),
+        grid_names=("i",),
+        num_threads=threads,
+        thread_name="thread",
+        **cluster,
+    )
     return call, like(*shape)
 
 
@@ -274,9 +301,10 @@ def loop_as_it_was(grid_names, thread_axis, cluster_axes=()):
                 index, _, number = carry
                 slot = lax.rem(number, jnp.int32(2))
                 plgpu.try_cluster_cancel(
-                    answers.at[slot], answered.at[slot],
+                    answers.at[slot],
+                    answered.at[slot],
                     collective_axes=(*cluster_axes, thread_axis),
-                )  # fmt: skip
+                )
                 body(plgpu.NDLoopInfo(index, local_index=number, num_local_steps=None))
                 plgpu.barrier_wait(answered.at[slot])
                 index, granted = plgpu.query_cluster_cancel(answers.at[slot], grid_names)
@@ -286,10 +314,11 @@ def loop_as_it_was(grid_names, thread_axis, cluster_axes=()):
             lax.while_loop(lambda carry: carry[1], step, first)
 
         pl.run_scoped(
-            scoped, answers=plgpu.TryClusterCancelResult(2),
+            scoped,
+            answers=plgpu.TryClusterCancelResult(2),
             answered=plgpu.Barrier(num_arrivals=lax.axis_size(thread_axis), num_barriers=2),
             collective_axes=thread_axis,
-        )  # fmt: skip
+        )
 
     return decorator
 
@@ -303,18 +332,26 @@ def scaled(steps=2):
         as_tmem, bs_tmem, loaded, finished = rest
         for step in range(steps):
             here = pl.ds(step * k, k)
-            for source, target in ((a.at[:, here], a_smem), (b.at[:, here], b_smem),
-                                   (sa.at[:, pl.ds(step, 1)], as_smem),
-                                   (sb.at[:, pl.ds(step, 1)], bs_smem)):  # fmt: skip
+            for source, target in (
+                (a.at[:, here], a_smem),
+                (b.at[:, here], b_smem),
+                (sa.at[:, pl.ds(step, 1)], as_smem),
+                (sb.at[:, pl.ds(step, 1)], bs_smem),
+            ):
                 plgpu.copy_gmem_to_smem(source, target, loaded)
             plgpu.barrier_wait(loaded)
             plgpu.async_copy_scales_to_tmem(as_smem, as_tmem)
             plgpu.async_copy_scales_to_tmem(bs_smem, bs_tmem)
             right = b_smem.transpose((1, 0))
             plgpu.tcgen05_mma(
-                acc, a_smem, right, finished, a_scale=as_tmem, b_scale=bs_tmem,
+                acc,
+                a_smem,
+                right,
+                finished,
+                a_scale=as_tmem,
+                b_scale=bs_tmem,
                 accumulate=step > 0,
-            )  # fmt: skip
+            )
             plgpu.barrier_wait(finished)
         stored(plgpu.async_load_tmem(acc), o_smem, o)
 

@@ -53,9 +53,14 @@ class Kernel(NamedTuple):
 def clean() -> list[Kernel]:
     """All kernels of the corpus, in a fixed order, their names unique."""
     return [
-        *_contract(), *_by_hand(), *_matmul(), *_attention(), *_backward(), *_ragged(),
+        *_contract(),
+        *_by_hand(),
+        *_matmul(),
+        *_attention(),
+        *_backward(),
+        *_ragged(),
         *_blackwell_by_hand(),
-    ]  # fmt: skip
+    ]
 
 
 def suspect() -> list[Kernel]:
@@ -79,9 +84,10 @@ def suspect() -> list[Kernel]:
     last = {"lost-store": "ceases to exist while this copy of"}
     cluster = {"race": "`try_cancel_buffer@", "barrier-misuse": "`store_done_barrier@"} | last
     sums = {
-        "race": "`acc_tmem@1` of block 1", "barrier-misuse": "_done_barrier@1[",
+        "race": "`acc_tmem@1` of block 1",
+        "barrier-misuse": "_done_barrier@1[",
         "lost-store": "`acc_smem@1` of block 1",
-    }  # fmt: skip
+    }
     return [
         *(kernel._replace(doubt=last) for kernel in _blackwell_matmul(False)),
         *(kernel._replace(doubt=cluster) for kernel in _blackwell_matmul(True)),
@@ -243,9 +249,15 @@ def _backward() -> Iterator[Kernel]:
     module, q = attention_mgpu, like(1, 256, 2, 64)
     for threads in (1, 2):
         config = module.TuningConfig(
-            64, 64, 2, compute_wgs_bwd=threads, block_q_dkv=64, block_kv_dkv=64, block_q_dq=64,
+            64,
+            64,
+            2,
+            compute_wgs_bwd=threads,
+            block_q_dkv=64,
+            block_kv_dkv=64,
+            block_q_dq=64,
             block_kv_dq=64,
-        )  # fmt: skip
+        )
 
         def call(q, k, v, do, config=config):
             return jax.vjp(lambda *args: module.attention(*args, config), q, k, v)[1](do)
@@ -299,10 +311,15 @@ def _blackwell_ragged() -> Iterator[Kernel]:
     module = blackwell_ragged_dot_mgpu
     for sizes in ([100, 0, 412], [128, 128, 256]):
         config = module.TuningConfig(
-            tile_m=128, tile_n=64, tile_k=64, max_concurrent_steps=2, collective=True,
-            grid_tile_width=1, grid_minor_dim=blackwell_matmul_mgpu.MatmulDimension.N,
+            tile_m=128,
+            tile_n=64,
+            tile_k=64,
+            max_concurrent_steps=2,
+            collective=True,
+            grid_tile_width=1,
+            grid_minor_dim=blackwell_matmul_mgpu.MatmulDimension.N,
             epilogue_tile_n=32,
-        )  # fmt: skip
+        )
         call = functools.partial(module.ragged_dot_kernel, config=config)
         args = like(512, 256), like(3, 256, 256), np.array(sizes, np.int32)
         trace = lambda call=call, args=args: _on_gpu(module, call, *args)
@@ -317,10 +334,14 @@ def _ragged_dot(k: int, **fields: Any) -> Kernel:
     call = functools.partial(ragged_dot_mgpu.ragged_dot, **options | fields)
     words = ["ragged_dot", f"k={k}", *(f"{name}={value}" for name, value in fields.items())]
     trace = functools.partial(
-        _on_gpu, ragged_dot_mgpu, lambda a, b, sizes: call(a, b, group_sizes=sizes), like(256, k),
+        _on_gpu,
+        ragged_dot_mgpu,
+        lambda a, b, sizes: call(a, b, group_sizes=sizes),
+        like(256, k),
         like(len(SIZES), 128, k) if fields.get("transpose_rhs") else like(len(SIZES), k, 128),
-        SIZES, block=(1,),
-    )  # fmt: skip
+        SIZES,
+        block=(1,),
+    )
     return Kernel(f"jax/{'-'.join(words)}", trace)
 
 
@@ -330,7 +351,11 @@ def _transposed_ragged_dot(**fields: Any) -> Kernel:
     call = functools.partial(module.transposed_ragged_dot, **options | fields)
     words = ["transposed_ragged_dot", *(f"{name}={value}" for name, value in fields.items())]
     trace = functools.partial(
-        _on_gpu, module, lambda a, b, sizes: call(a, b, group_sizes=sizes), like(256, 128),
-        like(256, 64), SIZES,
-    )  # fmt: skip
+        _on_gpu,
+        module,
+        lambda a, b, sizes: call(a, b, group_sizes=sizes),
+        like(256, 128),
+        like(256, 64),
+        SIZES,
+    )
     return Kernel(f"jax/{'-'.join(words)}", trace)

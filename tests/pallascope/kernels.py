@@ -37,7 +37,7 @@ def add_one(x):
     rows, columns = x.shape
     return of(
         kernel, like(rows, columns), grid=(rows // 64,), grid_names=("i",), scratch_types=scratch
-    )(x)  # fmt: skip
+    )(x)
 
 
 def matmul(a, b, waits=0, delay=0, slots=2):
@@ -55,9 +55,12 @@ def matmul(a, b, waits=0, delay=0, slots=2):
                 plgpu.wgmma_wait(waits)
 
             pipelib.emit_pipeline(
-                body, grid=(a.shape[1] // 64,), in_specs=specs, max_concurrent_steps=slots,
+                body,
+                grid=(a.shape[1] // 64,),
+                in_specs=specs,
+                max_concurrent_steps=slots,
                 ordinary_reads=False,
-            )(a, b)  # fmt: skip
+            )(a, b)
             o[...] = acc[...].astype(jnp.float16)
 
         pl.run_scoped(scope, plgpu.ACC((64, 64), jnp.float32))
@@ -75,9 +78,14 @@ def specialized(x, slots, delay, threads=1):
 
         block = plgpu.BlockSpec((64, 64), lambda i: (i, 0), delay_release=delay)
         pipelib.emit_pipeline_warp_specialized(
-            body, grid=(x.shape[0] // 64,), in_specs=(block,), max_concurrent_steps=slots,
-            num_compute_wgs=threads, wg_axis="wg", memory_registers=40,
-        )(x)  # fmt: skip
+            body,
+            grid=(x.shape[0] // 64,),
+            in_specs=(block,),
+            max_concurrent_steps=slots,
+            num_compute_wgs=threads,
+            wg_axis="wg",
+            memory_registers=40,
+        )(x)
 
     return of(kernel, num_threads=threads + 1, thread_name="wg")(x)
 
@@ -129,9 +137,11 @@ def ring_by_hand(slots):
         store(pl.run_scoped(compute, plgpu.ACC((TILE, TILE), jnp.float32)), o_smem, o)
 
     scratch = [
-        tiles(TILE, TILE), tiles(slots, TILE, TILE), tiles(slots, TILE, TILE),
+        tiles(TILE, TILE),
+        tiles(slots, TILE, TILE),
+        tiles(slots, TILE, TILE),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots),
-    ]  # fmt: skip
+    ]
     return of(kernel, like(TILE, TILE), scratch_types=scratch)
 
 
@@ -180,11 +190,16 @@ def specialized_by_hand(slots, computes):
 
     rows = computes * TILE
     scratch = [
-        tiles(rows, TILE), tiles(slots, rows, TILE), tiles(slots, TILE, TILE),
+        tiles(rows, TILE),
+        tiles(slots, rows, TILE),
+        tiles(slots, TILE, TILE),
         plgpu.Barrier(num_arrivals=2, num_barriers=slots),
         plgpu.Barrier(num_arrivals=computes, num_barriers=slots),
-    ]  # fmt: skip
+    ]
     return of(
-        kernel, like(rows, TILE), scratch_types=scratch, num_threads=computes + 1,
+        kernel,
+        like(rows, TILE),
+        scratch_types=scratch,
+        num_threads=computes + 1,
         thread_name="thread",
-    )  # fmt: skip
+    )

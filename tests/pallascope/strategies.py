@@ -171,17 +171,27 @@ def rings(draw) -> Program:
     steps = draw(st.integers(1, 5 if compute == 1 else 3))
     right = st.none() | st.none() | st.integers(1, 3)
     return ring(
-        slots, steps, compute, specialized, draw(st.integers(0, min(1, slots - 1))),
-        draw(st.booleans()), draw(st.booleans()), draw(right) if specialized else None,
-    )  # fmt: skip
+        slots,
+        steps,
+        compute,
+        specialized,
+        draw(st.integers(0, min(1, slots - 1))),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(right) if specialized else None,
+    )
 
 
 @st.composite
 def spoiled_rings(draw) -> Program:
     """A ring with one synchronising op removed, done twice or moved, or one count changed."""
     program = draw(rings())
-    places = [(t, i) for t, ops in enumerate(program.threads)
-              for i, op in enumerate(ops) if op.kind in SYNCHRONISATION]  # fmt: skip
+    places = [
+        (t, i)
+        for t, ops in enumerate(program.threads)
+        for i, op in enumerate(ops)
+        if op.kind in SYNCHRONISATION
+    ]
     thread, index = draw(st.sampled_from(places))
     ops = list(program.threads[thread])
     change = draw(st.sampled_from(["remove", "twice", "move", "count"]))
@@ -400,8 +410,11 @@ def _scopes(draw, writer: Writer, buffer: int) -> None:
     if draw(st.booleans()):
         writer.buffers[buffer] = replace(writer.buffers[buffer], scope_id=11)
         writer.buffer("s2", scope_id=12)
-        inside = {i for i, op in enumerate(writer.threads[0])
-                  if buffer in [region.buffer for region in op.reads + op.writes]}  # fmt: skip
+        inside = {
+            i
+            for i, op in enumerate(writer.threads[0])
+            if buffer in [region.buffer for region in op.reads + op.writes]
+        }
         before = len(writer.threads[0])
         writer.op("scope_end", scope_id=11).op("scope_begin", scope_id=12)
         _scatter(draw, writer.threads[0], before, max(inside, default=0) + 1)

@@ -70,9 +70,15 @@ def test_what_is_no_timeline(function, text, wrong):
 
 @pytest.mark.parametrize(
     ("wrong", "kind"),
-    [(3, "int"), (None, "NoneType"), (PROGRAM, "Program"), ("ab", "str"),
-     ([Setting({}, TIMELINE), TIMELINE], "Timeline"), (Setting({}, TIMELINE), "Setting")],
-)  # fmt: skip
+    [
+        (3, "int"),
+        (None, "NoneType"),
+        (PROGRAM, "Program"),
+        ("ab", "str"),
+        ([Setting({}, TIMELINE), TIMELINE], "Timeline"),
+        (Setting({}, TIMELINE), "Setting"),
+    ],
+)
 def test_what_are_no_settings(wrong, kind):
     told(pallascope.player, wrong, f"player takes {SETTINGS.format(kind)}")
 

@@ -254,10 +254,15 @@ def test_it_is_a_module_that_runs():
 @pytest.mark.parametrize(
     ("name", "starts"),
     [
-        ("a.svg", "<?xml"), ("a.html", "<!doctype html>"), ("a.json", "{"), ("a.png", "\x89PNG"),
-        ("A.SVG", "<?xml"), ("A.Html", "<!doctype html>"), ("A.JSON", "{"),
+        ("a.svg", "<?xml"),
+        ("a.html", "<!doctype html>"),
+        ("a.json", "{"),
+        ("a.png", "\x89PNG"),
+        ("A.SVG", "<?xml"),
+        ("A.Html", "<!doctype html>"),
+        ("A.JSON", "{"),
     ],
-)  # fmt: skip
+)
 def test_a_timeline_is_drawn(capsys, tmp_path, name, starts):
     if name.lower().endswith(("svg", "png")):
         pytest.importorskip("matplotlib", reason="matplotlib draws these figures")

@@ -78,11 +78,16 @@ def test_a_kind_is_as_good_as_its_name():
 def test_who_works_on_memory():
     engines = {kind: kind.engine for kind in Kind if kind.engine is not None}
     assert engines == {
-        Kind.LOAD: Engine.LOADS, Kind.PREFETCH: Engine.LOADS, Kind.STORE: Engine.STORES,
-        Kind.WGMMA: Engine.TENSOR_CORE, Kind.TCGEN05_MMA: Engine.TENSOR_CORE,
-        Kind.TCGEN05_COPY: Engine.TENSOR_CORE, Kind.LOAD_TMEM: Engine.TMEM,
-        Kind.STORE_TMEM: Engine.TMEM, Kind.CP_ASYNC: Engine.CP_ASYNC,
-    }  # fmt: skip
+        Kind.LOAD: Engine.LOADS,
+        Kind.PREFETCH: Engine.LOADS,
+        Kind.STORE: Engine.STORES,
+        Kind.WGMMA: Engine.TENSOR_CORE,
+        Kind.TCGEN05_MMA: Engine.TENSOR_CORE,
+        Kind.TCGEN05_COPY: Engine.TENSOR_CORE,
+        Kind.LOAD_TMEM: Engine.TMEM,
+        Kind.STORE_TMEM: Engine.TMEM,
+        Kind.CP_ASYNC: Engine.CP_ASYNC,
+    }
     assert [kind for kind in Kind if kind.is_copy] == ["load", "store", "prefetch"]
     assert set(ENGINES) == {"load", "store", "wgmma"}
 
@@ -132,9 +137,7 @@ def test_every_kind_is_in_the_table_of_the_module():
 
 
 ROW = Region(0, ((0, 8), (0, 64)))
-PROGRAM = Program(
-    "words", ((),), (build.BUFFERS[0], build.BUFFERS[1]), build.barriers()
-)  # fmt: skip
+PROGRAM = Program("words", ((),), (build.BUFFERS[0], build.BUFFERS[1]), build.barriers())
 
 
 @pytest.mark.parametrize(

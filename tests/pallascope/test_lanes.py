@@ -20,11 +20,15 @@ LOAD, STORE, READ, WRITE, WGMMA = map(op, ("load", "store", "read", "write", "wg
     [
         ([[LOAD, WGMMA, STORE]], ["thread 0"]),
         ([[LOAD], [WGMMA]], ["memory thread", "compute thread 0"]),
-        ([[WGMMA], [compute(), STORE], [LOAD]],
-         ["compute thread 0", "compute thread 1", "memory thread"]),
+        (
+            [[WGMMA], [compute(), STORE], [LOAD]],
+            ["compute thread 0", "compute thread 1", "memory thread"],
+        ),
         ([[WRITE], [STORE], [STORE]], ["compute thread 0", "store thread 0", "store thread 1"]),
-        ([[LOAD], [LOAD, STORE], [WRITE]],
-         ["memory thread 0", "memory thread 1", "compute thread 0"]),
+        (
+            [[LOAD], [LOAD, STORE], [WRITE]],
+            ["memory thread 0", "memory thread 1", "compute thread 0"],
+        ),
         # A memory thread may look up where to load from; whoever only reads and writes works.
         ([[READ, LOAD], [READ, WRITE]], ["memory thread", "compute thread 0"]),
         ([[LOAD], [], [WGMMA]], ["memory thread", "thread 1", "compute thread 0"]),
@@ -32,7 +36,7 @@ LOAD, STORE, READ, WRITE, WGMMA = map(op, ("load", "store", "read", "write", "wg
         ([[LOAD], [STORE]], ["thread 0", "thread 1"]),
         ([[LOAD, WGMMA], [LOAD, WGMMA]], ["compute thread 0", "compute thread 1"]),
     ],
-)  # fmt: skip
+)
 def test_threads_are_called_by_what_they_do(threads, names):
     program = Program("roles", tuple(map(tuple, threads)))
     assert [*thread_names(program)] == names
@@ -75,8 +79,11 @@ def test_a_ring_s_parts_are_slots():
     program = ring(6, 3, 5)
     lanes = Lanes(program)
     assert [lanes.part(load(step, 3)) for step in range(4)] == [
-        Part("x", 0), Part("x", 1), Part("x", 2), Part("x", 0),
-    ]  # fmt: skip
+        Part("x", 0),
+        Part("x", 1),
+        Part("x", 2),
+        Part("x", 0),
+    ]
     assert lanes.part(wait(0, 4, 3)) == lanes.part(arrive(1, 4, 3)) == Part("", 1)
 
 
@@ -114,9 +121,9 @@ def test_a_product_of_several_rings_has_the_slot_alone():
     run = functools.partial(kernels.matmul, slots=2)
     program = pallascope.trace(run, like(64, 64 * 4), like(64 * 4, 64))
     lanes = Lanes(program)
-    parts = {kind: [lanes.part(op) for op in program.threads[0] if op.kind == kind]
-             for kind in ("load", "wgmma")}  # fmt: skip
-    assert parts["load"] == [
-        Part(name, slot) for slot in (0, 1) * 2 for name in ("a", "b")
-    ]  # fmt: skip
+    parts = {
+        kind: [lanes.part(op) for op in program.threads[0] if op.kind == kind]
+        for kind in ("load", "wgmma")
+    }
+    assert parts["load"] == [Part(name, slot) for slot in (0, 1) * 2 for name in ("a", "b")]
     assert parts["wgmma"] == [Part("", slot) for slot in (0, 1) * 2]

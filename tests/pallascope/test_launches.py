@@ -63,7 +63,7 @@ WAYS = {
     "under jit": lambda kernel: jax.eval_shape(jax.jit(kernel), X),
     "in a loop": lambda kernel: jax.eval_shape(in_a_loop(kernel), X),
     "under vmap": lambda kernel: jax.eval_shape(jax.vmap(kernel), X[None]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kernel", [BY_MODULE, BY_NAME], ids=["plgpu.kernel", "kernel"])

@@ -194,8 +194,12 @@ def test_a_loaded_machine_differs_in_its_clock_alone():
 
 def test_the_clock_is_linear_between_points_and_the_last_one_s_beyond():
     assert [TOY.loaded(use).clock_hz for use in (0.25, 0.5, 0.75, 1.0, 1.2)] == [
-        1e9, 1e9, 0.75e9, 0.5e9, 0.5e9,
-    ]  # fmt: skip
+        1e9,
+        1e9,
+        0.75e9,
+        0.5e9,
+        0.5e9,
+    ]
 
 
 def test_rates():

@@ -40,8 +40,11 @@ def test_a_long_order_shows_its_last_turns():
     program = ring(1, 12)
     last = [i for i, op in enumerate(program.threads[1]) if op.kind == "wait"][-1]
     ops = [op for i, op in enumerate(program.threads[1]) if i != last]
-    (race,) = (f for f in check(with_thread(program, 1, ops)) if f.kind == "race"
-               and f.ops[0].kind == "read")  # fmt: skip
+    (race,) = (
+        f
+        for f in check(with_thread(program, 1, ops))
+        if f.kind == "race" and f.ops[0].kind == "read"
+    )
     order, report = race.interleaving, check(with_thread(program, 1, ops))
     assert len(order.turns) > 7
     hidden = sum(turn.stop - turn.start for turn in order.turns[:-6])
@@ -53,8 +56,9 @@ def test_the_same_in_json_and_in_html():
     fields = json.loads(report.to_json())["findings"]
     order = next(f["counterexample"] for f in fields if f["ops"][0]["kind"] == "read")
     assert [(turn["thread"], turn["ops"], turn["last"]["line"]) for turn in order["turns"]] == [
-        (1, 3, 4), (0, 1, 7)
-    ]  # fmt: skip
+        (1, 3, 4),
+        (0, 1, 7),
+    ]
     assert order["ops"] == 4 and order["then"].startswith("the load of thread 1 is in flight")
     shown = report._repr_html_()
     assert "<details><summary>An order that shows it (4 ops)</summary><ol><li>thread 1:" in shown
@@ -144,11 +148,15 @@ def test_the_timeline_of_a_race():
     )
     lanes = [(timeline.lanes[s.lane], s.kind, s.start, s.stop) for s in timeline.spans]
     assert lanes == [
-        ("thread 1", "issue", 0, 1), ("TMA loads", "load", 1, 4),  # till thread 0 waits for it
-        ("thread 1", "issue", 1, 2), ("TMA loads", "load", 2, 5),
-        ("thread 1", "issue", 2, 3), ("TMA loads", "load", 3, 5),  # in flight
-        ("thread 0", "wait", 3, 4), ("thread 0", "access", 4, 5),
-    ]  # fmt: skip
+        ("thread 1", "issue", 0, 1),
+        ("TMA loads", "load", 1, 4),  # till thread 0 waits for it
+        ("thread 1", "issue", 1, 2),
+        ("TMA loads", "load", 2, 5),
+        ("thread 1", "issue", 2, 3),
+        ("TMA loads", "load", 3, 5),  # in flight
+        ("thread 0", "wait", 3, 4),
+        ("thread 0", "access", 4, 5),
+    ]
     assert timeline.summary() == (
         "ring, an order of 5 steps\n"
         "The load of thread 1 is in flight, and thread 0 goes on to its access."

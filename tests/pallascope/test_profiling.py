@@ -35,10 +35,15 @@ def test_events_become_spans_in_cycles(tmp_path):
     """Nanoseconds over 1000 for a thread's first event, cycles over 1000 from there."""
     path = write(
         tmp_path / "p.json",
-        ("outer", "B", 5.0, 1), ("wait a", "B", 5.010, 1), ("wait a", "E", 5.030, 1),
-        ("outer", "E", 5.050, 1), ("outer", "B", 5.060, 1), ("outer", "E", 5.070, 1),
-        ("load", "B", 5.100, 2), ("load", "E", 5.103, 2),
-    )  # fmt: skip
+        ("outer", "B", 5.0, 1),
+        ("wait a", "B", 5.010, 1),
+        ("wait a", "E", 5.030, 1),
+        ("outer", "E", 5.050, 1),
+        ("outer", "B", 5.060, 1),
+        ("outer", "E", 5.070, 1),
+        ("load", "B", 5.100, 2),
+        ("load", "E", 5.103, 2),
+    )
     found = read_profile(path, clock_hz=2e9, threads=2, machine="some GPU")
     assert found.lanes == ("thread 0", "thread 1")
     assert [(s.lane, s.kind, s.text, s.scope, s.step, s.start, s.stop) for s in found.spans] == [

@@ -25,8 +25,13 @@ PROGRAM = Program(
         Buffer(1, "x_smem", "smem", (2, 64), "float16", 256, 2, None, 0),
     ),
     (Barrier(0, "full", 1, 2, ("cluster",), None, 0),),
-    (2, 3), (2,), (0, 1, 0), 1040, (40, 232, None), (1,),
-)  # fmt: skip
+    (2, 3),
+    (2,),
+    (0, 1, 0),
+    1040,
+    (40, 232, None),
+    (1,),
+)
 
 
 def test_json_gives_the_same_program_back():

@@ -100,7 +100,8 @@ def test_allowed(): run(REFUSED)
 
 
 def test_the_marker_s_arguments(outcome):
-    _, text = outcome("""
+    _, text = outcome(
+        """
 def twice(x, o, x_smem, barrier):
     for _ in range(2):
         plgpu.copy_gmem_to_smem(x, x_smem, barrier)
@@ -133,11 +134,20 @@ def test_diagonal(): run(LAST)
 
 @pytest.mark.pallascope_check(stric=True)
 def test_misspelt(): run(RIGHT)
-""", "-rA")  # fmt: skip
-    said = {name: f"PASSED test_the_marker_s_arguments.py::test_{name}" in text
-            for name in ("plain", "strict", "first", "diagonal", "misspelt")}  # fmt: skip
-    assert said == {"plain": True, "strict": False, "first": True, "diagonal": False,
-                    "misspelt": False}  # fmt: skip
+""",
+        "-rA",
+    )
+    said = {
+        name: f"PASSED test_the_marker_s_arguments.py::test_{name}" in text
+        for name in ("plain", "strict", "first", "diagonal", "misspelt")
+    }
+    assert said == {
+        "plain": True,
+        "strict": False,
+        "first": True,
+        "diagonal": False,
+        "misspelt": False,
+    }
     assert "the marker pallascope_check takes strict=, blocks= and allow_refusals=" in text
 
 
@@ -185,10 +195,13 @@ def test_then(): interpret(CALL)
 
 
 def test_the_marker_is_known_to_strict_markers(outcome, pytester):
-    counts, _ = outcome("""
+    counts, _ = outcome(
+        """
 @pytest.mark.pallascope_check
 def test_right(): run(RIGHT)
-""", "--strict-markers")  # fmt: skip
+""",
+        "--strict-markers",
+    )
     assert counts == {"passed": 1}
     assert (
         "pallascope_check(strict=False"

@@ -35,8 +35,9 @@ def test_a_report_is_as_its_schema_says():
     race = next(finding for finding in found["findings"] if finding["kind"] == "race")
     assert (race["where"], race["slot"], race["count"], race["strict"]) == ("ring", 1, 1, False)
     assert [(op["kind"], op["file"], op["line"]) for op in race["ops"]] == [
-        ("read", "k.py", 2), ("load", "k.py", 1)
-    ]  # fmt: skip
+        ("read", "k.py", 2),
+        ("load", "k.py", 1),
+    ]
     assert race["ops"][0]["what"] == "read reads ring[1, 0:8]"
     assert race["ops"][0]["block"] == [1, 2]
     assert found["verdict"] == check(RACE).verdict

@@ -68,8 +68,9 @@ def test_outcome_and_bound_are_of_one_interval():
         start, stop, _ = setting.timeline.interval()
         assert setting.timeline.uses() == setting.timeline.uses(start, stop)
     assert {setting.timeline.interval().name for setting in found} == {
-        "the whole", "the steady state",
-    }  # fmt: skip
+        "the whole",
+        "the steady state",
+    }
 
 
 def test_findings_name_threads_by_number_and_the_figure_by_role():
@@ -158,8 +159,9 @@ def test_a_slider_of_all_blocks_of_a_grid():
     assert (one.ok, two.ok) == (True, False)  # both write all of the result
     assert two.outcome.startswith("race")
     assert [lane for lane in two.timeline.lanes if "thread" in lane] == [
-        "block 0 thread 0", "block 1 thread 0",
-    ]  # fmt: skip
+        "block 0 thread 0",
+        "block 1 thread 0",
+    ]
 
 
 def test_an_empty_range_is_refused():

@@ -31,9 +31,12 @@ def faulty_in(faulty):
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        body, out_type=jax.ShapeDtypeStruct((640,), jnp.float32), grid=(5,), grid_names=("i",),
+        body,
+        out_type=jax.ShapeDtypeStruct((640,), jnp.float32),
+        grid=(5,),
+        grid_names=("i",),
         scratch_types=[plgpu.SMEM((128,), jnp.float32)],
-    )  # fmt: skip
+    )
 
 
 def undecided(x, o):

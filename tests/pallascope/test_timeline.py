@@ -166,9 +166,11 @@ def test_all_numbers_are_of_one_interval():
     timeline = thread([1000] + [100] * 20, slots=2)
     core = [Span(1, at + 20, at + 90, "wgmma") for at in range(1000, 3000, 100)]
     found = replace(
-        timeline, lanes=("thread 0", "tensor core"), spans=(*timeline.spans, *core),
+        timeline,
+        lanes=("thread 0", "tensor core"),
+        spans=(*timeline.spans, *core),
         gmem=(((0.0, 1000.0),),),
-    )  # fmt: skip
+    )
     start, stop, name = found.interval()
     assert (start, (stop - start) % 200, name) == (1200, 0, "the steady state")
     (_, use), (unit, port) = found.uses(), found.units()
@@ -236,9 +238,11 @@ def test_the_thread_with_most_steps_is_looked_at():
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    slots=st.integers(1, 4), flops=st.integers(0, 60), size=st.sampled_from([4, 20, 64]),
+    slots=st.integers(1, 4),
+    flops=st.integers(0, 60),
+    size=st.sampled_from([4, 20, 64]),
     threads=st.integers(1, 3),
-)  # fmt: skip
+)
 def test_cycles_a_step_are_what_more_steps_cost(slots, flops, size, threads):
     """Of a simulated ring: 24 steps, turns of each ring, make it longer by 24 times the rate."""
     short, long = (

@@ -48,10 +48,15 @@ def program(*threads, slots=2, arrivals=(1, 1), slot_bytes=20, grid=(), **fields
 def load(step, slots=2, size=20):
     slot = step % slots
     return op(
-        "load", reads=(region(GMEM, (step, step + 1), (0, size // 2)),),
-        writes=(region(RING, (slot, slot + 1), (0, 1), (0, size // 2)),), barrier=0, index=slot,
-        step=(step,), bytes=size, line="k.py:1",
-    )  # fmt: skip
+        "load",
+        reads=(region(GMEM, (step, step + 1), (0, size // 2)),),
+        writes=(region(RING, (slot, slot + 1), (0, 1), (0, size // 2)),),
+        barrier=0,
+        index=slot,
+        step=(step,),
+        bytes=size,
+        line="k.py:1",
+    )
 
 
 def wait(barrier, step, slots=2):

@@ -62,9 +62,10 @@ ALL = across.sent_by_each("inbox"), across.reads_what_it_gets("inbox", 2)
 
 def test_a_right_kernel_passes():
     grade = across.grade(
-        shared(3), ROWS[3],
+        shared(3),
+        ROWS[3],
         asks=[*ALL, across.begins_after("inbox", 1), across.signals_at_most(2)],
-    )  # fmt: skip
+    )
     assert grade.passed and grade.lines == (
         "The checker finds nothing on 3 devices.",
         "All signals are waited for.",

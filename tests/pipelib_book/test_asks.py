@@ -126,9 +126,15 @@ def products(wait, early=True, cluster=False, b_first=False):
     names = dict(cluster=(2,), cluster_names=("pair",)) if cluster else {}
     out = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     return lambda a, b: plgpu.kernel(
-        kernel, out_type=out, grid=(1,), grid_names=("i",), num_threads=2,
-        thread_name="thread", scratch_types=scratch, **names,
-    )(a, b)  # fmt: skip
+        kernel,
+        out_type=out,
+        grid=(1,),
+        grid_names=("i",),
+        num_threads=2,
+        thread_name="thread",
+        scratch_types=scratch,
+        **names,
+    )(a, b)
 
 
 def test_one_wait_in_three_has_to_leave_a_product_running():
@@ -152,8 +158,9 @@ def test_operations_on_the_tensor_core():
     for cluster in (False, True):  # each of its blocks does all of them
         kernel = products(wait=1, cluster=cluster)
         assert said(asks.block_multiplies(least), kernel, HALVES, HALVES) == (
-            True, f"It does {least:,} operations on the tensor core in a block.",
-        )  # fmt: skip
+            True,
+            f"It does {least:,} operations on the tensor core in a block.",
+        )
     assert said(asks.block_multiplies(least + 1), products(wait=1), HALVES, HALVES) == (
         False,
         f"It is right, but a block does {least:,} operations on the tensor core, of"
@@ -165,11 +172,13 @@ def test_operations_on_the_tensor_core():
 def test_threads_of_a_block(cluster):
     kernel = products(wait=1, cluster=cluster)
     assert said(asks.has_threads(2), kernel, HALVES, HALVES) == (
-        True, "It has 2 threads in a block.",
-    )  # fmt: skip
+        True,
+        "It has 2 threads in a block.",
+    )
     assert said(asks.has_threads(3), kernel, HALVES, HALVES) == (
-        False, "It is right, but a block has 2 threads, and 3 are asked for.",
-    )  # fmt: skip
+        False,
+        "It is right, but a block has 2 threads, and 3 are asked for.",
+    )
 
 
 @pytest.mark.parametrize(("cluster", "blocks"), [(False, "1 block"), (True, "2 blocks")])
@@ -230,11 +239,13 @@ def test_a_slot_that_is_freed_sooner_and_loaded_sooner():
 def test_a_slot_that_waits_for_its_own_block_alone():
     ask = asks.frees_within_block("a_smem")
     assert said(ask, products(wait=1), HALVES, HALVES) == (
-        True, "It waits for its own block alone before it loads `a_smem` again.",
-    )  # fmt: skip
+        True,
+        "It waits for its own block alone before it loads `a_smem` again.",
+    )
     assert said(ask, products(wait=1, cluster=True), HALVES, HALVES) == (
-        False, "It is right, but waits for other blocks, too, before it loads `a_smem` again.",
-    )  # fmt: skip
+        False,
+        "It is right, but waits for other blocks, too, before it loads `a_smem` again.",
+    )
     other = asks.frees_within_block("b_smem")
     assert said(other, products(wait=1, cluster=True), HALVES, HALVES).holds
     beside = products(wait=1, cluster=True, b_first=True)  # waits for both, its own block's last
@@ -273,10 +284,11 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
     assert holds is (waits == 2), text
     times = {1: "1 time", 0: "2 times"}
     assert text == (
-        "It waits each time that a slot of `x_smem` is freed." if holds else
-        f"It is right, but frees slots of `x_smem` {times[waits]} when nobody waits for it: the"
-        " barriers are in no state to be used again."
-    )  # fmt: skip
+        "It waits each time that a slot of `x_smem` is freed."
+        if holds
+        else f"It is right, but frees slots of `x_smem` {times[waits]} when nobody waits for it:"
+        " the barriers are in no state to be used again."
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,8 +305,9 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
 )
 def test_an_answer_without_the_buffer_fails(ask, lacks):
     assert said(ask, products(wait=1), HALVES, HALVES) == (
-        False, f"It is right, but {lacks}; its shared memory is `a_smem`, `b_smem`.",
-    )  # fmt: skip
+        False,
+        f"It is right, but {lacks}; its shared memory is `a_smem`, `b_smem`.",
+    )
 
 
 def storing(left, read_only=False):

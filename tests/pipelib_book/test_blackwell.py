@@ -41,11 +41,14 @@ def kernel(waits=True, begins=True):
         functools.partial(product, waits, begins),
         out_type=jax.ShapeDtypeStruct((128, 64), jnp.float32),
         scratch_types=[
-            tiled(128, 64), tiled(64, 64), plgpu.SMEM((128, 64), jnp.float32),
+            tiled(128, 64),
+            tiled(64, 64),
+            plgpu.SMEM((128, 64), jnp.float32),
             plgpu.TMEM((128, 64), jnp.float32),
-            plgpu.Barrier(num_arrivals=2), plgpu.Barrier(orders_tensor_core=True),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(orders_tensor_core=True),
         ],
-    )  # fmt: skip
+    )
 
 
 def test_a_right_kernel_passes_and_is_lowered():

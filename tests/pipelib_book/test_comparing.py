@@ -36,32 +36,38 @@ def test_check_stops_at_a_wrong_result(actual, said):
     ("actual", "expected", "said"),
     [
         (  # broadcast, these would be equal
-            jnp.ones((4, 1)), jnp.ones(4),
+            jnp.ones((4, 1)),
+            jnp.ones(4),
             "it is float32[4,1] where float32[4] is expected, and nothing is broadcast",
         ),
         (
-            jnp.ones((), jnp.float16), jnp.ones(2),
+            jnp.ones((), jnp.float16),
+            jnp.ones(2),
             "it is float16[] where float32[2] is expected, and nothing is broadcast",
         ),
         (
-            jnp.ones(2, jnp.bfloat16), jnp.ones(2, jnp.float16),
+            jnp.ones(2, jnp.bfloat16),
+            jnp.ones(2, jnp.float16),
             "it is bfloat16[2] where float16[2] is expected, and not every bfloat16 is a float16",
         ),
         (
-            jnp.ones(2), jnp.ones(2, jnp.float16),
+            jnp.ones(2),
+            jnp.ones(2, jnp.float16),
             "it is float32[2] where float16[2] is expected, and not every float32 is a float16",
         ),
         (
-            jnp.ones(2, jnp.int32), jnp.ones(2),
+            jnp.ones(2, jnp.int32),
+            jnp.ones(2),
             "it is int32[2] where float32[2] is expected, and not every int32 is a float32",
         ),
         (
-            (jnp.ones((2, 2)), jnp.ones(2)), jnp.ones(2),
+            (jnp.ones((2, 2)), jnp.ones(2)),
+            jnp.ones(2),
             "a tuple of 2 whose parts differ in shape is no array",
         ),
     ],
     ids=["broadcast", "one number", "other floats", "coarser reference", "integers", "two arrays"],
-)  # fmt: skip
+)
 def test_check_needs_the_reference_s_shape_and_dtype(actual, expected, said):
     with pytest.raises(AssertionError) as error:
         book.check("x", actual, expected, tolerance=1.0)

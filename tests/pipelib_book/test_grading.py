@@ -151,9 +151,12 @@ def writes_again(idle=None, stores=True):
             o_smem[...] = x_gmem[i]
 
     return lambda x: plgpu.kernel(
-        kernel, out_type=x, grid=(4,), grid_names=("i",),
+        kernel,
+        out_type=x,
+        grid=(4,),
+        grid_names=("i",),
         scratch_types=[plgpu.SMEM((128,), jnp.float32)],
-    )(x)  # fmt: skip
+    )(x)
 
 
 @pytest.mark.parametrize("idle", [None, 0, 3])

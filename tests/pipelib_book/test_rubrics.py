@@ -37,8 +37,14 @@ def rows(kernel, first, args, reference, tolerance=1e-6):
 def test_without_a_gpu_its_rows_are_open(args, result):
     found = rows(RIGHT, RIGHT, args, lambda *_: result)
     assert [row.judge for row in found] == [
-        "checker", "result", "compiler", "simulator", "simulator", "GPU", "GPU",
-    ]  # fmt: skip
+        "checker",
+        "result",
+        "compiler",
+        "simulator",
+        "simulator",
+        "GPU",
+        "GPU",
+    ]
     assert [row.met for row in found][:4] == [True, True, True, False]
     assert [row.met for row in found][5:] == [None, None]
 

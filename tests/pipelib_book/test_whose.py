@@ -27,9 +27,12 @@ def test_another_one_or_none_is_an_error_that_says_what_to_do(tmp_path, there):
         (tmp_path / "pipelib" / "__init__.py").write_text("")
         said = f"`pipelib` here is another project that has the name on PyPI ({tmp_path}"
     done = subprocess.run(
-        [sys.executable, "-c", "import pipelib_book"], cwd=tmp_path, capture_output=True,
-        text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+        [sys.executable, "-c", "import pipelib_book"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
     *_, last = done.stderr.strip().splitlines()
     assert last.startswith("ImportError: ") and said in last and last.endswith(whose.INSTALL)
     assert ("pip uninstall --yes pipelib; " in last) is there

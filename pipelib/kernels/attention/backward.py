@@ -65,6 +65,9 @@ Source of the formulas, of delta, and of a dQ that blocks add up in GMEM: FlashA
 2023).
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 import functools
 import itertools
 
@@ -133,23 +136,29 @@ def _launch(
     # Of each column two operands, and its part of dQ if that is added up.
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
     order = Order.of(
-        sizes.batch, rows.shape[2], pl.cdiv(rows.shape[1], block), _sides(made, options),
+        sizes.batch,
+        rows.shape[2],
+        pl.cdiv(rows.shape[1], block),
+        _sides(made, options),
         columns.size * read // (sizes.batch * rows.shape[2]),
-    )  # fmt: skip
+    )
     block_body = functools.partial(_block, made, config, options, sizes, order)
     body = named(f"attention_{made.name}", block_body)
     results = plgpu.kernel(
         body,
         out_type=[jax.ShapeDtypeStruct(rows.shape, rows.dtype)] * (len(made.results) - len(sums)),
         scratch_types=dict(scratch=_scratch(made, config, options, sizes, rows.dtype)),
-        grid=order.grid, grid_names=AXES,
-        num_threads=config.compute_threads + 1, thread_name="thread",
+        grid=order.grid,
+        grid_names=AXES,
+        num_threads=config.compute_threads + 1,
+        thread_name="thread",
         compiler_params=plgpu.CompilerParams(
-            approx_math=True, reduction_scratch_bytes=0,
+            approx_math=True,
+            reduction_scratch_bytes=0,
             # In the kernel of all three a `commit_smem` stands wherever lanes need each other.
             unsafe_no_auto_barriers=made == ALL,
         ),
-    )(*arrays[:5], *arrays.segments, *sums)  # fmt: skip
+    )(*arrays[:5], *arrays.segments, *sums)
     return *((ref[...] * options.scale).astype(rows.dtype) for ref in sums), *results
 
 
@@ -232,10 +241,15 @@ def _block(
     )
     loads = thread.steps(arrays)
     emit_pipeline_warp_specialized(
-        functools.partial(thread.step, segments), grid=loads.grid, in_specs=loads.in_specs,
-        max_concurrent_steps=config.slots, memory_registers=config.memory_registers,
-        wg_axis="thread", num_compute_wgs=config.compute_threads,
+        functools.partial(thread.step, segments),
+        grid=loads.grid,
+        in_specs=loads.in_specs,
+        max_concurrent_steps=config.slots,
+        memory_registers=config.memory_registers,
+        wg_axis="thread",
+        num_compute_wgs=config.compute_threads,
         # dQ's kernel releases V early. In that of all three `_give` commits what a step has read.
-        manual_consumed_barriers=made == DQ, ordinary_reads=made not in (DQ, ALL),
+        manual_consumed_barriers=made == DQ,
+        ordinary_reads=made not in (DQ, ALL),
         compute_context=functools.partial(thread.compute, arrays),
-    )(*loads.refs)  # fmt: skip
+    )(*loads.refs)

@@ -18,6 +18,9 @@ so the compiler computes them once and keeps them, in a register for each two ro
 lane has. A kernel with no register to spare reads them from SMEM instead (`numbers`).
 """
 
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
+
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast

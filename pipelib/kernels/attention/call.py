@@ -3,9 +3,6 @@
 The package's docstring says when plain JAX computes instead of the kernel.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from collections.abc import Callable
 from typing import Literal, Protocol, TypedDict, Unpack, cast, overload
 
@@ -273,12 +270,12 @@ def _backward(
     (d_out, d_lse), (out, lse) = cotangents, found
     padding = Padding.of(q, k, v)
     if padding is None:
-        grads = reference.backward(q, k, v, segments, cotangents, options)
-        return *grads, (None,) * len(segments)
+        grads = reference.backward(q, k, v, segments, cotangents, options)  # pyright: ignore[reportUnknownVariableType]
+        return *grads, (None,) * len(segments)  # pyright: ignore[reportUnknownVariableType]
     FRONT.require_gpu()  # the forward pass may have run on another device
     product = d_out.astype(jnp.float32) * out.astype(jnp.float32)
     # Without the barrier, XLA fuses delta's sum with its consumer, which is much slower.
-    delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse
+    delta = jnp.moveaxis(lax.optimization_barrier(product.sum(-1)), 1, 2) - d_lse  # pyright: ignore[reportUnknownMemberType]
     config = options.config or default_config(padding.head_dim, options.deterministic)
     fill, sized = padding.filled, options.configured(config)
     filled = fill(q), fill(k), fill(v), fill(d_out), tuple(map(fill, segments))

@@ -114,7 +114,8 @@ KINDS = {
     64: (
         Kind("default", {}, Cost(1.54, 3.01, 1.08, 1.93)),
         Kind(
-            "two threads", dict(compute_threads=2, schedule="optimistic"),
+            "two threads",
+            dict(compute_threads=2, schedule="optimistic"),
             Cost(1.18, 2.23, 0.98, 0.84),
         ),
         Kind("one thread", _ONE, Cost(0.87, 1.49, 1.28, 0.83)),
@@ -123,7 +124,8 @@ KINDS = {
         Kind("default", {}, Cost(1.33, 3.49, 3.78, 0.87)),
         Kind("one thread", _ONE, Cost(1.09, 1.86, 2.19, 1.27)),
         Kind(
-            "three threads", dict(block_kv=64, slots=4, compute_threads=3, schedule="pingpong"),
+            "three threads",
+            dict(block_kv=64, slots=4, compute_threads=3, schedule="pingpong"),
             Cost(1.21, 3.69, 2.18, 0.88),
         ),
     ),
@@ -131,7 +133,7 @@ KINDS = {
         Kind("default", {}, Cost(1.17, 4.65, 2.0, 3.23)),
         Kind("one thread", _ONE, Cost(0.91, 3.16, 2.0, 2.16)),
     ),
-}  # fmt: skip
+}
 #: The most kinds that a problem has.
 MOST_KINDS = max(map(len, KINDS.values()))
 
@@ -194,7 +196,7 @@ def chosen(
     if not kinds or default_device().platform != "gpu":
         return default
     configs = {x.name: dataclasses.replace(default, **x.fields) for x in kinds}
-    fits = lambda x: not whole or sizes.queries % configs[x.name].block_q == 0
+    fits = lambda x: not whole or sizes.queries % configs[x.name].block_q == 0  # pyright: ignore[reportUnknownLambdaType, reportUnknownMemberType, reportUnknownVariableType]
     fitting = [x for x in kinds if fits(x)] or kinds[:1]
     measured = None if segmented else _table().get(_key(options, sizes))
     if measured:

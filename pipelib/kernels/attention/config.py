@@ -285,18 +285,23 @@ class AttentionConfig:
                 because = "a GradientConfig says how a kernel of the backward pass is divided"
                 raise specs.wrong_type(f"AttentionConfig: {name}", kernel, because)
         common = problems_of(self.rows, self.block_kv, "block_kv", self.slots, self.compute_threads)
-        refuse("AttentionConfig", common | {
-            f"{self.schedule=} is none of {', '.join(self.schedules)}; {_ELSEWHERE}":
-                self.schedule not in self.schedules,
+        is_known, is_there = self.schedule in self.schedules, self.probabilities in self.places
+        is_alone, is_shallow = self.compute_threads < 2, self.slots < 2
+        own = {
+            f"{self.schedule=} is none of {', '.join(self.schedules)}; {_ELSEWHERE}": not is_known,
             f"{self.schedule=} works on two steps at once, so {self.slots=} has no slot to load"
-            " into": self.schedule != "plain" and self.slots < 2,
-            f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}":
-                self.takes_turns and self.compute_threads < 2,
-            f"{self.probabilities=} is none of {', '.join(self.places)}; {_ELSEWHERE}":
-                self.probabilities not in self.places,
-            "fused= is instead of dq= and dkv=, so one of these would do nothing":
-                self.fused and (self.dq or self.dkv),
-        })  # fmt: skip
+            " into": self.schedule != "plain" and is_shallow,
+            f"{self.schedule=} needs threads that take turns, but {self.compute_threads=}": (
+                self.takes_turns and is_alone
+            ),
+            f"{self.probabilities=} is none of {', '.join(self.places)}; {_ELSEWHERE}": (
+                not is_there
+            ),
+            "fused= is instead of dq= and dkv=, so one of these would do nothing": (
+                self.fused and bool(self.dq or self.dkv)
+            ),
+        }
+        refuse("AttentionConfig", common | own)
 
     @property
     def thread_class(self) -> type[Any] | None:
@@ -433,13 +438,15 @@ def problems_of(
     """
     return {
         f"{rows=} is not a multiple of 64, the rows of a wgmma": rows < 1 or rows % 64,
-        f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma":
-            block not in (64, 128, 192, 256),
-        f"{slots=} is not 1 to {specs.MAX_SLOTS}, the most barriers of one array":
-            not 1 <= slots <= specs.MAX_SLOTS,
-        f"{compute_threads=} is not 1 to 3, so that a block has at most 512 lanes":
-            not 1 <= compute_threads <= 3,
-    }  # fmt: skip
+        f"{name}={block} is not a multiple of 64 up to 256, the most columns of a wgmma": block
+        not in (64, 128, 192, 256),
+        f"{slots=} is not 1 to {specs.MAX_SLOTS}, the most barriers of one array": not 1
+        <= slots
+        <= specs.MAX_SLOTS,
+        f"{compute_threads=} is not 1 to 3, so that a block has at most 512 lanes": not 1
+        <= compute_threads
+        <= 3,
+    }
 
 
 #: The kernels of the gradients, by head_dim and by whether they add in place (else they are small,

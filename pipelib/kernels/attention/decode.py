@@ -1,8 +1,5 @@
 """`decode_attention` as it is called: its arguments, and how it hands them to the kernel."""
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 from typing import Literal, NamedTuple, TypedDict, Unpack, overload
 
 import jax
@@ -145,7 +142,7 @@ def _made(
     rows = q.reshape(batch, q_seq, k.shape[2], group, head_dim)
     rows = jnp.moveaxis(rows, 2, 1).reshape(batch, k.shape[2], q_seq * group, head_dim)
     missing = -rows.shape[2] % PIECE_ROWS
-    rows = jnp.pad(rows, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else rows
+    rows = jnp.pad(rows, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else rows  # pyright: ignore[reportUnknownMemberType]
     out, lse = launch_decode(rows, k, v, lengths, table[0] if table else None, work)
     count = q_seq * group
     out, lse = out[:, :, :, :count], lse[:, :, :, :count]

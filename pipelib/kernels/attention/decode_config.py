@@ -68,20 +68,27 @@ class DecodeConfig:
     def __post_init__(self) -> None:
         take_integers(self, "splits")
         common = problems_of(ROWS, self.block_kv, "block_kv", self.slots, MOST_THREADS)
-        refuse("DecodeConfig", common | {
-            f"{self.splits=} is not 1 to {MOST_SPLITS}, the most partial results of a sequence":
-                self.splits is not None and not 1 <= self.splits <= MOST_SPLITS,
-            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}":
-                self.probabilities not in PROBABILITIES,
-        })  # fmt: skip
+        is_split = self.splits is None or 1 <= self.splits <= MOST_SPLITS
+        own = {
+            f"{self.splits=} is not 1 to {MOST_SPLITS}, the most partial results of a sequence": (
+                not is_split
+            ),
+            f"{self.probabilities=} is none of {', '.join(PROBABILITIES)}": (
+                self.probabilities not in PROBABILITIES
+            ),
+        }
+        refuse("DecodeConfig", common | own)
 
     def for_rows(self, rows: int) -> AttentionConfig:
         """The configuration of the compute threads of a block, for this many rows in all."""
         return AttentionConfig(
-            rows=ROWS, block_kv=self.block_kv, slots=self.slots,
-            compute_threads=min(-(-rows // ROWS), MOST_THREADS), schedule="plain",
+            rows=ROWS,
+            block_kv=self.block_kv,
+            slots=self.slots,
+            compute_threads=min(-(-rows // ROWS), MOST_THREADS),
+            schedule="plain",
             probabilities=self.probabilities,
-        )  # fmt: skip
+        )
 
     def check(self, rows: int, head_dim: int, is_split: bool = True) -> None:
         """Raises ValueError, with the sum, if an SM has too little.

@@ -27,9 +27,6 @@ If the keys are divided, each part stores its result divided by its own sum, in 
 log-sum-exp. `combined` weights the parts. A part without keys has a log-sum-exp of -inf.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import dataclasses
 import functools
 from collections.abc import Mapping
@@ -260,7 +257,7 @@ class DecodeThread(Plain):
             return jnp.where(beyond * self.work.group <= row, scores, -jnp.inf)
 
         is_edge = key + self.config.block_kv - 1 > last
-        return lax.cond(is_edge, mask, lambda scores: scores, scores)
+        return lax.cond(is_edge, mask, lambda scores: scores, scores)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
 
     def store_part(self, state: State) -> None:
         """Starts to store the result of its part, and the log-sum-exp."""

@@ -14,6 +14,9 @@ the pipeline, and stores the results. `step` is the body of the pipeline. Every 
 results in registers, in float32, and gives them from step to step as the pipeline's carry.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
+
 import dataclasses
 import functools
 import math
@@ -153,9 +156,7 @@ class GradientThread:
         `index_map` gives the block, the head, and 0, for the grid indices of a step.
         """
         shape = self.config.block, None, self.sizes.head_dim
-        return [
-            plgpu.BlockSpec(shape, index_map, transforms=tiled(ref.dtype)) for ref in refs
-        ]  # fmt: skip
+        return [plgpu.BlockSpec(shape, index_map, transforms=tiled(ref.dtype)) for ref in refs]
 
     def products(self, function: Callable[..., Tree], count: int) -> Tree:
         """Calls the function with this many accumulators [rows, block], which start at zero."""

@@ -18,9 +18,6 @@ Source of V's order within a step: FlashAttention-3 (J. Shah et al., 2024), sect
 reorders V in the kernel.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from typing import Any
 
 import jax
@@ -61,7 +58,7 @@ def turned(v: jax.Array, multiple: int, in_registers: bool) -> jax.Array:
       in_registers: whether keys are in the order of probabilities in registers.
     """
     missing = -v.shape[1] % multiple
-    v = jnp.pad(v, ((0, 0), (0, missing), (0, 0), (0, 0)))
+    v = jnp.pad(v, ((0, 0), (0, missing), (0, 0), (0, 0)))  # pyright: ignore[reportUnknownMemberType]
     v = v.transpose(0, 2, 3, 1)
     if not in_registers:
         return v
@@ -74,7 +71,7 @@ def as_operand(p: jax.Array) -> jax.Array:
     kind = plgpu.ShapeDtypeStruct(p.shape, p.dtype, layout=plgpu.Layout.WGMMA_8BIT)
 
     def four_of_each_lane(_: Any, p: Any) -> Any:
-        from jaxlib.mlir.dialects import vector
+        from jaxlib.mlir.dialects import vector  # pyright: ignore[reportMissingTypeStubs]
 
         layout = fragmented_array.WGMMA_LAYOUT_8BIT
         pairs = p.registers.reshape(p.registers.shape[0], -1, 2, 2)  # [64 rows, 16 columns, ...]
@@ -83,7 +80,7 @@ def as_operand(p: jax.Array) -> jax.Array:
         for place in np.ndindex(*flat.shape):
             rows, group, half = place
             first, second = pairs[rows, group, :, half]
-            flat[place] = vector.shuffle(first, second, [0, 1, 2, 3])
+            flat[place] = vector.shuffle(first, second, [0, 1, 2, 3])  # pyright: ignore[reportUnknownMemberType]
         return fragmented_array.FragmentedArray(
             _registers=registers, _layout=layout, _is_signed=None
         )

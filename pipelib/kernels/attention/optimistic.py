@@ -27,6 +27,9 @@ Source of the idea that a factor is needed only where a maximum has grown much: 
 (2025), which makes the maximum of every step.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 import functools
 from collections.abc import Callable
 
@@ -174,8 +177,9 @@ def _agree(sums: jax.Array, thread: jax.Array) -> jax.Array:
         f32, i32 = ir.F32Type.get(), ir.IntegerType.get_signless(32)
         numbers = [
             vector.extract(pair, dynamic_position=[], static_position=ir.DenseI64ArrayAttr.get([i]))
-            for pair in sums.registers.flat for i in range(2)
-        ]  # fmt: skip
+            for pair in sums.registers.flat
+            for i in range(2)
+        ]
         largest = functools.reduce(arith.maximumf, numbers)  # not a number, if one is not
         limit = arith.constant(f32, ir.FloatAttr.get(f32, LIMIT))
         is_small = arith.extui(i32, arith.cmpf(arith.CmpFPredicate.OLE, largest, limit))
@@ -185,9 +189,13 @@ def _agree(sums: jax.Array, thread: jax.Array) -> jax.Array:
             " selp.b32 $0, 1, 0, p; }"
         )
         all_are = mgpu.utils.inline_ptx(
-            ptx, is_small, number.registers[()], result_types=i32,
-            has_side_effects=True, convergent=True,
-        )  # fmt: skip
+            ptx,
+            is_small,
+            number.registers[()],
+            result_types=i32,
+            has_side_effects=True,
+            convergent=True,
+        )
         return mgpu.FragmentedArray.splat(all_are, (), is_signed=True)
 
     return agree(sums, thread + _FIRST_BARRIER)  # pyright: ignore[reportCallIssue]

@@ -49,7 +49,7 @@ class Padding(NamedTuple):
         widths = [(0, 0), (0, -array.shape[1] % PIECE_ROWS), *[(0, 0)] * (array.ndim - 2)]
         if array.ndim == 4:
             widths[3] = 0, self.head_dim - array.shape[3]
-        return jnp.pad(array, widths) if any(more for _, more in widths) else array
+        return jnp.pad(array, widths) if any(more for _, more in widths) else array  # pyright: ignore[reportUnknownMemberType]
 
     def cut(self, out: jax.Array, lse: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The result and the log-sum-exp, as large as they were asked for."""

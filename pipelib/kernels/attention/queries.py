@@ -297,9 +297,9 @@ class QueryThread:
 
     # The parts of a step.
 
-    def scores_type(self) -> plgpu.ACC:
+    def scores_type(self) -> plgpu.ACC:  # pyright: ignore[reportPrivateImportUsage]
         """The accumulator of a step's scores."""
-        return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)
+        return plgpu.ACC((self.config.rows, self.config.block_kv), jnp.float32)  # pyright: ignore[reportPrivateImportUsage]
 
     def multiply_keys(self, acc: Accumulator, k: Ref) -> None:
         """Queues Q K^T."""
@@ -362,7 +362,7 @@ class QueryThread:
         maximum = jnp.maximum(state.maximum, scores.max(axis=1) * self.scale)
         finite = jnp.where(maximum == -jnp.inf, 0.0, maximum)  # -inf less -inf would be NaN
         shrink = jnp.exp2(state.maximum - finite)
-        result = jax.tree.map(lambda result: scaled(result, shrink), state.result)
+        result = jax.tree.map(lambda result: scaled(result, shrink), state.result)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
         p = self.exponentials(scores, finite)
         total = self.added(state.total, shrink, p)
         p = p if self.config.rounds_late else self.rounded(p)

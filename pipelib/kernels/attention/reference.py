@@ -4,8 +4,8 @@ The model. It goes through chunks of at most `CHUNK` queries, and holds only the
 at a time. Heads are seen as [kv_heads, group]: the group of query heads that share one of K and V.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
+# What it asks of JAX has no types.
+# pyright: basic
 
 import functools
 from collections.abc import Callable

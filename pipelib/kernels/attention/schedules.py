@@ -300,7 +300,7 @@ class Overlap(Ahead):
         result, (maximum, total, p, shrink) = self.accumulate(state.result, like, multiply_both)
         plgpu.barrier_arrive(now.v_out)
         if late:  # the barrier keeps the rounding behind the wait for P V, which reads the p before
-            p = self.rounded(lax.optimization_barrier(p))
+            p = self.rounded(lax.optimization_barrier(p))  # pyright: ignore[reportUnknownMemberType]
         return result, State((), maximum, total, p), shrink
 
     def of_rows(self, state: State) -> jax.Array:

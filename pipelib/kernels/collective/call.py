@@ -7,9 +7,6 @@ There is no forward mode: `jax.jvp` ends, when JAX compiles it, with JAX's TypeE
 custom_vjp.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from typing import cast
 
 import jax

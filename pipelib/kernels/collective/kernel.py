@@ -47,9 +47,6 @@ and no memory of other devices. Source: the structure is this project's own. Tha
 for a copy's end and then signal the other device, is as in `collective_matmul_mgpu` of JAX 0.11.2.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import functools
 import math
 from typing import Any, NamedTuple, cast
@@ -146,9 +143,12 @@ def launch(lhs: jax.Array, rhs: jax.Array, asked: Gathered, num_sms: int) -> jax
     blocks = config.senders + config.multipliers(m, n, asked.devices, num_sms)
     out, _ = plgpu.kernel(
         named("collective_matmul", functools.partial(_block, asked)),
-        out_type=(results, shards), grid=(blocks,), grid_names=("block",),
-        num_threads=config.threads, thread_name="thread",
-    )(lhs, rhs)  # fmt: skip
+        out_type=(results, shards),
+        grid=(blocks,),
+        grid_names=("block",),
+        num_threads=config.threads,
+        thread_name="thread",
+    )(lhs, rhs)
     return out.reshape(asked.devices * m, n)
 
 
@@ -363,14 +363,18 @@ class Block(NamedTuple):
             return Told(*(jnp.where(is_last, *pair) for pair in zip(own, before)))
 
         spec = plgpu.BlockSpec(
-            (units.rows, units.columns), lambda index, *of_shard: place(*of_shard),
+            (units.rows, units.columns),
+            lambda index, *of_shard: place(*of_shard),  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
             delay_release=delay,
-        )  # fmt: skip
+        )
         return emit_pipeline(
-            send, grid=(self.asked.devices - 1, turns, units.pieces), in_specs=[spec],
-            max_concurrent_steps=slots, init_carry=Told(jnp.int32(0), jnp.int32(0)),
+            send,
+            grid=(self.asked.devices - 1, turns, units.pieces),
+            in_specs=[spec],
+            max_concurrent_steps=slots,
+            init_carry=Told(jnp.int32(0), jnp.int32(0)),
             ordinary_reads=False,
-        )  # fmt: skip
+        )
 
     def _store(self, index: Int, place: tuple[jax.Array, jax.Array], piece: Ref) -> None:
         """Starts the store of a piece in another device.

@@ -4,9 +4,6 @@ The model. Each check says the fact and its consequence in a sentence that names
 looks at the numbers in an array, so that they work on tracers, and on `jax.ShapeDtypeStruct`.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 from collections.abc import Sequence
 
 import jax

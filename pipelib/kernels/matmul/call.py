@@ -3,9 +3,6 @@
 The package's docstring says when the kernel is not used, and what gradients cost.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -166,7 +163,7 @@ def _fallback(
     """The product without the kernel; cuBLAS's, where no epilogue needs it in float32."""
     contracted = (0 if product.transpose_a else 1,), (1 if product.transpose_b else 0,)
     dtype = product.out_dtype if product.epilogue is None else jnp.float32
-    acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=dtype)
+    acc = lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=dtype)  # pyright: ignore[reportUnknownMemberType]
     return _finish(acc, operands, product).astype(product.out_dtype)
 
 

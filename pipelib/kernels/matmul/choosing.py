@@ -225,9 +225,12 @@ def _fitting(dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...]) -> tup
 
 @functools.cache
 def _fits_much(
-    tile: tuple[int, int, int], dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...],
+    tile: tuple[int, int, int],
+    dtype: Dtype,
+    out_dtype: Dtype,
+    operands: tuple[Dtype, ...],
     is_swapped: bool,
-) -> _Fitting | None:  # fmt: skip
+) -> _Fitting | None:
     """As `_fits`, with as much more of K in a step as leaves some slots; None if none does."""
     every = (_fits(tile, dtype, out_dtype, operands, is_swapped, size) for size in _MUCH_OF_K)
     return next((x for x in every if x and x.alone.slots >= _SLOTS_OF_MUCH), None)
@@ -235,9 +238,13 @@ def _fits_much(
 
 @functools.cache
 def _fits(
-    tile: tuple[int, int, int], dtype: Dtype, out_dtype: Dtype, operands: tuple[Dtype, ...],
-    is_swapped: bool = False, k_bytes: int = SWIZZLE,
-) -> _Fitting | None:  # fmt: skip
+    tile: tuple[int, int, int],
+    dtype: Dtype,
+    out_dtype: Dtype,
+    operands: tuple[Dtype, ...],
+    is_swapped: bool = False,
+    k_bytes: int = SWIZZLE,
+) -> _Fitting | None:
     """What fits an SM with a tile of rows, columns, and compute threads; None if nothing does."""
     tile_m, tile_n, threads = tile
     most = _MOST_SLOTS

@@ -12,9 +12,6 @@ covered: epilogues that look at other elements only if these are large (a guard 
 1e6, say).
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import concurrent.futures
 import functools
 from collections.abc import Callable

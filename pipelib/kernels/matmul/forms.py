@@ -31,6 +31,9 @@ have, do both. A chain goes on in the slot where the last tile stopped, so each 
 multiple of `slots` steps; steps beyond K multiply zeros.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
+
 import dataclasses
 import functools
 import math
@@ -96,13 +99,17 @@ def launch_product(
     cluster = {f"cluster_{axis}": size for axis, size in _cluster(config).items()}
     block = functools.partial(_block, product, kinds, tiles)
     return plgpu.kernel(
-        block, out_type=jax.ShapeDtypeStruct((*parts, *shape), product.out_dtype),
-        scratch_types=_scratch(product, kinds, padded, shape), grid=(clusters,),
-        grid_names=("block",), cluster=tuple(cluster.values()), cluster_names=tuple(cluster),
+        block,
+        out_type=jax.ShapeDtypeStruct((*parts, *shape), product.out_dtype),
+        scratch_types=_scratch(product, kinds, padded, shape),
+        grid=(clusters,),
+        grid_names=("block",),
+        cluster=tuple(cluster.values()),
+        cluster_names=tuple(cluster),
         compiler_params=plgpu.CompilerParams(approx_math=product.approx_math),
         num_threads=config.threads if config.threads > 1 else None,
         thread_name="thread" if config.threads > 1 else None,
-    )(a, b, *padded)  # fmt: skip
+    )(a, b, *padded)
 
 
 def _cluster(config: MatmulConfig) -> dict[str, int]:
@@ -150,8 +157,10 @@ def _scratch(
     kept = [each for each in memory.values() if not each.is_emitted]
     return [
         each.allocation(sees_rows=not has_pieces(shape, jnp.dtype(each.dtype)))
-        if isinstance(each, Smem) else each.allocation() for each in kept
-    ]  # fmt: skip
+        if isinstance(each, Smem)
+        else each.allocation()
+        for each in kept
+    ]
 
 
 def _block(
@@ -226,9 +235,12 @@ class KSteps:
             collective = (f"cluster_{shared_along}",) if shared_along in axes else ()
             kind = plgpu.BlockSpec if has_pieces(ref.shape, ref.dtype) else ByRows
             return kind(
-                block, index, transforms=tiled(ref.dtype), delay_release=delay,
+                block,
+                index,
+                transforms=tiled(ref.dtype),
+                delay_release=delay,
                 collective_axes=collective,
-            )  # fmt: skip
+            )
 
         in_specs = [
             spec(a, config.tile_m, place.m, product.transpose_a, "n"),
@@ -325,12 +337,17 @@ class TileMaker:
             result.store(accumulated(self.product, pipeline))
 
         return emit_pipeline_warp_specialized(
-            functools.partial(steps.multiply, self.product), grid=(steps.count,),
-            max_concurrent_steps=steps.slots, in_specs=steps.in_specs,
-            memory_registers=self.product.config.memory_registers, wg_axis="thread",
-            num_compute_wgs=self.product.config.compute_threads, compute_context=compute_thread,
-            pipeline_state=state, ordinary_reads=False,
-        )  # fmt: skip
+            functools.partial(steps.multiply, self.product),
+            grid=(steps.count,),
+            max_concurrent_steps=steps.slots,
+            in_specs=steps.in_specs,
+            memory_registers=self.product.config.memory_registers,
+            wg_axis="thread",
+            num_compute_wgs=self.product.config.compute_threads,
+            compute_context=compute_thread,
+            pipeline_state=state,
+            ordinary_reads=False,
+        )
 
 
 _FORMS = {"specialized": TileMaker.specialized, "chained": TileMaker.chained}

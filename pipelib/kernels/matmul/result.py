@@ -15,6 +15,9 @@ the first parts before the tile is multiplied, each later part when its slot has
 a column is read from GMEM directly.
 """
 
+# What it asks of JAX has no types.
+# pyright: basic
+
 from typing import NamedTuple
 
 import jax

@@ -3,9 +3,6 @@
 Where copies cannot address an array, `jax.lax.ragged_dot` makes the products: see `ragged_dot`.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-
 from typing import NamedTuple, cast
 
 import jax
@@ -123,7 +120,7 @@ def _backward(
     back = Asked(None, not asked.transpose_rhs, lhs.dtype)
     d_lhs = _ragged(g, rhs, sizes, back)
     left, right = (g, lhs) if asked.transpose_rhs else (lhs, g)
-    return d_lhs, weights_of(left, right, sizes), None
+    return d_lhs, weights_of(left, right, sizes), None  # pyright: ignore[reportUnknownVariableType]
 
 
 _ragged = differentiable(_made, _backward)
@@ -138,8 +135,9 @@ def weights_of(lhs: jax.Array, g: jax.Array, sizes: jax.Array) -> jax.Array:
     if not all(tiles.has_pieces(cast("tuple[int, int]", x), lhs.dtype) for x in arrays):
         numbers = lax.RaggedDotDimensionNumbers(
             dot_dimension_numbers=(((0,), (0,)), ((), ())),
-            lhs_ragged_dimensions=[0], rhs_group_dimensions=[],
-        )  # fmt: skip
+            lhs_ragged_dimensions=[0],
+            rhs_group_dimensions=[],
+        )
         out = lax.ragged_dot_general(lhs, g, sizes, numbers, preferred_element_type=jnp.float32)
         return out.astype(lhs.dtype)
     config = MatmulConfig(128, 256, 64, slots=4)

@@ -13,8 +13,8 @@ of a tile that is cut short are pieces of 32, 16, 8, 4, 2 and 1 rows: TMA's size
 Rows of no group are given zeros.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
+# What it asks of JAX has no types.
+# pyright: basic, reportPrivateImportUsage=false
 
 import functools
 import math
@@ -95,15 +95,20 @@ def launch(
     slots = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
     out = jax.ShapeDtypeStruct((m, n), grouped.out_dtype)
     staging = (
-        tiles.by_rows(slots, grouped.out_dtype) if grouped.stages_pieces
+        tiles.by_rows(slots, grouped.out_dtype)
+        if grouped.stages_pieces
         else plgpu.SMEM(slots, grouped.out_dtype)
-    )  # fmt: skip
+    )
     visits = Visits.of(sizes, m, config.tile_m)
     return plgpu.kernel(
-        named("ragged_dot", functools.partial(_block, grouped)), out_type=out,
-        scratch_types=[staging], grid=(num_sms,), grid_names=("block",),
-        num_threads=config.threads, thread_name="thread",
-    )(lhs, rhs, *visits)  # fmt: skip
+        named("ragged_dot", functools.partial(_block, grouped)),
+        out_type=out,
+        scratch_types=[staging],
+        grid=(num_sms,),
+        grid_names=("block",),
+        num_threads=config.threads,
+        thread_name="thread",
+    )(lhs, rhs, *visits)
 
 
 def _block(grouped: Grouped, lhs: Ref, rhs: Ref, *refs: Ref) -> None:

@@ -6,9 +6,6 @@ last group are a group of their own, whose result is zeros. How many visits ther
 sizes, which only the GPU knows: the arrays have room for as many as there can be.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 from typing import NamedTuple
 
 import jax

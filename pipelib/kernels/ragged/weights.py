@@ -27,9 +27,6 @@ One pipeline over a ragged grid would find its tile anew at each step, and no pr
 flight when a step ends, since the sums go from step to step as values.
 """
 
-# Parts of the signatures of JAX's functions have no types.
-# pyright: reportUnknownMemberType=false
-
 import functools
 import math
 from collections.abc import Callable
@@ -122,11 +119,14 @@ def launch_weights(
         Block(config, lhs, g, starts, stops, out, staging, Ring(*ring)).run()
 
     return plgpu.kernel(
-        ragged_dot_weights, out_type=jax.ShapeDtypeStruct((len(sizes), m, n), dtype),
+        ragged_dot_weights,
+        out_type=jax.ShapeDtypeStruct((len(sizes), m, n), dtype),
         scratch_types=[staging, *Ring.allocations(config, dtype)],
-        grid=(min(num_sms, len(sizes) * math.prod(config.tiles(m, n))),), grid_names=("block",),
-        num_threads=config.threads, thread_name="thread",
-    )(lhs, g, starts, stops)  # fmt: skip
+        grid=(min(num_sms, len(sizes) * math.prod(config.tiles(m, n))),),
+        grid_names=("block",),
+        num_threads=config.threads,
+        thread_name="thread",
+    )(lhs, g, starts, stops)
 
 
 class Block(NamedTuple):
@@ -174,8 +174,8 @@ class Block(NamedTuple):
             function(tile, carry)
             return carry + tile.steps(config.tile_k)
 
-        loop: Any = plgpu.nd_loop(grid, collective_axes="block", init_carry=jnp.int32(0))
-        return loop(one_tile)
+        loop: Any = plgpu.nd_loop(grid, collective_axes="block", init_carry=jnp.int32(0))  # pyright: ignore[reportUnknownVariableType]
+        return loop(one_tile)  # pyright: ignore[reportUnknownVariableType]
 
     def _slot(self, step: Int) -> jax.Array:
         """The slot of a step of the block."""
@@ -216,7 +216,7 @@ class Block(NamedTuple):
         """Makes this thread's rows of a tile, and starts their stores."""
         shape = self.config.rows, self.config.tile_n
         sums = functools.partial(self._sums, tile, first)
-        self._store(tile, pl.run_scoped(sums, plgpu.ACC(shape, jnp.float32)))
+        self._store(tile, pl.run_scoped(sums, plgpu.ACC(shape, jnp.float32)))  # pyright: ignore[reportPrivateImportUsage]
 
     def _sums(self, tile: Tile, first: Int, acc: Accumulator) -> jax.Array:
         """The sums over the steps of a tile, whose slots are released."""

@@ -116,8 +116,9 @@ def spread_over(cases, head_dims):
     """(case, head_dim, dtype) of all cases and sizes of a head; each of these has both dtypes."""
     return [
         (case, head_dim, (HALF, BRAIN)[(i + j) % 2])
-        for i, case in enumerate(cases) for j, head_dim in enumerate(head_dims)
-    ]  # fmt: skip
+        for i, case in enumerate(cases)
+        for j, head_dim in enumerate(head_dims)
+    ]
 
 
 def check_close(found, expected, dtype):
@@ -210,10 +211,13 @@ def first_and_last_block(kind):
     call = functools.partial(attention, config=config, **MASKS[mask])
     last = 512 // config.block_q - 1
     return Call(
-        call, operands(512, 512, 4, 2, head_dim), smem_bytes=config.smem_bytes(head_dim),
-        is_exact=False, blocks=tuple(dict(block=(0, 3, block)) for block in (0, last)),
+        call,
+        operands(512, 512, 4, 2, head_dim),
+        smem_bytes=config.smem_bytes(head_dim),
+        is_exact=False,
+        blocks=tuple(dict(block=(0, 3, block)) for block in (0, last)),
         is_hopper=False,
-    )  # fmt: skip
+    )
 
 
 @case("attention", LOWERED, marks=BOTH_JAX, kind=LOWERINGS)
@@ -246,9 +250,11 @@ def default(which):
 
 
 @case(
-    "attention", ON_GPU, schedule=["plain", "overlap", "both", "optimistic"],
+    "attention",
+    ON_GPU,
+    schedule=["plain", "overlap", "both", "optimistic"],
     problem=["dense", "causal, multi-query"],
-)  # fmt: skip
+)
 def other_schedules(schedule, problem):
     """Than that of the default configuration."""
     return on_gpu(128, BRAIN, problem, config_of(128, schedule=schedule))
@@ -315,13 +321,19 @@ NUMBER = "but a kernel is compiled for it, so it must be a number that is known 
 WINDOW = "but a kernel is compiled for it, so it must be an integer, or a tuple (left, right) of"
 #: Options of a wrong type, by that type's name, and why they are refused.
 TYPES = [
-    ("causal", "no", "str", FLAG), ("causal", None, "NoneType", FLAG), ("causal", 2, "int", FLAG),
-    ("causal", np.array([True, True]), "ndarray", FLAG), ("return_residuals", "no", "str", FLAG),
-    ("window", [4, 4], "list", WINDOW), ("window", "4", "str", WINDOW),
-    ("window", 4.5, "float", WINDOW), ("window", (4.5, None), "tuple", WINDOW),
-    ("scale", "x", "str", NUMBER), ("scale", [0.5], "list", NUMBER),
+    ("causal", "no", "str", FLAG),
+    ("causal", None, "NoneType", FLAG),
+    ("causal", 2, "int", FLAG),
+    ("causal", np.array([True, True]), "ndarray", FLAG),
+    ("return_residuals", "no", "str", FLAG),
+    ("window", [4, 4], "list", WINDOW),
+    ("window", "4", "str", WINDOW),
+    ("window", 4.5, "float", WINDOW),
+    ("window", (4.5, None), "tuple", WINDOW),
+    ("scale", "x", "str", NUMBER),
+    ("scale", [0.5], "list", NUMBER),
     ("segment_ids", [0, 1], "list", "but a kernel copies arrays: make one, with jnp.asarray."),
-]  # fmt: skip
+]
 for function in (attention, attention_reference):
     refuses(
         function,

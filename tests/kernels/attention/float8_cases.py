@@ -19,8 +19,11 @@ REGISTERS = RungConfig(block_kv=128, schedule="both")
 
 def operands(batch=1, queries=256, keys=256, heads=2, kv_heads=1, head_dim=128, v_dim=None):
     rng = np.random.default_rng(queries + keys + head_dim)
-    shapes = ((queries, heads, head_dim), (keys, kv_heads, head_dim),
-              (keys, kv_heads, v_dim or head_dim))  # fmt: skip
+    shapes = (
+        (queries, heads, head_dim),
+        (keys, kv_heads, head_dim),
+        (keys, kv_heads, v_dim or head_dim),
+    )
     return [jnp.asarray(rng.standard_normal((batch, *shape)), E4M3) for shape in shapes]
 
 

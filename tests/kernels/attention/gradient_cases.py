@@ -90,10 +90,13 @@ def first_and_last_block(kind):
     made, kernel = [*config.gradients(head_dim).items()][number - 1]
     last = 512 // (kernel.rows * kernel.compute_threads) - 1
     return Call(
-        call_of(config, **MASKS[mask]), operands(512, 512, 4, 2, head_dim),
-        smem_bytes=kernel.smem_bytes(made, head_dim, not config.in_place), is_exact=False,
-        blocks=blocks(number, 0, last), is_hopper=False,
-    )  # fmt: skip
+        call_of(config, **MASKS[mask]),
+        operands(512, 512, 4, 2, head_dim),
+        smem_bytes=kernel.smem_bytes(made, head_dim, not config.in_place),
+        is_exact=False,
+        blocks=blocks(number, 0, last),
+        is_hopper=False,
+    )
 
 
 ONE_KERNEL = [(64, "registers"), (128, "registers"), (128, "interpreted")]
@@ -105,16 +108,21 @@ def one_kernel(kind, mask):
     config = AttentionConfig(fused=True, probabilities=probabilities)
     (kernel,) = config.gradients(head_dim).values()
     return Call(
-        call_of(config, **MASKS[mask]), operands(512, 512, 4, 2, head_dim),
-        smem_bytes=kernel.smem_bytes(ALL, head_dim, not config.in_place), is_exact=False,
-        blocks=blocks(1, 0, 3), is_hopper=False,
-    )  # fmt: skip
+        call_of(config, **MASKS[mask]),
+        operands(512, 512, 4, 2, head_dim),
+        smem_bytes=kernel.smem_bytes(ALL, head_dim, not config.in_place),
+        is_exact=False,
+        blocks=blocks(1, 0, 3),
+        is_hopper=False,
+    )
 
 
 @case(
-    "gradients", LOWERED, marks=BOTH_JAX,
+    "gradients",
+    LOWERED,
+    marks=BOTH_JAX,
     kind=[kind for kind in KINDS if kind[2] != "window" and kind != (128, "registers", "causal")],
-)  # fmt: skip
+)
 def kernels(kind):
     head_dim, probabilities, mask = kind
     dtype = BRAIN if head_dim == 128 else HALF

@@ -284,10 +284,12 @@ def test_next_queries_wait_for_the_store(monkeypatch):
 
 
 MUTATIONS = {
-    "K released too early": ("wgmma_accumulator_load", lambda load: lambda acc, wait_n: load(
-        acc, wait_n=wait_n + 1)),
+    "K released too early": (
+        "wgmma_accumulator_load",
+        lambda load: lambda acc, wait_n: load(acc, wait_n=wait_n + 1),
+    ),
     "a result that is not committed": ("commit_smem", lambda _: lambda: None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
@@ -384,9 +386,12 @@ def test_options_of_numpy_and_jax(scalar, keys):
     segments = ids(1, 9, 7), ids(1, 10, keys - 10)
     plain = dict(causal=True, window=(5, None), scale=0.5, segment_ids=segments)
     turned = dict(
-        causal=np.bool_(True), window=(scalar(5), None), scale=np.float32(0.5),
-        segment_ids=tuple(map(np.asarray, segments)), return_residuals=jnp.bool(False),
-    )  # fmt: skip
+        causal=np.bool_(True),
+        window=(scalar(5), None),
+        scale=np.float32(0.5),
+        segment_ids=tuple(map(np.asarray, segments)),
+        return_residuals=jnp.bool(False),
+    )
     with interpreted():
         expected = attention(q, k, v, config=small("plain"), **plain)
         found = attention(*map(np.asarray, (q, k, v)), config=small("plain"), **turned)

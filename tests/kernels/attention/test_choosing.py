@@ -81,9 +81,13 @@ def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_est
 
 def test_the_steps_of_all_blocks_are_those_of_each():
     for behind, ahead, rows, columns in [
-        (None, None, 300, 200), (None, 0, 1000, 1000), (100, None, 1000, 900), (64, 30, 777, 801),
-        (None, 5, 640, 100), (3, 0, 640, 100),
-    ]:  # fmt: skip
+        (None, None, 300, 200),
+        (None, 0, 1000, 1000),
+        (100, None, 1000, 900),
+        (64, 30, 777, 801),
+        (None, 5, 640, 100),
+        (3, 0, 640, 100),
+    ]:
         tiles = Tiles(64, 2, 64)
         of = functools.partial(Band.of, behind, ahead, rows, columns, tiles)
         begins = np.arange(0, rows, 128, dtype=np.int32)
@@ -131,9 +135,9 @@ def test_the_call_takes_what_is_chosen(h200):
     for options, given in ((unmasked(), {}), (unmasked(None, 0), {"causal": True})):
         config = chosen(options, sizes, ITEM)
         assert config != default_config(128)
-        text = lambda config: str(jax.make_jaxpr(
-            functools.partial(attention, config=config, **given)
-        )(*arrays))  # fmt: skip
+        text = lambda config: str(
+            jax.make_jaxpr(functools.partial(attention, config=config, **given))(*arrays)
+        )
         programs = [
             pallascope.trace(functools.partial(attention, config=x, **given), *arrays)
             for x in (None, config)
@@ -167,9 +171,10 @@ def fitted(found, numbers):
     rows, costs = choices.problems(), {}
     for head_dim, kind in EACH:
         mine = [
-            each for (number, name), each in found.items()
+            each
+            for (number, name), each in found.items()
             if number in numbers and name == kind.name and rows[number].head_dim == head_dim
-        ]  # fmt: skip
+        ]
 
         def errors(x, mine=mine):
             cost = Cost(*np.abs(x))
@@ -237,10 +242,12 @@ def test_long_launches_take_longer_than_estimates(h200):
     ratios = []
     for head_dim in (128, 256):
         (group,) = (
-            group for group in records.groups("forward")
+            group
+            for group in records.groups("forward")
             if (group.problem["seq"], group.problem["head_dim"]) == (16384, head_dim)
-            and group.problem["dtype"] == "bfloat16" and not group.problem["causal"]
-        )  # fmt: skip
+            and group.problem["dtype"] == "bfloat16"
+            and not group.problem["causal"]
+        )
         sizes = Sizes(1, 16384, 16384, 16, 1, head_dim)
         kind = choosing.KINDS[head_dim][0]
         options = unmasked().configured(config_of(head_dim, kind))
@@ -290,9 +297,10 @@ def test_estimates_are_in_the_order_of_the_times(faster, slower, sizes, right, h
     }
     assert us[faster] < us[slower]
     (measured,) = (
-        row.microseconds for row in choices.problems()
+        row.microseconds
+        for row in choices.problems()
         if row.sizes == sizes and (row.left, row.right) == (None, right)
-    )  # fmt: skip
+    )
     assert measured[faster] < measured[slower]
 
 
@@ -313,9 +321,13 @@ def test_the_record_s_problems_have_the_default(h200):
         for group in records.groups(part):
             problem = group.problem
             sizes = Sizes(
-                problem["batch"], problem["seq"], problem["seq"], problem["heads"], 1,
+                problem["batch"],
+                problem["seq"],
+                problem["seq"],
+                problem["heads"],
+                1,
                 problem["head_dim"],
-            )  # fmt: skip
+            )
             options = unmasked(None, 0 if problem["causal"] else None)
             assert chosen(options, sizes, ITEM) == default_config(sizes.head_dim)
 

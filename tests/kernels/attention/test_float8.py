@@ -49,12 +49,13 @@ def test_the_order_of_keys_in_registers():
 @pytest.mark.parametrize(
     "sizes",
     [
-        {}, dict(batch=2, queries=72, keys=328, heads=4, kv_heads=2),
+        {},
+        dict(batch=2, queries=72, keys=328, heads=4, kv_heads=2),
         dict(queries=77, keys=130, head_dim=80),  # filled up
         dict(queries=64, keys=128, head_dim=192, v_dim=128),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_result(sizes, causal):
     arrays = operands(**sizes)
     with interpreted():

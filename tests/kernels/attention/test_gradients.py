@@ -48,9 +48,10 @@ from tests.kernels.devices import pretend
 CASES = {
     "causal, grouped heads, ragged": ((40, 72, 2, 1), {"causal": True}),
     "window, segments, most see nothing": (
-        (72, 40, 1, 1), {"window": (10, 5), "segment_ids": (ids(1, 20, 52), ids(1, 32, 8))},
+        (72, 40, 1, 1),
+        {"window": (10, 5), "segment_ids": (ids(1, 20, 52), ids(1, 32, 8))},
     ),
-}  # fmt: skip
+}
 
 
 def kernels(call, *args):
@@ -91,10 +92,12 @@ FUSED_CASES = {
     "two threads": (2, 128, (128, 128, 1, 1), {"scale": 0.3}),
     "two blocks of keys": (2, 128, (128, 136, 1, 1), {}),
     "segments, some see nothing": (
-        2, 128, (192, 136, 1, 1),
+        2,
+        128,
+        (192, 136, 1, 1),
         {"window": (10, 5), "segment_ids": (ids(1, 20, 172), ids(1, 32, 104))},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -198,9 +201,8 @@ def test_what_is_added_to_dq(head_dim):
         rows = range(0, 256, 64) if head_dim == 128 else range(first, 256, 128)
         columns = (first, first + 64) if head_dim == 128 else (0, 64)
         blocks = [
-            ((0, 1), (row, row + 64), (head, head + 1), columns)
-            for head in (2, 3) for row in rows
-        ]  # fmt: skip
+            ((0, 1), (row, row + 64), (head, head + 1), columns) for head in (2, 3) for row in rows
+        ]
         assert [op.writes[0].box for op in adds] == [blocks[0], *blocks]
 
 
@@ -329,7 +331,9 @@ def test_shard_map():
         ({"block": 128}, DKV, 128, "results 128 + P 64 + dP 64 + P in 16 bits 32 = 288 registers"),
         ({"slots": 2}, DK, 256, "delta 2 x 1,024 B + barriers 14 x 8 B = 264,304 B of shared mem"),
         (
-            {"compute_threads": 1, "slots": 1, "block": 192}, DV, 256,
+            {"compute_threads": 1, "slots": 1, "block": 192},
+            DV,
+            256,
             "results 128 + P 96 + P in 16 bits 48 = 272 registers of a lane, but each of 1",
         ),
         ({}, ALL, 256, "results 256 + P 32 + dQ 64 + P in 16 bits 16 = 368 registers of a lane"),
@@ -338,7 +342,7 @@ def test_shard_map():
         ({"compute_threads": 3}, ALL, 128, "neither 128 columns of dQ nor 64 queries of a step"),
         ({}, ALL, 64, "neither 64 columns of dQ nor 64 queries of a step over 2 compute threads"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit(options, made, head_dim, message):
     config = GradientConfig(**options)
     with pytest.raises(ValueError, match=f"^GradientConfig: .*{re.escape(message)}"):

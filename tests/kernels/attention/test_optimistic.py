@@ -20,7 +20,7 @@ from tests.kernels.attention.cases import (
     exact,
     operands,
     small,
-)  # fmt: skip
+)
 
 #: Of the scores of a row, in powers of 2: far above `LIMIT`, and far above what float32 holds.
 LARGE, HUGE = 2.0 ** np.array([5, 9])

@@ -85,8 +85,10 @@ def _interpret(interpret, self, jaxpr, token, *args):
     names = "semaphore_signal", "semaphore_wait"
     eqns = [
         eqn.replace(primitive=gpu_primitives.commit_smem_p, params=dict(instead=eqn))
-        if eqn.primitive.name in names else eqn for eqn in jaxpr.eqns
-    ]  # fmt: skip
+        if eqn.primitive.name in names
+        else eqn
+        for eqn in jaxpr.eqns
+    ]
     return interpret(self, jaxpr.replace(eqns=eqns), token, *args)
 
 

@@ -143,8 +143,10 @@ def test_each_synchronisation_of_a_sender_that_is_taken_away_is_found():
     """It sends four units of four pieces. A row of tiles has two of them."""
     missed = list(missed_without_one(pair(), 0))
     assert {str(op.kind) for op in missed} == {"wait_store", "commit_group"}
-    reads, ends = ([op.step for op in missed if op.kind == "wait_store" and op.read_only is read]
-                   for read in (True, False))  # fmt: skip
+    reads, ends = (
+        [op.step for op in missed if op.kind == "wait_store" and op.read_only is read]
+        for read in (True, False)
+    )
     # Nothing is in flight at first, nothing is loaded at the end.
     assert reads == [(0,), (1,), (14,), (15,)]
     # There is no unit before the first one, and the other unit of its row waits for more.

@@ -147,12 +147,14 @@ def epilogue(config):
 LOWERINGS = {
     "float16": ((4096, 4096, 4096), HALF, {}),
     "edges, an epilogue": (
-        (1000, 1088, 1152), BRAIN, {"out_dtype": FLOAT, "epilogue": jnp.tanh},
+        (1000, 1088, 1152),
+        BRAIN,
+        {"out_dtype": FLOAT, "epilogue": jnp.tanh},
     ),
     "few rows": ((3, 4096, 4096), HALF, {"transpose_b": True}),
     "transposed": ((192, 64, 64), HALF, BOTH),
     "float8": ((4096, 4096, 4096), E5M2, {"transpose_b": True}),
-}  # fmt: skip
+}
 
 
 @case("matmul", LOWERED, marks=BOTH_JAX, which=LOWERINGS)

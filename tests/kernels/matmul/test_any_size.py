@@ -127,9 +127,11 @@ def test_parts_of_k_in_all_that_is_asked_of_a_product():
     a, b = a, factors(m, n, k, BRAIN, **T_B)[1]
     matrix, row = jnp.full((m, n), 2.0, FLOAT), jnp.arange(n, dtype=FLOAT)
     options = dict(
-        config=config, epilogue=lambda acc, x, y: acc * x + y, operands=(matrix, row),
+        config=config,
+        epilogue=lambda acc, x, y: acc * x + y,
+        operands=(matrix, row),
         out_dtype=FLOAT,
-    )  # fmt: skip
+    )
     a = jnp.asarray(np.random.default_rng(0).standard_normal((k, m)).astype(np.float32), BRAIN)
     with interpreted():
         out = matmul(a, b, transpose_a=True, transpose_b=True, **options)

@@ -17,10 +17,12 @@ SQUARE = matmul_space(4096, 4096, 4096, "bfloat16")
 
 @settings(max_examples=8, deadline=None)
 @given(
-    st.integers(1, 40).map(lambda x: 64 * x), st.integers(1, 40).map(lambda x: 64 * x),
-    st.integers(1, 80).map(lambda x: 128 * x), st.sampled_from(["bfloat16", "float8_e4m3fn"]),
+    st.integers(1, 40).map(lambda x: 64 * x),
+    st.integers(1, 40).map(lambda x: 64 * x),
+    st.integers(1, 80).map(lambda x: 128 * x),
+    st.sampled_from(["bfloat16", "float8_e4m3fn"]),
     st.sampled_from(["bfloat16", "float32"]),
-)  # fmt: skip
+)
 def test_every_configuration_fits_and_the_likeliest_is_first(m, n, k, dtype, out_dtype):
     found = matmul_space(m, n, k, dtype, transpose_b=True, out_dtype=out_dtype).configs
     assert len(found) == len(set(found)) > 100
@@ -123,7 +125,10 @@ def test_what_matmul_makes_without_its_kernel(m, n, k, transposed):
 
 def test_any_product_that_the_kernel_makes_has_a_space():
     for options in (
-        dict(dtype=jnp.float8_e4m3fn, transpose_b=True), dict(out_dtype=jnp.float32), dict(m=8),
-        dict(m=1, transpose_b=True), dict(sms=66),
-    ):  # fmt: skip
+        dict(dtype=jnp.float8_e4m3fn, transpose_b=True),
+        dict(out_dtype=jnp.float32),
+        dict(m=8),
+        dict(m=1, transpose_b=True),
+        dict(sms=66),
+    ):
         assert matmul_space(**dict(m=512, n=512, k=512, dtype="bfloat16") | options).configs

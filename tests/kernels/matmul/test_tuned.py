@@ -58,10 +58,12 @@ def test_the_nearest_entry_of_as_many_tiles_and_steps(recorded, shape, unit):
 
 def test_only_the_same_size_of_factors_and_transpositions_count(tables):
     plain, turned = MatmulConfig(width=2), MatmulConfig(width=3)
-    tables(nvidia_h200=[
-        entry_of(64, 64, 64, transposed=(False, True), config=turned),
-        entry_of(4096, 4096, 4096, config=plain),
-    ])  # fmt: skip
+    tables(
+        nvidia_h200=[
+            entry_of(64, 64, 64, transposed=(False, True), config=turned),
+            entry_of(4096, 4096, 4096, config=plain),
+        ]
+    )
     nearest = functools.partial(tuned.nearest_config, gpu="NVIDIA H200")
     assert nearest(4096, 4096, 4096, jnp.float16) == plain
     assert nearest(4095, 4089, 4033, jnp.bfloat16) == plain, "as many tiles and steps"
@@ -75,8 +77,10 @@ def test_only_the_same_size_of_factors_and_transpositions_count(tables):
 
 def test_a_configuration_that_does_not_fit_the_result_is_passed_over(tables):
     large, small = MatmulConfig(slots=4, epilogue_n=128), MatmulConfig(slots=3)
-    near, far = (entry_of(*shape, config=config) for shape, config in
-                 (((4096,) * 3, large), ((4096, 4096, 4090), small)))  # fmt: skip
+    near, far = (
+        entry_of(*shape, config=config)
+        for shape, config in (((4096,) * 3, large), ((4096, 4096, 4090), small))
+    )
     tables(nvidia_h200=[near, far])
     with pytest.raises(ValueError, match="shared memory"):
         large.check("bfloat16", "float32")
@@ -86,8 +90,10 @@ def test_a_configuration_that_does_not_fit_the_result_is_passed_over(tables):
 
 def test_another_gpu_s_table_is_better_than_none(tables):
     mine, other = MatmulConfig(width=2), MatmulConfig(width=3)
-    tables(nvidia_h100=[entry_of(64, 64, 64, config=mine)],
-           nvidia_h200=[entry_of(64, 64, 64, config=other)])  # fmt: skip
+    tables(
+        nvidia_h100=[entry_of(64, 64, 64, config=mine)],
+        nvidia_h200=[entry_of(64, 64, 64, config=other)],
+    )
     nearest = functools.partial(tuned.nearest_config, 64, 64, 64, "bfloat16")
     assert nearest(gpu="NVIDIA H100") == mine
     assert nearest(gpu="NVIDIA H200") == other

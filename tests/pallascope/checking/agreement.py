@@ -25,9 +25,12 @@ from tests.pallascope.checking.explorer import explore
 BARRIERS = {"deadlock", "barrier-misuse"}
 TOO_MANY = "who asks last waits for ever"  # registers
 quick = settings(
-    max_examples=400, deadline=None, derandomize=True, database=None,
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
+)
 
 
 def agree(program, report=None, outcome=None):

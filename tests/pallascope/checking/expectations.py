@@ -211,8 +211,7 @@ def reason(program: Program, mutant: Mutant) -> str:
     if mutant.mutation in ("earlier", "later"):
         return _of_a_swap(program, mutant, *_swapped(ops, mutant))
     if mutant.mutation in ("without", "once less") and mutant.kind == "wait":
-        rest = [op for i, op in enumerate(ops)
-                if i > mutant.places[0] and i not in mutant.places]  # fmt: skip
+        rest = [op for i, op in enumerate(ops) if i > mutant.places[0] and i not in mutant.places]
         places = [(ops[i].barrier, ops[i].index) for i in mutant.places]
         alone = all((op.barrier, op.index) not in places for op in rest if op.kind == "wait")
         if alone and not any(op.kind in (*ACCESSES, "arrive") for op in rest):
@@ -297,8 +296,9 @@ def _before(program: Program, scope: int) -> Iterator[Op]:
 def _hands_over(program: Program, place: tuple, op: Op) -> bool:
     """Whether what comes before the arrivals on a barrier conflicts with this op."""
     for ops in program.threads:
-        arrivals = [i for i, o in enumerate(ops) if o.kind in ARRIVALS
-                    and (o.barrier, o.index) == place]  # fmt: skip
+        arrivals = [
+            i for i, o in enumerate(ops) if o.kind in ARRIVALS and (o.barrier, o.index) == place
+        ]
         for i in arrivals:
             if ops[i].kind == "load" and _conflict(op, ops[i]):
                 return True
@@ -370,8 +370,10 @@ def _views(program: Program, thread: int) -> list[tuple[tuple, set]]:
         elif op.kind == "fence":
             dirty = []
         flying = [*((o, k) for o, k in products)]
-        flying += [(replace(o, reads=()) if read else o, k)
-                   for o, read, k in [store for g in (*groups, group) for store in g]]  # fmt: skip
+        flying += [
+            (replace(o, reads=()) if read else o, k)
+            for o, read, k in [store for g in (*groups, group) for store in g]
+        ]
         troubles = set()
         if op.kind in ACCESSES:
             troubles |= {k for o, k in flying if _conflict(o, op)}
@@ -453,5 +455,6 @@ def _conflict(one: Op, other: Op) -> bool:
 def _overlap(some, others) -> bool:
     return any(
         a.buffer == b.buffer and all(p < s and r < q for (p, q), (r, s) in zip(a.box, b.box))
-        for a in some for b in others
-    )  # fmt: skip
+        for a in some
+        for b in others
+    )

@@ -81,9 +81,12 @@ def test_a_commit_that_nobody_waits_for():
         plgpu.tcgen05_mma(acc, a_smem, b_smem, finished, accumulate=False)
 
     scratch = [
-        blackwell.tiles(128, 64), blackwell.tiles(64, 64), plgpu.TMEM((128, 64), jnp.float32),
-        plgpu.Barrier(num_arrivals=2), blackwell.ordered(),
-    ]  # fmt: skip
+        blackwell.tiles(128, 64),
+        blackwell.tiles(64, 64),
+        plgpu.TMEM((128, 64), jnp.float32),
+        plgpu.Barrier(num_arrivals=2),
+        blackwell.ordered(),
+    ]
     kinds, cause, remedy = told(of(kernel, scratch_types=scratch), like(128, 64), like(64, 64))
     assert kinds == {"barrier-misuse"}
     assert cause == (
@@ -106,9 +109,12 @@ def relayed(first, second, is_ordered=True):
                     plgpu.tcgen05_mma(acc, a_smem, b_smem, at, accumulate=False)
                 case "half a product":
                     plgpu.tcgen05_mma(
-                        acc.at[:, pl.ds(0, 32)], a_smem, b_smem.at[:, pl.ds(0, 32)], at,
+                        acc.at[:, pl.ds(0, 32)],
+                        a_smem,
+                        b_smem.at[:, pl.ds(0, 32)],
+                        at,
                         accumulate=False,
-                    )  # fmt: skip
+                    )
                 case "product of x":
                     plgpu.tcgen05_mma(acc, x, b_smem, at, accumulate=False)
                 case "product into y":
@@ -138,11 +144,14 @@ def relayed(first, second, is_ordered=True):
 
     operand = plgpu.TMEM((128, 64), jnp.float16, packed=True)
     scratch = [
-        blackwell.tiles(128, 64), blackwell.tiles(64, 64),
+        blackwell.tiles(128, 64),
+        blackwell.tiles(64, 64),
         plgpu.RefUnion(operand, plgpu.TMEM((128, 64), jnp.float32)),
-        plgpu.TMEM((128, 64), jnp.float32), plgpu.Barrier(num_arrivals=2),
-        plgpu.Barrier(orders_tensor_core=is_ordered), *[blackwell.ordered() for _ in range(3)],
-    ]  # fmt: skip
+        plgpu.TMEM((128, 64), jnp.float32),
+        plgpu.Barrier(num_arrivals=2),
+        plgpu.Barrier(orders_tensor_core=is_ordered),
+        *[blackwell.ordered() for _ in range(3)],
+    ]
 
     def in_pieces(a, b, o, a_smem, b_smem, memory, *rest):
         kernel(a, b, o, a_smem, b_smem, *memory, *rest)
@@ -193,9 +202,13 @@ def test_a_copy_s_arrival_does_not_order_tmem():
             plgpu.copy_gmem_to_smem(a, a_smem, read)
 
     scratch = [
-        blackwell.tiles(128, 64), blackwell.tiles(64, 64), plgpu.TMEM((128, 64), jnp.float32),
-        plgpu.Barrier(), blackwell.ordered(), blackwell.ordered(),
-    ]  # fmt: skip
+        blackwell.tiles(128, 64),
+        blackwell.tiles(64, 64),
+        plgpu.TMEM((128, 64), jnp.float32),
+        plgpu.Barrier(),
+        blackwell.ordered(),
+        blackwell.ordered(),
+    ]
     call = of(kernel, scratch_types=scratch, num_threads=2, thread_name="thread")
     kinds, cause, remedy = told(call, like(128, 64), like(64, 64))
     assert kinds == {"race"}

@@ -32,7 +32,7 @@ from tests.pallascope.build import (
     wait,
     wgmma,
     write,
-)  # fmt: skip
+)
 from tests.pallascope.checking.explorer import explore
 from tests.pallascope.kernels import like
 
@@ -207,9 +207,7 @@ def totalled(*threads):
 def from_registers(row, combines="", line=None):
     """Registers copied to a peer's SMEM, as async_store_smem does."""
     reads = (at(SMEM, row),) if combines else ()
-    return replace(
-        load(0, row, line=line), reads=reads, from_registers=True, combines=combines
-    )  # fmt: skip
+    return replace(load(0, row, line=line), reads=reads, from_registers=True, combines=combines)
 
 
 def test_two_additions_of_registers_to_a_peer_s_memory():
@@ -634,10 +632,14 @@ def test_an_emitter_s_threads_ask_for_no_more_than_a_block_begins_with(threads, 
 def cluster(*, waits=True, both=True, last=True):
     """Two blocks that load halves of a slot for each other; each releases to both."""
     slot = lambda block, half: Region(2 * block + 1, ((0, 1), (4 * half, 4 * half + 4)))
-    buffers = (BUFFERS[0], *(
-        replace(b, id=2 * block + i, block=block) for block in range(2)
-        for i, b in ((1, BUFFERS[1]), (2, replace(BUFFERS[1], name="other")))
-    ))  # fmt: skip
+    buffers = (
+        BUFFERS[0],
+        *(
+            replace(b, id=2 * block + i, block=block)
+            for block in range(2)
+            for i, b in ((1, BUFFERS[1]), (2, replace(BUFFERS[1], name="other")))
+        ),
+    )
     made = tuple(
         Barrier(2 * block + i, name, arrivals, 1, block=block, peers=peers)
         for block in range(2)

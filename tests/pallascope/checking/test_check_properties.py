@@ -59,10 +59,11 @@ def test_threads_of_which_some_take_off_what_others_have_waited_for():
     def look(program):
         waits = [op for op in program.ops if op.kind == "await"]
         several = {
-            place for place in {op.place for op in waits}
+            place
+            for place in {op.place for op in waits}
             if len({op.thread for op in waits if op.place == place}) > 1
             and not all(op.keeps for op in waits if op.place == place)
-        }  # fmt: skip
+        }
         if any("semaphores order nothing here" in note for note in check(program).notes):
             seen["not followed"] += 1
             return

@@ -148,8 +148,9 @@ def test_a_kind_by_which_blocks_meet(monkeypatch):
 
 def test_a_cluster_is_one_program():
     of = dict(grid=(2,), blocks=2, cluster=(2,))
-    pair = [build.program(copies(32 * i, 32), copies(32 * i, 32), block=(i, 0), **of)
-            for i in range(2)]  # fmt: skip
+    pair = [
+        build.program(copies(32 * i, 32), copies(32 * i, 32), block=(i, 0), **of) for i in range(2)
+    ]
     assert str(check_grid(pair)).endswith("no finding in all 2 clusters of grid (2,)")
     race, _ = check_grid([pair[0], replace(pair[0], block=(1, 0))])  # the rest is unwritten
     assert "of cluster (1,)" in race.cause and "of cluster (0,)" in race.cause

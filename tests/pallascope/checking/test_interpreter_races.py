@@ -67,11 +67,12 @@ def step_by_step(x, fault):
 
     scratch = [
         plgpu.SMEM((SLOTS, ROWS, COLS), jnp.float32),
-        plgpu.Barrier(num_barriers=SLOTS), plgpu.Barrier(num_barriers=SLOTS),
-    ]  # fmt: skip
-    return plgpu.kernel(
-        kernel, out_type=x, scratch_types=scratch, num_threads=2, thread_name="wg"
-    )(x)  # fmt: skip
+        plgpu.Barrier(num_barriers=SLOTS),
+        plgpu.Barrier(num_barriers=SLOTS),
+    ]
+    return plgpu.kernel(kernel, out_type=x, scratch_types=scratch, num_threads=2, thread_name="wg")(
+        x
+    )
 
 
 def staged(x, fault):
@@ -158,9 +159,14 @@ class Case(NamedTuple):
 
 STRICT = "PTX asks for a fence after reads too: the checker says so only if strict"
 # JAX 0.12 no longer asks for it.
-UNOBSERVED = ("", "") if jax.__version_info__ >= (0, 12) else (
-    "unobserved", "a rule of the interpreter: on the hardware a phase may end with no one waiting"
-)  # fmt: skip
+UNOBSERVED = (
+    ("", "")
+    if jax.__version_info__ >= (0, 12)
+    else (
+        "unobserved",
+        "a rule of the interpreter: on the hardware a phase may end with no one waiting",
+    )
+)
 # In JAX 0.11 an arrival may be refused before the race comes up, since nobody waited for the last.
 RACE_OR_STOP = "race/unobserved"
 OVER = "lost-store missing-commit"

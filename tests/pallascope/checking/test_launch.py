@@ -212,14 +212,19 @@ def test_what_is_no_access_of_an_array():
     row, beyond = build.at(build.GMEM, 0), build.at(build.GMEM, 64)
     load = replace(build.load(0, 0), reads=(beyond,))
     ops = [
-        build.just("prefetch", reads=(row,)), build.just("skip", reads=(row,)),
+        build.just("prefetch", reads=(row,)),
+        build.just("skip", reads=(row,)),
         build.just("opaque", reads=(row,), writes=(row,), function="f"),
-        load, build.wait(build.PRODUCED),
-    ]  # fmt: skip
+        load,
+        build.wait(build.PRODUCED),
+    ]
     found = check(replace(build.program(ops), starts_early=True))
     assert {finding.kind for finding in found} <= {"out-of-bounds"}
-    assert [f.where for f in check(replace(build.program([build.load(1, 0)]), starts_early=True))
-            if f.kind == "race"] == ["x"]  # fmt: skip
+    assert [
+        f.where
+        for f in check(replace(build.program([build.load(1, 0)]), starts_early=True))
+        if f.kind == "race"
+    ] == ["x"]
 
 
 def test_a_signal_after_the_other_threads_writes():

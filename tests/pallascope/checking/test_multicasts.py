@@ -24,9 +24,11 @@ def shared(tile, along="x", names=("x",), slots=2):
         def load(step):
             slot = step % slots
             plgpu.copy_gmem_to_smem(
-                x.at[pl.ds(tile(step), 32)], x_smem.at[slot], produced.at[slot],
+                x.at[pl.ds(tile(step), 32)],
+                x_smem.at[slot],
+                produced.at[slot],
                 collective_axes=along,
-            )  # fmt: skip
+            )
 
         for step in range(slots):
             load(step)

@@ -165,9 +165,13 @@ def test_two_threads_that_take_turns(body):
     program = pallascope.trace(reduced(body, in_turn=True), X)
     assert check(program).ok and not explore(program).bad
     for thread, kind in ((0, "arrive"), (1, "wait")):
-        (at,) = (i for i, op in enumerate(program.threads[thread])
-                 if op.kind == kind and program.barriers[op.barrier].arrivals == 1
-                 and program.barriers[op.barrier].count == 1)  # fmt: skip
+        (at,) = (
+            i
+            for i, op in enumerate(program.threads[thread])
+            if op.kind == kind
+            and program.barriers[op.barrier].arrivals == 1
+            and program.barriers[op.barrier].count == 1
+        )
         ops = program.threads[thread]
         mutant = with_thread(program, thread, [*ops[:at], *ops[at + 1 :]])
         assert explore(mutant).kinds, mutant

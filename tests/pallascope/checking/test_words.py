@@ -126,9 +126,11 @@ def sentences(source):
     return [
         node.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        and " " in node.value and id(node) not in docs
-    ]  # fmt: skip
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and " " in node.value
+        and id(node) not in docs
+    ]
 
 
 def test_no_detector_makes_a_sentence():

@@ -191,8 +191,9 @@ def test_one_document_and_nothing_else(run):
     (finding,) = check["reports"][0]["findings"]
     assert (finding["kind"], finding["where"]) == ("missing-commit", "s")
     assert [(op["file"], op["line"]) for op in finding["ops"]] == [
-        ("grid_kernels.py", 18), ("grid_kernels.py", 15)
-    ]  # fmt: skip
+        ("grid_kernels.py", 18),
+        ("grid_kernels.py", 15),
+    ]
     assert check["grid"]["ok"] and check["grid"]["program"]["compared"] == 4
     assert check["summary"].endswith("4 of 4 blocks checked, every one; 4 with findings")
 

@@ -28,8 +28,12 @@ PLACE = obj(
 )
 REGION = obj("startLine", startLine={"type": "integer", "minimum": 1})
 PHYSICAL = obj("artifactLocation", "region", artifactLocation=PLACE, region=REGION)
-LOCATION = obj("physicalLocation", physicalLocation=PHYSICAL, message=MESSAGE,
-               id={"type": "integer", "minimum": 0})  # fmt: skip
+LOCATION = obj(
+    "physicalLocation",
+    physicalLocation=PHYSICAL,
+    message=MESSAGE,
+    id={"type": "integer", "minimum": 0},
+)
 LEVEL = {"enum": ["none", "note", "warning", "error"]}
 RULE = obj(
     "id", "shortDescription", "fullDescription", "help", "defaultConfiguration",
@@ -38,16 +42,24 @@ RULE = obj(
     defaultConfiguration=obj("level", level=LEVEL),
 )  # fmt: skip
 RESULT = obj(
-    "ruleId", "message", "locations", "partialFingerprints",
-    ruleId={"enum": [*FindingKind]}, message=MESSAGE, locations=array(LOCATION, 1),
-    relatedLocations=array(LOCATION), level=LEVEL,
+    "ruleId",
+    "message",
+    "locations",
+    "partialFingerprints",
+    ruleId={"enum": [*FindingKind]},
+    message=MESSAGE,
+    locations=array(LOCATION, 1),
+    relatedLocations=array(LOCATION),
+    level=LEVEL,
     partialFingerprints=obj("primaryLocationLineHash", primaryLocationLineHash=TEXT),
-)  # fmt: skip
+)
 RUN = obj(
-    "tool", "results", results=array(RESULT),
+    "tool",
+    "results",
+    results=array(RESULT),
     tool=obj("driver", driver=obj("name", "rules", name=TEXT, rules=array(RULE))),
     invocations=array(obj("executionSuccessful", executionSuccessful={"type": "boolean"})),
-)  # fmt: skip
+)
 DOCUMENT = obj("version", "runs", "$schema", version={"const": "2.1.0"}, runs=array(RUN, 1))
 
 
@@ -133,8 +145,9 @@ def test_places_are_relative_to_the_root_of_the_repository(run, folder, monkeypa
 def test_a_file_outside_of_the_repository_has_its_whole_address(tmp_path):
     op = dict(kind="read", what="read", file=str(tmp_path / "k.py"), line=3, source="a")
     finding = dict(kind="race", cause="a", remedy="b", where=None, ops=[op])
-    checks = [dict(function="m:f", error=None, grid=None,
-                   reports=[dict(findings=[finding], verdict="v")])]  # fmt: skip
+    checks = [
+        dict(function="m:f", error=None, grid=None, reports=[dict(findings=[finding], verdict="v")])
+    ]
     inside = tmp_path / "repository"
     inside.mkdir()
     (result,) = sarif(checks, inside)["runs"][0]["results"]

@@ -51,8 +51,13 @@ def told(counts):
 def test_instructions_that_can_be_reached_are_counted():
     instructions, _ = reached(LOOP)
     assert told(counted(instructions)) == {
-        "HGMMA": 2, "SYNCS": 3, "uniform": 1, "branch": 5, "other": 5, "all": 16,
-    }  # fmt: skip
+        "HGMMA": 2,
+        "SYNCS": 3,
+        "uniform": 1,
+        "branch": 5,
+        "other": 5,
+        "all": 16,
+    }
     assert [each.at for each in instructions] == [*range(0, 0x100, 0x10)]
 
 

@@ -40,9 +40,12 @@ def handed_over(wait=("sync", 5, 256), arrive=("arrive", 5, 256), threads=2):
         lax.switch(lax.axis_index("wg"), [first, second] + [lambda: None] * (threads - 2))
 
     return kernels.of(
-        kernel, ROW, scratch_types=[plgpu.SMEM((128,), jnp.float32)], num_threads=threads,
+        kernel,
+        ROW,
+        scratch_types=[plgpu.SMEM((128,), jnp.float32)],
+        num_threads=threads,
         thread_name="wg",
-    )  # fmt: skip
+    )
 
 
 def given_back(lanes):
@@ -68,9 +71,12 @@ def given_back(lanes):
                     plgpu.copy_gmem_to_smem(x, smem, loaded)
 
     return kernels.of(
-        kernel, ROW, scratch_types=[plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()],
-        num_threads=2, thread_name="wg",
-    )  # fmt: skip
+        kernel,
+        ROW,
+        scratch_types=[plgpu.SMEM((128,), jnp.float32), plgpu.Barrier()],
+        num_threads=2,
+        thread_name="wg",
+    )
 
 
 def met_by_all():
@@ -88,6 +94,9 @@ def met_by_all():
             o[...] = row[...]
 
     return kernels.of(
-        kernel, ROW, scratch_types=[plgpu.SMEM((128,), jnp.float32)], num_threads=2,
+        kernel,
+        ROW,
+        scratch_types=[plgpu.SMEM((128,), jnp.float32)],
+        num_threads=2,
         thread_name="wg",
-    )  # fmt: skip
+    )

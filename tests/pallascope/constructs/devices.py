@@ -44,9 +44,10 @@ def exchange(x, o, smem, waits=True, signals=True, finishes=True, keeps=False):
 
 def exchanged(**faults):
     kernel = plgpu.kernel(
-        functools.partial(exchange, **faults), out_type=jax.ShapeDtypeStruct((2, 128), jnp.float32),
+        functools.partial(exchange, **faults),
+        out_type=jax.ShapeDtypeStruct((2, 128), jnp.float32),
         scratch_types=[plgpu.SMEM((128,), jnp.float32)],
-    )  # fmt: skip
+    )
     return trace(on_devices(kernel, 2), jax.ShapeDtypeStruct((256,), jnp.float32), whole_grid=True)
 
 

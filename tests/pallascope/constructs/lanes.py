@@ -33,9 +33,11 @@ def passed(between=nothing, write=PAIRS, read=SINGLES, auto=False):
         o[...] = cast(tile[...], read)
 
     return kernels.of(
-        kernel, X, scratch_types=[plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()],
+        kernel,
+        X,
+        scratch_types=[plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()],
         compiler_params=plgpu.CompilerParams(unsafe_no_auto_barriers=not auto),
-    )  # fmt: skip
+    )
 
 
 def refilled(between=nothing, auto=False):
@@ -50,9 +52,11 @@ def refilled(between=nothing, auto=False):
 
     scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier(), plgpu.Barrier()]
     return kernels.of(
-        kernel, kernels.like(2, 64, 64), scratch_types=scratch,
+        kernel,
+        kernels.like(2, 64, 64),
+        scratch_types=scratch,
         compiler_params=plgpu.CompilerParams(unsafe_no_auto_barriers=not auto),
-    )  # fmt: skip
+    )
 
 
 def commit(barrier):

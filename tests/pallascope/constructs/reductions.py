@@ -35,9 +35,12 @@ def reduced(body, threads=2, in_turn=False, extra=(), **params):
     scratch = [TILES, plgpu.Barrier(num_barriers=2), plgpu.Barrier(), *extra]
     mesh = dict(num_threads=2, thread_name="wg") if threads > 1 else {}
     return plgpu.kernel(
-        kernel, out_type=X, scratch_types=scratch,
-        compiler_params=plgpu.CompilerParams(**params), **mesh,
-    )  # fmt: skip
+        kernel,
+        out_type=X,
+        scratch_types=scratch,
+        compiler_params=plgpu.CompilerParams(**params),
+        **mesh,
+    )
 
 
 def reductions(*places, blocks=1, links=()):

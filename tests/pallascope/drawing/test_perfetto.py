@@ -38,8 +38,12 @@ def test_lanes_are_named_threads_of_one_named_process(tmp_path):
     meta = events(written(ring(slots=2), tmp_path), "M")
     names = {e["tid"]: e["args"]["name"] for e in meta if e["name"] == "thread_name"}
     assert [*names.values()] == [
-        "memory thread", "compute thread 0", "TMA (1 of 2)", "TMA (2 of 2)", "tensor core",
-    ]  # fmt: skip
+        "memory thread",
+        "compute thread 0",
+        "TMA (1 of 2)",
+        "TMA (2 of 2)",
+        "tensor core",
+    ]
     order = [event["args"]["sort_index"] for event in meta if event["name"] == "thread_sort_index"]
     assert order == [*names] == sorted(names)
     (process,) = [event["args"]["name"] for event in meta if event["name"] == "process_name"]

@@ -140,11 +140,14 @@ def test_the_legend_has_the_kinds_of_the_setting_that_is_shown():
     ]
     text = without_scripts(player(made))
     assert re.findall(r'<li data-kind="(\w+)"( hidden)?>', text) == [
-        ("load", ""), ("wgmma", " hidden"), ("wait", ""),
-    ]  # fmt: skip
+        ("load", ""),
+        ("wgmma", " hidden"),
+        ("wait", ""),
+    ]
     assert [frame["kinds"] for frame in payload(player(made))["frames"]] == [
-        ["load", "wait"], ["load", "wgmma", "wait"],
-    ]  # fmt: skip
+        ["load", "wait"],
+        ["load", "wgmma", "wait"],
+    ]
 
 
 def test_what_stops_for_ever_has_no_length():
@@ -155,9 +158,10 @@ def test_what_stops_for_ever_has_no_length():
     ]
     frames = payload(player(made))["frames"]
     assert [frame["length"] for frame in frames] == [
-        "stops at 9,000 cycles", "4,000 cycles, 2.28 µs",
+        "stops at 9,000 cycles",
+        "4,000 cycles, 2.28 µs",
         "3,000 cycles, 1.71 µs, 75% of the longest",
-    ]  # fmt: skip
+    ]
     assert [frame["share"] for frame in frames] == [0, 1, 0.75]
     assert '<p class="total">stops at 9,000 cycles</p>' in without_scripts(player(made))
 
@@ -437,10 +441,12 @@ def test_a_scope_is_passed_over_and_left_blank_only_where_something_begins_withi
         "a profile": (["Init", "load", "multiply"], ["Init", "load", "multiply"], "multiply"),
         "nested scopes": (["all steps", "multiply"], ["multiply"], "multiply"),
         "waits beside": (
-            ["wait produced", "multiply", "load"], ["wait produced", "load", "multiply"], "multiply"
+            ["wait produced", "multiply", "load"],
+            ["wait produced", "load", "multiply"],
+            "multiply",
         ),
         "a simulation": (["all steps", "multiply", "wgmma"], ["wgmma"], "wgmma"),
-    }  # fmt: skip
+    }
     figures = [
         pallascope.player(ring(name=name, spans=tuple(spans[each] for each in drawn), cycles=100))
         for name, (drawn, _, _) in walks.items()

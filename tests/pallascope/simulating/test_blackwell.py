@@ -14,9 +14,11 @@ from tests.pallascope.kernels import like
 from tests.pallascope.toy import TOY
 
 TOY_CORE = TOY.changed(
-    name="toy", tcgen05_flops_per_cycle=(("float16", 1024.0), ("float8_e4m3fn", 2048.0)),
-    tmem_bytes_per_cycle=512.0, smem_bytes_per_cycle=256.0,
-)  # fmt: skip
+    name="toy",
+    tcgen05_flops_per_cycle=(("float16", 1024.0), ("float8_e4m3fn", 2048.0)),
+    tmem_bytes_per_cycle=512.0,
+    smem_bytes_per_cycle=256.0,
+)
 
 
 def spans(timeline, kind):
@@ -43,9 +45,10 @@ def test_narrow_products_wait_for_smem(columns, is_bound):
     product = next(op for op in program.threads[0] if op.kind == "tcgen05_mma")
     a, b = product.reads
     wide = dataclasses.replace(
-        product, flops=2 * 128 * 64 * columns,
+        product,
+        flops=2 * 128 * 64 * columns,
         reads=(a, dataclasses.replace(b, box=(b.box[0], (0, 64), (0, columns)))),
-    )  # fmt: skip
+    )
     cycles = Costs(program, pallascope.B200).product(wide)
     assert (cycles > wide.flops / pallascope.B200.tcgen05_rate("float16")) == is_bound
 
@@ -95,9 +98,14 @@ def test_every_kernel_comes_to_its_end(kernel):
 def test_threads_are_called_by_what_they_do():
     timeline = pallascope.simulate(blackwell.PROGRAMS["three threads"](), pallascope.B200)
     assert timeline.lanes == (
-        "memory thread", "product thread", "compute thread 0", "TMA loads", "TMA stores",
-        "tensor core", "tensor memory",
-    )  # fmt: skip
+        "memory thread",
+        "product thread",
+        "compute thread 0",
+        "TMA loads",
+        "TMA stores",
+        "tensor core",
+        "tensor memory",
+    )
 
 
 def test_a_kernel_for_the_other_gpu_has_no_time():

@@ -30,29 +30,39 @@ def program(*threads, devices=(2,), blocks=2, grid=(), **fields):
     memory = [
         Buffer(0, "inbox@0", "gmem", shape, "float16", size),
         Buffer(1, "inbox@1", "gmem", shape, "float16", size),
-        *(Buffer(2 + block, f"tile@{block}", "smem", shape, "float16", size, block=block)
-          for block in range(blocks)),
-    ]  # fmt: skip
+        *(
+            Buffer(2 + block, f"tile@{block}", "smem", shape, "float16", size, block=block)
+            for block in range(blocks)
+        ),
+    ]
     semaphores = [
         Barrier(first + device, f"{name}@{device}", 1, 4, type="semaphore")
-        for first, name in ((ARRIVED, "arrived"), (FREED, "freed")) for device in (0, 1)
-    ]  # fmt: skip
+        for first, name in ((ARRIVED, "arrived"), (FREED, "freed"))
+        for device in (0, 1)
+    ]
     loaded = [Barrier(LOADED + b, f"loaded@{b}", 1, 1, block=b) for b in range(blocks)]
     numbered = tuple(
         tuple(replace(op, thread=thread) for op in ops) for thread, ops in enumerate(threads)
     )
     return Program(
-        "devices", numbered, tuple(memory), (*semaphores, *loaded), grid, blocks=blocks,
-        devices=devices, **fields,
-    )  # fmt: skip
+        "devices",
+        numbered,
+        tuple(memory),
+        (*semaphores, *loaded),
+        grid,
+        blocks=blocks,
+        devices=devices,
+        **fields,
+    )
 
 
 def stored(block, device, step=0):
     """A store into a device's inbox, and the wait for it."""
     return [
         Op("store", 0, (region(2 + block),), (region(device),), step=(step,), bytes=BYTES),
-        Op("commit_group", 0), Op("wait_store", 0, pending=0),
-    ]  # fmt: skip
+        Op("commit_group", 0),
+        Op("wait_store", 0, pending=0),
+    ]
 
 
 def signal(first, device, index=0, amount=1):
@@ -87,17 +97,20 @@ def test_two_devices_exchange_a_tile():
     assert found.cycles == STORED + 3 + 100 + 5
     waits = [s for s in found.spans if s.kind == "wait" and s.cause is not None][-2:]
     assert {found.lanes[found.spans[s.cause].lane] for s in waits} == {
-        "device 0 thread 0", "device 1 thread 0",
-    }  # fmt: skip
+        "device 0 thread 0",
+        "device 1 thread 0",
+    }
 
 
 def test_blocks_of_a_device_share_its_link_and_not_the_other_device_s():
     found = run(*(stored(block, 1 - block // 2) for block in range(4)), blocks=4, grid=(2,))
     ends = {found.lanes[s.lane]: s.stop for s in found.spans if s.kind == "store"}
     assert ends == {
-        "device 0 block 0 TMA stores": STORED, "device 0 block 1 TMA stores": STORED + 40,
-        "device 1 block 0 TMA stores": STORED, "device 1 block 1 TMA stores": STORED + 40,
-    }  # fmt: skip
+        "device 0 block 0 TMA stores": STORED,
+        "device 0 block 1 TMA stores": STORED + 40,
+        "device 1 block 0 TMA stores": STORED,
+        "device 1 block 1 TMA stores": STORED + 40,
+    }
     assert {use.name for use in found.units()} == {
         f"device {device} block {block} GMEM port" for device in (0, 1) for block in (0, 1)
     }
@@ -154,8 +167,10 @@ def test_who_has_waited_longest_goes_first_if_there_is_enough():
     assert ends == {1: 51 + 3 + 5, 0: 51 + 3 + 3 + 5}  # after 51 on the ALU that threads share
 
 
-@pytest.mark.parametrize("slots, step", [(1, 3 + 100 + 5 + STORED + 3 + 100 + 5 + 1000),
-                                         (2, 3 + 5 + 1000), (4, 3 + 5 + 1000)])  # fmt: skip
+@pytest.mark.parametrize(
+    "slots, step",
+    [(1, 3 + 100 + 5 + STORED + 3 + 100 + 5 + 1000), (2, 3 + 5 + 1000), (4, 3 + 5 + 1000)],
+)
 def test_backpressure_of_a_ring(slots, step, steps=6):
     """A slow receiver: with one slot its sender waits for each signal, with two it is ahead."""
     threads = []

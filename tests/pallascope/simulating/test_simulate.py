@@ -45,8 +45,11 @@ def test_a_load_is_issued_moved_and_landed():
     assert found.cycles == 42
     assert found.lanes == ("thread 0", "TMA loads", "TMA stores", "tensor core")
     assert (found.source, found.machine, found.clock_hz, found.notes) == (
-        "simulated", "toy", 1e9, (),
-    )  # fmt: skip
+        "simulated",
+        "toy",
+        1e9,
+        (),
+    )
     wait_span = found.spans[2]
     assert found.spans[wait_span.cause].kind == "load"
     assert (wait_span.slot, wait_span.step, wait_span.thread, wait_span.op) == (None, (0,), 0, 1)
@@ -98,9 +101,12 @@ def test_a_load_lands_with_the_last_of_its_lines():
 def test_l2_gives_more_of_what_blocks_share():
     """A block loads 20 of 20,000 bytes: each of these is loaded twice where 2000 blocks do."""
     machine = replace(
-        TOY, sm_bytes_per_cycle=8, l2_bytes_per_second=1e9, l2_shared_bytes_per_second=2e9,
+        TOY,
+        sm_bytes_per_cycle=8,
+        l2_bytes_per_second=1e9,
+        l2_shared_bytes_per_second=2e9,
         hbm_bytes_per_second=99e9,
-    )  # fmt: skip
+    )
     cycles = lambda blocks, ops: (
         simulate(replace(program(ops), grid=(blocks,)), machine, l2_hits=1).cycles
     )
@@ -186,8 +192,10 @@ def test_accesses_take_their_wavefronts():
     ends = list(itertools.accumulate([2 * 128 + 3, 128 + 6, 20 + 6]))
     assert [span.stop for span in found.spans] == ends
     assert [span.text for span in found.spans] == [
-        "read x, 2 wavefronts", "write x, 1 wavefronts", "write x",
-    ]  # fmt: skip
+        "read x, 2 wavefronts",
+        "write x, 1 wavefronts",
+        "write x",
+    ]
     # The wavefronts are all that others wait for.
     both = simulate(program([write], [replace(write, thread=1)]), slow)
     assert sorted(span.stop for span in both.spans) == [128 + 6, 2 * 128 + 6]
@@ -262,8 +270,9 @@ def test_a_deadlock_ends_and_says_who_waits():
     )
     stuck = [s for s in found.spans if s.text.endswith("for ever")]
     assert [(s.thread, s.start, s.stop, s.cause) for s in stuck] == [
-        (0, 32, 32, None), (1, 0, 32, None),
-    ]  # fmt: skip
+        (0, 32, 32, None),
+        (1, 0, 32, None),
+    ]
     alone = run([op("scope_begin", scope_id=3, shared=True)], [])
     assert "thread 0 waits for the other threads to begin the shared scope 3" in alone.notes[0]
 
@@ -427,17 +436,22 @@ def test_named_scopes_are_spans_around_others():
     ]
     found = [s for s in run(ops).spans if s.kind == "scope"]
     assert [(s.text, s.step, s.start, s.stop) for s in found] == [
-        ("outer", (0,), 0, 20), ("outer/inner", (0,), 10, 20),
-        ("outer", (1,), 30, 50), ("outer/inner", (1,), 40, 50),
-    ]  # fmt: skip
+        ("outer", (0,), 0, 20),
+        ("outer/inner", (0,), 10, 20),
+        ("outer", (1,), 30, 50),
+        ("outer/inner", (1,), 40, 50),
+    ]
 
 
 # What holds for every program.
 
 RINGS = dict(
-    steps=st.integers(1, 12), slots=st.integers(1, 5), flops=st.integers(0, 60),
-    size=st.sampled_from([4, 20, 64]), threads=st.integers(1, 3),
-)  # fmt: skip
+    steps=st.integers(1, 12),
+    slots=st.integers(1, 5),
+    flops=st.integers(0, 60),
+    size=st.sampled_from([4, 20, 64]),
+    threads=st.integers(1, 3),
+)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

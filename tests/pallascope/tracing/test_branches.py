@@ -74,9 +74,12 @@ def consumer(early):
 
     scratch = [SMEM, plgpu.Barrier(), plgpu.Barrier()]
     made = kernels.of(
-        kernel, like(64, 64, dtype=jnp.float32), scratch_types=scratch, num_threads=2,
+        kernel,
+        like(64, 64, dtype=jnp.float32),
+        scratch_types=scratch,
+        num_threads=2,
         thread_name="wg",
-    )  # fmt: skip
+    )
     return pallascope.trace(made, like(192, 64), FLAG)
 
 

@@ -22,8 +22,11 @@ def test_a_named_barrier_puts_threads_in_order():
     program = pallascope.trace(handed_over())
     (barrier,) = program.barriers
     assert (barrier.name, barrier.arrivals, barrier.type, barrier.number) == (
-        "named barrier 5", 2, "named", 5
-    )  # fmt: skip
+        "named barrier 5",
+        2,
+        "named",
+        5,
+    )
     kinds = [[op.kind for op in ops if op.barrier is not None] for ops in program.threads]
     assert kinds == [["arrive"], ["arrive", "wait"]]
     report = pallascope.check(program)

@@ -34,14 +34,18 @@ def test_two_devices_in_one_program():
     assert (program.devices, program.blocks, program.is_whole) == ((2,), 2, True)
     assert [b.name for b in program.buffers if b.space == "gmem"] == ["x@0", "x@1", "o@0", "o@1"]
     of = lambda kind: [op for op in program.ops if op.kind == kind]
-    assert [program.index_of(op.writes[0]) for op in of("store")] == ["o@1[0, 0:128]",
-                                                                     "o@0[0, 0:128]"]  # fmt: skip
+    assert [program.index_of(op.writes[0]) for op in of("store")] == [
+        "o@1[0, 0:128]",
+        "o@0[0, 0:128]",
+    ]
     assert [program.barriers[op.barrier].name for op in of("signal")] == [
-        "semaphore.0@1", "semaphore.0@0"
-    ]  # fmt: skip
+        "semaphore.0@1",
+        "semaphore.0@0",
+    ]
     assert [program.barriers[op.barrier].name for op in of("await")] == [
-        "semaphore.0@0", "semaphore.0@1"
-    ]  # fmt: skip
+        "semaphore.0@0",
+        "semaphore.0@1",
+    ]
     assert [op.keeps for op in of("await")] == [False, False]
 
 
@@ -81,9 +85,10 @@ def test_a_device_by_its_index_on_each_axis():
         lambda: (x(), 1 - y()),
     ):
         call = plgpu.kernel(
-            functools.partial(kernel, device=device), out_type=ROW,
+            functools.partial(kernel, device=device),
+            out_type=ROW,
             scratch_types=[plgpu.SMEM((128,), jnp.float32)],
-        )  # fmt: skip
+        )
         arg = jax.ShapeDtypeStruct((512,), jnp.float32)
         program = trace(on_devices(call, 2, 2, specs=P(("x", "y"))), arg, whole_grid=True)
         stores = [op for op in program.ops if op.kind == "store"]
@@ -100,8 +105,9 @@ def test_all_devices_at_once():
     ]
     load = next(op for op in program.threads[1] if len(op.reads) == 2)
     assert [program.index_of(region) for region in load.reads] == [
-        "out1@0[64:128]", "out1@1[64:128]"
-    ]  # fmt: skip
+        "out1@0[64:128]",
+        "out1@1[64:128]",
+    ]
     assert not check(program)
     assert "race" in kinds(summed_up(waits=False))
     assert "race" in kinds(summed_up(gathers=False))
@@ -146,8 +152,12 @@ def test_blocks_of_a_grid_that_wait_for_each_other():
     assert "turns: no finding in all of grid (4,) (" in str(check(program))
     assert kinds(in_turns(waits=False)) == {"race"}
     assert kinds(in_turns(amount=2)) == {"deadlock"}
-    one = trace(lambda x: plgpu.kernel(
-        lambda x, o: turns(x, o), out_type=ROW, grid=(4,), grid_names=("i",))(x), ROW)  # fmt: skip
+    one = trace(
+        lambda x: plgpu.kernel(
+            lambda x, o: turns(x, o), out_type=ROW, grid=(4,), grid_names=("i",)
+        )(x),
+        ROW,
+    )
     assert any("semaphores order nothing here" in note for note in check(one).notes)
 
 
@@ -183,8 +193,11 @@ def test_what_does_not_go_together():
 
 def test_a_traced_exchange_is_simulated_on_both_devices():
     timeline = simulate(exchanged(), H100)
-    ends = {name: max(s.stop for s in timeline.spans if s.lane == lane)
-            for lane, name in enumerate(timeline.lanes) if "thread" in name}  # fmt: skip
+    ends = {
+        name: max(s.stop for s in timeline.spans if s.lane == lane)
+        for lane, name in enumerate(timeline.lanes)
+        if "thread" in name
+    }
     assert ends == {f"device {device} thread 0": timeline.cycles for device in (0, 1)}
     assert simulate(exchanged(signals=False), H100).stuck
     late = H100.changed(nvlink_store_latency_cycles=1e4)
@@ -200,9 +213,11 @@ def gathered(devices, blocks=2, rows=128):
         tile_m=64, tile_n=64, tile_k=64, max_concurrent_steps=2
     )
     kernel = functools.partial(
-        collective_matmul_mgpu.all_gather_lhs_matmul, axis_name="x", config=config,
+        collective_matmul_mgpu.all_gather_lhs_matmul,
+        axis_name="x",
+        config=config,
         dtype=jnp.float16,
-    )  # fmt: skip
+    )
     lhs = jax.ShapeDtypeStruct((devices * rows, 128), jnp.float16)
     rhs = jax.ShapeDtypeStruct((128, devices * 128), jnp.float16)
     call = on_devices(kernel, devices, specs=(P("x", None), P(None, "x")))

@@ -75,9 +75,10 @@ def test_wavefronts_are_those_of_a_count_byte_by_byte(drawn):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
-    rows=st.sampled_from([8, 16, 64]), columns=st.sampled_from([64, 128]),
+    rows=st.sampled_from([8, 16, 64]),
+    columns=st.sampled_from([64, 128]),
     tile=st.sampled_from([(8, 64), (8, 32), (4, 16), (64,)]),
-)  # fmt: skip
+)
 def test_tiles_are_undone(rows, columns, tile):
     array = np.arange(rows * columns).reshape(rows, columns)
     cut = banks.tiled(array, [tile])
@@ -110,12 +111,14 @@ def test_an_accumulator_s_lanes():
     )
     expected = {
         tuple(
-            tuple((64 * m + 16 * warp + 8 * half + lane // 4) * 64 + 8 * n + lane % 4 * 2 + i
-                  for i in range(2))
+            tuple(
+                (64 * m + 16 * warp + 8 * half + lane // 4) * 64 + 8 * n + lane % 4 * 2 + i
+                for i in range(2)
+            )
             for lane in range(32)
         )
         for m, warp, half, n in itertools.product(range(2), range(4), range(2), range(8))
-    }  # fmt: skip
+    }
     assert {tuple(map(tuple, access)) for access in found.tolist()} == expected
     assert len(rows) == len(columns) == found.size
 
@@ -152,12 +155,18 @@ MOST = 128  # wavefronts of an array of SHAPE in float16 that are full
 
 @pytest.mark.parametrize(
     ("dtype", "swizzle", "wavefronts"),
-    [(HALF, 0, 8 * MOST), (FULL, 0, 4 * 2 * MOST), (HALF, 32, MOST), (HALF, 128, MOST),
-     # Pairs of floats of four rows lie in two chunks: half of the banks are wanted twice.
-     (FULL, 128, 2 * 2 * MOST), (FULL, 32, 2 * MOST),
-     # Two bytes a lane: half of a wavefront is empty.
-     (BYTE, 128, MOST)],
-)  # fmt: skip
+    [
+        (HALF, 0, 8 * MOST),
+        (FULL, 0, 4 * 2 * MOST),
+        (HALF, 32, MOST),
+        (HALF, 128, MOST),
+        # Pairs of floats of four rows lie in two chunks: half of the banks are wanted twice.
+        (FULL, 128, 2 * 2 * MOST),
+        (FULL, 32, 2 * MOST),
+        # Two bytes a lane: half of a wavefront is empty.
+        (BYTE, 128, MOST),
+    ],
+)
 def test_an_accumulator_in_plain_and_in_swizzled_memory(dtype, swizzle, wavefronts):
     place, layout = memory(SHAPE, dtype, swizzle), WGMMA.to_mgpu()
     assert layouts.wavefronts(place, layout, False, False) == wavefronts

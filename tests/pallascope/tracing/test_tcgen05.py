@@ -43,9 +43,11 @@ def test_two_blocks_multiply_in_one_op_of_the_first():
     product = next(op for op in program.threads[0] if op.kind == "tcgen05_mma")
     names = lambda regions: [program.index_of(region) for region in regions]
     assert names(product.reads) == [
-        "a_smem@0[0, 0:128, 0:64]", "a_smem@1[0, 0:128, 0:64]",
-        "b_smem@0[0, 0:64, 0:64]", "b_smem@1[0, 0:64, 0:64]",
-    ]  # fmt: skip
+        "a_smem@0[0, 0:128, 0:64]",
+        "a_smem@1[0, 0:128, 0:64]",
+        "b_smem@0[0, 0:64, 0:64]",
+        "b_smem@1[0, 0:64, 0:64]",
+    ]
     assert names(product.writes) == ["acc@0[0:128, 0:128]", "acc@1[0:128, 0:128]"]
     assert product.flops == 2 * 256 * 128 * 64
     assert described(program, 1, ("tcgen05_mma", "tcgen05_commit")) == []
@@ -57,8 +59,11 @@ def test_one_block_tracks_the_copies_of_both():
     program = pallascope.trace(*blackwell.paired())
     mine, others = ([op for op in ops if op.kind == "load"] for ops in program.threads)
     assert [(op.parts, program.barriers[op.peers[0]].name) for op in mine[:2] + others[:2]] == [
-        (2, "produced@0"), (2, "produced@0"), (0, "produced@0"), (0, "produced@0")
-    ]  # fmt: skip
+        (2, "produced@0"),
+        (2, "produced@0"),
+        (0, "produced@0"),
+        (0, "produced@0"),
+    ]
     assert program.index_of(mine[0].reads[0]) == "a[0:128, 0:64]"
     assert program.index_of(others[0].reads[0]) == "a[128:256, 0:64]"
     assert program.index_of(others[1].reads[0]) == "b[0:64, 64:128]"
@@ -67,9 +72,12 @@ def test_one_block_tracks_the_copies_of_both():
 def test_a_replicated_copy_is_all_of_it_in_each_block():
     def kernel(x, o, smem, barrier):
         plgpu.copy_gmem_to_smem(
-            x.at[0:64], smem, barrier, collective_axes="x",
+            x.at[0:64],
+            smem,
+            barrier,
+            collective_axes="x",
             leader_tracked=plgpu.CopyPartition.REPLICATED,
-        )  # fmt: skip
+        )
 
     scratch = [plgpu.SMEM((64, 64), jnp.float16), plgpu.Barrier()]
     call = of(kernel, scratch_types=scratch, cluster=(2,), cluster_names=("x",))
@@ -121,8 +129,9 @@ def test_a_batch_lies_side_by_side():
     call = of(kernel, scratch_types=scratch, grid=(3,), grid_names=("i",))
     program = pallascope.trace(call, like(256, 64), block=(2,))
     assert described(program) == [
-        "load_tmem reads acc[0:128, 64:96]", "load_tmem reads acc[0:128, 40:48]"
-    ]  # fmt: skip
+        "load_tmem reads acc[0:128, 64:96]",
+        "load_tmem reads acc[0:128, 40:48]",
+    ]
     assert program.tmem_columns == 96
 
 
@@ -133,8 +142,11 @@ def test_scales_are_copied_in_the_queue_of_products():
     assert b.startswith("tcgen05_copy reads bs_smem")
     op = next(op for op in program.threads[0] if op.kind == "tcgen05_mma")
     assert [program.buffers[region.buffer].name for region in op.reads] == [
-        "a_smem", "b_smem", "rest.0", "rest.1"
-    ]  # fmt: skip
+        "a_smem",
+        "b_smem",
+        "rest.0",
+        "rest.1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,18 +161,18 @@ def test_a_cluster_claims_those_that_follow_it(claims, tiles):
     asked = [op for op in program.threads[0] if op.claims]
     assert len(asked) == len(tiles) and all(op.bytes == 16 for op in asked)
     arrived = [
-        op.parts for op in program.threads[1]
+        op.parts
+        for op in program.threads[1]
         if op.kind == "arrive" and program.barriers[op.barrier].name == "try_cancel_barrier"
-    ]  # fmt: skip
+    ]
     assert arrived == [None] * len(tiles)
 
 
 def test_a_block_that_is_asked_for_claims_none_by_default():
     """So that the programs of all blocks, each with its own tile, can be compared."""
     stores = lambda **options: sum(
-        op.kind == "store"
-        for op in pallascope.trace(*blackwell.fetching(9), **options).threads[0]
-    )  # fmt: skip
+        op.kind == "store" for op in pallascope.trace(*blackwell.fetching(9), **options).threads[0]
+    )
     assert (stores(), stores(block=(0,)), stores(block=(0,), claims=2)) == (5, 1, 3)
 
 

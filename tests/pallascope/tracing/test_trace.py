@@ -69,9 +69,12 @@ def test_gmem_has_its_role():
 
     found = {b.name: (b.space, b.role) for b in pallascope.trace(call, X, X).buffers}
     assert found == {
-        "x": ("gmem", "in"), "total": ("gmem", "in/out"), "o": ("gmem", "out"),
-        "other": ("gmem", "out"), "scratch": ("gmem", "scratch"),
-    }  # fmt: skip
+        "x": ("gmem", "in"),
+        "total": ("gmem", "in/out"),
+        "o": ("gmem", "out"),
+        "other": ("gmem", "out"),
+        "scratch": ("gmem", "scratch"),
+    }
 
 
 def test_matmul_in_a_ring_of_two_slots():
@@ -109,9 +112,11 @@ def test_matmul_in_a_ring_of_two_slots():
 
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(
-    slots=st.integers(1, 4), steps=st.integers(1, 6), delay=st.integers(0, 3),
+    slots=st.integers(1, 4),
+    steps=st.integers(1, 6),
+    delay=st.integers(0, 3),
     threads=st.integers(1, 2),
-)  # fmt: skip
+)
 def test_each_phase_that_is_waited_for_gets_its_arrivals(slots, steps, delay, threads):
     delay, slots = min(delay, slots - 1), max(slots, 1)
     call = lambda x: kernels.specialized(x, slots, delay, threads)
@@ -232,8 +237,9 @@ def test_loops_bounded_by_a_concrete_argument():
     program = pallascope.trace(kernels.of(kernel), X, np.array([9, 2], np.int32))
     assert [op.step for op in program.threads[0] if op.kind == "write"] == [(0,), (1,)]
     assert words(program)[-2:] == [
-        "read reads x[0, 0:64] step 1", "write writes o[1, 0:64] step 1",
-    ]  # fmt: skip
+        "read reads x[0, 0:64] step 1",
+        "write writes o[1, 0:64] step 1",
+    ]
 
 
 ADVICE = (
@@ -448,10 +454,15 @@ def test_accesses_of_other_kinds():
     smem = plgpu.SMEM((8, 64), jnp.float16)
     program = pallascope.trace(kernels.of(kernel, scratch_types=[smem]), X)
     assert words(program) == [
-        "read reads smem[1, 0:64]", "compute 0", "write writes o[0, 0:64]",
-        "read reads x[2, 0:64]", "write reads o[2, 0:64] writes o[2, 0:64] (atomic add)",
-        "grid_wait", "opaque (delay)", "opaque (debug_print)",
-    ]  # fmt: skip
+        "read reads smem[1, 0:64]",
+        "compute 0",
+        "write writes o[0, 0:64]",
+        "read reads x[2, 0:64]",
+        "write reads o[2, 0:64] writes o[2, 0:64] (atomic add)",
+        "grid_wait",
+        "opaque (delay)",
+        "opaque (debug_print)",
+    ]
 
 
 def test_products_in_registers():
@@ -480,9 +491,11 @@ def test_threads_meet_where_they_share_a_scope():
         for ops in program.threads
     )
     shared = [
-        ("scope_begin", 0, True), ("scope_begin", 1, True), ("scope_end", 1, True),
+        ("scope_begin", 0, True),
+        ("scope_begin", 1, True),
+        ("scope_end", 1, True),
         ("scope_end", 0, True),
-    ]  # fmt: skip
+    ]
     assert second == shared
     assert [op for op in first if op[2]] == shared
     assert [op for op in first if not op[2]] == [("scope_begin", 2, False), ("scope_end", 2, False)]
@@ -544,11 +557,14 @@ def test_what_else_a_kernel_may_do():
         ]
         assert lines[5:11] == [
             f"write writes o[{i}, {j}] step {3 * i + j} in inner"
-            for i in range(2) for j in range(3)
-        ]  # fmt: skip
+            for i in range(2)
+            for j in range(3)
+        ]
         assert lines[11:] == [
-            "read reads smem[0, 0:64]", "compute 0", "write writes o[9, 0:64]",
-        ]  # fmt: skip
+            "read reads smem[0, 0:64]",
+            "compute 0",
+            "write writes o[9, 0:64]",
+        ]
     assert program.registers == (40, 40)
 
 

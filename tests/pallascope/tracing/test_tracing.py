@@ -88,14 +88,16 @@ def test_what_arithmetic_costs(function, costs):
         (lambda x: x + 1, 0),
         (lambda x: x.max(axis=1)[:, None], 128 * 4 * 2),
         (lambda x: (x.max(axis=1) + x.sum(axis=1))[:, None], 2 * 128 * 4 * 2),  # one op for both
-        (lambda x: plgpu.layout_cast(x, plgpu.Layout.WGMMA_TRANSPOSED).sum(axis=1)[:, None],
-         128 * 8 * 3),
+        (
+            lambda x: plgpu.layout_cast(x, plgpu.Layout.WGMMA_TRANSPOSED).sum(axis=1)[:, None],
+            128 * 8 * 3,
+        ),
         (lambda x: jnp.sum(x * x), 128 * 10),
         (lambda x: jax.jit(jnp.sum)(x), 128 * 10),  # within calls
         (lambda x: lax.reduce_precision(x, 5, 10), 0),  # reduces no axis
         (lambda x: jnp.cumsum(x, axis=1), 0),
     ],
-)  # fmt: skip
+)
 def test_what_lanes_exchange(function, exchanges):
     ops = [op for op in traced(function).threads[0] if op.kind == "compute"]
     assert [op.exchanges for op in ops] == [exchanges]
@@ -128,9 +130,15 @@ def test_arithmetic_is_where_its_values_are_made():
     program = pallascope.trace(kernels.of(kernel), like(4, 64))
     ops = [(op.kind, op.flops, op.scope) for op in program.threads[0][1:-1]]
     assert ops == [
-        ("read", 0, ""), ("compute", 64, ""), ("compute", 2 * 64, "more"), ("read", 0, ""),
-        ("compute", 64, ""), ("read", 0, ""), ("compute", 64, ""), ("write", 0, ""),
-    ]  # fmt: skip
+        ("read", 0, ""),
+        ("compute", 64, ""),
+        ("compute", 2 * 64, "more"),
+        ("read", 0, ""),
+        ("compute", 64, ""),
+        ("read", 0, ""),
+        ("compute", 64, ""),
+        ("write", 0, ""),
+    ]
 
 
 def test_each_step_of_a_loop_computes():

@@ -130,9 +130,12 @@ def test_the_ranking_is_that_of_the_predicted_launches():
 
 def test_each_early_end_has_its_outcome_and_its_sentence():
     space = [
-        dict(work=1), dict(work=9), dict(work=1, smem=1024), dict(work=1, fence=False),
+        dict(work=1),
+        dict(work=9),
+        dict(work=1, smem=1024),
+        dict(work=1, fence=False),
         dict(work="x"),
-    ]  # fmt: skip
+    ]
     results = search(space)
     found = {label(trial.config): trial for trial in results.trials}
     fits, text = found["work=9"], "work=9 parts take 9 * 512 = 4,608 bytes, over 4,096."
@@ -249,9 +252,10 @@ SPACE = dict(work=[1, 2, 3, 4, 5], smem=[0, 8])
 def test_an_interrupted_search_goes_on_where_it_ended(stop):
     time_of = lambda config: 50.0 - config["work"] + config["smem"]
     with (
-        assumed(Gpu("NVIDIA H200", "9.0")), pytest.MonkeyPatch.context() as patch,
+        assumed(Gpu("NVIDIA H200", "9.0")),
+        pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory() as folder,
-    ):  # fmt: skip
+    ):
         cache = pathlib.Path(folder) / "cache.db"
         patch.setattr(searching, "Calls", whole := Measurer(time_of))
         expected = search(SPACE, measure=10)
@@ -335,8 +339,10 @@ def test_a_space_of_values_makes_kernels_of_each():
     made = lambda config: kernel_of(config.work, config.fence)
     results = search([Config(), Config(2), Config(), Config(2, False)], made=made)
     assert outcomes(results) == {
-        "the default": "predicted", "work=2": "predicted", "work=2, fence=False": "finding",
-    }  # fmt: skip
+        "the default": "predicted",
+        "work=2": "predicted",
+        "work=2, fence=False": "finding",
+    }
     assert results.best.config == Config()
 
 
@@ -379,11 +385,15 @@ def test_what_is_no_space(space, kind, text):
         (dict(machine=3), TypeError, "search takes a Machine, not a value of type int"),
         (dict(jobs=0), ValueError, "search: jobs=0 is less than 1, so nothing would be compiled."),
         (dict(measure=-1), ValueError, "search: measure=-1 is less than 0: 0 is for the ranking"),
-        (dict(measure=1), ValueError, "search: measure=1, but JAX runs on cpu, where kernels are"
+        (
+            dict(measure=1),
+            ValueError,
+            "search: measure=1, but JAX runs on cpu, where kernels are"
             " interpreted: their times would say nothing about a GPU, so leave measure= out for the"
-            " ranking."),
+            " ranking.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_searched(options, kind, text):
     with pytest.raises(kind) as error:
         search(dict(work=[1]), **options)
@@ -414,8 +424,10 @@ SMALL = jax.ShapeDtypeStruct((8, 128), jnp.float32)
 def test_results_are_compared_with_what_is_expected(interpreted):
     results = search(ADDS, args=(SMALL,), expected=lambda x: x + 1.0)
     assert outcomes(results) == {
-        "work=1": "measured", "work=2": "measured", "work=1, add=1.5": "wrong",
-    }  # fmt: skip
+        "work=1": "measured",
+        "work=2": "measured",
+        "work=1, add=1.5": "wrong",
+    }
     (wrong,) = (trial for trial in results.trials if trial.outcome == "wrong")
     assert "root mean squares, over 0.002" in wrong.reason and wrong.error > 0.1
     assert results.best.us == (2.0,) * 50, "five times ten launches, in turn"
@@ -492,9 +504,11 @@ def test_a_space_in_an_order_is_measured_without_a_simulation(interpreted, monke
     options = dict(args=(SMALL,), expected=lambda x: x + 1.0, cache=tmp_path / "c.db")
     results = search(space, **options)
     assert outcomes(results) == {
-        "work=2": "measured", "work=1": "measured", "work=1, fence=False": "does not run",
+        "work=2": "measured",
+        "work=1": "measured",
+        "work=1, fence=False": "does not run",
         "work=9": "does not run",
-    }  # fmt: skip
+    }
     reasons = [trial.reason for trial in results.trials[2:]]
     assert reasons[0].startswith("ValueError: it has a finding, so it is not run: missing-commit:")
     assert reasons[1].startswith("ValueError: work=9 parts take ")
@@ -567,8 +581,12 @@ def test_what_pickle_cannot_send_is_refused(gpu, monkeypatch):
             return print, ("__main__",)
 
     with pytest.raises(ValueError, match=r"are of this script or notebook, which other processes"):
-        search(dict(slots=[1]), made=functools.partial(functools.partial, softmax), jobs=1,
-               expected=Script())  # fmt: skip
+        search(
+            dict(slots=[1]),
+            made=functools.partial(functools.partial, softmax),
+            jobs=1,
+            expected=Script(),
+        )
 
 
 def test_a_kernel_with_a_finding_is_not_run_in_a_worker(monkeypatch):
@@ -663,8 +681,9 @@ def test_progress_of_measuring_tells_times(gpu):
     lines = []
     search(dict(work=[1, 2]), progress=lines.append)
     assert lines[2:] == [
-        "measuring 1/2. work=1: 3.0 us (best 3.0)", "measuring 2/2. work=2: no answer in 20 s",
-    ]  # fmt: skip
+        "measuring 1/2. work=1: 3.0 us (best 3.0)",
+        "measuring 2/2. work=2: no answer in 20 s",
+    ]
 
 
 def test_the_space_of_attention_fits():

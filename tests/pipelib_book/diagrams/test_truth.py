@@ -40,9 +40,11 @@ def boxes(sketch, kind, shade=SOLID, above=0, below=1000):
     found = [
         Box(words.get(id(mark), ""), round(mark.x, 2), round(mark.x + mark.width, 2), mark.y)
         for mark in marks
-        if isinstance(mark, Rect) and (mark.kind, mark.shade) == (kind, shade)
-        and mark.height > 12 and above <= mark.y < below
-    ]  # fmt: skip
+        if isinstance(mark, Rect)
+        and (mark.kind, mark.shade) == (kind, shade)
+        and mark.height > 12
+        and above <= mark.y < below
+    ]
     return sorted(found, key=lambda box: box.start)
 
 
@@ -76,8 +78,11 @@ def test_the_ring_s_states_are_those_of_step_5():
     assert {f"step {k}" for k in steps} <= text
     sectors = [m for m in rings.slots.draw().marks if isinstance(m, Path)]
     assert [(m.look, m.kind) for m in sectors] == [
-        ("q", LOAD), ("t", WGMMA), ("t", LOAD), ("t", LOAD),
-    ]  # fmt: skip
+        ("q", LOAD),
+        ("t", WGMMA),
+        ("t", LOAD),
+        ("t", LOAD),
+    ]
 
 
 def test_latency_is_hidden_by_as_many_loads_as_the_law_says():
@@ -148,9 +153,10 @@ def test_the_strips_are_those_of_planar_snake():
     order = [plgpu.planar_snake(jax.numpy.int32(i), (6, 12), 0, 3) for i in range(12)]
     expected = {(int(i), int(j)) for i, j in order}
     cells = [
-        mark for mark in blocks.tile_order.draw().marks
+        mark
+        for mark in blocks.tile_order.draw().marks
         if isinstance(mark, Rect) and mark.kind == WGMMA
-    ]  # fmt: skip
+    ]
     left, right = (
         {(round((m.y - 50) / 13), round((m.x - x) / 13)) for m in cells if (m.x >= 228) == late}
         for x, late in ((16, False), (228, True))
@@ -164,10 +170,13 @@ def test_persistent_blocks_take_tiles_in_turn():
         assert {*tiles} == {*range(10)}
         assert all(tiles[k].y == tiles[k % 4].y for k in tiles)
     starts = [
-        [m for m in blocks.persistent.draw().marks if isinstance(m, Rect) and m.shade == "p"
-         and m.height > 12 and (m.y < 128) == first]
+        [
+            m
+            for m in blocks.persistent.draw().marks
+            if isinstance(m, Rect) and m.shade == "p" and m.height > 12 and (m.y < 128) == first
+        ]
         for first in (True, False)
-    ]  # fmt: skip
+    ]
     assert [len(found) for found in starts] == [10, 4]
 
 

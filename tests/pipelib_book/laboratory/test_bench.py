@@ -171,8 +171,10 @@ def test_what_is_no_program_is_refused():
 
 
 def test_every_edit_has_a_name():
-    made = {type(make(0, 1) if name == "expect" else make(0, [0], *[1] * (name == "move"))).__name__
-            for name, make in EDITS.items()}  # fmt: skip
+    made = {
+        type(make(0, 1) if name == "expect" else make(0, [0], *[1] * (name == "move"))).__name__
+        for name, make in EDITS.items()
+    }
     assert made == {"Remove", "Repeat", "Move", "Expect"}
 
 

@@ -78,8 +78,9 @@ def test_ops_that_move_together_keep_their_order(program):
     pair = (2, 3)  # a fence and an arrival
     moved = edited(program, [Move(COMPUTE, pair, 2)]).threads[COMPUTE]
     as_before = program.threads[COMPUTE]
-    same = [(op.kind, op.reads, op.writes, op.place if op.barrier is not None else None)
-            for op in moved]  # fmt: skip
+    same = [
+        (op.kind, op.reads, op.writes, op.place if op.barrier is not None else None) for op in moved
+    ]
     assert same[4:6] == [
         (op.kind, op.reads, op.writes, op.place if op.barrier is not None else None)
         for op in as_before[2:4]

@@ -5,9 +5,12 @@ import pytest
 from pipelib_book.measured import accounts
 
 ACCOUNT = dict(
-    seconds=1e-3, cycles=1.75e6, tensor_percent=75.0, instructions=5e6,
+    seconds=1e-3,
+    cycles=1.75e6,
+    tensor_percent=75.0,
+    instructions=5e6,
     parts={part: dict(cycles=100.4 * i) for i, part in enumerate(accounts.PARTS)},
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -55,8 +55,10 @@ def test_a_step_is_the_difference_of_two_lengths(recorded):
     other = held._replace(family="b", long=held.long._replace(us_at_clock=200.0))
     known = held._replace(short=held.short._replace(held_out=False))
     assert model.steps_table([held, other, known]).splitlines()[2:] == [
-        "| a | 1 | 5.0% | 5.0% |", "| b | 1 | 0.0% | 0.0% |", "| all | 2 | 2.5% | 5.0% |",
-    ]  # fmt: skip
+        "| a | 1 | 5.0% | 5.0% |",
+        "| b | 1 | 0.0% | 0.0% |",
+        "| all | 2 | 2.5% | 5.0% |",
+    ]
 
 
 def test_a_longer_pair_without_the_other_one_is_left_out(recorded):
@@ -89,6 +91,9 @@ def test_a_cause_is_found_by_family_and_words(monkeypatch):
         model.Cause("", ("x",), "two"),
     )
     monkeypatch.setattr(model, "CAUSES", causes)
-    rows = [row(family="the ladder of attention", config="overlap, shared"),
-            row(family="attention", config="overlap"), row(config="a x b")]  # fmt: skip
+    rows = [
+        row(family="the ladder of attention", config="overlap, shared"),
+        row(family="attention", config="overlap"),
+        row(config="a x b"),
+    ]
     assert [each.cause for each in rows] == ["one", "not known", "two"]

@@ -13,10 +13,13 @@ def group(problem, few, many):
 def test_a_step_is_what_more_steps_add():
     stream, ring = Problem(STREAM, 2, steps=100), Problem(RING, steps=10)
     groups = [
-        group(stream, [150.0, 160.0], [500.0, 350.0]), group(ring, [9.0], None),
+        group(stream, [150.0, 160.0], [500.0, 350.0]),
+        group(ring, [9.0], None),
         group(Problem(OWN), [1000.0], [4000.0]),
-    ]  # fmt: skip
+    ]
     assert nvlink.steps_us(groups) == {stream: 1.0, Problem(OWN): 1.5}
     assert (stream.sent, ring.sent, Problem(OWN).sent) == (65536, 32768, 0)
-    assert [str(stream), str(Problem(OWN))] == ["stream, 32,768 bytes, 2 blocks",
-                                                "own signal, 1 block"]  # fmt: skip
+    assert [str(stream), str(Problem(OWN))] == [
+        "stream, 32,768 bytes, 2 blocks",
+        "own signal, 1 block",
+    ]

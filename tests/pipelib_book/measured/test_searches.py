@@ -8,13 +8,16 @@ from pipelib_book.measured import searches
 def group(complete=True, search=(20.0, 21.0, 22.0), brute=(20.0, 20.0, 20.0)):
     row = lambda us: [{"slots": 2}, "measured", 1.0, us, ""]
     return dict(
-        problem=dict(kernel="softmax"), searched=2, space=4, complete=complete,
+        problem=dict(kernel="softmax"),
+        searched=2,
+        space=4,
+        complete=complete,
         search=dict(seconds=3.2, rows=[row([1.0]), row([])]),
         brute=dict(seconds=9.0, rows=[row([1.0]), row([2.0])]),
         contenders=dict(
             search=dict(burst_microseconds=search), brute=dict(burst_microseconds=brute)
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("complete", "tail"), [(True, ""), (False, ", not all")])

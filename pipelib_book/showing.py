@@ -9,7 +9,7 @@ from typing import Any
 
 import pallascope
 from pallascope.drawing.player import Player, Setting
-from pallascope.report import Report
+from pallascope.report import FindingKind, Report
 from pipelib_book.gallery import GALLERY, Gpu, Hazard
 from pipelib_book.measured import outcomes
 from pipelib_book.notebook import say
@@ -144,22 +144,6 @@ def hazard_table() -> str:
     return _table(GALLERY, outcomes.Outcomes.read())
 
 
-#: What each kind of finding says is wrong.
-_KINDS = {
-    "out-of-bounds": "an index that its array does not have",
-    "race": "two accesses of the same memory, one a write, in no order",
-    "missing-commit": "an ordinary access and a copy or product in order, with no `commit_smem`"
-    " between",
-    "deadlock": "threads that wait for ever",
-    "barrier-misuse": "arrivals that a phase does not expect, or a waiter that can miss a phase",
-    "uninitialized-read": "a read of memory that nothing has written",
-    "mixed-tile": "blocks of a cluster that load parts of different tiles to one place",
-    "unwritten-output": "a part of an output that no block writes",
-    "lost-store": "a result that never leaves SMEM, or leaves it too late",
-    "resource": "more shared memory or registers than there are",
-}
-
-
 def kind_table() -> str:
     """A row for each kind of finding: what is wrong, and who noticed the gallery's faults of it.
 
@@ -171,7 +155,8 @@ def kind_table() -> str:
     """
     seen = outcomes.Outcomes.read()
     rows = [f"| kind | what is wrong | the interpreter | {seen.gpu_name} |", "|---|---|---|---|"]
-    for kind, meaning in _KINDS.items():
+    for kind in FindingKind:
+        meaning = f"{kind.fault[0].lower()}{kind.fault[1:]}".removesuffix(".")
         found = [seen.row(name) for name, hazard in GALLERY.items() if hazard.kind == kind]
         cells = map(_counted, zip(*found)) if found else ["not in the gallery"] * 2
         rows.append(f"| `{kind}` | {meaning} | {' | '.join(cells)} |")

@@ -10,8 +10,12 @@ from pipelib_book.measured import results
 from pipelib_book.measured.results import table
 
 
+#: What is said of a kernel that no record has.
+NOT_YET = "not yet run"
+
+
 class Outcomes(NamedTuple):
-    """The GPU's record, None if no GPU ran them yet; the interpreter's for each version of JAX."""
+    """The GPU's record, None if no GPU ran any yet; the interpreter's for each version of JAX."""
 
     gpu: dict[str, Any] | None
     jax: tuple[dict[str, Any], ...]
@@ -54,7 +58,7 @@ class Outcomes(NamedTuple):
     def on_gpu(self, name: str) -> str:
         """A sentence on what a faulty kernel did on the GPU."""
         if self.gpu is None:
-            return "not yet run on a GPU."
+            return f"{NOT_YET} on a GPU."
         found = self.gpu["hazards"][name]["faulty"]
         runs, wrong = len(found["wrong"]), sum(map(bool, found["wrong"]))
         match found["outcome"]:
@@ -87,22 +91,25 @@ class Outcomes(NamedTuple):
         words = {
             record["provenance"]["jax"]: _interpreter_words(record["hazards"][name])
             for record in self.jax
+            if name in record["hazards"]
         }
+        if not words:
+            return f"{NOT_YET}."
         if len(set(words.values())) == 1:
             return f"{next(iter(words.values()))}."
         return "; ".join(f"{version}: {said}" for version, said in words.items()) + "."
 
     def row(self, name: str) -> tuple[str, str]:
         """A word or two on each: JAX's detector, the GPU."""
-        found = [record["hazards"][name] for record in self.jax]
+        found = [record["hazards"][name] for record in self.jax if name in record["hazards"]]
         words = {"hang": "hangs", "raised": "error"}
         said = ["race" if f["race"] is not None else words.get(f["end"], "nothing") for f in found]
-        return " / ".join(dict.fromkeys(said)), self._outcome(name)
+        return " / ".join(dict.fromkeys(said)) or NOT_YET, self._outcome(name)
 
     def _outcome(self, name: str) -> str:
         """A word or two on the GPU."""
-        if self.gpu is None:
-            return "not yet run"
+        if self.gpu is None or name not in self.gpu["hazards"]:
+            return NOT_YET
         outcome = self.gpu["hazards"][name]["faulty"]["outcome"]
         return "nothing seen" if outcome == "nothing" else outcome
 

@@ -199,6 +199,13 @@ ACCESSES = ("read", "write", "acc_init", "acc_read", "acc_write", *ASYNCHRONOUS)
 SYNCHRONISING = ("fence", "commit_group", "wait_store", "wgmma_wait", "acc_read")
 
 
+def expected(mutant: Mutant) -> tuple[frozenset[str], str]:
+    """The findings that are right of a mutant, and what goes wrong."""
+    key = mutant.mutation, mutant.kind
+    assert key in EXPECTED, f"EXPECTED in {__file__} does not say what {key} brings: add a row."
+    return EXPECTED[key]
+
+
 def reason(program: Program, mutant: Mutant) -> str:
     """Why this mutant does no harm; empty if it is expected to."""
     if mutant.thread is None:

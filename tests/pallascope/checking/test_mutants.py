@@ -71,7 +71,7 @@ def judged(case, mutant, report, outcome):
         agree(mutant.program, report, outcome)
     reason = reasons(case, mutant) if case in CORPUS else "" if found else "the explorer says so"
     is_harmful = not reason if outcome is None else bool(found)
-    right, why = expectations.EXPECTED[mutant.mutation, mutant.kind]
+    right, why = expectations.expected(mutant)
     right = right | expectations.RACE if case in LANES else right  # they meet at fences
     if not is_harmful:
         assert not found, f"found {sorted(found)}, but it is harmless: {reason}"

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from pipelib_book.measured import results
 from pipelib_book.measured.results import table
 
-
 #: What is said of a kernel that no record has.
 NOT_YET = "not yet run"
 

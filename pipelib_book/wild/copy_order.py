@@ -50,13 +50,9 @@ def product(a: jax.Array, b: jax.Array, *, fixed: bool) -> jax.Array:
                 if fixed and tile > 0:
                     plgpu.barrier_wait(read)
                 plgpu.tcgen05_mma(
-                    sums,
-                    a_smem.at[tile],
-                    b_smem.at[tile],
-                    finished.at[tile],
-                    accumulate=False,
-                    collective_axis="rank",
-                )
+                    sums, a_smem.at[tile], b_smem.at[tile], finished.at[tile],
+                    accumulate=False, collective_axis="rank",
+                )  # fmt: skip
 
             plgpu.barrier_wait(finished.at[tile])
             o_smem[...] = plgpu.async_load_tmem(sums).astype(jnp.float16)
@@ -81,6 +77,5 @@ def product(a: jax.Array, b: jax.Array, *, fixed: bool) -> jax.Array:
                 collective_axes=("rank",), leader_tracked=True, orders_tensor_core=True
             ),
         ],
-        cluster=(2,),
-        cluster_names=("rank",),
-    )(a, b)
+        cluster=(2,), cluster_names=("rank",),
+    )(a, b)  # fmt: skip

@@ -52,13 +52,9 @@ def product(a: jax.Array, b: jax.Array, *, fixed: bool) -> jax.Array:
                     if tile > 0:
                         plgpu.barrier_wait(read)
                     plgpu.tcgen05_mma(
-                        sums,
-                        a_smem.at[tile],
-                        b_smem.at[tile],
-                        finished.at[tile],
-                        accumulate=False,
-                        collective_axis="rank",
-                    )
+                        sums, a_smem.at[tile], b_smem.at[tile], finished.at[tile],
+                        accumulate=False, collective_axis="rank",
+                    )  # fmt: skip
 
         @pl.when(lax.axis_index("thread") == 1)
         def _():
@@ -88,8 +84,5 @@ def product(a: jax.Array, b: jax.Array, *, fixed: bool) -> jax.Array:
             plgpu.Barrier(num_barriers=TILES, orders_tensor_core=True),
             shared if fixed else own,
         ],
-        cluster=(2,),
-        cluster_names=("rank",),
-        num_threads=2,
-        thread_name="thread",
-    )(a, b)
+        cluster=(2,), cluster_names=("rank",), num_threads=2, thread_name="thread",
+    )(a, b)  # fmt: skip

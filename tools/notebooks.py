@@ -413,7 +413,8 @@ def problems(md: pathlib.Path) -> list[str]:
     kept = published.metadata.get(RECORD)
     if kept is None:
         found.append(
-            f"{ipynb.name} has no outputs of a GPU run: run `make record` on a Hopper GPU."
+            f"{ipynb.name} has no outputs of a GPU run: run `make record` on a Hopper GPU, or,"
+            f" without one, `python -m tools.notebooks record --interpreted {md.stem}`."
         )
     elif found or is_fresh(source, kept):
         pass  # the cells come first; what was just recorded holds

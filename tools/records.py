@@ -166,6 +166,11 @@ def _words(problem: dict[str, Any]) -> str:
         return str(collective.Problem(**problem))
     if "seq" in problem:
         return f"{attention.Group(problem, {}, {}).shape} {problem['dtype']}"
+    if "transpose_a" not in problem:
+        raise ValueError(
+            f"tools/records.py has no words for a problem with {', '.join(problem)}, so the page"
+            " cannot name it: add a branch to _words."
+        )
     turned = "".join(f", {x} transposed" for x in "ab" if problem[f"transpose_{x}"])
     return f"{'x'.join(str(problem[axis]) for axis in 'mnk')} {problem['dtype']}{turned}"
 

@@ -16,7 +16,7 @@ from jax.experimental.mosaic.gpu import fragmented_array, layout_inference
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
-from benchmarks import probes
+from benchmarks import clocked
 from pallascope.tracing import banks, layouts
 from pallascope.tracing.layouts import Change
 from tests.pallascope import kernels
@@ -238,7 +238,7 @@ def noted(body, *scratch, **options):
 
 
 LANE = dict(compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane))
-PLAIN, TILED = plgpu.SMEM((64, 64), HALF), plgpu.SMEM((64, 64), HALF, transforms=probes.TILED)
+PLAIN, TILED = plgpu.SMEM((64, 64), HALF), plgpu.SMEM((64, 64), HALF, transforms=clocked.TILED)
 
 
 def accumulated():

@@ -161,12 +161,12 @@ def config_of(m: int, n: int, sms: int) -> ScaledConfig:
       sms: of the GPU.
     """
     rows = STAGED_ROWS if m <= SCALED else SCALED
-    is_narrow = 2 * math.ceil(m / rows) * math.ceil(n / SCALED) <= sms
-    columns = SCALED // 2 if is_narrow else SCALED
+    has_few_tiles = 2 * math.ceil(m / rows) * math.ceil(n / SCALED) <= sms
+    columns = SCALED // 2 if has_few_tiles else SCALED
     if m <= SCALED:
-        slots = 6 if is_narrow else 4
+        slots = 6 if has_few_tiles else 4
         return ScaledConfig(rows, columns, slots=slots, compute_threads=1)
-    if is_narrow:
+    if has_few_tiles:
         return ScaledConfig(rows, columns, slots=4)
     pair = ScaledConfig(cluster_m=2)
     wide = ScaledConfig(tile_n=192, tile_k=SCALED, slots=4, delay_release=0, cluster_m=2)

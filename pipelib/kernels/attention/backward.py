@@ -80,7 +80,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pipelib.kernels.attention.band import Band, Options, Sizes, padded
 from pipelib.kernels.attention.config import ALL, DQ, AttentionConfig, GradientConfig, Gradients
 from pipelib.kernels.attention.gradients import LOG2_E, THREADS, Arrays
-from pipelib.kernels.attention.order import AXES, Order
+from pipelib.kernels.attention.order import AXES, BlockOrder
 from pipelib.kernels.dividing import Scratch, allocations
 from pipelib.kernels.front import named
 from pipelib.refs import Allocation, Dtype, Ref
@@ -135,7 +135,7 @@ def _launch(
     sums = [jax.new_ref(_zeros_like(arrays.q))] if made == ALL else []
     # Of each column two operands, and its part of dQ if that is added up.
     read = 2 * rows.dtype.itemsize + sum(ref.dtype.itemsize for ref in sums)
-    order = Order.of(
+    order = BlockOrder.of(
         sizes.batch,
         rows.shape[2],
         pl.cdiv(rows.shape[1], block),
@@ -203,7 +203,7 @@ def _block(
     config: GradientConfig,
     options: Options[AttentionConfig],
     sizes: Sizes,
-    order: Order,
+    order: BlockOrder,
     q: Ref,
     k: Ref,
     v: Ref,

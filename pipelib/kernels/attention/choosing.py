@@ -65,7 +65,7 @@ import numpy as np
 from pipelib.kernels.attention import forward, narrow
 from pipelib.kernels.attention.band import Options, Sizes
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.attention.order import Order
+from pipelib.kernels.attention.order import BlockOrder
 from pipelib.kernels.choosing import H200, in_waves
 from pipelib.kernels.hopper import default_device, num_sms
 
@@ -230,7 +230,7 @@ def estimate_us(
     return microseconds(order, forward.steps_of(options, sizes), cost)
 
 
-def microseconds(order: Order, steps: np.ndarray, cost: Cost) -> float:
+def microseconds(order: BlockOrder, steps: np.ndarray, cost: Cost) -> float:
     """The microseconds of blocks in an order.
 
     Args:
@@ -254,7 +254,7 @@ def microseconds(order: Order, steps: np.ndarray, cost: Cost) -> float:
     return first + mean * order.imbalance(sms, tuple(steps.tolist()))
 
 
-def _dealt_out(order: Order, each: np.ndarray, sms: int) -> float:
+def _dealt_out(order: BlockOrder, each: np.ndarray, sms: int) -> float:
     """When the last SM is done, if the next block goes to the first SM that is free.
 
     Args:

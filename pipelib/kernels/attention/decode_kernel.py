@@ -42,7 +42,7 @@ from pipelib import specs
 from pipelib.kernels.attention.band import Band, Options, Sizes, numbers_along
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.decode_config import staging
-from pipelib.kernels.attention.order import Visits
+from pipelib.kernels.attention.order import BlockVisits
 from pipelib.kernels.attention.queries import Inputs, State
 from pipelib.kernels.attention.schedules import Plain
 from pipelib.kernels.dividing import Barriers, Scratch, allocations
@@ -211,7 +211,7 @@ class DecodeThread(Plain):
             options=work.options,
             sizes=Sizes(batch, rows, work.keys, heads, 1, head_dim),
             band_of=lambda _: band,
-            visits=Visits(1, lambda visit: (part.batch, part.head, part.row)),
+            visits=BlockVisits(1, lambda visit: (part.batch, part.head, part.row)),
             arrays=arrays,
             segments=(),
             scratch=scratch,

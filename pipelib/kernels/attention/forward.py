@@ -41,7 +41,7 @@ from pipelib.kernels.attention.arguments import is_addressable
 from pipelib.kernels.attention.band import Band, Options, Sizes, padded
 from pipelib.kernels.attention.config import AttentionConfig
 from pipelib.kernels.attention.optimistic import Optimistic
-from pipelib.kernels.attention.order import AXES, Order, Visits
+from pipelib.kernels.attention.order import AXES, BlockOrder, BlockVisits
 from pipelib.kernels.attention.schedules import Overlap, Pingpong, Plain
 from pipelib.kernels.dividing import Barriers, Scratch, allocations
 from pipelib.kernels.front import named
@@ -126,7 +126,7 @@ def sizes_of(q: jax.Array, k: jax.Array, v: jax.Array, options: Options[Attentio
 
 def order_of(
     options: Options[AttentionConfig], sizes: Sizes, itemsize: int, segmented: bool = False
-) -> Order:
+) -> BlockOrder:
     """The order of the blocks; persistent if SMEM has room, and each SM gets its share.
 
     Args:
@@ -137,7 +137,7 @@ def order_of(
     config, sides = options.config, (options.left, options.right)
     blocks = pl.cdiv(sizes.queries, config.block_q)
     bytes_per_head = 2 * sizes.keys * sizes.head_dim * itemsize // sizes.group
-    order = Order.of(sizes.batch, sizes.heads, blocks, sides, bytes_per_head)
+    order = BlockOrder.of(sizes.batch, sizes.heads, blocks, sides, bytes_per_head)
     if segmented or not config.is_persistent(sizes.head_dim):
         return order
     if sides == (None, None):
@@ -161,7 +161,9 @@ def _band(options: Options[AttentionConfig], sizes: Sizes, row: Int | np.ndarray
     return Band.of(*sides, sizes.queries, sizes.keys, options.config.tiles, row)
 
 
-def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype) -> dict[str, Any]:
+def _scratch(
+    config: AttentionConfig, sizes: Sizes, order: BlockOrder, dtype: Dtype
+) -> dict[str, Any]:
     """What the kernel allocates."""
     memory = config.memory(sizes.head_dim, order.persistent is not None, dtype)
     made: dict[str, Any] = allocations(memory)
@@ -177,7 +179,7 @@ def _scratch(config: AttentionConfig, sizes: Sizes, order: Order, dtype: Dtype) 
 def _block(
     options: Options[AttentionConfig],
     sizes: Sizes,
-    order: Order,
+    order: BlockOrder,
     segmented: bool,
     q: Ref,
     k: Ref,
@@ -223,7 +225,7 @@ def _pipeline(
     config: AttentionConfig,
     sizes: Sizes,
     band_of: Callable[[Int], Band],
-    visits: Visits,
+    visits: BlockVisits,
     slots: int,
     dtype: Dtype,
     step: Body,

@@ -62,7 +62,7 @@ AXES = ("slowest", "slower", "fastest")
 
 
 @dataclasses.dataclass(frozen=True)
-class Visits:
+class BlockVisits:
     """The places that a block goes through.
 
     Attributes:
@@ -91,7 +91,7 @@ class Visits:
         return visit, step
 
 
-class Order(NamedTuple):
+class BlockOrder(NamedTuple):
     """The order of all blocks of a kernel.
 
     Attributes:
@@ -119,7 +119,7 @@ class Order(NamedTuple):
         blocks: int,
         sides: tuple[int | None, int | None],
         bytes_per_head: int,
-    ) -> "Order":
+    ) -> "BlockOrder":
         """The order of blocks that run once each.
 
         Args:
@@ -135,14 +135,14 @@ class Order(NamedTuple):
         last_is_longest = ahead is not None and (behind is None or behind > ahead)
         return cls(batch, heads, blocks, together, last_is_longest)
 
-    def on(self, sms: int) -> "Order":
+    def on(self, sms: int) -> "BlockOrder":
         """The order of a persistent kernel, unless these SMs hold all blocks at once."""
         persistent = sms if self.batch * self.heads * self.blocks > sms else None
         return self._replace(persistent=persistent)
 
     def by_length_on(
         self, sms: int, steps: tuple[int, ...], bytes_per_head: int | None = None
-    ) -> "Order":
+    ) -> "BlockOrder":
         """The order of a persistent kernel whose blocks take different numbers of steps.
 
         It takes as many heads together as this order does, or fewer, or else more if blocks are
@@ -198,7 +198,7 @@ class Order(NamedTuple):
                 batch, head = lax.div(head, heads), lax.rem(head, heads)
         return batch, head, self.blocks - 1 - block if self.last_is_longest else block
 
-    def visits(self, slowest: jax.Array, slower: jax.Array, fastest: jax.Array) -> Visits:
+    def visits(self, slowest: jax.Array, slower: jax.Array, fastest: jax.Array) -> BlockVisits:
         """The visits of the block at an index of the grid."""
         if self.persistent is None:
             here = self.place(slowest, slower, fastest)
@@ -207,7 +207,7 @@ class Order(NamedTuple):
                 del visit
                 return here
 
-            return Visits(1, only_place)
+            return BlockVisits(1, only_place)
         if self.by_length:
             return self._visits_by_length(fastest, self.persistent)
         heads, blocks, every = map(jnp.int32, (self.heads, self.blocks, self.persistent))
@@ -218,9 +218,9 @@ class Order(NamedTuple):
             head = lax.div(number, blocks)
             return lax.div(head, heads), lax.rem(head, heads), lax.rem(number, blocks)
 
-        return Visits(lax.div(count - 1 - fastest, every) + 1, place)
+        return BlockVisits(lax.div(count - 1 - fastest, every) + 1, place)
 
-    def _visits_by_length(self, index: jax.Array, every: int) -> Visits:
+    def _visits_by_length(self, index: jax.Array, every: int) -> BlockVisits:
         """The visits of the block `index` of `every`: the rounds go forth and back."""
         rounds, rest = divmod(self.batch * self.heads * self.blocks, every)
 
@@ -240,7 +240,7 @@ class Order(NamedTuple):
 
         last = jnp.where(in_round(jnp.int32(rounds)) < rest, 1, 0)
         count = rounds + last.astype(jnp.int32)
-        return Visits(count, place, vary=True)
+        return BlockVisits(count, place, vary=True)
 
 
 @functools.lru_cache(maxsize=256)

@@ -42,7 +42,7 @@ from pipelib import specs, tiles
 from pipelib.kernels.attention import narrow
 from pipelib.kernels.attention.band import Arrays, Band, Options, Sizes, accumulate, spread
 from pipelib.kernels.attention.config import AttentionConfig
-from pipelib.kernels.attention.order import Visits
+from pipelib.kernels.attention.order import BlockVisits
 from pipelib.kernels.dividing import Scratch
 from pipelib.refs import Accumulator, Int, Ref, Tree
 from pipelib.ring import Allocations
@@ -119,7 +119,7 @@ class QueryThread:
     options: Options[AttentionConfig]
     sizes: Sizes
     band_of: Callable[[Int], Band]
-    visits: Visits
+    visits: BlockVisits
     arrays: tuple[Ref, Ref, Ref]
     segments: tuple[Ref, ...]
     scratch: Scratch

@@ -64,7 +64,7 @@ from pipelib.kernels.front import named
 from pipelib.kernels.matmul.config import STAGED_ROWS
 from pipelib.kernels.matmul.forms import KSteps, TileMaker, place_of_block
 from pipelib.kernels.matmul.product import Product
-from pipelib.kernels.matmul.result import Place, TileResult, this_thread
+from pipelib.kernels.matmul.result import TilePlace, TileResult, this_thread
 from pipelib.pipeline import Pipeline, emit_pipeline
 from pipelib.refs import Int, Ref
 from pipelib.specs import compute_registers
@@ -161,7 +161,7 @@ class Tile(NamedTuple):
     """A tile: its shift, and its place among the tiles of a shard."""
 
     shift: Int
-    place: Place
+    place: TilePlace
 
 
 class Told(NamedTuple):
@@ -222,7 +222,7 @@ class Block(NamedTuple):
         config, dtype, zero = self.config, self.asked.product.out_dtype, jnp.int32(0)
         staged = config.compute_threads, config.staging_slots, STAGED_ROWS, config.epilogue_n
         staging = plgpu.SMEM(staged, dtype, transforms=tiles.tiled(dtype))
-        first = self._pipeline(self.lhs, Tile(zero, Place(zero, zero)), zero, None)
+        first = self._pipeline(self.lhs, Tile(zero, TilePlace(zero, zero)), zero, None)
         product = first.get_allocations(self.lhs, self.rhs)
         sending = self._sending().get_allocations(self.lhs)
         # A block has one role, so what it needs for the other one may lie in the same place.
@@ -280,7 +280,7 @@ class Block(NamedTuple):
 
         pl.semaphore_signal(self.passed)
         pl.when(lax.axis_index("block") == lax.axis_size("block") - 1)(self._reset)
-        steps = KSteps.of(self.lhs, self.rhs, self.asked.product, Place(0, 0))
+        steps = KSteps.of(self.lhs, self.rhs, self.asked.product, TilePlace(0, 0))
         wait_for_last_releases(allocations, steps.slots - steps.delay)
 
     def _for_each_tile(self, visit: Any) -> None:

@@ -136,15 +136,15 @@ def pick(
         m, n, k, a.dtype, transpose_a=product.transpose_a, transpose_b=product.transpose_b,
         out_dtype=product.out_dtype, operands=matrices,
     )  # fmt: skip
-    is_narrow = not (product.transpose_b or tiles.has_pieces(b.shape, b.dtype))
-    if near and not is_narrow:
+    by_rows = not (product.transpose_b or tiles.has_pieces(b.shape, b.dtype))
+    if near and not by_rows:
         return near
-    if matrices and not is_narrow:
+    if matrices and not by_rows:
         largest = _largest(a.dtype, product.out_dtype, matrices)
         if largest and math.prod(largest.tiles(m, n)) >= num_sms():
             return largest
     return default_config(
-        m, n, k, a.dtype, product.out_dtype, matrices, is_narrow=is_narrow,
+        m, n, k, a.dtype, product.out_dtype, matrices, by_rows=by_rows,
         transpose_a=product.transpose_a,
     )  # fmt: skip
 

@@ -118,7 +118,7 @@ def default_config(
     operands: Sequence[DTypeLike] = (),
     *,
     sms: int | None = None,
-    is_narrow: bool = False,
+    by_rows: bool = False,
     transpose_a: bool = False,
 ) -> MatmulConfig:
     """The configuration of the least estimate; of equals, the first.
@@ -128,7 +128,7 @@ def default_config(
       dtype, out_dtype: the dtypes of the factors and of the result.
       operands: the dtypes of the epilogue's matrices.
       sms: SMs of the GPU; by default, of the device that JAX uses by default.
-      is_narrow: whether b [k, n] is copied by rows, so that a thread has 64 of its columns.
+      by_rows: whether b [k, n] is copied by rows, so that a thread has 64 of its columns.
       transpose_a: whether a is stored as [k, m]; then no candidate is transposed.
 
     Raises:
@@ -136,10 +136,10 @@ def default_config(
     """
     dtypes = jnp.dtype(dtype), jnp.dtype(out_dtype), tuple(jnp.dtype(x) for x in operands)
     work, here = Work(m, n, k, dtypes[0].itemsize, dtypes[1].itemsize), sms or num_sms()
-    fitting = [x for x in _fitting(*dtypes) if not is_narrow or x.alone.tile_n == _ROWS]
+    fitting = [x for x in _fitting(*dtypes) if not by_rows or x.alone.tile_n == _ROWS]
     found = [*_candidates(work, fitting, here)]
     if not transpose_a:
-        shapes = _SWAPPED_NARROW if is_narrow else SWAPPED
+        shapes = _SWAPPED_NARROW if by_rows else SWAPPED
         swapped = [tile for shape in shapes for tile in _swapped(work, *shape, here)]
         fits = (_fits_much, _fits) if m <= _FEW_ROWS else (_fits,)
         every = (of(tile, *dtypes, True) for of in fits for tile in swapped)

@@ -51,7 +51,7 @@ from pipelib.kernels.chain import run_chain
 from pipelib.kernels.dividing import Smem
 from pipelib.kernels.matmul.config import MatmulConfig
 from pipelib.kernels.matmul.product import Product
-from pipelib.kernels.matmul.result import Place, TileResult, this_thread
+from pipelib.kernels.matmul.result import TilePlace, TileResult, this_thread
 from pipelib.refs import Accumulator, Int, Ref
 from pipelib.specs import ByRows
 from pipelib.tiles import has_pieces, tiled, whole_pieces
@@ -182,7 +182,7 @@ def _block(
     pl.when(is_compute_thread)(lambda: plgpu.wait_smem_to_gmem(0))
 
 
-def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: jax.Array) -> Place:
+def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: jax.Array) -> TilePlace:
     """The place of this block, if its cluster is the `index`th in the order."""
     sizes = config.cluster_m, config.cluster_n
     clusters = tiles[0] // config.cluster_m, tiles[1] // config.cluster_n
@@ -193,7 +193,7 @@ def place_of_block(config: MatmulConfig, tiles: tuple[int, int], index: jax.Arra
     place = plgpu.planar_snake(index, clusters, "mn".index(config.order), config.width)
     mine = [lax.axis_index(f"cluster_{x}") if x in _cluster(config) else 0 for x in "mn"]
     m, n = (p * size + offset for p, size, offset in zip(place, sizes, mine))
-    return Place(m, n, split)
+    return TilePlace(m, n, split)
 
 
 # Steps.
@@ -216,7 +216,7 @@ class KSteps:
     in_specs: list[plgpu.BlockSpec]
 
     @classmethod
-    def of(cls, a: Ref, b: Ref, product: Product[MatmulConfig], place: Place) -> "KSteps":
+    def of(cls, a: Ref, b: Ref, product: Product[MatmulConfig], place: TilePlace) -> "KSteps":
         """The steps of a tile, or of a part of it; in a chain, a multiple of the slots."""
         config, k = product.config, product.sizes(a, b)[2]
         needed = math.ceil(math.ceil(k / config.tile_k) / config.splits)
@@ -309,7 +309,7 @@ class TileMaker:
     b: Ref
     product: Product[MatmulConfig]
     result: TileResult
-    place: Callable[[jax.Array], Place]
+    place: Callable[[jax.Array], TilePlace]
     count: int
 
     def specialized(self) -> None:
@@ -319,16 +319,16 @@ class TileMaker:
     def chained(self) -> None:
         """The block's tiles, as one chain."""
         zero = jnp.int32(0)
-        steps = KSteps.of(self.a, self.b, self.product, Place(0, 0))
+        steps = KSteps.of(self.a, self.b, self.product, TilePlace(0, 0))
         run_chain(
             self.count,
             lambda index, state: self.pipeline(self.place(index), state),
-            self.pipeline(Place(zero, zero), zero),
+            self.pipeline(TilePlace(zero, zero), zero),
             (self.a, self.b),
             steps.slots - steps.delay,
         )
 
-    def pipeline(self, place: Place, state: jax.Array | None = None) -> WarpSpecializedPipeline:
+    def pipeline(self, place: TilePlace, state: jax.Array | None = None) -> WarpSpecializedPipeline:
         """The pipeline that makes and stores one tile; `state` is its place in a chain."""
         steps, result = KSteps.of(self.a, self.b, self.product, place), self.result.of(place)
 

@@ -37,7 +37,7 @@ def this_thread(config: MatmulConfig) -> jax.Array:
     return lax.axis_index("thread") if config.threads > 1 else jnp.int32(0)
 
 
-class Place(NamedTuple):
+class TilePlace(NamedTuple):
     """The place of a tile along m and n, in tiles, and which part of K it has."""
 
     m: Int
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 class TileResult(NamedTuple):
-    """The end of a tile.
+    """What becomes of a tile's sums: the epilogue, the staging in shared memory, the stores.
 
     Attributes:
       product: which product the kernel makes.
@@ -63,9 +63,9 @@ class TileResult(NamedTuple):
     operands: tuple[Ref, ...]
     out: Ref
     scratch: tuple[Ref, ...]
-    place: Place = Place(0, 0)
+    place: TilePlace = TilePlace(0, 0)
 
-    def of(self, place: Place) -> "TileResult":
+    def of(self, place: TilePlace) -> "TileResult":
         """The same for another tile."""
         return self._replace(place=place)
 

@@ -306,11 +306,11 @@ def test_estimates_are_in_the_order_of_the_times(faster, slower, sizes, right, h
 
 def test_places_that_are_dealt_out():
     """Each to the first SM that is free, and the first of many rounds spread evenly."""
-    order = forward.Order(1, 3, 4, together=3, last_is_longest=True)
+    order = forward.BlockOrder(1, 3, 4, together=3, last_is_longest=True)
     each = np.array([1.0, 2.0, 3.0, 4.0])
     # 4 4 4, 3 3 3, 2 2 2, 1 1 1 by two SMs.
     assert choosing._dealt_out(order, each, 2) == 15.0
-    long = forward.Order(1, 1000, 4, together=1, last_is_longest=True)
+    long = forward.BlockOrder(1, 1000, 4, together=1, last_is_longest=True)
     mean = 1000 * each.sum() / 2
     assert mean <= choosing._dealt_out(long, each, 2) <= mean + 4.0
 

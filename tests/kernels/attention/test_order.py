@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelib.kernels.attention.order import AXES, L2_BYTES, MOST_BYTES, Order
+from pipelib.kernels.attention.order import AXES, L2_BYTES, MOST_BYTES, BlockOrder
 from pipelib.kernels.hopper import H100_SMS
 
 #: JAX compiles at first.
@@ -17,7 +17,7 @@ patient = settings(deadline=None)
 #: How many columns a row sees before its own and after it.
 SIDES = [(None, None), (None, 0), (0, None), (64, 0), (0, 64), (100, 200), (200, 100), (None, 9)]
 orders = st.builds(
-    Order.of,
+    BlockOrder.of,
     batch=st.integers(1, 3),
     heads=st.integers(1, 12),
     blocks=st.integers(1, 40),
@@ -26,7 +26,7 @@ orders = st.builds(
 )
 
 
-def places(order: Order) -> np.ndarray:
+def places(order: BlockOrder) -> np.ndarray:
     """Batch, head and block, in the order in which they begin: [count, 3]."""
     assert len(order.grid) == len(AXES)
     numbers = np.arange(4096, dtype=np.int32)  # of one shape, for which JAX compiles once
@@ -69,7 +69,7 @@ def test_of_heads_taken_together_the_longest_blocks_begin(order):
 )
 def test_what_a_mask_asks_for(sides, together, last_is_longest):
     """Rows that see few after them and many before: the last blocks see the most."""
-    order = Order.of(1, 16, 64, sides, L2_BYTES // 4)
+    order = BlockOrder.of(1, 16, 64, sides, L2_BYTES // 4)
     assert (order.together, order.last_is_longest) == (together, last_is_longest)
 
 
@@ -79,7 +79,7 @@ def test_what_a_mask_asks_for(sides, together, last_is_longest):
 )
 def test_about_as_many_heads_as_have_room_in_l2(heads, room, together):
     """As divide them all: of 12, 6 for 5; of 5, all for 4; of 17, one for 4."""
-    assert Order.of(1, heads, 200, (None, 0), round(L2_BYTES / room)).together == together
+    assert BlockOrder.of(1, heads, 200, (None, 0), round(L2_BYTES / room)).together == together
 
 
 @patient
@@ -125,7 +125,7 @@ def test_each_place_is_visited_once_in_the_order_by_length(order, sms):
 def test_each_sm_gets_its_share(blocks):
     """Or the GPU deals the places out: with 16 heads of 64 blocks, 8 of them together."""
     room = 4096 // blocks // 8  # 32 MB of 16 heads with 32 blocks of 128 rows
-    order = Order.of(1, 16, blocks, (None, 0), L2_BYTES // room)
+    order = BlockOrder.of(1, 16, blocks, (None, 0), L2_BYTES // room)
     found = order.by_length_on(H100_SMS, tuple(range(1, blocks + 1)))
     assert (found.persistent is not None) == (blocks <= 32) == found.by_length
     if found.by_length:
@@ -135,7 +135,7 @@ def test_each_sm_gets_its_share(blocks):
             _, _, place = visits.place(jnp.arange(int(visits.count), dtype=jnp.int32))
             steps.append(int((place + 1).sum()))
         assert max(steps) <= 1.05 * sum(steps) / H100_SMS
-    assert Order.of(1, 2, 8, (None, 0), 1).by_length_on(132, (1,) * 8).persistent is None
+    assert BlockOrder.of(1, 2, 8, (None, 0), 1).by_length_on(132, (1,) * 8).persistent is None
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_each_sm_gets_its_share(blocks):
 def test_short_blocks_take_more_heads_together_than_l2_has_room_for(batch, heads, seq, together):
     """If no number within its room leaves each SM its share; long blocks never do."""
     size = 2 * seq * 128 * 2
-    order = Order.of(batch, heads, seq // 128, (None, 0), size)
+    order = BlockOrder.of(batch, heads, seq // 128, (None, 0), size)
     found = order.by_length_on(H100_SMS, tuple(range(1, seq // 128 + 1)), size)
     assert found.together == together
     assert found.by_length == (seq != 8192)
@@ -154,11 +154,11 @@ def test_short_blocks_take_more_heads_together_than_l2_has_room_for(batch, heads
 
 
 def test_blocks_that_all_run_at_once_need_no_order():
-    of = lambda blocks: Order.of(1, 16, blocks, (None, 0), 2**20).together
+    of = lambda blocks: BlockOrder.of(1, 16, blocks, (None, 0), 2**20).together
     assert (of(8), of(9)) == (1, 16)
 
 
-def idle(order: Order) -> float:
+def idle(order: BlockOrder) -> float:
     """By how much causal blocks in an order take longer than if no SM were idle, simulated.
 
     Of rows and columns in blocks of one size; a block takes its steps and two more.
@@ -176,6 +176,6 @@ def idle(order: Order) -> float:
 def test_what_the_order_saves(seq, before, sides):
     """The numbers of the module's docstring, with 16 heads of 128."""
     heads, blocks = 16, seq // 128
-    order = Order.of(1, heads, blocks, sides, 4 * seq * 128)
+    order = BlockOrder.of(1, heads, blocks, sides, 4 * seq * 128)
     assert idle(order._replace(together=1)) > before
     assert idle(order) < 1.02

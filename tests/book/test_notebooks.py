@@ -254,6 +254,7 @@ def recording(*chapters, **options):
     return notebooks.record_command([*chapters], types.SimpleNamespace(**defaults | options))
 
 
+@pytest.mark.slow
 def test_a_chapter_without_a_record_can_be_interpreted(md, capsys):
     md.with_suffix(".ipynb").unlink()
     assert not notebooks.is_interpreted(md)
@@ -266,6 +267,7 @@ def test_a_chapter_without_a_record_can_be_interpreted(md, capsys):
     assert capsys.readouterr().out == "1 of 1 were up to date.\n"
 
 
+@pytest.mark.slow
 def test_what_was_interpreted_is_not_up_to_date_on_a_gpu(md, monkeypatch, capsys):
     md.with_suffix(".ipynb").unlink()
     recording(md, interpreted=True)

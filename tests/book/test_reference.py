@@ -121,6 +121,7 @@ def test_each_table_of_a_record_has_a_title_of_its_own():
         assert len({*titles}) == len(titles), path.name
 
 
+@pytest.mark.slow
 def test_the_page_has_the_clock_after_idleness_and_probes_beside_the_model():
     load = dict(use=0.0, rounds=[dict(ms=[0.0], ghz=[1.5])])
     ((title, table),) = records.tables("idle.json", dict(idle=dict(copies=load)))

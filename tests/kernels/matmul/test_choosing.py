@@ -28,6 +28,7 @@ def random_shapes(seed=0):
         yield size(1, 32768), 64 * size(1, 512), 128 * size(1, 256)
 
 
+@pytest.mark.slow
 def test_each_of_many_shapes_has_a_valid_configuration_of_few_estimates(with_estimates):
     dtypes = [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float8_e5m2", "bfloat16")]
     chosen = set()

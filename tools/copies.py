@@ -14,6 +14,7 @@ JupyterLab shows players only in notebooks that it trusts, so this tool signs ea
 still the book's.
 """
 
+import contextlib
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -67,7 +68,9 @@ def content(path: pathlib.Path) -> Any:
 def trust(path: pathlib.Path) -> None:
     """Signs a notebook, so that JupyterLab runs the scripts in its outputs."""
     if path.suffix == ".ipynb":
-        NotebookNotary().sign(nbformat.read(path, as_version=4))
+        notary = NotebookNotary()
+        with contextlib.closing(notary.store):
+            notary.sign(nbformat.read(path, as_version=4))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """`tools.copies`: what readers run is theirs, and never lost."""
 
+import contextlib
+
 import nbformat
 import pytest
 import yaml
@@ -48,7 +50,12 @@ def test_jupyterlab_trusts_the_book_s_notebooks(folders):
     book, lab = folders
     write(lab / "readers.ipynb", "x = 2")
     assert [*copies.update(book, lab)] == []
-    trusted = lambda name: NotebookNotary().check_signature(nbformat.read(lab / name, 4))
+
+    def trusted(name):
+        notary = NotebookNotary()
+        with contextlib.closing(notary.store):
+            return notary.check_signature(nbformat.read(lab / name, 4))
+
     assert trusted("01_one.ipynb") and not trusted("readers.ipynb")
 
 

@@ -8,8 +8,8 @@ a dict of ranges               every combination of their values, the last range
                                `kernel_of(**config)`
 an iterable of configurations  each as it comes: a dict as above, or one value that can be hashed,
                                as a frozen dataclass, whose kernel is `kernel_of(config)`
-`Ranked`                       configurations in the order in which they are likely to be fast, too
-                               many to simulate each: the order is taken for the simulation's
+an order                       `Ranked`: configurations as they are likely to be fast, too many to
+                               simulate each, so their order is taken for the simulation's
 =============================  =====================================================================
 
 A configuration that comes twice counts once. Not covered: ranges that depend on each other, for

@@ -97,7 +97,7 @@ class MatmulConfig:
     splits: int = 1
     swapped: bool = False
     blocks: int | None = None
-    #: Forms that a subclass adds, by name: what a block does, from its `forms.Tiles`.
+    #: What a block does with its `forms.Tiles` in the forms that a subclass adds, by their names.
     more_forms: ClassVar[Mapping[str, Callable[[Any], None]]] = {}
 
     def __post_init__(self) -> None:

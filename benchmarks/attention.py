@@ -50,7 +50,7 @@ from benchmarks.records import Group
 from benchmarks.suite import OTHERS, Call, Part, Suite, Traced
 from pallascope.tuning.measuring import OnGpu, tolerance
 from pallascope.tuning.results import Found
-from pallascope.tuning.searching import climb
+from pallascope.tuning.searching import climb, nothing
 from pallascope.tuning.workers import Run, Workers
 from pipelib.kernels import attention
 from pipelib.kernels.attention import default_config, forward
@@ -301,7 +301,7 @@ def _prepare(config: AttentionConfig, problem: Problem) -> Run:
 def _search(call: Call, problem: Problem) -> Found[AttentionConfig]:
     on_gpu = OnGpu(call.pools[OTHERS], functools.partial(_prepare, problem=problem), LAUNCHES)
     log = progress(problem, call.say)
-    return climb(space(problem), lambda _: (), on_gpu, limit=call.options.limit, log=log)
+    return climb(space(problem), nothing, on_gpu, limit=call.options.limit, log=log)
 
 
 def as_json(config: AttentionConfig) -> dict[str, Any]:

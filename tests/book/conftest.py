@@ -24,6 +24,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+WAITS = 30_000  # milliseconds, on a machine that has other work
 WIDE, PHONE = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
 A4 = {"width": 718, "height": 1000}  # within Chromium's margins, at 96 dots per inch
 LOOKS = {
@@ -87,6 +88,7 @@ def pages(site):
 def chromium():
     """A browser; Playwright's own, or the system's."""
     playwright = pytest.importorskip("playwright.sync_api")
+    playwright.expect.set_options(timeout=WAITS)
     with playwright.sync_playwright() as started:
         own = started.chromium.executable_path
         names = "chromium", "chromium-browser", "google-chrome"
@@ -130,7 +132,7 @@ def tab(chromium):
             context = chromium.new_context(**{**LOOKS["wide light"], **options})
             stack.callback(context.close)
             page = context.new_page()
-            page.set_default_timeout(10_000)
+            page.set_default_timeout(WAITS)
             page.route(lambda other: is_foreign(other, url), lambda route: route.abort())
             page.goto(url)
             return page

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import pytest
 from fontTools.ttLib import TTFont
+from playwright.sync_api import expect
 
 import pallascope
 from pallascope import Setting
-from tests.book.conftest import A4, AXE, LOOKS, PHONE, is_foreign
+from tests.book.conftest import A4, AXE, LOOKS, PHONE, WAITS, is_foreign
 from tools import notebooks
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
@@ -103,8 +104,8 @@ def test_the_heaviest_page_is_painted_before_its_scripts_come(chromium, site, ad
     page.route("**/*.js*", lambda route: held.append(route))
     page.goto(f"{address}/{heaviest}", wait_until="commit")
     painted = "performance.getEntriesByName('first-contentful-paint').length > 0"
-    page.wait_for_function(painted, timeout=10_000)
-    page.wait_for_selector("article h1", timeout=10_000)
+    page.wait_for_function(painted, timeout=WAITS)
+    page.wait_for_selector("article h1", timeout=WAITS)
     assert held
     for route in held:
         route.abort()
@@ -143,9 +144,9 @@ def steps_by_button_and_keyboard(page, player):
     seen.append(said.inner_text())
     assert len({*seen}) == 3
     page.keyboard.press("ArrowLeft")
-    assert said.inner_text() == seen[1]
+    expect(said).to_have_text(seen[1])
     player.get_by_role("button", name="Previous operation").focus()
-    assert player.locator(".stage .b.chosen").count() == 1
+    expect(player.locator(".stage .b.chosen")).to_have_count(1)
 
 
 def plays(page, player):
@@ -155,7 +156,7 @@ def plays(page, player):
     moved = "([node, words]) => node.innerText !== words"
     page.wait_for_function(moved, arg=[clock.element_handle(), before])
     player.get_by_role("button", name="Pause").click()
-    assert player.get_by_role("button", name="Play", exact=True).count() == 1
+    expect(player.get_by_role("button", name="Play", exact=True)).to_have_count(1)
 
 
 def slides(player):
@@ -205,7 +206,7 @@ def test_a_drawing_wider_than_a_phone_is_scrolled_by_keyboard(tab, address):
     drawing.locator(".b").nth(1).click()
     before = page.locator(".what").first.inner_text()
     page.keyboard.press("ArrowRight")
-    assert page.locator(".what").first.inner_text() != before
+    expect(page.locator(".what").first).not_to_have_text(before)
 
 
 def test_an_operation_and_its_line_of_code_lead_to_each_other(tab, address):
@@ -264,18 +265,18 @@ def test_the_front_page_s_picture_has_one_scale_of_time(tab, address):
 def test_a_phone_s_header_has_the_book_s_name_and_then_the_chapter_s(tab, address):
     page = tab(f"{address}/{CHAPTERS[7]}", viewport=PHONE)
     name = page.locator(".book-name")
-    assert name.inner_text() == "Software pipelining in JAX Pallas"
+    expect(name).to_have_text("Software pipelining in JAX Pallas")
     header, box = page.locator(".bd-header-article").bounding_box(), name.bounding_box()
     assert box["y"] >= 0 and box["y"] + box["height"] <= header["height"]
     page.locator("#exercises").scroll_into_view_if_needed()
     page.locator("html[data-below-heading]").wait_for()
-    assert name.inner_text() == "8 Consumed barriers"
+    expect(name).to_have_text("8 Consumed barriers")
     name.click()
     page.wait_for_url(f"**/{FRONT}")
 
 
 def test_where_the_sidebar_is_the_header_has_no_name(tab, address):
-    assert not tab(f"{address}/{CHAPTERS[0]}").locator(".book-name").is_visible()
+    expect(tab(f"{address}/{CHAPTERS[0]}").locator(".book-name")).to_be_hidden()
 
 
 # ---- The theme -----------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def test_search_finds_sections_while_the_reader_types(tab, root):
     assert heading == "bank conflict" and said.startswith("SMEM lies in 32 banks.")
     page.locator(".book-results a").first.click()
     page.wait_for_url("**/book/glossary.html#term-bank-conflict")
-    assert page.locator("#term-bank-conflict").is_visible()
+    expect(page.locator("#term-bank-conflict")).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,7 @@ def test_a_search_goes_on_on_its_page(tab, root):
     assert "deadlock" in [heading for heading, _ in found(page)]
     page.locator(".bd-search-container input").fill("zzz")
     page.get_by_text("No section has “zzz”.").wait_for()
-    assert page.locator(".book-results li").count() == 0
+    expect(page.locator(".book-results li")).to_have_count(0)
 
 
 def test_the_search_s_index_is_not_loaded_before_a_search(visits):
@@ -348,7 +349,7 @@ def test_light_and_dark(tab, address):
     shade = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(shade)
     page.locator(".theme-switch-button:visible").click()
-    assert page.locator("html[data-theme=dark]").count() == 1
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
     dark = page.evaluate(shade)
     assert dark != light
     page.reload()
@@ -359,14 +360,14 @@ def test_a_dark_page_is_dark_from_the_first(chromium, address):
     page = chromium.new_page(color_scheme="dark")
     page.route("**/*.js*", lambda route: route.abort())
     page.goto(f"{address}/{CHAPTERS[0]}")
-    assert page.locator("html[data-theme=dark]").count() == 1
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
     page.close()
 
 
 def test_the_menu_of_a_phone(tab, address):
     page = tab(f"{address}/{CHAPTERS[0]}", viewport=PHONE)
     last = page.locator(f'.bd-links a[href$="{CHAPTERS[-1].rpartition("/")[2]}"]')
-    assert not last.is_visible()
+    expect(last).to_be_hidden()
     page.locator(".primary-toggle:visible").click()
     last.click()
     page.wait_for_url(f"**/{CHAPTERS[-1]}")
@@ -391,7 +392,7 @@ def test_a_chapter_s_buttons_have_names(tab, address):
     for menu, links in menus.items():
         page.get_by_role("button", name=menu).click()
         for link in links:
-            assert page.get_by_role("link", name=link).first.is_visible()
+            expect(page.get_by_role("link", name=link).first).to_be_visible()
 
 
 def test_what_is_folded_opens_without_scripts(tab, address):
@@ -401,9 +402,9 @@ def test_what_is_folded_opens_without_scripts(tab, address):
     assert titles == {"Setup", "Code", "Hint", "Solution", *told}
     hint = page.locator(".fold:has(> summary:text-is('Hint'))").first
     words = hint.locator(":scope > :not(summary)").first
-    assert not words.is_visible()
+    expect(words).to_be_hidden()
     hint.locator("summary").click()
-    assert words.is_visible()
+    expect(words).to_be_visible()
 
 
 @pytest.mark.parametrize("name", [CHAPTERS[2], "book/api.html", "genindex.html"])
@@ -436,7 +437,7 @@ def test_paper_is_light_without_buttons_and_folded_as_the_reader_left_it(tab, ad
     assert theme == "dark" and pressed.count() and count
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert not any(each.is_visible() for each in pressed.all())
+    expect(pressed.filter(visible=True)).to_have_count(0)
     assert page.locator("html").get_attribute("data-theme") == "light"
     assert folded.count() == count and opened.get_attribute("open") is not None
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -9,6 +9,7 @@ import subprocess
 import time
 
 import pytest
+from playwright.sync_api import expect
 
 from tools import notebooks
 from tools.execution import ROOT
@@ -125,4 +126,4 @@ def see_a_player(page, address):
     page.goto(address.replace(FIRST, WITH_A_PLAYER))
     player = page.locator(".jp-Notebook .pipelib-player").first
     player.locator(":scope[data-ready]").wait_for()
-    assert player.locator(".stage svg.time").is_visible()
+    expect(player.locator(".stage svg.time")).to_be_visible()

@@ -9,6 +9,7 @@ import json
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from pallascope import H200, check, simulate
 from pallascope.__main__ import main
@@ -110,7 +111,7 @@ def reader(served, tab):
 def test_nothing_of_it_is_loaded_before_it_is_opened(served, tab):
     page = tab(served)
     page.wait_for_load_state("networkidle")
-    assert page.get_by_role("button", name="Open the laboratory").is_visible()
+    expect(page.get_by_role("button", name="Open the laboratory")).to_be_visible()
     asked = page.evaluate("performance.getEntriesByType('resource').map(({ name }) => name)")
     assert any(url.endswith("laboratory.js") for url in asked)
     assert not [url for url in asked if "pyodide" in url or "pipelib.zip" in url]
@@ -128,7 +129,7 @@ def test_what_is_taken_away_at_every_step_is_missed_and_comes_back(reader):
     reader.take("ring").choose(READING, waits[2]).press("Delete")
     faulty = edited(ring, [Remove(READING, waits)])
     assert not check(faulty).ok and reader.sees(faulty)
-    assert reader.page.get_by_text(check(faulty)[0].remedy).first.is_visible()
+    expect(reader.page.get_by_text(check(faulty)[0].remedy).first).to_be_visible()
     assert reader.press("Control+z").sees(ring)
     assert reader.press("Control+y").sees(faulty)
     assert reader.click("Start again").sees(ring)
@@ -174,9 +175,9 @@ def test_undo_chooses_what_was_chosen(reader):
     said = reader.page.locator(".chosen").inner_text()
     assert said.startswith(f"Removed: {text}.") and ring.threads[READING][wait].kind == "wait"
     assert "barrier_wait" in said  # the line of what was removed, not of what follows it
-    assert selected.inner_text() != text
+    expect(selected).not_to_have_text(text)
     reader.press("Control+z")
-    assert selected.inner_text() == text
+    expect(selected).to_have_text(text)
 
 
 def test_whoever_leaves_finds_the_state_in_the_address(reader, served, tab):
@@ -214,7 +215,7 @@ def test_an_operation_is_dragged(reader):
         reader.click("Undo")
     second = reader.page.locator(".ops").nth(READING).locator(".step").nth(1)
     reader.act(lambda: reader.page.locator(f"#op-{READING}-{read}").drag_to(second))
-    assert "does not pass" in reader.page.get_by_role("alert").inner_text()  # so it was tried
+    expect(reader.page.get_by_role("alert")).to_contain_text("does not pass")  # so it was tried
 
 
 def test_the_buttons_do_as_the_keys(reader):
@@ -232,15 +233,15 @@ def test_arrivals_and_the_machine_are_the_reader_s(reader):
     reader.take("ring").fill("free, 2 barriers", "2")
     assert reader.sees(edited(ring, [Expect(barrier.id, 2)]))
     reader.fill("free, 2 barriers", "0")
-    assert "cannot take 0 arrivals" in reader.page.get_by_role("alert").inner_text()
+    expect(reader.page.get_by_role("alert")).to_contain_text("cannot take 0 arrivals")
     reader.fill("free, 2 barriers", "1.5")
-    assert "1.5 arrivals cannot be counted" in reader.page.get_by_role("alert").inner_text()
+    expect(reader.page.get_by_role("alert")).to_contain_text("1.5 arrivals cannot be counted")
     reader.click("Start again")
     reader.page.get_by_text("The machine", exact=True).click()
     reader.fill("latency of a load, cycles", "5000")
     slow = simulate(ring, H200.changed(hbm_latency_cycles=5000.0))
-    assert f"{round(slow.cycles):,} cycles, " in reader.page.locator(".lab-verdict").inner_text()
-    assert reader.page.get_by_text("simulated on NVIDIA H200, changed").is_visible()
+    expect(reader.page.locator(".lab-verdict")).to_contain_text(f"{round(slow.cycles):,} cycles, ")
+    expect(reader.page.get_by_text("simulated on NVIDIA H200, changed")).to_be_visible()
     assert reader.click("Undo").sees(ring)
 
 
@@ -251,7 +252,7 @@ def test_the_slots_are_the_reader_s(reader):
     reader.choose(READING, where(program("ring"), READING, "wait")[0]).press("Delete")
     reader.act(lambda: slots.select_option("3"))
     assert reader.sees(program("ring", slots=3))
-    assert reader.take("one-buffer").slots.count() == 0  # not shown
+    expect(reader.take("one-buffer").slots).to_have_count(0)  # not shown
 
 
 def test_each_number_of_slots_that_a_kernel_has_is_offered(reader):
@@ -275,7 +276,7 @@ def test_a_challenge_is_about_the_slots_that_its_kernel_begins_with(reader):
         reader.act(lambda: reader.page.get_by_label("Challenge").select_option(first[subject.name]))
         assert slots.input_value() == str(subject.slots[0]) and slots.is_disabled()
         assert reader.sees(program(subject.name))
-        assert reader.take(subject.name).slots.is_enabled()
+        expect(reader.take(subject.name).slots).to_be_enabled()
 
 
 def test_a_link_cannot_pose_a_challenge_about_another_program(served, tab):
@@ -284,9 +285,11 @@ def test_a_link_cannot_pose_a_challenge_about_another_program(served, tab):
     other = {"subject": "ring", "challenge": "from-tile-to-tile", "slots": 4}
     reader = Reader(tab(f"{served}#laboratory={packed(slots)}"))
     assert reader.sees(program("ring")) and reader.slots.input_value() == "2"
-    assert reader.slots.is_disabled() and reader.page.locator(".board").is_visible()
+    expect(reader.slots).to_be_disabled()
+    expect(reader.page.locator(".board")).to_be_visible()
     reader = Reader(tab(f"{served}#laboratory={packed(other)}"))
-    assert reader.sees(program("ring", slots=4)) and not reader.page.locator(".board").is_visible()
+    assert reader.sees(program("ring", slots=4))
+    expect(reader.page.locator(".board")).to_be_hidden()
 
 
 def packed(state):
@@ -296,8 +299,8 @@ def packed(state):
 
 def test_what_stays_cannot_be_taken_away(reader):
     reader.take("ring").choose(READING, 0)
-    assert reader.page.get_by_text("it stays where it is").is_visible()
-    assert reader.page.get_by_role("button", name="Remove", exact=True).is_disabled()
+    expect(reader.page.get_by_text("it stays where it is")).to_be_visible()
+    expect(reader.page.get_by_role("button", name="Remove", exact=True)).to_be_disabled()
 
 
 def test_a_fault_is_played(reader):
@@ -307,9 +310,9 @@ def test_a_fault_is_played(reader):
     button.click()
     film = reader.page.locator(".finding .pipelib-player").first
     film.wait_for()
-    assert film.locator(".bar").first.is_visible()  # its script has run
+    expect(film.locator(".bar").first).to_be_visible()  # its script has run
     button.click()
-    assert film.count() == 0
+    expect(film).to_have_count(0)
 
 
 def test_the_source_of_an_operation_is_shown(reader):
@@ -317,7 +320,7 @@ def test_the_source_of_an_operation_is_shown(reader):
     for name in ("one-buffer", "ring"):  # two kernels of one file
         reader.take(name)
     reader.choose(READING, where(ring, READING, "arrive")[0])
-    assert reader.page.locator(".chosen code").inner_text() == "plgpu.barrier_arrive(free.at[slot])"
+    expect(reader.page.locator(".chosen code")).to_have_text("plgpu.barrier_arrive(free.at[slot])")
 
 
 def linked(reader, tab):
@@ -358,7 +361,7 @@ def test_a_reader_s_own_program_is_opened(reader, tmp_path):
             tmp_path / "other.json"
         )
     )
-    assert "This JSON has format 1" in reader.page.get_by_role("alert").inner_text()
+    expect(reader.page.get_by_role("alert")).to_contain_text("This JSON has format 1")
     assert reader.sees(faulty)  # which is still on the bench
 
 
@@ -366,19 +369,20 @@ def test_a_challenge_is_solved(reader):
     ring = program("ring")
     page = reader.page
     reader.act(lambda: page.get_by_label("Challenge").select_option("waits-that-can-go"))
-    assert not page.locator(".judged").is_visible()  # before there is anything to judge
+    expect(page.locator(".judged")).to_be_hidden()  # before there is anything to judge
     reader.choose(LOADING, where(ring, LOADING, "wait")[0]).press("Alt+ArrowDown")
-    assert " It has 0 ops fewer" in page.locator(".judged").inner_text()
+    expect(page.locator(".judged")).to_contain_text(" It has 0 ops fewer")
     reader.press("Control+z")
     reader.choose(LOADING, where(ring, LOADING, "wait")[0]).press("Delete")
-    assert "Not yet. The check finds" in page.locator(".judged").inner_text()
+    expect(page.locator(".judged")).to_contain_text("Not yet. The check finds")
     reader.press("Control+z").choose(LOADING, where(ring, LOADING, "wait")[-1]).press("Delete")
-    assert "Solved, with 1 edit. After the last copy" in page.locator(".judged").inner_text()
+    expect(page.locator(".judged")).to_contain_text("Solved, with 1 edit. After the last copy")
     page.reload()
     again = Reader(page)
-    assert "1 of" in again.page.get_by_label("Challenge").inner_text()
+    expect(again.page.get_by_label("Challenge")).to_contain_text("1 of")
     again.take("ring")
-    assert not page.locator(".board").is_visible() and not page.locator(".judged").is_visible()
+    expect(page.locator(".board")).to_be_hidden()
+    expect(page.locator(".judged")).to_be_hidden()
 
 
 def test_a_fault_that_is_asked_for(reader):
@@ -386,24 +390,25 @@ def test_a_fault_that_is_asked_for(reader):
     buffer, page = program("one-buffer"), reader.page
     verdict = page.locator(".lab-verdict")
     reader.act(lambda: page.get_by_label("Challenge").select_option("too-early"))
-    assert "One edit is enough" in page.locator(".board").inner_text()
+    expect(page.locator(".board")).to_contain_text("One edit is enough")
     reader.choose(0, where(buffer, 0, "wait")[0]).press("Delete")
-    assert page.locator(".finding h3").first.inner_text().startswith("barrier-misuse")
+    expect(page.locator(".finding h3").first).to_contain_text("barrier-misuse")
     reader.press("Control+z").click("Later")
-    assert verdict.inner_text().strip().startswith("race, as asked.")
-    assert "Solved" in page.locator(".judged").inner_text()
+    expect(verdict).to_contain_text("race, as asked.")
+    expect(page.locator(".judged")).to_contain_text("Solved")
 
 
 def test_a_challenge_that_wants_the_strict_check_shows_what_that_finds(reader):
     page, ring = reader.page, program("ring")
     reader.act(lambda: page.get_by_label("Challenge").select_option("released-early"))
     reader.choose(READING, where(ring, READING, "arrive")[0]).press("Alt+ArrowUp")
-    assert reader.page.locator(".lab-verdict").inner_text().strip().startswith("missing-commit")
-    assert page.locator(".finding").first.is_visible() and page.locator(".blamed").count() > 0
-    assert page.get_by_label("strict check").is_checked()
-    assert page.get_by_label("strict check").is_disabled()
+    expect(reader.page.locator(".lab-verdict")).to_contain_text("missing-commit")
+    expect(page.locator(".finding").first).to_be_visible()
+    expect(page.locator(".blamed").first).to_be_attached()
+    expect(page.get_by_label("strict check")).to_be_checked()
+    expect(page.get_by_label("strict check")).to_be_disabled()
     page.get_by_text("Hint").click()
-    assert page.get_by_text("Move both, at every step.").is_visible()
+    expect(page.get_by_text("Move both, at every step.")).to_be_visible()
     assert page.locator(".board a").get_attribute("href") == "08_consumed_barriers.html"
 
 
@@ -421,7 +426,7 @@ def test_the_strict_check_can_be_asked_for(reader):
     assert check(faulty).ok and reader.sees(faulty)
     reader.act(lambda: reader.page.get_by_label("strict check").check())
     assert not check(faulty, strict=True).ok
-    assert reader.page.locator(".lab-verdict").inner_text().startswith("missing-commit")
+    expect(reader.page.locator(".lab-verdict")).to_contain_text("missing-commit")
 
 
 def test_what_does_not_move_says_why(reader):
@@ -433,16 +438,16 @@ def test_what_does_not_move_says_why(reader):
     assert "does not pass" in said and "keep their order" in said
     assert reader.sees(ring)
     reader.choose(READING, compute).press("Alt+ArrowDown").press("Alt+ArrowDown")
-    assert reader.page.locator('[aria-selected="true"]').inner_text() == "compute"
+    expect(reader.page.locator('[aria-selected="true"]')).to_have_text("compute")
     reader.press("Control+z")
-    assert reader.page.locator('[aria-selected="true"]').inner_text() == "compute"
-    assert reader.page.locator(f"#op-{READING}-{compute + 1}").inner_text() == "compute"
+    expect(reader.page.locator('[aria-selected="true"]')).to_have_text("compute")
+    expect(reader.page.locator(f"#op-{READING}-{compute + 1}")).to_have_text("compute")
 
 
 def test_a_damaged_link_says_so(served, tab):
     page = tab(f"{served}#laboratory=broken!")
     Reader(page)
-    assert "The address holds no state" in page.get_by_role("alert").inner_text()
+    expect(page.get_by_role("alert")).to_contain_text("The address holds no state")
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -484,7 +489,8 @@ def test_the_front_page_s_player_becomes_a_laboratory_and_comes_back(front):
     assert not [url for url in asked if "pyodide" in url or ".json" in url]
     player = front.locator(PLAYER)
     reader = Reader(front)
-    assert reader.sees(tile(2)) and player.is_hidden()
+    assert reader.sees(tile(2))
+    expect(player).to_be_hidden()
     assert reader.slots.evaluate("node => node === document.activeElement")
     waits = where(tile(2), 0, "wait")
     front.get_by_role("listbox").focus()
@@ -492,7 +498,8 @@ def test_the_front_page_s_player_becomes_a_laboratory_and_comes_back(front):
         front.keyboard.press("ArrowDown")
     assert reader.press("Delete").sees(edited(tile(2), [Remove(0, waits)]))
     front.get_by_role("button", name="Close").press("Enter")
-    assert player.is_visible() and front.get_by_role("listbox").count() == 0
+    expect(player).to_be_visible()
+    expect(front.get_by_role("listbox")).to_have_count(0)
     opener = front.get_by_role("button", name=OPEN)
     assert opener.evaluate("node => node === document.activeElement")
     player.get_by_role("slider", name="slots").fill("2")
@@ -812,8 +819,8 @@ def test_a_file_opened_from_disk_says_what_to_do(site, tab):
     page = tab((site / PAGE).as_uri())
     if not (site / sphinx_laboratory.FOLDER / "sizes.json").exists():
         pytest.skip("Pyodide could not be brought, so the page says that instead.")
-    assert page.get_by_text("If you opened this page as a file, run").is_visible()
-    assert page.get_by_role("button", name="Open the laboratory").count() == 0
+    expect(page.get_by_text("If you opened this page as a file, run")).to_be_visible()
+    expect(page.get_by_role("button", name="Open the laboratory")).to_have_count(0)
 
 
 def test_a_book_built_without_pyodide_says_so(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ def maker[**Fields, Value](cls: Callable[Fields, Value]) -> Callable[Fields, Val
     assert isinstance(cls, type)
     found: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(cast(Any, cls))
     fields = [(field.name, object, _with_default(field)) for field in found]
-    twin: Callable[..., Any] = dataclasses.make_dataclass(
+    twin: Callable[..., object] = dataclasses.make_dataclass(
         cls.__name__, fields, slots=True, eq=False
     )
 

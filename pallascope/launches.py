@@ -37,6 +37,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallascope.bench.jaxprs import digest_of
 
+type Aval = Any  # the type of a value or a ref: has `shape` and `dtype`, except for tokens
 #: Integers that decide what a kernel does are few: offsets, sizes of groups, tables of pages.
 _MOST_INTEGERS = 65_536
 
@@ -49,7 +50,7 @@ class Called:
     """
 
     params: Mapping[str, Any]
-    avals: tuple[Any, ...]
+    avals: tuple[Aval, ...]
     values: tuple[np.ndarray | None, ...]
 
     @property
@@ -70,14 +71,14 @@ class Called:
         )
 
     @property
-    def args(self) -> list[Any]:
+    def args(self) -> list[jax.ShapeDtypeStruct | np.ndarray]:
         """The arguments to trace `call` with: values where they are known, else types."""
         return [
             jax.ShapeDtypeStruct(aval.shape, aval.dtype) if value is None else value
             for aval, value in zip(self.avals, self.values)
         ]
 
-    def call(self, *args: Any) -> Any:
+    def call(self, *args: object) -> object:
         """Calls the kernel anew; `launches` does not see it."""
         refs = [jax.new_ref(x) if _is_ref(aval) else x for x, aval in zip(args, self.avals)]
         return _bind(primitive(), *refs, **self.params)
@@ -91,7 +92,7 @@ def launches() -> Generator[list[Called]]:
     kernels = primitive()
     outer = kernels.bind
 
-    def bind(*args: Any, **params: Any) -> Any:
+    def bind(*args: object, **params: Any) -> object:
         if hasattr(params["meshes"][0], "cluster"):  # not one within a kernel, as warp_map makes
             avals = tuple(map(jax.typeof, args))
             seen.append(Called(params, avals, tuple(map(_integers, args, avals))))
@@ -114,7 +115,7 @@ def distinct(seen: Sequence[Called]) -> list[Called]:
     most calls before it runs them.
     """
     known = {launch.kernel for launch in seen if launch.is_known}
-    found: dict[tuple[Any, ...], Called] = {}
+    found: dict[tuple[object, ...], Called] = {}
     for launch in seen:
         if launch.is_known or launch.kernel not in known:
             contents = (None if value is None else value.tobytes() for value in launch.values)
@@ -131,22 +132,22 @@ def primitive() -> Any:
     return eqn.primitive
 
 
-def is_table(aval: Any) -> bool:
+def is_table(aval: Aval) -> bool:
     """Whether an operand holds integers on which a kernel's flow may depend."""
     dtype = getattr(aval, "dtype", None)
     is_integral = isinstance(dtype, np.dtype) and dtype.kind in "biu"
     return is_integral and not _is_ref(aval) and math.prod(aval.shape) <= _MOST_INTEGERS
 
 
-def _integers(arg: Any, aval: Any) -> np.ndarray | None:
+def _integers(arg: object, aval: Aval) -> np.ndarray | None:
     """The values of an operand, if they are integers and known."""
     return np.asarray(arg) if is_table(aval) and not isinstance(arg, Tracer) else None
 
 
-def _is_ref(aval: Any) -> bool:
+def _is_ref(aval: Aval) -> bool:
     return hasattr(aval, "inner_aval")
 
 
-def _bind(kernels: Any, *args: Any, **params: Any) -> Any:
+def _bind(kernels: Any, *args: object, **params: object) -> object:
     """The primitive's own `bind`, whatever stands in its place."""
     return cast(Any, type(kernels)).bind(kernels, *args, **params)

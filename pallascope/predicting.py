@@ -21,7 +21,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pallascope.arguments import MACHINE, expect, expect_l2_hits
 from pallascope.machine import H200, Machine
@@ -62,8 +62,8 @@ class Prediction(NamedTuple):
 
 
 def predict(
-    kernel: Callable[..., Any],
-    *args: Any,
+    kernel: Callable[..., object],
+    *args: object,
     machine: Machine = H200,
     clock_hz: float | None = None,
     registers: int | None = None,

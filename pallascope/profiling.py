@@ -32,8 +32,8 @@ from pallascope.timeline import Source, Span, SpanKind, Timeline
 
 
 def write_profile(
-    make: Callable[..., Callable[..., Any]],
-    *args: Any,
+    make: Callable[..., Callable[..., object]],
+    *args: object,
     profile_space: int,
     profile_dir: str | pathlib.Path,
 ) -> pathlib.Path:

@@ -22,7 +22,7 @@ from pallascope.judging import judged
 from pallascope.machine import FIELDS, H200, Machine
 from pallascope.tracing.trace import trace
 
-KernelFactory = Callable[..., tuple[Callable[..., Any], tuple[Any, ...]]]
+KernelFactory = Callable[..., tuple[Callable[..., object], tuple[object, ...]]]
 
 
 def sweep(
@@ -112,9 +112,9 @@ def explore(
         )
         for name, values in positions.items()
     }
-    figure: Any = ipywidgets.Output()
+    figure = ipywidgets.Output()
 
-    def redraw(_: Any = None) -> None:
+    def redraw(_: object = None) -> None:
         values = {name: slider.value for name, slider in sliders.items()}
         setting = _setting(kernel_factory, machine, max_steps, whole_grid, values)
         # Not by printing into it: this needs no display, and so no flicker.
@@ -163,7 +163,7 @@ def _setting(
         return Setting(values, None, type(error).__name__, False, str(error))
 
 
-def _made(made: object) -> tuple[Callable[..., Any], Iterable[object]]:
+def _made(made: object) -> tuple[Callable[..., object], Iterable[object]]:
     """What a kernel factory returned; TypeError if it is anything but a function and arguments."""
     if isinstance(made, tuple):
         parts = cast(tuple[Any, ...], made)

@@ -45,8 +45,8 @@ class Blocks(Name, what="a choice of blocks", consequence="it is unknown which b
 
 
 def assert_clean(
-    kernel: Callable[..., Any],
-    *args: Any,
+    kernel: Callable[..., object],
+    *args: object,
     strict: bool = False,
     block: int | tuple[int, ...] | None = None,
     blocks: Blocks | str | None = None,

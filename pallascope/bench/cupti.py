@@ -8,7 +8,7 @@ kernels for one call, a list of these lists for several calls, and None where no
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from jax.experimental.mosaic.gpu import profiler
 
@@ -20,7 +20,7 @@ class Kernel(NamedTuple):
     ms: float
 
 
-def kernel_times(function: Callable[..., Any], *args: Any, calls: int) -> list[list[Kernel]]:
+def kernel_times(function: Callable[..., object], *args: object, calls: int) -> list[list[Kernel]]:
     """The kernels of each call of a function, in the order in which they ran.
 
     Args:

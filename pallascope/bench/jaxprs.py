@@ -50,7 +50,7 @@ _DEVICE_CODE = "mgpu_fn"
 _UNNAMED = re.compile(r" at 0x[0-9a-f]+|(?<=namedtuple)\[\w+\]")
 
 
-def digest(function: Callable[..., Any], *args: Any) -> str:
+def digest(function: Callable[..., object], *args: object) -> str:
     """The digest of a function that JAX can trace.
 
     Args:

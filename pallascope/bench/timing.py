@@ -56,7 +56,7 @@ class Samples:
 
 
 def measure(
-    functions: Mapping[str, Callable[..., Any]],
+    functions: Mapping[str, Callable[..., object]],
     args: Sequence[Any],
     *,
     rounds: int = 5,

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -77,9 +78,9 @@ def tracer(target: Target) -> Callable[[Block | None], Program]:
     return traced
 
 
-def loaded(target: Target) -> tuple[Callable[..., Any], list[Any]]:
+def loaded(target: Target) -> tuple[Callable[..., object], list[object]]:
     """The target's function, and its arguments."""
-    args = list(map(argument, target.args))
+    args: list[object] = list(map(argument, target.args))
     with callers(target.function):
         return _function(target.function), args
 
@@ -120,7 +121,7 @@ def callers(name: str) -> Generator[None]:
         raise CallersFailure(f"{name} failed, see above.", traceback.format_exc()) from error
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Callable[..., object]:
     """The function that `module:function` or `file.py:function` names."""
     (found,) = named(name)
     if not callable(found):
@@ -130,7 +131,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def named(*names: str) -> list[Any]:
     """What each `module:name` or `file.py:name` names; a module of several is loaded once."""
-    modules: dict[str, Any] = {}
+    modules: dict[str, ModuleType] = {}
     found: list[Any] = []
     for name in names:
         module_name, colon, path = name.rpartition(":")
@@ -144,9 +145,9 @@ def named(*names: str) -> list[Any]:
     return found
 
 
-def _attribute(module: Any, module_name: str, path: str) -> Any:
+def _attribute(module: ModuleType, module_name: str, path: str) -> Any:
     """What a module defines under a name, which may have dots."""
-    found = module
+    found: Any = module
     for part in path.split("."):
         if not hasattr(found, part):
             raise AttributeError(f"{module_name} has no {path!r}: it is not defined there.")
@@ -154,7 +155,7 @@ def _attribute(module: Any, module_name: str, path: str) -> Any:
     return found
 
 
-def _module(name: str) -> Any:
+def _module(name: str) -> ModuleType:
     if not name.endswith(".py"):
         return importlib.import_module(name)
     path = pathlib.Path(name)
@@ -171,7 +172,7 @@ def _module(name: str) -> Any:
     return module
 
 
-def argument(text: str) -> Any:
+def argument(text: str) -> float | jax.ShapeDtypeStruct:
     """An argument without contents from dtype[shape], or a number."""
     match = re.fullmatch(r"(\w+)\[((?:\d+(?:,\d+)*)?)\]", text.replace(" ", ""))
     if not match:

@@ -90,7 +90,7 @@ def _check_space(task: Task) -> None:
         )
 
 
-def _range(text: str) -> tuple[str, list[Any]]:
+def _range(text: str) -> tuple[str, list[int | float | str | bool | None]]:
     """The name and the values of a range."""
     name, equals, values = text.partition("=")
     if not name.isidentifier() or not equals:
@@ -98,7 +98,7 @@ def _range(text: str) -> tuple[str, list[Any]]:
     return name, [_value(word) for word in values.split(",") if word]
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> int | float | str | bool | None:
     """A number, true, false or none, or else the word itself."""
     with contextlib.suppress(ValueError):
         return int(word)
@@ -107,7 +107,7 @@ def _value(word: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
-def _document(task: Task, results: Results) -> dict[str, Any]:
+def _document(task: Task, results: Results) -> dict[str, object]:
     return {
         "format": FORMAT,
         "pallascope": pallascope.__version__,
@@ -121,7 +121,7 @@ def _document(task: Task, results: Results) -> dict[str, Any]:
     }
 
 
-def _fields(trial: Trial) -> dict[str, Any]:
+def _fields(trial: Trial) -> dict[str, object]:
     return {
         "config": fields(trial.config),
         "outcome": trial.outcome,

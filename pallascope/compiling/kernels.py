@@ -3,7 +3,6 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from pallascope.compiling.assembling import assembled
 from pallascope.compiling.lowering import natively, ptx
@@ -16,7 +15,7 @@ from pallascope.tracing.source import function_name
 from pallascope.tracing.state import Call
 
 
-def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) -> Compiled:
+def compiled(kernel: Callable[..., object], *args: object, call: int | None = None) -> Compiled:
     """What ptxas and the machine code say of a kernel, on no GPU.
 
     The kernel is compiled for Hopper, or for the GPU of `pipelib.target`.
@@ -44,7 +43,7 @@ def compiled(kernel: Callable[..., Any], *args: Any, call: int | None = None) ->
     return _compiled(one_of(_kernels(kernel, args), call, "one is compiled"))
 
 
-def compiled_all(kernel: Callable[..., Any], *args: Any) -> Iterator[Compiled]:
+def compiled_all(kernel: Callable[..., object], *args: object) -> Iterator[Compiled]:
     """The same of each kernel that a function calls, in order; at least one.
 
     Example:
@@ -59,7 +58,7 @@ def compiled_all(kernel: Callable[..., Any], *args: Any) -> Iterator[Compiled]:
     yield from map(_compiled, calls)
 
 
-def _kernels(kernel: Callable[..., Any], args: tuple[Any, ...]) -> list[Call]:
+def _kernels(kernel: Callable[..., object], args: tuple[object, ...]) -> list[Call]:
     """The kernels that a function calls on a GPU."""
     with natively():
         return kernels_of(kernel, args, "compiled")

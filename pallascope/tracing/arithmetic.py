@@ -44,13 +44,13 @@ class Cost(NamedTuple):
         )
 
 
-def wrapping(function: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
+def wrapping(function: Callable[..., int], dtype: np.dtype[Any]) -> Callable[..., int]:
     """The function, with results that overflow as the dtype's do."""
     if dtype.kind == "b":
         return function
     low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
-    def wrapped(*values: int) -> Any:
+    def wrapped(*values: int) -> int:
         result = function(*values)
         return result if low <= result <= high else (result - low) % (high - low + 1) + low
 

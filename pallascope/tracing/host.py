@@ -18,7 +18,7 @@ from pallascope.tracing.source import function_name
 from pallascope.tracing.state import Call, Thread
 
 
-def kernels_of(function: Callable[..., Any], args: tuple[Any, ...], asker: str) -> list[Call]:
+def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker: str) -> list[Call]:
     """The kernels that the function calls."""
     remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
     if not callable(function):

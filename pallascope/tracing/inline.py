@@ -87,7 +87,7 @@ def _is_integer(aval: Any) -> bool:
     return is_number and not aval.shape and aval.dtype.kind in "iu"
 
 
-def _read(function: Callable[..., Any], dtypes: list[Any]) -> Iterator[Instruction]:
+def _read(function: Callable[..., object], dtypes: list[Any]) -> Iterator[Instruction]:
     """Runs a function that writes MLIR, and reads what it wrote."""
     with cast(Any, mlir).make_ir_context() as context, ir.Location.unknown():
         mgpu.dialect.register_dialect(context)

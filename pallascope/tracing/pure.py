@@ -16,7 +16,6 @@ are OPAQUE. Source: for integers, `arithmetic`; else JAX's own evaluation of the
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -111,14 +110,14 @@ def _is_scalar(atom: Atom) -> bool:
     )
 
 
-def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
+def _scalar_function(eqn: Eqn, name: str) -> Callable[..., object]:
     """Python's arithmetic for integers and booleans; JAX's for all else."""
     dtypes = [atom.aval.dtype for atom in (*eqn.invars, *eqn.outvars)]
     integers = all(dtype.kind in "biu" for dtype in dtypes)
     if integers and name in ("not", "convert_element_type"):
         is_bool = dtypes[-1].kind == "b"
         if name == "not":
-            return operator.not_ if is_bool else wrapping(operator.invert, dtypes[-1])
+            return operator.not_ if is_bool else wrapping(lambda x: ~x, dtypes[-1])
         return bool if is_bool else wrapping(int, dtypes[-1])
     if integers and name in _INTEGERS:
         function, grows = _INTEGERS[name]
@@ -129,7 +128,7 @@ def _scalar_function(eqn: Eqn, name: str) -> Callable[..., Any]:
 
 
 # Functions of Python integers; whether a result can leave the dtype.
-_INTEGERS: dict[str, tuple[Callable[..., Any], bool]] = {
+_INTEGERS: dict[str, tuple[Callable[..., int], bool]] = {
     **{name: (getattr(operator, name), True) for name in ("add", "sub", "mul", "neg", "abs")},
     **{name: (getattr(operator, name), False) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     "and": (operator.and_, False),

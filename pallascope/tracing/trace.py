@@ -72,8 +72,8 @@ _CLAIMS = 4
 
 
 def trace(
-    kernel: Callable[..., Any],
-    *args: Any,
+    kernel: Callable[..., object],
+    *args: object,
     block: int | tuple[int, ...] | None = None,
     max_steps: int | None = None,
     call: int | None = None,
@@ -183,6 +183,6 @@ class Tracer:
         return dataclasses.replace(program, starts_early=self._starts_early)
 
 
-def tracers(kernel: Callable[..., Any], args: tuple[Any, ...], asker: str) -> list[Tracer]:
+def tracers(kernel: Callable[..., object], args: tuple[object, ...], asker: str) -> list[Tracer]:
     """All kernels that a function calls, in order; `asker` is the function that errors name."""
     return [Tracer(called) for called in kernels_of(kernel, args, asker)]

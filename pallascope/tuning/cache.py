@@ -87,7 +87,7 @@ class Cache:
             row = self._rows.execute(query, (kind, key)).fetchone()
         return None if row is None else json.loads(row[0])
 
-    def put(self, kind: Kind, key: str, value: Any) -> None:
+    def put(self, kind: Kind, key: str, value: object) -> None:
         """Keeps a value of plain data, in place of an earlier one."""
         command = "INSERT OR REPLACE INTO results VALUES (?, ?, ?)"
         with self._explained():
@@ -180,7 +180,7 @@ class FromCache[C: Hashable]:
         return [_row(config, kept[key]) for config, key in keys.items()]
 
 
-def _plain(row: Row[Any]) -> list[Any]:
+def _plain[C: Hashable](row: Row[C]) -> list[object]:
     """A row without its configuration, as JSON has it."""
     return [list(row.us), row.error, row.reason]
 

@@ -29,7 +29,7 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from jax.typing import DTypeLike
 from pallascope.bench.cupti import Kernel, kernel_times
 from pallascope.tuning.ranking import fault
 from pallascope.tuning.results import Row
-from pallascope.tuning.spaces import KernelOf, kernel, label
+from pallascope.tuning.spaces import Config, KernelOf, kernel, label
 from pallascope.tuning.workers import Executor, Failed, Run, Task
 
 #: The number of the way of measuring, a part of each result's key in a cache.
@@ -57,18 +57,34 @@ BURST_BYTES = 8 << 30
 Args = tuple[Any, ...]
 
 
+class Burst(TypedDict):
+    """Single calls in turn: the microseconds of each, and the names of the kernels that ran."""
+
+    us: list[float]
+    kernels: list[str]
+
+
+class Tried(TypedDict):
+    """What came of a kernel: its error and the most that is right, the microseconds of calls."""
+
+    error: float
+    us: list[float]
+    most_error: float
+
+
 class OnGpu[C: Hashable]:
     """Measures configurations by an executor.
 
     Args:
       executor: `Here()`, or the processes of `Workers`.
       prepare: called with a configuration where its kernel is to run: compiles it, and returns a
-        function of a number of launches, which gives a dict of `error`, `us` and `most_error`.
-        `pickle` sends it to processes.
+        function of a number of launches, which gives a `Tried`. `pickle` sends it to processes.
       samples: launches of each configuration; in turn, five times as many.
     """
 
-    def __init__(self, executor: Executor, prepare: Callable[[C], Run], samples: int = 10) -> None:
+    def __init__(
+        self, executor: Executor, prepare: Callable[[C], Run[Tried]], samples: int = 10
+    ) -> None:
         self._executor, self._prepare, self._samples = executor, prepare, samples
 
     def each(self, configs: Sequence[C]) -> Iterator[Row[C]]:
@@ -79,7 +95,7 @@ class OnGpu[C: Hashable]:
 
     def in_turn(self, configs: Sequence[C]) -> list[Row[C]]:
         """Rows of samples that were taken in turn."""
-        found: dict[C, list[Any]] = {config: [] for config in configs}
+        found: dict[C, list[Tried | Failed]] = {config: [] for config in configs}
         with self._executor.hold(list(map(self._task, configs))) as held:
             for _, (config, run) in itertools.product(range(5), zip(configs, held)):
                 try:
@@ -89,11 +105,11 @@ class OnGpu[C: Hashable]:
                 found[config].append(result)
         return [_row(config, results) for config, results in found.items()]
 
-    def _task(self, config: C) -> Task:
+    def _task(self, config: C) -> Task[Tried]:
         return functools.partial(self._prepare, config)
 
 
-class Calls(OnGpu[Any]):
+class Calls(OnGpu[Config]):
     """Measures configurations of a kernel by calls of one function on the same arguments.
 
     Args:
@@ -112,7 +128,7 @@ class Calls(OnGpu[Any]):
         executor: Executor,
         kernel_of: KernelOf,
         args: Args,
-        expected: Any,
+        expected: object,
         most_error: float | None = None,
         samples: int = 10,
         *,
@@ -133,7 +149,7 @@ class Calls(OnGpu[Any]):
 
 
 def _prepare(
-    config: Any,
+    config: Config,
     *,
     kernel_of: KernelOf,
     args: Args,
@@ -141,7 +157,7 @@ def _prepare(
     most_error: float | None,
     sets: int,
     is_checked: bool,
-) -> Run:
+) -> Run[Tried]:
     """Compiles a call; returns a function that checks and times it.
 
     Raises:
@@ -153,15 +169,15 @@ def _prepare(
     call = Measured(function, args, reference, sets)
     most = call.rounding if most_error is None else most_error
 
-    def run(samples: int) -> dict[str, Any]:
-        return dict(error=call.check(), us=call.burst(samples)["us"], most_error=most)
+    def run(samples: int) -> Tried:
+        return Tried(error=call.check(), us=call.burst(samples)["us"], most_error=most)
 
     return run
 
 
-def _row[C: Hashable](config: C, results: Sequence[dict[str, Any] | Failed]) -> Row[C]:
+def _row[C: Hashable](config: C, results: Sequence[Tried | Failed]) -> Row[C]:
     """The row of a configuration, from what its runs answered."""
-    runs: list[dict[str, Any]] = []
+    runs: list[Tried] = []
     for result in results:
         if isinstance(result, Failed):
             return Row(config, reason=str(result))
@@ -222,7 +238,7 @@ class Measured:
         result = jax.block_until_ready(self._compiled(self._sets)[0])
         return self._compare(result, self._sets[0])
 
-    def burst(self, launches: int = 5) -> dict[str, Any]:
+    def burst(self, launches: int = 5) -> Burst:
         """Times single calls, one set of arguments after the other.
 
         Args:
@@ -238,7 +254,7 @@ class Measured:
         rounds = max(1, min(math.ceil(launches / self.sets), BURST_BYTES // size))
         runs = self._kernel_times(rounds)
         names = {kernel.name for kernel in runs[0]}
-        return dict(us=_per_call(runs, self.sets), kernels=sorted(names))
+        return Burst(us=_per_call(runs, self.sets), kernels=sorted(names))
 
     def _kernel_times(self, rounds: int) -> list[list[Kernel]]:
         """The kernels of each of so many launches of all calls."""
@@ -292,7 +308,9 @@ def drawing(args: Args) -> Callable[[int], Args]:
 
 
 @functools.cache
-def _drawing(lacking: tuple[tuple[int, tuple[int, ...], Any], ...]) -> Callable[..., Any]:
+def _drawing(
+    lacking: tuple[tuple[int, tuple[int, ...], Any], ...],
+) -> Callable[[np.int32], list[jax.Array]]:
     """A compiled function of a set's number, to the arrays of these places, shapes and dtypes."""
 
     def draw(number: jax.Array) -> list[jax.Array]:
@@ -305,7 +323,7 @@ def _drawing(lacking: tuple[tuple[int, tuple[int, ...], Any], ...]) -> Callable[
     return jax.jit(draw).lower(jax.ShapeDtypeStruct((), jnp.int32)).compile()
 
 
-def check_sendable(*things: Any) -> None:
+def check_sendable(*things: object) -> None:
     """Raises ValueError if processes could not get what a search is made of."""
     remedy = "define what it is made of in a module, by name, or leave jobs= out"
     try:
@@ -330,9 +348,9 @@ class FirstThatRuns:
     """The kernels of a few configurations as a reference: the result of the first that runs."""
 
     kernel_of: KernelOf
-    configs: tuple[Any, ...]
+    configs: tuple[Config, ...]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         """The result; ValueError if none of them runs."""
         for config in self.configs:
             with contextlib.suppress(Exception):
@@ -350,10 +368,10 @@ class Reference:
       expected: an array or a tree of arrays, or a function of the arguments.
     """
 
-    def __init__(self, expected: Any) -> None:
+    def __init__(self, expected: object) -> None:
         self._expected, self._value = expected, None
 
-    def of(self, args: Sequence[Any]) -> Any:
+    def of(self, args: Sequence[object]) -> object:
         """The expected result."""
         if self._value is None:
             function, self._value = self._expected, self._expected
@@ -362,7 +380,7 @@ class Reference:
                 self._value = (function if is_ours else jax.jit(function))(*args)
         return self._value
 
-    def comparing(self, args: Args) -> Callable[[Any, Args], float]:
+    def comparing(self, args: Args) -> Callable[[object, Args], float]:
         """A function of a result and of its arguments, to the largest error of an element.
 
         Args:
@@ -387,7 +405,7 @@ def tolerance(dtype: DTypeLike, factors: DTypeLike = jnp.bfloat16) -> float:
     return 0.1 if jnp.dtype(factors).itemsize == 1 else max(2e-3, 6 * float(jnp.finfo(dtype).eps))
 
 
-def error_of(result: Any, expected: Any) -> float:
+def error_of(result: object, expected: object) -> float:
     """The largest difference of an element, in root mean squares of the expected array.
 
     It is infinite where an element is not finite and should be, and where integers differ.
@@ -415,15 +433,15 @@ def _error(result: jax.Array, expected: jax.Array) -> jax.Array:
     return jnp.where(most == 0.0, 0.0, most / jnp.where(size == 0.0, 1.0, size))
 
 
-def _shapes(tree: Any) -> list[tuple[int, ...]]:
+def _shapes(tree: object) -> list[tuple[int, ...]]:
     return [jnp.shape(x) for x in jax.tree.leaves(tree)]
 
 
-def _floats(shapes: Any) -> list[Any]:
+def _floats(shapes: object) -> list[Any]:
     return [x for x in jax.tree.leaves(shapes) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
-def _bytes(tree: Any) -> int:
+def _bytes(tree: object) -> int:
     """The bytes of the arrays and shapes of a tree."""
     sized = (x for x in jax.tree.leaves(tree) if hasattr(x, "dtype"))
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in sized)

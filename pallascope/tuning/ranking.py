@@ -23,6 +23,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.bench.provenance import code_digest
@@ -35,12 +36,12 @@ from pallascope.simulating.simulate import simulate
 from pallascope.tracing.trace import trace
 from pallascope.tuning.cache import Cache, Kind
 from pallascope.tuning.results import Outcome, Trial
-from pallascope.tuning.spaces import KernelOf, kernel
+from pallascope.tuning.spaces import Config, KernelOf, kernel
 from pallascope.tuning.workers import in_words
 
 
 def look(
-    kernel_of: KernelOf, config: Any, args: tuple[Any, ...], machine: Machine, cache: Cache
+    kernel_of: KernelOf, config: Config, args: tuple[object, ...], machine: Machine, cache: Cache
 ) -> Trial:
     """What is known of a configuration; errors of the caller's code are outcomes.
 
@@ -66,7 +67,9 @@ def look(
     return Trial(config, Outcome(outcome), reason, us, bound, digest=compiled)
 
 
-def _looked(function: Callable[..., Any], args: tuple[Any, ...], machine: Machine) -> list[Any]:
+def _looked(
+    function: Callable[..., object], args: tuple[object, ...], machine: Machine
+) -> list[Any]:
     """The outcome, the reason, the predicted time and the bound, as JSON has them."""
     try:
         program = trace(function, *args)
@@ -80,7 +83,7 @@ def _looked(function: Callable[..., Any], args: tuple[Any, ...], machine: Machin
 
 
 def _predicted(
-    program: Program, function: Callable[..., Any], args: tuple[Any, ...], machine: Machine
+    program: Program, function: Callable[..., object], args: tuple[object, ...], machine: Machine
 ) -> tuple[float, str]:
     """The microseconds of the one launch of a function, and what bounds its first block.
 
@@ -100,7 +103,7 @@ def _fault(report: Report) -> tuple[Outcome, str]:
     return (Outcome.REFUSED if is_size else Outcome.FINDING), str(first)
 
 
-def fault(function: Callable[..., Any], *args: Any) -> str:
+def fault(function: Callable[..., object], *args: object) -> str:
     """The gravest finding of a kernel in words; empty if there is none."""
     report = check(trace(function, *args))
     return "" if report.ok else _fault(report)[1]
@@ -112,7 +115,7 @@ def _code() -> str:
     return code_digest(pathlib.Path(__file__).parents[1])
 
 
-def _integers(args: tuple[Any, ...]) -> list[Any]:
+def _integers(args: tuple[object, ...]) -> list[ArrayLike]:
     """The values that a kernel's flow can depend on."""
     known = (x for x in jax.tree.leaves(args) if not isinstance(x, jax.ShapeDtypeStruct))
     return [x for x in known if jnp.issubdtype(jnp.result_type(x), jnp.integer)]

@@ -99,7 +99,7 @@ class Found[C: Hashable](NamedTuple):
 
 
 #: Of a search that measured nothing.
-NOTHING: Found[Any] = Found((), ())
+NOTHING: Found[Hashable] = Found((), ())
 
 
 class Outcome(enum.StrEnum):
@@ -141,7 +141,7 @@ class Trial:
       (11.0, True)
     """
 
-    config: Any
+    config: Any  # a dict or what the space had: whoever wrote that knows the type
     outcome: Outcome
     reason: str = ""
     predicted_us: float | None = None
@@ -164,7 +164,7 @@ class Trial:
         predicted = math.inf if self.predicted_us is None else self.predicted_us
         return (1 if is_next else 2), predicted
 
-    def measured(self, row: Row[Any]) -> "Trial":
+    def measured(self, row: Row[Hashable]) -> "Trial":
         """This trial with what measuring gave."""
         outcome = Outcome.MEASURED
         if row.reason:
@@ -190,7 +190,7 @@ class Results:
 
     trials: tuple[Trial, ...]
     notes: tuple[str, ...] = ()
-    found: Found[Any] = NOTHING
+    found: Found[Hashable] = NOTHING
 
     @property
     def best(self) -> Trial | None:

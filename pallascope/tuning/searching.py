@@ -51,6 +51,7 @@ from pallascope.tuning.measuring import MEASURING, Calls, FirstThatRuns, check_s
 from pallascope.tuning.ranking import look
 from pallascope.tuning.results import NOTHING, Found, Measurer, Outcome, Results, Row, Trial
 from pallascope.tuning.spaces import (
+    Config,
     KernelOf,
     Ranked,
     Space,
@@ -73,9 +74,9 @@ INTERRUPTED = "The search was interrupted: with a cache=, the next one goes on f
 def search(
     kernel_of: KernelOf,
     space: Space,
-    *args: Any,
+    *args: object,
     machine: Machine = H200,
-    expected: Any = None,
+    expected: object = None,
     tolerance: float | None = None,
     measure: int | None = None,
     seconds: float = math.inf,
@@ -201,7 +202,7 @@ def measured[C: Hashable](
     return climb(begin, near, measurer, limit=limit, log=log, deadline=deadline, at_once=at_once)
 
 
-def nothing(config: Any) -> Sequence[Any]:
+def nothing[C: Hashable](config: C) -> Sequence[C]:
     """The neighbours of a configuration, where only the first ones are to be measured."""
     del config
     return ()
@@ -210,7 +211,7 @@ def nothing(config: Any) -> Sequence[Any]:
 class Interrupted(KeyboardInterrupt):
     """A `KeyboardInterrupt` with what had been `found` by then."""
 
-    def __init__(self, found: Found[Any]) -> None:
+    def __init__(self, found: Found[Config]) -> None:
         super().__init__("the search was interrupted")
         self.found = found
 
@@ -269,7 +270,7 @@ def _ranked[C: Hashable](rows: Iterable[Row[C]]) -> list[Row[C]]:
     return sorted((row for row in rows if row.median_us < math.inf), key=lambda row: row.median_us)
 
 
-def results_of(trials: Sequence[Trial], found: Found[Any], notes: Sequence[str]) -> Results:
+def results_of(trials: Sequence[Trial], found: Found[Config], notes: Sequence[str]) -> Results:
     """The trials with what was measured of them, the best first."""
     rows = {row.config: row for row in (*found.rows, *found.finals)}
     finals = {row.config for row in found.finals}
@@ -282,7 +283,10 @@ def results_of(trials: Sequence[Trial], found: Found[Any], notes: Sequence[str])
 
 
 def _look_at(
-    configs: list[Any], looking: Callable[[Any], Trial], progress: Progress, deadline: float
+    configs: list[Config],
+    looking: Callable[[Config], Trial],
+    progress: Progress,
+    deadline: float,
 ) -> tuple[list[Trial], list[str]]:
     """Looks at configurations while there is time; the trials, the best first, and notes."""
     trials: list[Trial] = []
@@ -305,17 +309,17 @@ def _look_at(
 def _keys(
     kernel_of: KernelOf,
     trials: Sequence[Trial],
-    args: tuple[Any, ...],
-    expected: Any,
+    args: tuple[object, ...],
+    expected: object,
     tolerance: float | None,
-) -> Callable[[Any], str]:
+) -> Callable[[Config], str]:
     """A function of a configuration: the digest of all that its measurement depends on.
 
     It is empty for a configuration whose kernel cannot be traced.
     """
     known = {trial.config: trial.digest for trial in trials if trial.digest}
 
-    def compiled(config: Any) -> str:
+    def compiled(config: Config) -> str:
         if config not in known:
             known[config] = ""
             with contextlib.suppress(Exception):
@@ -323,7 +327,7 @@ def _keys(
         return known[config]
 
     if isinstance(expected, FirstThatRuns):
-        compared: Any = [compiled(config) for config in expected.configs]
+        compared: object = [compiled(config) for config in expected.configs]
     else:
         compared = digest(expected, *args) if callable(expected) else jax.tree.leaves(expected)
     where = default_device().device_kind, jax.__version__, MEASURING
@@ -353,7 +357,7 @@ def _limit(measure: int | None, seconds: float, jobs: int | None) -> int:
     return measure
 
 
-def _tell(step: Callable[[str], None], row: Row[Any], best: float) -> None:
+def _tell(step: Callable[[str], None], row: Row[Config], best: float) -> None:
     """Shows progress with a configuration that was measured."""
     said = row.reason or f"{row.median_us:.1f} us (best {best:.1f})"
     step(f"{label(row.config)}: {said}")

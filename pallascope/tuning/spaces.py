@@ -26,8 +26,10 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
+#: What a space has: a dict, or a value that can be hashed, whose type its owner knows.
+type Config = Any
 #: A function of a configuration that returns the kernel: a function of the arguments.
-KernelOf = Callable[..., Callable[..., Any]]
+KernelOf = Callable[..., Callable[..., object]]
 
 
 class Ranked(NamedTuple):
@@ -48,24 +50,24 @@ class Ranked(NamedTuple):
       {'slots': 3, 'rows': 2}
     """
 
-    configs: Sequence[Any]
+    configs: Sequence[Config]
     groups: Sequence[Sequence[str]] = ()
     shapes: int = 0
     follows: Sequence[str] = ()
 
 
 #: A dict of ranges, or an iterable of configurations; `Ranked` is one too.
-Space = Mapping[str, Iterable[Any]] | Iterable[Any]
+Space = Mapping[str, Iterable[object]] | Iterable[object]
 
 
-class Values(dict[str, Any]):
+class Values(dict[str, object]):
     """A configuration of named values, which can be a key; nobody changes it."""
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(repr(sorted(self.items())))
 
 
-def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
+def configurations(kernel_of: KernelOf, space: Space) -> list[Config]:
     """The configurations of a space, each once.
 
     Args:
@@ -87,7 +89,7 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
             " give a dict of ranges, as dict(slots=[2, 3]), or an iterable of configurations."
         )
     if isinstance(space, Mapping):
-        found = _product(cast("Mapping[str, Iterable[Any]]", space))
+        found = _product(cast("Mapping[str, Iterable[object]]", space))
     else:
         found = space.configs if isinstance(space, Ranked) else space
     unique = list(dict.fromkeys(map(_checked, found)))
@@ -97,9 +99,9 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Any]:
     return unique
 
 
-def _product(ranges: Mapping[str, Iterable[Any]]) -> Iterable[Values]:
+def _product(ranges: Mapping[str, Iterable[object]]) -> Iterable[Values]:
     """Every combination of the ranges' values."""
-    values: dict[str, list[Any]] = {}
+    values: dict[str, list[object]] = {}
     for name, found in ranges.items():
         if isinstance(found, str) or not isinstance(cast(object, found), Iterable):
             raise TypeError(
@@ -115,10 +117,10 @@ def _product(ranges: Mapping[str, Iterable[Any]]) -> Iterable[Values]:
     return (Values(zip(values, each)) for each in itertools.product(*values.values()))
 
 
-def _checked(config: object) -> Any:
+def _checked(config: object) -> Config:
     """The configuration as what a search keeps."""
     if isinstance(config, Mapping):
-        return Values(cast("Mapping[str, Any]", config))
+        return Values(cast("Mapping[str, object]", config))
     if not isinstance(config, Hashable):
         raise TypeError(
             f"search: the configuration {config!r:.60} cannot be hashed, so results could not be"
@@ -127,7 +129,7 @@ def _checked(config: object) -> Any:
     return config
 
 
-def _check_names(kernel_of: KernelOf, config: Any) -> None:
+def _check_names(kernel_of: KernelOf, config: Config) -> None:
     """TypeError if `kernel_of` does not take a configuration; nothing is called."""
     try:
         signature = inspect.signature(kernel_of)
@@ -142,15 +144,15 @@ def _check_names(kernel_of: KernelOf, config: Any) -> None:
         ) from None
 
 
-def kernel(kernel_of: KernelOf, config: Any) -> Callable[..., Any]:
+def kernel(kernel_of: KernelOf, config: Config) -> Callable[..., object]:
     """The kernel of a configuration."""
     return kernel_of(**config) if isinstance(config, Values) else kernel_of(config)
 
 
-def fields(config: Any) -> dict[str, Any]:
+def fields(config: Config) -> dict[str, object]:
     """A configuration's values by name."""
     if isinstance(config, Mapping):
-        return dict(cast("Mapping[str, Any]", config))
+        return dict(cast("Mapping[str, object]", config))
     if dataclasses.is_dataclass(config):
         return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     if hasattr(config, "_asdict"):  # a named tuple
@@ -158,7 +160,7 @@ def fields(config: Any) -> dict[str, Any]:
     return {"config": config}
 
 
-def label(config: Any) -> str:
+def label(config: Config) -> str:
     """A configuration in words: its values, without a dataclass's that are the defaults."""
     values = fields(config)
     if dataclasses.is_dataclass(config):
@@ -167,19 +169,19 @@ def label(config: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items()) or "the default"
 
 
-def starts(space: Ranked) -> list[Any]:
+def starts(space: Ranked) -> list[Config]:
     """What a search begins with: the first configuration of each combination of the shapes."""
     if not space.shapes:
         return list(space.configs)
     names = [name for group in space.groups[: space.shapes] for name in group]
-    found: dict[tuple[Any, ...], Any] = {}
+    found: dict[tuple[object, ...], Config] = {}
     for config in space.configs:
         values = fields(config)
         found.setdefault(tuple(values[name] for name in names), config)
     return list(found.values())
 
 
-def neighbours(config: Any, space: Ranked) -> list[Any]:
+def neighbours(config: Config, space: Ranked) -> list[Config]:
     """The configurations that differ from one in one field, or in one group of fields.
 
     By single fields they come in the order of the space. By groups, the first neighbours of each
@@ -188,7 +190,7 @@ def neighbours(config: Any, space: Ranked) -> list[Any]:
     mine = fields(config)
     if not space.groups:
         return [other for other in space.configs if len(_differing(mine, fields(other))) == 1]
-    near: dict[int, list[Any]] = collections.defaultdict(list)
+    near: dict[int, list[Config]] = collections.defaultdict(list)
     for other in space.configs:
         names = _differing(mine, fields(other))
         differ = [i for i, group in enumerate(space.groups) if not names.isdisjoint(group)]
@@ -198,6 +200,6 @@ def neighbours(config: Any, space: Ranked) -> list[Any]:
     return [other for turn in turns for other in turn if other is not None]
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> set[str]:
     """The names of the values of the other that differ."""
     return {name for name, value in other.items() if one.get(name) != value}

@@ -32,9 +32,9 @@ from multiprocessing import connection
 from typing import Any, Protocol, cast
 
 #: What a task returns; a worker keeps it, and runs it when it is asked.
-Run = Callable[..., Any]
+type Run[R] = Callable[..., R]
 #: What a worker calls first.
-Task = Callable[[], Run]
+type Task[R] = Callable[[], Run[R]]
 
 #: Seconds. Longer than any kernel here takes to compile while all cores do so; longer than any run.
 PREPARE_S, RUN_S = 120.0, 20.0
@@ -57,13 +57,15 @@ def in_words(error: Exception) -> str:
 class Executor(Protocol):
     """What runs tasks: the processes of `Workers`, or this one (`Here`)."""
 
-    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+    def stream[R](
+        self, tasks: Iterable[Task[R]], *args: object
+    ) -> Iterator[tuple[int, "R | Failed"]]:
         """Yields the number of each task and what its function returned, or `Failed`."""
         ...
 
-    def hold(
-        self, tasks: Sequence[Task]
-    ) -> contextlib.AbstractContextManager[Sequence["Run | Failed"]]:
+    def hold[R](
+        self, tasks: Sequence[Task[R]]
+    ) -> contextlib.AbstractContextManager[Sequence["Run[R] | Failed"]]:
         """A context with the functions of all tasks, or their `Failed`."""
         ...
 
@@ -71,18 +73,20 @@ class Executor(Protocol):
 class Here:
     """What a measurer asks for runs; `Workers` has the same methods."""
 
-    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+    def stream[R](
+        self, tasks: Iterable[Task[R]], *args: object
+    ) -> Iterator[tuple[int, "R | Failed"]]:
         """Yields the number of each task and what its function returned for `args`, or `Failed`."""
         for number, task in enumerate(tasks):
             yield number, _tried(lambda: task()(*args))
 
     @contextlib.contextmanager
-    def hold(self, tasks: Sequence[Task]) -> Generator[list[Run | Failed]]:
+    def hold[R](self, tasks: Sequence[Task[R]]) -> Generator[list[Run[R] | Failed]]:
         """A context with the functions of all tasks, or their `Failed`."""
         yield [_tried(lambda: _failing(task())) for task in tasks]
 
 
-def _tried(function: Callable[[], Any]) -> Any:
+def _tried[R](function: Callable[[], R]) -> R | Failed:
     """What a function returns, or its error as a `Failed`."""
     try:
         return function()
@@ -90,10 +94,10 @@ def _tried(function: Callable[[], Any]) -> Any:
         return Failed(in_words(error))
 
 
-def _failing(run: Run) -> Run:
+def _failing[R](run: Run[R]) -> Run[R]:
     """The same function, whose errors are `Failed`."""
 
-    def failing(*args: Any) -> Any:
+    def failing(*args: object) -> R:
         try:
             return run(*args)
         except Exception as error:
@@ -129,7 +133,9 @@ class Workers:
         for process in self._processes:
             process.end()
 
-    def stream(self, tasks: Iterable[Task], *args: Any) -> Iterator[tuple[int, Any]]:
+    def stream[R](
+        self, tasks: Iterable[Task[R]], *args: object
+    ) -> Iterator[tuple[int, "R | Failed"]]:
         """Yields the number of each task and what its function returned for `args`, or `Failed`.
 
         They come in the order in which they are done. A task begins when a worker is free.
@@ -155,13 +161,13 @@ class Workers:
                 yield number, result
 
     @contextlib.contextmanager
-    def hold(self, tasks: Sequence[Task]) -> Generator[list["Held | Failed"]]:
+    def hold[R](self, tasks: Sequence[Task[R]]) -> Generator[list["Held[R] | Failed"]]:
         """A context with the functions of all tasks, or their `Failed`.
 
         A call of a function raises `Failed` if it fails; `run_s=` is the limit of that call.
         """
         count = len(self._processes)
-        held = cast("list[Held | Failed]", [None] * len(tasks))  # each is set below
+        held = cast("list[Held[R] | Failed]", [None] * len(tasks))  # each is set below
         for first in range(0, len(tasks), count):
             batch = dict(zip(self._processes, range(first, len(tasks))))
             for process, number in batch.items():
@@ -171,7 +177,7 @@ class Workers:
                     number = batch.pop(process)
                     with _noting(held, number):
                         process.receive()
-                        held[number] = Held(process, number, self.run_s)
+                        held[number] = Held[R](process, number, self.run_s)
         try:
             yield held
         finally:
@@ -180,13 +186,13 @@ class Workers:
                     with contextlib.suppress(Failed):
                         process.ask("drop", self.run_s, None, None)
 
-    def at_once(self, held: Sequence["Held | Failed"], *args: Any) -> list[Any]:
+    def at_once[R](self, held: Sequence["Held[R] | Failed"], *args: object) -> list["R | Failed"]:
         """Runs all functions of `hold` at the same time: what they return, or `Failed`.
 
         Not for timing. Functions of one process run one after the other.
         """
-        found: list[Any] = list(held)
         waiting = {i: run for i, run in enumerate(held) if not isinstance(run, Failed)}
+        found = cast("list[R | Failed]", list(held))  # those that wait are set below
         while waiting:
             # The first function of each process that has one.
             batch = {waiting[number].process: number for number in reversed(waiting)}
@@ -208,19 +214,19 @@ def search_workers(jobs: int | None = None) -> Workers:
     return Workers(jobs or max(1, (os.cpu_count() or 2) - 1), env=dict(XLA_FLAGS=UNTIMED_FLAGS))
 
 
-class Held:
+class Held[R]:
     """A function that a worker keeps, as long as this process of the worker lives."""
 
     def __init__(self, process: "_Process", number: int, run_s: float) -> None:
         self.process, self._number, self._run_s = process, number, run_s
         self._starts = process.starts
 
-    def __call__(self, *args: Any, run_s: float | None = None) -> Any:
+    def __call__(self, *args: object, run_s: float | None = None) -> R:
         """Runs it and waits for the answer."""
         self.send(run_s or self._run_s, *args)
         return self.process.receive()
 
-    def send(self, limit_s: float, *args: Any) -> None:
+    def send(self, limit_s: float, *args: object) -> None:
         """Begins to run it; `Failed` if it is lost."""
         if not self.process.runs(self._starts):
             raise Failed("its process was ended when something else that it kept did not answer")
@@ -262,7 +268,7 @@ class _Process:
         """Of the pipe, on which an answer arrives."""
         return self._pipe.fileno()
 
-    def send(self, what: str, limit_s: float, *args: Any) -> None:
+    def send(self, what: str, limit_s: float, *args: object) -> None:
         """Sends a request, to be answered in so many seconds."""
         if self._process is None:
             self._process = self._start()
@@ -283,7 +289,7 @@ class _Process:
             raise Failed(answer)
         return answer
 
-    def ask(self, what: str, limit_s: float, *args: Any) -> Any:
+    def ask(self, what: str, limit_s: float, *args: object) -> Any:
         """Sends a request and waits for the answer."""
         self.send(what, limit_s, *args)
         return self.receive()
@@ -307,7 +313,7 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _noting(found: list[Any], number: int) -> Generator[None]:
+def _noting[R](found: list[R | Failed], number: int) -> Generator[None]:
     """A failure of what is done here is the result of this number."""
     try:
         yield
@@ -333,7 +339,7 @@ def answer(handle: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     pipe = connection.Connection(handle)
-    kept: dict[int, Run] = {}
+    kept: dict[int, Run[object]] = {}
     with contextlib.suppress(EOFError):
         while True:
             what, number, argument = pipe.recv()
@@ -343,7 +349,7 @@ def answer(handle: int) -> None:
                 pipe.send((False, in_words(error)))
 
 
-def _do(kept: dict[int, Run], what: str, number: int, argument: Any) -> Any:
+def _do(kept: dict[int, Run[object]], what: str, number: int, argument: Any) -> object:
     """Does what a request says: "prepare", "run" or "drop"; returns its answer."""
     if what == "prepare":
         kept[number] = argument()

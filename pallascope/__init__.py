@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pallascope.timeline import Span as Span
     from pallascope.timeline import Timeline as Timeline
     from pallascope.tracing.trace import trace as trace
+    from pallascope.verifying import Verdict as Verdict
+    from pallascope.verifying import verify as verify
 else:
     # A module is imported when a name of it is asked for: only `tracing` needs JAX, and a program
     # that was saved is checked, simulated and drawn where there is none. pytest, which loads
@@ -64,6 +66,7 @@ else:
         "sliders": "explore sweep",
         "timeline": "Span Timeline",
         "tracing.trace": "trace",
+        "verifying": "Verdict verify",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
     __all__ = sorted(_HOMES)

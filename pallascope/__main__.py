@@ -1,7 +1,7 @@
 """`python -m pallascope`: check, draw, edit, compile or tune a kernel from a shell; needs no GPU.
 
     python -m pallascope check module:function bfloat16[4096,4096] bfloat16[4096,4096]
-    python -m pallascope check file.py:function float32[1024] --block all
+    python -m pallascope check file.py:function float32[1024] --block 3,0
     python -m pallascope check --sarif found.sarif
     python -m pallascope draw module:function float32[1024] -o timeline.svg
     python -m pallascope lab module:function float32[1024] -o kernel.html
@@ -9,7 +9,7 @@
     python -m pallascope tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
 
 The function is what `pallascope.trace` takes: one that calls a Mosaic GPU kernel, or several, of
-which `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes
+which `check` takes all, and `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes
 its own arrays has none. `module` is a module's name or a file's, whose folder is searched for what
 it imports, as if Python ran it.
 
@@ -17,15 +17,15 @@ Which kernels. `check` without a function checks those that `pyproject.toml`, in
 as `[[tool.pallascope.check]]`, each with the keys `function`, `args`, `block`, `strict`, `call` and
 `max-steps`. A word on the command line holds for all of them.
 
-Which block. A program is that of one block of the grid (or one cluster), by default the first, and
-so is what is found: a fault at an edge may be in the last alone. `--block 3,0` checks another.
-`--block all` checks each in a grid of up to 32; in a larger one, the first, the middle one and the
-last of each axis, with each of the other axes'. It then compares those that it checked: two blocks
-that access one place of GMEM race, and what no block writes of an output is told. The last line
-says how many blocks those were. They are checked in several processes where that takes less time;
-`--jobs N` says how many. `--block together` takes all blocks into one program, and all devices if
-the function calls the kernel within `jax.shard_map`: for kernels whose blocks or devices wait for
-each other by semaphores.
+What is checked. `pallascope.verify` says what: whether JAX lowers the kernel, each block for itself,
+and the blocks together, since two that access one place of GMEM race, and what no block writes of
+an output is a fault. It takes each block of a grid of up to 32; of a larger one, the first, the
+middle one and the last of each axis, with each of the other axes'. The last line says how many
+blocks those were. After 30 seconds no further block is begun; `--seconds` says another number.
+`--block 3,0` checks one block alone. `--block together` takes all blocks into one program, and all
+devices if the function calls the kernel within `jax.shard_map`: for kernels whose blocks or devices
+wait for each other by semaphores. Where ptxas is at hand, what it says that costs time is told,
+too, of kernels in which nothing was found.
 
 How strictly. `--strict` also reports asynchronous copies that overwrite what a thread has read with
 ordinary loads, with no `commit_smem` between: PTX asks for one, though no GPU has been seen to need
@@ -62,6 +62,7 @@ Of all commands: 2 if a kernel could not be traced, or the command was wrong.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import importlib.util
 import pathlib
@@ -75,14 +76,8 @@ import jax
 import pallascope
 from pallascope.command import checking, compiling, config, drawing, tuning
 from pallascope.command.options import WHICH_BLOCK, add_call, add_rest, said, target, told
-from pallascope.command.targets import (
-    ALL,
-    MOST_BLOCKS,
-    TOGETHER,
-    Target,
-    block_of,
-    block_or_all,
-)
+from pallascope.command.targets import Target, block_of, block_or_choice
+from pallascope.verifying import MOST_BLOCKS, SECONDS, BlockChoice
 
 _KIT = "pipelib_book"
 _FUNCTION = "module:function or file.py:function"
@@ -129,18 +124,19 @@ def _add_check(commands: Any) -> None:
     command = _command(commands, "check", text, _check)
     command.add_argument("function", nargs="?", help=f"{_FUNCTION}; without it, {_CONFIGURED}")
     which = (
-        f"{WHICH_BLOCK}; or {ALL}: each of {MOST_BLOCKS}, or the first, middle and last of axes; or"
-        f" {TOGETHER}: all in one program, with all devices of a shard_map, as they wait for each"
-        " other"
+        f"{WHICH_BLOCK}; or {BlockChoice.ALL} (the default): each of {MOST_BLOCKS}, or the first,"
+        f" middle and last of axes; or {BlockChoice.FIRST}; or {BlockChoice.DIAGONAL}; or"
+        f" {BlockChoice.TOGETHER}: all in one program, with all devices of a shard_map, as they"
+        " wait for each other"
     )
-    add_rest(command, block_or_all, which)
+    add_rest(command, block_or_choice, which)
     strict = (
         "also report copies that overwrite what a thread read, with no commit_smem between:"
         " for kernels that are to hold by PTX's letter, or that promise ordinary_reads=False"
     )
     command.add_argument("--strict", action="store_true", help=strict)
-    jobs = "processes for the blocks (one a core, if that pays)"
-    command.add_argument("--jobs", type=_number, help=jobs)
+    seconds = f"begin no further block of a function later ({SECONDS:g})"
+    command.add_argument("--seconds", type=_seconds, default=SECONDS, help=seconds)
     command.add_argument("--json", action="store_true", help=_JSON)
     sarif = "also write SARIF, for code review"
     command.add_argument("--sarif", type=pathlib.Path, metavar="FILE", help=sarif)
@@ -150,7 +146,7 @@ def _add_draw(commands: Any) -> None:
     """The command that draws one block."""
     command = _command(commands, "draw", "draw the simulated timeline", _draw)
     command.add_argument("function", help=_FUNCTION)
-    add_rest(command, block_of, WHICH_BLOCK)
+    add_rest(command, block_of, f"{WHICH_BLOCK} (the first)")
     command.add_argument("-o", "--output", required=True, help=".svg, .png, .html or .json")
     command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
 
@@ -194,6 +190,14 @@ def _add_tune(commands: Any) -> None:
 
 
 @said
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) > 0:
+            return seconds
+    raise ValueError(f"{text!r} is no number of seconds above 0, so it says no limit: give one.")
+
+
+@said
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"{text!r} is no number of processes: give 1 or more.")
@@ -205,7 +209,7 @@ def _check(options: argparse.Namespace) -> int:
         targets = [target(options)]
     else:
         targets = [_overridden(each, options) for each in config.configured(pathlib.Path())]
-    return checking.check(targets, options.jobs, options.json, options.sarif)
+    return checking.check(targets, options.seconds, options.json, options.sarif)
 
 
 def _draw(options: argparse.Namespace) -> int:

@@ -95,13 +95,7 @@ def predict(
     """
     expect("predict", machine, *MACHINE)
     expect_l2_hits("predict", l2_hits)
-    found = tracers(kernel, args, "predict")
-    if not found:
-        raise ValueError(
-            "predict: the function calls no Mosaic GPU kernel, so there is no launch to time: pass"
-            " a function that calls plgpu.kernel(...)."
-        )
-    samples = (_samples(tracer, machine.sms) for tracer in found)
+    samples = (_samples(tracer, machine.sms) for tracer in tracers(kernel, args, "predict"))
     launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
     return Prediction(tuple(launches), machine.name)
 

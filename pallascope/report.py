@@ -94,6 +94,11 @@ class FindingKind(
         "A result that never leaves SMEM, or may leave it too late.",
         "The output lacks the result, or has what was in its place later.",
     )
+    NOT_LOWERED = (
+        "not-lowered",
+        "A kernel that JAX does not lower for a GPU.",
+        "No GPU can run it, though the interpreter may.",
+    )
     RESOURCE = (
         "resource",
         "More shared memory or registers than there are.",

@@ -1,9 +1,8 @@
-"""`check`: some kernels checked; what was found as text, as JSON and as SARIF.
+"""`check`: some kernels verified; what was found as text, as JSON and as SARIF.
 
-The model. Each target is checked by itself: one that cannot be traced says so on stderr, and the
-next is checked all the same. The text comes block by block. A fault that an earlier block of the
-kernel had too is not told again. After the blocks of a grid comes what they do to each other, and
-then how many were looked at.
+The model. Each target goes through `pallascope.verify`: one that cannot be traced says so on
+stderr, and the next is checked all the same. A function may call several kernels, of which each has
+an `Outcome`.
 
 JSON has the same in one document, `report.schema.json`: nothing else is on stdout then, and what
 the caller's code prints goes to stderr.
@@ -11,33 +10,29 @@ the caller's code prints goes to stderr.
 
 import contextlib
 import json
-import math
 import pathlib
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import jax
 
 import pallascope
-from pallascope.checking.grid import compare
-from pallascope.command.blocks import Checked, checked
 from pallascope.command.sarif import sarif
-from pallascope.command.targets import ALL, REFUSALS, CallersFailure, Target
-from pallascope.report import FORMAT, Document, count
+from pallascope.command.targets import REFUSALS, Target, callers, loaded
+from pallascope.report import FORMAT, Document
+from pallascope.verifying import BlockChoice, KernelVerdict, Verdict
 
 #: Nothing found; something found; a kernel that could not be checked.
 CLEAN, FOUND, FAILED = range(3)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one target: a report for each block, one on the grid; or an error."""
+    """What came of one kernel of a target; `error` says why it could not be checked."""
 
     target: Target
-    reports: list[Document] = field(default_factory=list[Document])
-    grid: Document | None = None
-    summary: str | None = None
+    verdict: KernelVerdict | None = None
     error: str | None = None
 
     @property
@@ -45,34 +40,44 @@ class Outcome:
         """The exit status that it calls for."""
         if self.error is not None:
             return FAILED
-        all_ok = all(report["ok"] for report in (*self.reports, self.grid or {"ok": True}))
-        return CLEAN if all_ok else FOUND
+        return CLEAN if self.verdict is None or self.verdict.ok else FOUND
 
     def fields(self) -> Document:
         """The check as JSON has it."""
+        found = self.verdict or KernelVerdict(self.target.function, ())
         return {
             "function": self.target.function,
             "args": [*self.target.args],
             "strict": self.target.strict,
             "ok": self.status == CLEAN,
-            "reports": self.reports,
-            "grid": self.grid,
-            "summary": self.summary,
+            "reports": [report.fields() for report in found.reports],
+            "grid": None if found.between is None else found.between.fields(),
+            "summary": found.summary if len(found.reports) > 1 else None,
+            "compiled": None if found.compiled is None else [*found.compiled],
+            "unseen": found.unseen or None,
             "error": self.error,
         }
 
 
 def check(
-    targets: Sequence[Target], jobs: int | None, as_json: bool, sarif_file: pathlib.Path | None
+    targets: Sequence[Target],
+    seconds: float,
+    as_json: bool,
+    sarif_file: pathlib.Path | None,
 ) -> int:
     """Checks the targets and tells what was found; returns the exit status."""
     quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     outcomes: list[Outcome] = []
+    unseen: dict[str, None] = {}
     with quiet:
         for target in targets:
             if len(targets) > 1 and not as_json:
                 print(f"== {target}")
-            outcomes.append(_outcome(target, jobs, says=not as_json))
+            for outcome in _outcomes(target, seconds, unseen):
+                outcomes.append(outcome)
+                _tell(outcome, says=not as_json)
+        if not as_json:
+            print(*unseen, sep="\n", end="\n" * bool(unseen))
     status = max(outcome.status for outcome in outcomes)
     checks = [outcome.fields() for outcome in outcomes]
     if sarif_file is not None:
@@ -82,53 +87,45 @@ def check(
         versions = {"pallascope": pallascope.__version__, "jax": jax.__version__}
         ok = status == CLEAN
         print(json.dumps({"format": FORMAT} | versions | {"ok": ok, "checks": checks}, indent=1))
-    elif len(targets) > 1:
+    elif len(outcomes) > 1:
         print(_total(outcomes))
     return status
 
 
-def _outcome(target: Target, jobs: int | None, says: bool) -> Outcome:
-    """Checks one target, and tells it as it goes on if `says`."""
-    outcome = Outcome(target)
+def _outcomes(target: Target, seconds: float, unseen: dict[str, None]) -> Iterator[Outcome]:
+    """What came of each kernel of a target; `unseen` gets what was not looked at in any."""
     try:
-        for text in _blocks(outcome, jobs):
-            if says:
-                print(text)
+        verdict = _verdict(target, seconds)
     except REFUSALS as error:
-        if isinstance(error, CallersFailure):
-            print(error.details, end="", file=sys.stderr)
-        outcome.error = str(error)
-        print(f"pallascope check: {error}", file=sys.stderr)
-    return outcome
+        yield Outcome(target, error=str(error))
+        return
+    if verdict.lacking:
+        unseen[verdict.unseen] = None
+    for kernel in verdict.kernels:
+        yield Outcome(target, kernel, kernel.refusal or None)
 
 
-def _blocks(outcome: Outcome, jobs: int | None) -> Iterator[str]:
-    """Checks the blocks of an outcome's target; yields what to say of each, and of all."""
-    seen: set[tuple[tuple[object, ...], ...]] = set()
-    found: list[Checked] = []
-    for one in checked(outcome.target, jobs):
-        outcome.reports.append(one.fields)
-        yield f"{one.verdict}, as above" if one.faults in seen else one.text
-        seen |= {one.faults} - {()}
-        found.append(one)
-    if outcome.target.block == ALL:
-        if len(found) > 1:
-            between = compare([one.footprint for one in found])
-            outcome.grid = between.fields()
-            yield str(between)
-        outcome.summary = _summary(found)
-        yield outcome.summary
+def _verdict(target: Target, seconds: float) -> Verdict:
+    function, args = loaded(target)
+    chosen = BlockChoice.ALL if target.block is None else target.block
+    with callers():
+        return pallascope.verify(
+            function,
+            *args,
+            strict=target.strict,
+            blocks=chosen if isinstance(chosen, BlockChoice) else [chosen],
+            call=target.call,
+            max_steps=target.max_steps,
+            seconds=seconds,
+        )
 
 
-def _summary(found: Sequence[Checked]) -> str:
-    """How many blocks of the grid were looked at, and how many have findings."""
-    program, faulty = found[0].footprint.program, sum(not one.ok for one in found)
-    noun, total = "cluster" if program.blocks > 1 else "block", math.prod(program.grid)
-    which = "every one" if len(found) == total else "the first, middle and last of each axis"
-    return (
-        f"{program.name}: {len(found):,} of {count(total, noun)} checked, {which};"
-        f" {faulty or 'none'} with findings"
-    )
+def _tell(outcome: Outcome, says: bool) -> None:
+    """Prints what was found, if `says`, and on stderr what went wrong."""
+    if says and outcome.verdict is not None and outcome.verdict.reports:
+        print(replace(outcome.verdict, refusal=""))
+    if outcome.error is not None:
+        print(f"pallascope check: {outcome.error}", file=sys.stderr)
 
 
 def _total(outcomes: Sequence[Outcome]) -> str:

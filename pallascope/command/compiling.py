@@ -45,7 +45,7 @@ def compile_(target: Target, as_json: bool, with_sass: bool) -> int:
 def _kernels(target: Target) -> Iterator[Compiled]:
     """The kernels of a target: all, or the one that it names."""
     function, args = loaded(target)
-    with callers(target.function):
+    with callers():
         if target.call is not None:
             yield compiled(function, *args, call=target.call)
         else:

@@ -3,7 +3,7 @@
     [[tool.pallascope.check]]
     function = "kernels.py:matmul"
     args = ["bf16[4096,4096]", "bf16[4096,4096]"]
-    block = "all"
+    block = "diagonal"
 
 Each table is a `Target`. Its keys are the words of the command: `function`, `args`, `block`,
 `strict`, `call` and `max-steps`; only the first has to be there. Names of files are relative to the
@@ -14,7 +14,7 @@ import pathlib
 import tomllib
 from typing import Any, cast
 
-from pallascope.command.targets import Target, block_or_all
+from pallascope.command.targets import Target, block_or_choice
 
 FILE = "pyproject.toml"
 _TABLE = "[[tool.pallascope.check]]"
@@ -22,7 +22,7 @@ _TABLE = "[[tool.pallascope.check]]"
 _KEYS: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "function": ("a text, module:function or file.py:function", str),
     "args": ("a list of texts, dtype[shape], or of numbers", list),
-    "block": ('a text, as "0,1" or "all"', str),
+    "block": ('a text, as "0,1" or "diagonal"', str),
     "strict": ("true or false", bool),
     "call": ("an integer", int),
     "max-steps": ("an integer", int),
@@ -83,7 +83,7 @@ def _target(table: dict[str, Any], number: int) -> Target:
     return Target(
         table["function"],
         tuple(map(str, table.get("args", ()))),
-        None if block is None else block_or_all(block),
+        None if block is None else block_or_choice(block),
         table.get("strict", False),
         table.get("call"),
         table.get("max-steps"),

@@ -5,6 +5,7 @@ import pathlib
 
 import pallascope
 from pallascope.command.targets import Target, tracer
+from pallascope.verifying import BlockChoice
 
 #: The machines that a timeline is simulated on.
 MACHINES = ("H100", "H200")
@@ -31,7 +32,7 @@ def draw(target: Target, output: str, machine: str) -> int:
             f"{path.name} is drawn by matplotlib, which is not installed here: install it with `pip"
             " install 'pallascope[draw]'`, or name the file .html or .json, which need none."
         )
-    assert not isinstance(target.block, str), "a figure is of one block"
+    assert not isinstance(target.block, BlockChoice), "a figure is of one block"
     timeline = pallascope.simulate(tracer(target)(target.block), getattr(pallascope, machine))
     if kind == ".json":
         pallascope.to_perfetto(timeline, path)

@@ -6,10 +6,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from pallascope.command.targets import REFUSALS, CallersFailure, Target
+from pallascope.command.targets import REFUSALS, Target
 
 #: What `--block` says of itself.
-WHICH_BLOCK = "which block of the grid, as 0,1 (the first)"
+WHICH_BLOCK = "which block of the grid, as 0,1"
 
 
 def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
@@ -17,8 +17,6 @@ def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) 
     try:
         return run(options)
     except REFUSALS as error:
-        if isinstance(error, CallersFailure):
-            print(error.details, end="", file=sys.stderr)
         print(f"pallascope {options.command}: {error}", file=sys.stderr)
     except Exception:  # not the caller's, and the status must not be that of a finding
         traceback.print_exc()

@@ -1,19 +1,16 @@
 """`Target`: the kernel that a command is about, as words of a shell name it, and its programs.
 
 The model. A function is `module:function` or `file.py:function`; each of its arguments is
-dtype[shape] or a number. What the caller's code raises is a refusal: a ValueError in words, or a
-`CallersFailure`, which has a traceback. Everything else that is raised is pallascope's own fault.
+dtype[shape] or a number. What the caller's code raises is a refusal: a ValueError in words, with the
+caller's line. Everything else that is raised is pallascope's own fault.
 """
 
 import contextlib
 import importlib
 import importlib.util
-import itertools
-import math
 import pathlib
 import re
 import sys
-import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,39 +20,25 @@ import jax
 
 import pallascope
 from pallascope import Program
+from pallascope.failing import in_words, is_ours
+from pallascope.verifying import Block, BlockChoice
 
-#: The word for every block, and the most blocks of a grid for which it means each of them.
-ALL, MOST_BLOCKS = "all", 32
-#: The word for all blocks in one program, where they wait for each other; of all devices, too.
-TOGETHER = "together"
 #: What says in its own words what the caller can mend.
 REFUSALS = (ValueError, ImportError, OSError)
 _SHORT = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint"}
-
-type Block = tuple[int, ...]
-
-
-class CallersFailure(ValueError):
-    """What the caller's own code raised, with its traceback."""
-
-    def __init__(self, message: str, details: str):
-        super().__init__(message, details)
-        self.message, self.details = message, details
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A kernel by the names of its function and arguments, and what to check of it.
 
-    `block` is the index of a block, None for the first, `ALL` or `TOGETHER`.
+    `block` is the index of a block, or several by a choice; None is for what the command usually
+    takes.
     """
 
     function: str
     args: tuple[str, ...] = ()
-    block: Block | str | None = None
+    block: Block | BlockChoice | None = None
     strict: bool = False
     call: int | None = None
     max_steps: int | None = None
@@ -67,13 +50,11 @@ class Target:
 def tracer(target: Target) -> Callable[[Block | None], Program]:
     """Loads the target's function; what is returned traces one of its blocks."""
     function, args = loaded(target)
+    steps, call = target.max_steps, target.call
 
     def traced(block: Block | None) -> Program:
-        steps, call, whole = target.max_steps, target.call, target.block == TOGETHER
-        with callers(target.function):
-            return pallascope.trace(
-                function, *args, block=block, max_steps=steps, call=call, whole_grid=whole
-            )
+        with callers():
+            return pallascope.trace(function, *args, block=block, max_steps=steps, call=call)
 
     return traced
 
@@ -81,21 +62,13 @@ def tracer(target: Target) -> Callable[[Block | None], Program]:
 def loaded(target: Target) -> tuple[Callable[..., object], list[object]]:
     """The target's function, and its arguments."""
     args: list[object] = list(map(argument, target.args))
-    with callers(target.function):
+    with callers():
         return _function(target.function), args
 
 
-def spread(grid: tuple[int, ...]) -> list[Block]:
-    """All blocks of a small grid; of a large one, those first, middle or last on every axis."""
-    axes = [range(size) for size in grid]
-    if math.prod(grid) > MOST_BLOCKS:
-        axes = [sorted({0, size // 2, size - 1}) for size in grid]
-    return list(itertools.product(*axes))
-
-
-def block_or_all(text: str) -> Block | str:
-    """What `--block` says, where it may be every block, apart or together."""
-    return text if text in (ALL, TOGETHER) else block_of(text)
+def block_or_choice(text: str) -> Block | BlockChoice:
+    """What `--block` says, where it may be several blocks."""
+    return BlockChoice(text) if text in [*BlockChoice] else block_of(text)
 
 
 def block_of(text: str) -> Block:
@@ -109,16 +82,14 @@ def block_of(text: str) -> Block:
 
 
 @contextlib.contextmanager
-def callers(name: str) -> Generator[None]:
-    """Around the caller's code and its trace: what they raise becomes a refusal."""
+def callers() -> Generator[None]:
+    """Around the caller's code and its trace: what they raise becomes a refusal, with its line."""
     try:
         yield
-    except REFUSALS:
-        raise
-    except (AttributeError, TypeError, NotImplementedError) as error:
-        raise ValueError(str(error)) from error
     except Exception as error:
-        raise CallersFailure(f"{name} failed, see above.", traceback.format_exc()) from error
+        if is_ours(error):
+            raise
+        raise ValueError(in_words(error)) from error
 
 
 def _function(name: str) -> Callable[..., object]:

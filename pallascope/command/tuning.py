@@ -58,7 +58,7 @@ def tune(task: Task, as_json: bool) -> int:
     _check_space(task)
     args = list(map(argument, task.args))
     quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with quiet, callers(task.function):
+    with quiet, callers():
         words = task.function, task.space, task.expected
         found = dict(zip(filter(None, words), named(*filter(None, words))))
         space = found[task.space] if task.space else dict(map(_range, task.ranges))

@@ -40,7 +40,7 @@ def compiled(kernel: Callable[..., object], *args: object, call: int | None = No
       >>> found.registers, found.spill_stores, found.serialized
       (168, 0, ())
     """
-    return _compiled(one_of(_kernels(kernel, args), call, "one is compiled"))
+    return compiled_call(one_of(_kernels(kernel, args), call, "one is compiled"))
 
 
 def compiled_all(kernel: Callable[..., object], *args: object) -> Iterator[Compiled]:
@@ -55,7 +55,7 @@ def compiled_all(kernel: Callable[..., object], *args: object) -> Iterator[Compi
     calls = _kernels(kernel, args)
     if not calls:
         one_of(calls, None, "one is compiled")  # raises
-    yield from map(_compiled, calls)
+    yield from map(compiled_call, calls)
 
 
 def _kernels(kernel: Callable[..., object], args: tuple[object, ...]) -> list[Call]:
@@ -64,15 +64,12 @@ def _kernels(kernel: Callable[..., object], args: tuple[object, ...]) -> list[Ca
         return kernels_of(kernel, args, "compiled")
 
 
-def _compiled(call: Call) -> Compiled:
-    """Takes a kernel through all rooms."""
-    eqn = call.eqn
-    avals = tuple(operand.aval for operand in eqn.invars)
-    launch = Called(eqn.params, avals, (None,) * len(avals))
-    name = launch.name
+def compiled_call(call: Call) -> Compiled:
+    """The same of a kernel's call: takes it through all rooms."""
+    name = call.eqn.params["name"]
     if name in (None, "anonymous"):
-        name = function_name(kernel_info(eqn.params["jaxprs"][0])) or "a kernel"
-    text = ptx(launch, name, call.devices)
+        name = function_name(kernel_info(call.eqn.params["jaxprs"][0])) or "a kernel"
+    text = ptx(launched(call), name, call.devices)
     code, report, version = assembled(text, name)
     sass = disassembled(code)
     instructions, loops = reached(sass)
@@ -85,6 +82,12 @@ def _compiled(call: Call) -> Compiled:
         ptx=text,
         sass=sass,
     )
+
+
+def launched(call: Call) -> Called:
+    """The launch of a call, by the types of its operands."""
+    avals = tuple(operand.aval for operand in call.eqn.invars)
+    return Called(call.eqn.params, avals, (None,) * len(avals))
 
 
 def _loop(body: Body) -> Loop:

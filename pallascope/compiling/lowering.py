@@ -57,8 +57,8 @@ def natively() -> contextlib.AbstractContextManager[None]:
     return plgpu.force_gpu_interpret_mode(cast(Any, None))
 
 
-def _exported(launch: Called, name: str, devices: Mapping[Hashable, int]) -> bytes:
-    """The kernel alone, lowered for a GPU of NVIDIA's, in JAX's format for files."""
+def lowered(launch: Called, devices: Mapping[Hashable, int]) -> jax.export.Exported:
+    """The kernel alone, lowered for a GPU of NVIDIA's, on any machine; raises JAX's own errors."""
     function: Any = launch.call
     if devices:
         axes: Any = tuple(devices)
@@ -67,16 +67,19 @@ def _exported(launch: Called, name: str, devices: Mapping[Hashable, int]) -> byt
         function = jax.shard_map(
             function, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False
         )
-    function = cast(Any, jax.jit)(function)
+    with natively():
+        return jax.export.export(cast(Any, jax.jit)(function), platforms=["cuda"])(*launch.args)
+
+
+def _exported(launch: Called, name: str, devices: Mapping[Hashable, int]) -> bytes:
+    """The same in JAX's format for files."""
     try:
-        with natively():
-            exported = jax.export.export(function, platforms=["cuda"])(*launch.args)
+        return bytes(lowered(launch, devices).serialize())
     except Exception as error:
         raise ValueError(
             f"JAX does not lower {name} for {targets.described()}, so there is nothing to compile:"
             f" {type(error).__name__}: {error}"
         ) from error
-    return bytes(exported.serialize())
 
 
 def _environment(ptxas: pathlib.Path) -> dict[str, str]:

@@ -68,7 +68,7 @@ from pallascope.tracing.source import kernel_name
 from pallascope.tracing.state import Call, Cluster
 
 #: How many clusters a traced one claims by default: enough to come to each slot of a ring again.
-_CLAIMS = 4
+CLAIMS = 4
 
 
 def trace(
@@ -137,7 +137,7 @@ def trace(
         raise ValueError(
             f"{whole_grid=} traces all blocks, and {block=} asks for one: leave one of the two out."
         )
-    most = (_CLAIMS if block is None else 0) if claims is None else claims
+    most = (CLAIMS if block is None else 0) if claims is None else claims
     return Tracer(called).program(block, max_steps, whole_grid, most)
 
 
@@ -145,15 +145,17 @@ class Tracer:
     """A kernel that a function calls, compiled once to be traced at several blocks.
 
     Attributes:
+      called: its call.
+      name: what it is called.
       grid: the blocks, or clusters, along each axis.
     """
 
     def __init__(self, called: Call) -> None:
         eqn = called.eqn
-        self._called, self._mesh, (jaxpr, *_) = called, mesh_of(eqn.params), eqn.params["jaxprs"]
+        self.called, self._mesh, (jaxpr, *_) = called, mesh_of(eqn.params), eqn.params["jaxprs"]
         self._code = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr)
         self._info = kernel_info(jaxpr)
-        self._name = kernel_name(eqn.params["name"], self._info, called.function)
+        self.name = kernel_name(eqn.params["name"], self._info, called.function)
         self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)
 
@@ -165,10 +167,10 @@ class Tracer:
         claims: int = 0,
     ) -> Program:
         """The program that `trace` returns for these options."""
-        called = self._called
+        called = self.called
         memory = reserved(called.eqn)
         cluster = Cluster(
-            self._name,
+            self.name,
             self._mesh,
             block,
             memory,
@@ -183,6 +185,18 @@ class Tracer:
         return dataclasses.replace(program, starts_early=self._starts_early)
 
 
-def tracers(kernel: Callable[..., object], args: tuple[object, ...], asker: str) -> list[Tracer]:
-    """All kernels that a function calls, in order; `asker` is the function that errors name."""
-    return [Tracer(called) for called in kernels_of(kernel, args, asker)]
+def tracers(
+    kernel: Callable[..., object], args: tuple[object, ...], asker: str, call: int | None = None
+) -> list[Tracer]:
+    """All kernels that a function calls, in order, or the one that `call` says; at least one.
+
+    `asker` is the function that errors name.
+    """
+    found = kernels_of(kernel, args, asker)
+    if not found:
+        raise ValueError(
+            f"{asker}: the function calls no Mosaic GPU kernel, so there is nothing to look at: pass"
+            " a function that calls plgpu.kernel(...)."
+        )
+    chosen = found if call is None else [one_of(found, call, f"call= of {asker} is one of them")]
+    return list(map(Tracer, chosen))

@@ -1,11 +1,12 @@
 """Instruments that read a Mosaic GPU kernel: check it, simulate it, draw it, compile it, tune it.
 
-`trace` makes a `Program` of a kernel, pipelib's or any other; nothing behind it needs JAX. `check`
-looks for races, deadlocks and misused barriers in a program, for every schedule of its threads, and
-`play` shows one. `simulate` runs a program on a `Machine`, which gives a `Timeline` to draw: as a
-figure (`plot`), as a `player` to step through, or for Perfetto. `explore` does all of this anew as
-a kernel's parameters change, and `sweep` does it beforehand, for pages without a kernel. `predict`
-says how long a whole launch takes. `compiled` says what ptxas and the machine code say of a kernel.
+`verify` is the whole verdict on a function that calls kernels. `trace` makes a `Program` of one,
+pipelib's or any other; nothing behind it needs JAX. `check` looks for races, deadlocks and misused
+barriers in a program, for every schedule of its threads, and `play` shows one. `simulate` runs a
+program on a `Machine`, which gives a `Timeline` to draw: as a figure (`plot`), as a `player` to
+step through, or for Perfetto. `explore` does all of this anew as a kernel's parameters change, and
+`sweep` does it beforehand, for pages without a kernel. `predict` says how long a whole launch
+takes. `compiled` says what ptxas and the machine code say of a kernel.
 `pallascope.tuning` searches for a kernel's configuration, `pallascope.testing` is for tests, and
 `python -m pallascope` for a shell. None of them needs a GPU.
 

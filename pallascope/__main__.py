@@ -9,7 +9,7 @@
     python -m pallascope tune module:kernel_of float32[1024] --range slots=2,3,4 --range tile=64,128
 
 The function is what `pallascope.trace` takes: one that calls a Mosaic GPU kernel, or several, of
-which `check` takes all, and `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes
+which `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a function that makes
 its own arrays has none. `module` is a module's name or a file's, whose folder is searched for what
 it imports, as if Python ran it.
 
@@ -17,7 +17,7 @@ Which kernels. `check` without a function checks those that `pyproject.toml`, in
 as `[[tool.pallascope.check]]`, each with the keys `function`, `args`, `block`, `strict`, `call` and
 `max-steps`. A word on the command line holds for all of them.
 
-What is checked. `pallascope.verify` says what: whether JAX lowers the kernel, each block for itself,
+What is checked. `pallascope.verify` says it: whether JAX lowers the kernel, each block for itself,
 and the blocks together, since two that access one place of GMEM race, and what no block writes of
 an output is a fault. It takes each block of a grid of up to 32; of a larger one, the first, the
 middle one and the last of each axis, with each of the other axes'. The last line says how many

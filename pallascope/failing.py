@@ -14,7 +14,9 @@ import traceback
 
 _KINDS = "stdlib", "platstdlib", "purelib", "platlib"
 _PACKAGE = pathlib.Path(__file__).parent
-_PACKAGES = tuple(f"{_PACKAGE.parent / name}/" for name in ("pipelib", "pallascope", "pipelib_book"))
+_PACKAGES = tuple(
+    f"{_PACKAGE.parent / name}/" for name in ("pipelib", "pallascope", "pipelib_book")
+)
 #: Where code is that the caller did not write; names of no file begin with "<".
 LIBRARIES = (*dict.fromkeys(map(sysconfig.get_path, _KINDS)), *_PACKAGES, "<")
 #: Errors that say in a sentence of their own what is wrong, so that their type adds nothing.
@@ -23,16 +25,24 @@ _REFUSALS = *_SENTENCES, TypeError, AttributeError
 
 
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the caller's files, the outermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """The frames of the caller's files, the outermost first.
+
+    An error of JAX's lowering has them in its cause, which says where the equation was traced.
+    """
+    raised = [error, *filter(None, [error.__cause__])]
+    frames = [frame for each in raised for frame in traceback.extract_tb(each.__traceback__)]
     return [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
 
 
 def is_ours(error: Exception) -> bool:
     """Whether pallascope failed, rather than the caller's code or what that calls."""
-    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    is_raised_here = frames[-1:] != [] and frames[-1].startswith(f"{_PACKAGE}/")
-    return is_raised_here and not isinstance(error, _REFUSALS)
+    return _is_raised_in((f"{_PACKAGE}/",), error) and not isinstance(error, _REFUSALS)
+
+
+def _is_raised_in(folders: tuple[str, ...], error: BaseException) -> bool:
+    """Whether the deepest frame is of one of these folders."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].filename.startswith(folders)
 
 
 def in_words(error: BaseException) -> str:
@@ -47,5 +57,5 @@ def in_words(error: BaseException) -> str:
     frames = own_frames(error)
     place = f"{pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
     words = re.sub(r"\s+", " ", str(error)).strip() or "no words"
-    named = words if isinstance(error, _SENTENCES) else f"{type(error).__name__}: {words}"
-    return f"{place}{named}"
+    is_sentence = isinstance(error, _SENTENCES) or _is_raised_in(_PACKAGES, error)
+    return f"{place}{words if is_sentence else f'{type(error).__name__}: {words}'}"

@@ -26,7 +26,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
@@ -77,6 +77,10 @@ class Called:
             jax.ShapeDtypeStruct(aval.shape, aval.dtype) if value is None else value
             for aval, value in zip(self.avals, self.values)
         ]
+
+    def natively(self) -> "Called":
+        """The same launch for a GPU, though it was called in the interpreter."""
+        return replace(self, params={**self.params, "interpret": None})
 
     def call(self, *args: object) -> object:
         """Calls the kernel anew; `launches` does not see it."""

@@ -4,13 +4,13 @@
     def test_softmax(): ...
 
 While such a test runs, each kernel of `plgpu.kernel` that it calls is noted, natively or in the
-interpreter. Then each is traced and checked, and the test fails with the whole reports if anything
-is found. It fails as well if a kernel could not be checked, and if it called none: a test that
-passes has been checked. The marker's arguments:
+interpreter. Then `pallascope.verify` is asked of each, and the test fails with the whole verdicts
+if anything is found. It fails as well if a kernel could not be checked, and if it called none: a
+test that passes has been checked. The marker's arguments:
 
 - `strict=True`, as for `pallascope.check`;
 - `blocks="first"`: the first block of each grid alone; by default also the last and the middle one
-  (`pallascope.testing.Blocks`);
+  (`pallascope.verifying.BlockChoice` has more);
 - `allow_refusals=True`: a kernel that could not be checked is a warning.
 
 `pytest --pallascope-check`, or `pallascope_check = true` in the configuration, does so for every
@@ -105,16 +105,17 @@ def _settings(item: pytest.Item) -> Settings | None:
 
 def _conclude(item: pytest.Item, watch: "Watch", settings: Settings) -> None:
     """Fails a test that passed, if its kernels do not."""
-    refusals = [] if settings.allow_refusals else watch.refusals
-    faults = [*map(str, watch.faulty), *map(str, refusals)]
+    refused = [] if settings.allow_refusals else watch.refused
+    faults = dict.fromkeys(map(str, [*watch.faulty, *refused]))
     if faults:
         pytest.fail("\n\n".join(faults), pytrace=False)
-    if item.get_closest_marker(MARKER) and not (watch.reports or watch.refusals):
+    if item.get_closest_marker(MARKER) and not watch.verdicts:
         pytest.fail(
             f"the test is marked {MARKER}, but it called no kernel of plgpu.kernel, so nothing was"
             " checked: call the kernel in the test itself, or take the marker off.",
             pytrace=False,
         )
-    for refusal in watch.refusals:
+    for verdict in watch.refused:
         path, line, _ = item.location
-        warnings.warn_explicit(NotChecked(str(refusal)), None, path, (line or 0) + 1)
+        said = f"{verdict.name}: not checked: {verdict.refusal}"
+        warnings.warn_explicit(NotChecked(said), None, path, (line or 0) + 1)

@@ -35,7 +35,7 @@ from pallascope.compiling.lowering import lowered, natively
 from pallascope.failing import in_words, is_ours
 from pallascope.program import Name, Program
 from pallascope.report import Finding, FindingKind, Report, count
-from pallascope.tracing.trace import CLAIMS, Tracer, tracers
+from pallascope.tracing.trace import CLAIMS, Tracer, expect_integers, tracers
 from pipelib import targets
 
 type Block = tuple[int, ...]
@@ -44,6 +44,8 @@ type Block = tuple[int, ...]
 MOST_BLOCKS = 32
 #: Seconds after which no further block is begun.
 SECONDS = 30.0
+#: What is told where ptxas was not asked.
+UNCOMPILED = "not looked at: what ptxas makes of it (`python -m pallascope compile` needs more)"
 #: Ops, in all blocks of a kernel, after which none is begun: a gigabyte or two.
 MOST_OPS = 2_000_000
 
@@ -119,16 +121,16 @@ class KernelVerdict:
 
     @property
     def summary(self) -> str:
-        """How many blocks of the grid were looked at, and how many have findings."""
+        """Which blocks of the grid were looked at, and what came of it, in a line."""
         total, done = math.prod(self.grid), len(self.reports)
-        program = self.reports[0].program if self.reports else None
-        noun = "cluster" if program is not None and program.blocks > 1 else "block"
-        faulty = sum(not report.ok for report in self.reports)
-        which = "every one" if done == total else "the first, middle and last of each axis"
-        return (
-            f"{self.name}: {done:,} of {count(total, noun)} checked and compared, {which};"
-            f" {faulty or 'none'} with findings"
-        )
+        noun = "cluster" if done and self.reports[0].program.blocks > 1 else "block"
+        number = f"all {total:,}" if done == total else f"{done:,} of {total:,}"
+        which = f"{number} {noun}s of grid {self.grid}"
+        if not self.findings:
+            return f"{self.name}: no finding in {which}, nor between them"
+        faulty = sum(not report.ok for report in self.reports) or "none"
+        between = "" if self.between is None or self.between.ok else ", and between them"
+        return f"{self.name}: {which} checked; {faulty} with findings{between}"
 
     @property
     def _all(self) -> tuple[Report, ...]:
@@ -137,7 +139,7 @@ class KernelVerdict:
     def __str__(self) -> str:
         """The reports, each fault once; what else there is to say; how much was looked at."""
         said = list(self._told())
-        said += [f"not checked: {self.refusal}"] * bool(self.refusal)
+        said += [f"{self.name}: not checked: {self.refusal}"] * bool(self.refusal)
         said += [f"slow: {fault}" for fault in self.compiled or ()]
         said += [f"not looked at: {self.unseen}"] * bool(self.unseen)
         if len(self.reports) > 1:
@@ -185,12 +187,7 @@ class Verdict:
 
     def __str__(self) -> str:
         said = "\n\n".join(map(str, self.kernels))
-        return f"{said}\n{self.unseen}" if self.lacking else said
-
-    @property
-    def unseen(self) -> str:
-        """That ptxas was not asked, as a line."""
-        return f"not looked at: what ptxas makes of it. {self.lacking}"
+        return f"{said}\n{UNCOMPILED}" if self.lacking else said
 
     __repr__ = __str__
 
@@ -223,7 +220,7 @@ def verify(
 
     Raises:
       TypeError: `kernel` is not a function.
-      ValueError: `blocks` is no choice of blocks; the function calls no kernel, or not that one.
+      ValueError: a number out of its range; `blocks` is no choice of blocks; the function calls no kernel, or not that one.
       NotImplementedError: a kernel for a TPU or Triton.
 
     Example:
@@ -233,6 +230,9 @@ def verify(
       >>> [finding.kind for finding in verdict.findings]
       ['missing-commit']
     """
+    expect_integers("verify", max_steps=max_steps, call=call)
+    if not seconds > 0:
+        raise ValueError(f"verify: {seconds=} is not above 0, so no block could begin: give more.")
     choice = BlockChoice(blocks) if isinstance(blocks, str) else blocks
     deadline = time.monotonic() + seconds
     with natively():  # what a GPU will run, though the caller may have asked for the interpreter
@@ -242,7 +242,7 @@ def verify(
         return Verdict(tuple(looked))
     if lacking := compiling.lacking():
         return Verdict(tuple(looked), lacking)
-    return Verdict(tuple(itertools.starmap(_compiled, zip(found, looked))))
+    return Verdict(tuple(map(_compiled, found, looked)))
 
 
 def _looked(
@@ -270,7 +270,8 @@ def _looked(
         reports.append(_checked(program, strict))
         prints.append(footprint(compared))
         ops += sum(map(len, program.threads))
-    if reports and (unlowered := _unlowered(tracer)):
+    has_room = reports and all(found.kind is not FindingKind.RESOURCE for found in reports[0])
+    if has_room and (unlowered := _unlowered(tracer)):  # JAX refuses what has none, too
         reports[0] = dataclasses.replace(reports[0], findings=(*reports[0], unlowered))
     between = compare(prints) if len(prints) > 1 else None
     left = len(asked) - len(reports)
@@ -322,10 +323,11 @@ def _unlowered(tracer: Tracer) -> Finding | None:
     try:
         lowered(launched(tracer.called), tracer.called.devices)
     except Exception as error:
+        where = f" of {tracer.line}" if tracer.line else ""
         return Finding(
             FindingKind.NOT_LOWERED,
             (),
-            f"JAX does not lower the kernel for {targets.described()}: {in_words(error)}",
+            f"JAX does not lower the kernel{where} for {targets.described()}: {in_words(error)}",
             "Mend what JAX names: the interpreter runs kernels that no GPU does.",
         )
     return None

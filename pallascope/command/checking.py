@@ -21,7 +21,7 @@ import pallascope
 from pallascope.command.sarif import sarif
 from pallascope.command.targets import REFUSALS, Target, callers, loaded
 from pallascope.report import FORMAT, Document
-from pallascope.verifying import BlockChoice, KernelVerdict, Verdict
+from pallascope.verifying import UNCOMPILED, BlockChoice, KernelVerdict, Verdict
 
 #: Nothing found; something found; a kernel that could not be checked.
 CLEAN, FOUND, FAILED = range(3)
@@ -100,7 +100,7 @@ def _outcomes(target: Target, seconds: float, unseen: dict[str, None]) -> Iterat
         yield Outcome(target, error=str(error))
         return
     if verdict.lacking:
-        unseen[verdict.unseen] = None
+        unseen[UNCOMPILED] = None
     for kernel in verdict.kernels:
         yield Outcome(target, kernel, kernel.refusal or None)
 

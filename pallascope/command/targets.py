@@ -1,8 +1,8 @@
 """`Target`: the kernel that a command is about, as words of a shell name it, and its programs.
 
 The model. A function is `module:function` or `file.py:function`; each of its arguments is
-dtype[shape] or a number. What the caller's code raises is a refusal: a ValueError in words, with the
-caller's line. Everything else that is raised is pallascope's own fault.
+dtype[shape] or a number. What the caller's code raises is a refusal: a ValueError in words, with
+the caller's line. Everything else that is raised is pallascope's own fault.
 """
 
 import contextlib

@@ -87,7 +87,7 @@ def compiled_call(call: Call) -> Compiled:
 def launched(call: Call) -> Called:
     """The launch of a call, by the types of its operands."""
     avals = tuple(operand.aval for operand in call.eqn.invars)
-    return Called(call.eqn.params, avals, (None,) * len(avals))
+    return Called(call.eqn.params, avals, (None,) * len(avals)).natively()
 
 
 def _loop(body: Body) -> Loop:

@@ -64,7 +64,7 @@ from pallascope.tracing.kernel import (
     starts_early,
 )
 from pallascope.tracing.names import named
-from pallascope.tracing.source import kernel_name
+from pallascope.tracing.source import kernel_name, line_of_function
 from pallascope.tracing.state import Call, Cluster
 
 #: How many clusters a traced one claims by default: enough to come to each slot of a ring again.
@@ -125,13 +125,9 @@ def trace(
             "trace takes block=, max_steps=, call= and claims=, and hands no keywords on, so"
             f" {bound} would be lost: trace functools.partial(function, {bound})."
         )
-    for name, value in (("max_steps", max_steps), ("call", call), ("claims", claims)):
-        if value is not None:
-            expect("trace", value, Integral, f"an integer for {name}=", "give one, or leave it out")
+    expect_integers("trace", max_steps=max_steps, call=call, claims=claims)
     if claims is not None and claims < 0:
         raise ValueError(f"{claims=} is less than 0: give 0 for a cluster that claims no other.")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
     called = one_of(kernels_of(kernel, args, "trace"), call, "a program is that of one")
     if whole_grid and block is not None:
         raise ValueError(
@@ -141,12 +137,22 @@ def trace(
     return Tracer(called).program(block, max_steps, whole_grid, most)
 
 
+def expect_integers(asker: str, *, max_steps: object, **others: object) -> None:
+    """Raises a TypeError or ValueError unless each is None or an integer, and steps are some."""
+    for name, value in dict(max_steps=max_steps, **others).items():
+        if value is not None:
+            expect(asker, value, Integral, f"an integer for {name}=", "give one, or leave it out")
+    if isinstance(max_steps, Integral) and int(max_steps) < 1:
+        raise ValueError(f"{max_steps=} is less than 1: no step would be traced, so ask for one.")
+
+
 class Tracer:
     """A kernel that a function calls, compiled once to be traced at several blocks.
 
     Attributes:
       called: its call.
       name: what it is called.
+      line: "file:line" of where it is defined; None if that is not known.
       grid: the blocks, or clusters, along each axis.
     """
 
@@ -157,6 +163,7 @@ class Tracer:
         self._info = kernel_info(jaxpr)
         self.name = kernel_name(eqn.params["name"], self._info, called.function)
         self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
+        self.line = line_of_function(self._info)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)
 
     def program(
@@ -195,8 +202,8 @@ def tracers(
     found = kernels_of(kernel, args, asker)
     if not found:
         raise ValueError(
-            f"{asker}: the function calls no Mosaic GPU kernel, so there is nothing to look at: pass"
-            " a function that calls plgpu.kernel(...)."
+            f"{asker}: the function calls no Mosaic GPU kernel, so there is nothing to look at:"
+            " pass a function that calls plgpu.kernel(...)."
         )
     chosen = found if call is None else [one_of(found, call, f"call= of {asker} is one of them")]
     return list(map(Tracer, chosen))

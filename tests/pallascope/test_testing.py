@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
-from pallascope.testing import Blocks, assert_clean, watched
+from pallascope.testing import assert_clean, watched
 from pipelib_book.gallery import GALLERY
 
 HAZARD = GALLERY["missing-commit"]
@@ -94,33 +94,20 @@ def test_which_blocks_are_checked(at):
             with pytest.raises(AssertionError, match=rf"in block \({at},\) of grid \(5,\)"):
                 assert_clean(kernel, x, blocks=blocks)
     with pytest.raises(AssertionError, match=rf"block \({at},\)"):
-        assert_clean(kernel, x, block=at)
+        assert_clean(kernel, x, blocks=[(at,)])
 
 
-def test_the_diagonal_of_grids():
-    assert Blocks.DIAGONAL.of(()) == [()]
-    assert Blocks.DIAGONAL.of((1, 1)) == [(0, 0)]
-    assert Blocks.DIAGONAL.of((2, 1)) == [(0, 0), (1, 0)]
-    assert Blocks.FIRST.of((4, 3)) == [(0, 0)]
-
-
-def test_block_and_blocks_exclude_each_other_and_a_choice_has_a_name():
-    with pytest.raises(ValueError) as error:
-        assert_clean(RIGHT, *ARGS, block=0, blocks="first")
-    assert str(error.value) == (
-        "block=0 is one block and blocks='first' are several, so it is unknown which to check: give"
-        " one of the two."
-    )
+def test_a_choice_has_a_name():
     with pytest.raises(ValueError) as error, watched(blocks="every"):
         pass
     assert str(error.value) == (
         "'every' is not a choice of blocks, so it is unknown which blocks to check: give one of"
-        " first, diagonal."
+        " first, diagonal, all, together."
     )
 
 
-def test_a_refusal_is_no_assertion():
-    with pytest.raises(ValueError, match="depends on what a tensor holds"):
+def test_a_kernel_that_cannot_be_checked_is_not_clean():
+    with pytest.raises(AssertionError, match="undecided: not checked: .*what a tensor holds"):
         assert_clean(REFUSED, ROW)
 
 
@@ -128,10 +115,10 @@ def test_watched_keeps_refusals_apart_and_goes_on():
     with watched() as watch:
         jax.eval_shape(REFUSED, ROW)
         jax.eval_shape(RIGHT, *ARGS)
-    assert len(watch.reports) == 1 and not watch.faulty
+    assert len(watch.verdicts) == 2 and not watch.faulty
     watch.assert_clean()
-    (refusal,) = watch.refusals
-    assert str(refusal).startswith("undecided: not checked: ")
+    (refused,) = watch.refused
+    assert str(refused).startswith("undecided: not checked: ")
     assert str(watch).endswith("pallascope checked 1 block.")
 
 
@@ -139,11 +126,11 @@ def test_watched_says_all_that_is_wrong():
     with watched() as watch:
         jax.eval_shape(WRONG, *ARGS)
         jax.eval_shape(faulty_in(lambda block: block == 4), ROW)
-        assert not watch.reports  # nothing is checked before the end
+        assert not watch.verdicts  # nothing is checked before the end
     assert len(watch.faulty) == 2
     with pytest.raises(AssertionError) as error:
         watch.assert_clean()
-    assert all(str(report) in str(error.value) for report in watch.faulty)
+    assert all(str(verdict) in str(error.value) for verdict in watch.faulty)
 
 
 def test_watched_checks_after_a_failure_too():
@@ -161,7 +148,7 @@ def test_flow_may_depend_on_integers_that_are_known_when_it_runs():
     kernel, x = plgpu.kernel(steps, out_type=ROW), np.ones(128, np.float32)
     with watched() as watch, plgpu.force_gpu_interpret_mode():
         kernel(x, np.array([3], np.int32))
-    assert len(watch.reports) == 1 and not watch.refusals
+    assert len(watch.verdicts) == 1 and not watch.refused
     with watched() as watch:
         jax.eval_shape(kernel, x, np.array([3], np.int32))
-    assert not watch.reports and len(watch.refusals) == 1
+    assert len(watch.verdicts) == len(watch.refused) == 1

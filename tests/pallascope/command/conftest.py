@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pallascope import __main__ as command
+from pallascope import compiling
 from tests.pallascope.command.kernels import SOURCE
 
 
@@ -15,6 +16,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     (tmp_path / "grid_kernels.py").write_text(SOURCE, "utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compiling, "lacking", lambda: "not asked")  # it takes seconds a kernel
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
     sys.modules.pop("grid_kernels", None)

@@ -1,12 +1,10 @@
-"""`python -m pallascope check`: blocks compared, several kernels, JSON, and several processes."""
+"""`python -m pallascope check`: blocks compared, several kernels, and JSON."""
 
 import json
-import pickle
 
 import pytest
 
-from pallascope.command import blocks
-from pallascope.command.targets import CallersFailure
+from pallascope.verifying import UNCOMPILED
 from tests.pallascope.schema import SCHEMA, closed
 
 X = "f32[32,64]"
@@ -19,19 +17,19 @@ def lines_of(out):
 
 
 def test_blocks_are_compared(run):
-    status, out, err = run("check", f"{NAMES}:right", X, "--block", "all")
+    status, out, err = run("check", f"{NAMES}:right", X)
     assert (status, err) == (0, "")
-    assert lines_of(out)[-2:] == [
-        "copy, between blocks: no finding in all 4 blocks of grid (4,)",
-        "copy: 4 of 4 blocks checked, every one; none with findings",
+    assert lines_of(out) == [
+        "copy: no finding in all 4 blocks of grid (4,), nor between them",
+        UNCOMPILED,
     ]
-    status, out, err = run("check", f"{NAMES}:overlapping", X, "--block", "all")
+    status, out, err = run("check", f"{NAMES}:overlapping", X)
     assert (status, err) == (1, "")
     assert "race: `o` is written by the store of thread 0 of block (1,), and a part of" in out
     assert "unwritten-output: No block of grid (4,) writes all of the output `o`, at least" in out
     assert lines_of(out)[-2:] == [
         "copy, between blocks: 2 findings in all 4 blocks of grid (4,)",
-        "copy: 4 of 4 blocks checked, every one; none with findings",
+        "copy: all 4 blocks of grid (4,) checked; none with findings, and between them",
     ]
 
 
@@ -43,11 +41,8 @@ def test_blocks_in_one_program(run):
 
 
 def test_a_large_grid_says_that_some_blocks_were_compared(run):
-    _, out, _ = run("check", f"{NAMES}:right", "f32[320,64]", "--block", "all")
-    assert lines_of(out)[-2:] == [
-        "copy, between blocks: no finding in 3 of 40 blocks of grid (40,)",
-        "copy: 3 of 40 blocks checked, the first, middle and last of each axis; none with findings",
-    ]
+    _, out, _ = run("check", f"{NAMES}:right", "f32[320,64]")
+    assert lines_of(out)[0] == "copy: no finding in 3 of 40 blocks of grid (40,), nor between them"
 
 
 def test_when_to_be_strict_is_said(run):
@@ -65,56 +60,28 @@ def test_when_to_be_strict_is_said(run):
     assert "--strict" not in run("check", f"{NAMES}:right", X)[1]
 
 
-@pytest.mark.parametrize("kernel", ["right", "overlapping", "unfenced", "greedy"])
-def test_several_processes_say_what_one_says(run, kernel):
-    call = "check", f"{NAMES}:{kernel}", X, "--block", "all"
-    alone = run(*call, "--jobs", "1")
-    assert run(*call, "--jobs", "2") == alone
-    assert "4 of 4 blocks checked" in alone[1]
+def test_no_block_begins_after_the_seconds(run):
+    status, out, _ = run("check", f"{NAMES}:right", X, "--seconds", "1e-9")
+    assert status == 0 and "copy: no finding in block (0,) of grid (4,) (" in out
+    assert "not looked at: 3 blocks of copy, for which there was no time\n" in out
 
 
-def test_an_error_in_a_process_is_that_of_the_kernel(run):
-    call = "check", f"{NAMES}:refused_later", X, "--block", "all"
-    alone, several = run(*call, "--jobs", "1"), run(*call, "--jobs", "2")
-    assert several == alone
-    status, out, err = alone
-    assert (status, len(lines_of(out))) == (2, 2)
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan"])
+def test_a_number_of_seconds(run, seconds, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run("check", f"{NAMES}:right", X, f"--seconds={seconds}")
     assert (
-        err.startswith("pallascope check: grid_kernels.py:57: ")
-        and "depends on what a tensor holds" in err
+        f"--seconds: {seconds!r} is no number of seconds above 0, so it says no limit: give one."
+        in capsys.readouterr().err
     )
 
 
-def test_a_failure_of_the_caller_s_comes_from_another_process_whole():
-    failure = pickle.loads(pickle.dumps(CallersFailure("k failed", "Traceback ...")))
-    assert (str(failure), failure.details) == ("k failed", "Traceback ...")
-
-
-def test_processes_are_started_if_that_pays(run, monkeypatch):
-    started = []
-    monkeypatch.setattr(blocks, "_cores", lambda: 3)
-
-    def in_processes(target, rest, jobs):
-        started.append((rest, jobs))
-        return iter(())
-
-    monkeypatch.setattr(blocks, "_in_processes", in_processes)
-    call = "check", f"{NAMES}:right", X, "--block", "all"
-    monkeypatch.setattr(blocks, "_START_UP", 1e9)
-    run(*call)
-    assert started == []
-    monkeypatch.setattr(blocks, "_START_UP", -1.0)
-    run(*call)
-    assert started == [([(2,), (3,)], 2)]
-    run(*call, "--jobs", "8")
-    assert started[1:] == [([(1,), (2,), (3,)], 3)]
-
-
-@pytest.mark.parametrize("jobs", ["0", "-1", "x"])
-def test_a_number_of_processes(run, jobs, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run("check", f"{NAMES}:right", X, f"--jobs={jobs}")
-    assert f"--jobs: {jobs!r} is no number of processes: give 1 or more." in capsys.readouterr().err
+def test_a_block_that_cannot_be_traced_is_an_error_after_the_others(run):
+    status, out, err = run("check", f"{NAMES}:refused_later", X)
+    assert status == 2
+    assert "no finding in 2 of 4 blocks of grid (4,), nor between them" in out
+    assert err.startswith("pallascope check: grid_kernels.py:57: ")
+    assert "depends on what a tensor holds" in err
 
 
 # Several kernels.
@@ -123,7 +90,6 @@ PROJECT = """
 [[tool.pallascope.check]]
 function = "grid_kernels.py:right"
 args = ["f32[32,64]"]
-block = "all"
 
 [[tool.pallascope.check]]
 function = "grid_kernels.py:unfenced"
@@ -139,7 +105,7 @@ def test_the_kernels_of_a_project(run, folder):
     lines = lines_of(out)
     assert lines[0] == "== grid_kernels.py:right f32[32,64]"
     assert "== grid_kernels.py:unfenced f32[32,64]" in lines
-    assert "copy: 4 of 4 blocks checked, every one; none with findings" in lines
+    assert "copy: no finding in all 4 blocks of grid (4,), nor between them" in lines
     assert lines[-1] == "2 kernels: 1 with findings, none that could not be checked"
     assert "in block (3,) of grid (4,)" in run("check", "--block", "3")[1]
 
@@ -180,7 +146,7 @@ def validate(document):
 
 
 def test_one_document_and_nothing_else(run):
-    status, out, err = run("check", f"{NAMES}:unfenced", X, "--block", "all", "--json")
+    status, out, err = run("check", f"{NAMES}:unfenced", X, "--json")
     found = json.loads(out)
     validate(found)
     assert (status, found["ok"]) == (1, False)
@@ -195,11 +161,11 @@ def test_one_document_and_nothing_else(run):
         ("grid_kernels.py", 15),
     ]
     assert check["grid"]["ok"] and check["grid"]["program"]["compared"] == 4
-    assert check["summary"].endswith("4 of 4 blocks checked, every one; 4 with findings")
+    assert check["summary"].endswith("all 4 blocks of grid (4,) checked; 4 with findings")
 
 
 def test_one_block_has_no_summary(run):
-    status, out, _ = run("check", f"{NAMES}:right", X, "--json")
+    status, out, _ = run("check", f"{NAMES}:right", X, "--block", "2", "--json")
     found = json.loads(out)
     validate(found)
     (check,) = found["checks"]

@@ -3,12 +3,11 @@
 The model. An error that comes out of JAX has passed through many files. The one that the caller can
 mend is the deepest frame of a file that is no library's, nor a package's of this project. Its place
 comes first, as findings have it, then the error's type, if its words alone say little, and the
-words. An error that pallascope raised itself, and that is no refusal in words, is pallascope's
-fault, of which a traceback says more (`is_ours`).
+first line of the words. An error that pallascope raised itself, and that is no refusal in words, is
+pallascope's fault, of which a traceback says more (`is_ours`).
 """
 
 import pathlib
-import re
 import sysconfig
 import traceback
 
@@ -56,6 +55,8 @@ def in_words(error: BaseException) -> str:
     """
     frames = own_frames(error)
     place = f"{pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
-    words = re.sub(r"\s+", " ", str(error)).strip() or "no words"
-    is_sentence = isinstance(error, _SENTENCES) or _is_raised_in(_PACKAGES, error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no words"]
+    words = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
+    is_refusal = isinstance(error, _REFUSALS) and _is_raised_in(_PACKAGES, error)
+    is_sentence = isinstance(error, _SENTENCES) or is_refusal
     return f"{place}{words if is_sentence else f'{type(error).__name__}: {words}'}"

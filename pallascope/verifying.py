@@ -220,7 +220,8 @@ def verify(
 
     Raises:
       TypeError: `kernel` is not a function.
-      ValueError: a number out of its range; `blocks` is no choice of blocks; the function calls no kernel, or not that one.
+      ValueError: a number out of its range; `blocks` is no choice of blocks; the function calls no
+        kernel, or not that one.
       NotImplementedError: a kernel for a TPU or Triton.
 
     Example:

@@ -37,7 +37,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pallascope.bench.cupti import Kernel, kernel_times
-from pallascope.tuning.ranking import fault
+from pallascope.tuning.ranking import verified
 from pallascope.tuning.results import Row
 from pallascope.tuning.spaces import Config, KernelOf, kernel, label
 from pallascope.tuning.workers import Executor, Failed, Run, Task
@@ -164,8 +164,8 @@ def _prepare(
       ValueError: the kernel has a finding.
     """
     function = kernel(kernel_of, config)
-    if is_checked and (found := fault(function, *args)):
-        raise ValueError(f"it has a finding, so it is not run: {found}")
+    if is_checked and not (verdict := verified(function, *args)).ok:
+        raise ValueError(f"it has a finding, so it is not run: {verdict}")
     call = Measured(function, args, reference, sets)
     most = call.rounding if most_error is None else most_error
 

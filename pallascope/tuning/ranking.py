@@ -2,23 +2,25 @@
 
 The model. In this order, and what fails ends it:
 
-========  ==========================================================================================
-built     `kernel_of` makes the kernel, and JAX traces it. A ValueError is the kernel's own refusal,
-          as of a configuration that does not fit, with its sum
-traced    `pallascope.trace` lists what the threads of the grid's first block do
-checked   `pallascope.check` finds nothing; a block with too much SMEM or too many registers does
-          not fit
-timed     `pallascope.predict` says how long the whole launch takes, at the clock under load, and
-          the timeline of its first block what bounds it
-========  ==========================================================================================
+=========  =========================================================================================
+built      `kernel_of` makes the kernel, and JAX traces it. A ValueError is the kernel's own
+           refusal, as of a configuration that does not fit, with its sum
+verified   `pallascope.verify` finds nothing in the blocks of the grid's diagonal, nor between them,
+           and JAX lowers the kernel; a block with too much SMEM or too many registers does not fit
+timed      `pallascope.predict` says how long the whole launch takes, at the clock under load, and
+           the timeline of its first block what bounds it
+compiled   `weeded`, where ptxas is at hand: the best few by prediction neither wait for each
+           product by itself nor spill registers; those that do come after all others
+=========  =========================================================================================
 
-Not covered: faults of other blocks than the first (`python -m pallascope check --block all` looks
-for those), and what bounds them; functions that call several kernels, which `trace` refuses.
+Not covered: what bounds other blocks than the first; functions that call several kernels, of which
+there is no one bound.
 """
 
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,17 +29,17 @@ from jax.typing import ArrayLike
 
 from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.bench.provenance import code_digest
-from pallascope.checking.check import check
+from pallascope.compiling import compiled
+from pallascope.failing import in_words
 from pallascope.machine import Machine
 from pallascope.predicting import predict
 from pallascope.program import Program
-from pallascope.report import FindingKind, Report
+from pallascope.report import FindingKind
 from pallascope.simulating.simulate import simulate
-from pallascope.tracing.trace import trace
 from pallascope.tuning.cache import Cache, Kind
 from pallascope.tuning.results import Outcome, Trial
 from pallascope.tuning.spaces import Config, KernelOf, kernel
-from pallascope.tuning.workers import in_words
+from pallascope.verifying import BlockChoice, KernelVerdict, Verdict, verify
 
 
 def look(
@@ -72,11 +74,10 @@ def _looked(
 ) -> list[Any]:
     """The outcome, the reason, the predicted time and the bound, as JSON has them."""
     try:
-        program = trace(function, *args)
-        report = check(program)
-        if not report.ok:
-            return [*_fault(report), None, ""]
-        us, bound = _predicted(program, function, args, machine)
+        (verdict,) = verified(function, *args).kernels
+        if not verdict.ok:
+            return [*_fault(verdict), None, ""]
+        us, bound = _predicted(verdict.reports[0].program, function, args, machine)
     except Exception as error:
         return [Outcome.UNTRACED, in_words(error), None, ""]
     return [Outcome.PREDICTED, "", us, bound]
@@ -96,17 +97,53 @@ def _predicted(
     return launch.us, timeline.bound()
 
 
-def _fault(report: Report) -> tuple[Outcome, str]:
-    """The outcome of a kernel with findings, and the gravest of them in words."""
-    first = report[0]
-    is_size = all(finding.kind is FindingKind.RESOURCE for finding in report)
-    return (Outcome.REFUSED if is_size else Outcome.FINDING), str(first)
+def _fault(verdict: KernelVerdict) -> tuple[Outcome, str]:
+    """The outcome of a kernel that is not ok, and the gravest of its findings in words."""
+    if not verdict.findings:
+        return Outcome.UNTRACED, verdict.refusal
+    kinds = {finding.kind for finding in verdict.findings}
+    first = verdict.findings[0]
+    outcome = _OUTCOMES.get(first.kind, Outcome.FINDING) if len(kinds) == 1 else Outcome.FINDING
+    return outcome, str(first)
 
 
-def fault(function: Callable[..., object], *args: object) -> str:
-    """The gravest finding of a kernel in words; empty if there is none."""
-    report = check(trace(function, *args))
-    return "" if report.ok else _fault(report)[1]
+_OUTCOMES = {FindingKind.RESOURCE: Outcome.REFUSED, FindingKind.NOT_LOWERED: Outcome.UNLOWERED}
+
+
+def verified(function: Callable[..., object], *args: object) -> Verdict:
+    """The verdict that a configuration is held to: of a few blocks, since there are many of them.
+
+    Raises:
+      ValueError: the function calls several kernels; or what `verify` raises.
+    """
+    verdict = verify(function, *args, blocks=BlockChoice.DIAGONAL, compiler=False)
+    if len(verdict.kernels) > 1:
+        raise ValueError(
+            f"the function calls {len(verdict.kernels)} Mosaic GPU kernels, and a search is of one:"
+            " leave out what is around it."
+        )
+    return verdict
+
+
+def weeded(
+    kernel_of: KernelOf, trials: Sequence[Trial], args: tuple[object, ...]
+) -> Iterator[Trial]:
+    """The trials, of which the first `_CLEAN` that ptxas makes fast are known to be so.
+
+    At most `_MOST` are compiled, two to four seconds each.
+    """
+    clean = asked = 0
+    for trial in trials:
+        if trial.outcome is Outcome.PREDICTED and clean < _CLEAN and asked < _MOST:
+            faults = compiled(kernel(kernel_of, trial.config), *args).faults
+            asked += 1
+            clean += not faults
+            if faults:
+                trial = replace(trial, outcome=Outcome.SLOW, reason=" ".join(faults))
+        yield trial
+
+
+_CLEAN, _MOST = 3, 12
 
 
 @functools.cache

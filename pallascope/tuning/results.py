@@ -107,14 +107,16 @@ class Outcome(enum.StrEnum):
 
     Example:
       >>> [outcome.value for outcome in Outcome]
-      ['does not fit', 'not traced', 'finding', 'predicted', 'does not run',
-       'wrong', 'measured']
+      ['does not fit', 'not traced', 'does not lower', 'finding', 'predicted', 'slow code',
+       'does not run', 'wrong', 'measured']
     """
 
     REFUSED = "does not fit"
     UNTRACED = "not traced"
+    UNLOWERED = "does not lower"
     FINDING = "finding"
     PREDICTED = "predicted"
+    SLOW = "slow code"
     FAILED = "does not run"
     WRONG = "wrong"
     MEASURED = "measured"
@@ -128,7 +130,7 @@ class Trial:
       config: the configuration: a dict, or what the space had.
       outcome: how far it came.
       reason: a sentence, if it ended early: the builder's refusal with its sum, the checker's
-        finding with its remedy, the error.
+        finding with its remedy, the error; or what ptxas says that costs time.
       predicted_us: the time of the launch by the simulator, in microseconds; None if unknown.
       bound: what bounds the kernel in the simulation.
       us: the times of single launches, in microseconds, in the order taken.
@@ -157,12 +159,11 @@ class Trial:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What trials are sorted by: the measured first, then the predicted, then the rest."""
+        """What trials are sorted by: measured, predicted, slow by what ptxas says, the rest."""
         if self.measured_us is not None:
             return 0, self.measured_us
-        is_next = self.outcome is Outcome.PREDICTED
         predicted = math.inf if self.predicted_us is None else self.predicted_us
-        return (1 if is_next else 2), predicted
+        return {Outcome.PREDICTED: 1, Outcome.SLOW: 2}.get(self.outcome, 3), predicted
 
     def measured(self, row: Row[Hashable]) -> "Trial":
         """This trial with what measuring gave."""
@@ -199,7 +200,7 @@ class Results:
         The times of the last round count before earlier ones.
         """
         first = next(iter(self.trials), None)
-        return first if first is not None and first.rank[0] < 2 else None
+        return first if first is not None and first.rank[0] < 3 else None
 
     def __str__(self) -> str:
         return "\n".join([*_aligned(self._cells()), *self._below()])

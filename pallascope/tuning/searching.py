@@ -24,9 +24,9 @@ kernel on the same GPU.
 Progress. What shows it is tqdm's bar; where tqdm is not installed, a printed line for each
 configuration; or a function of the caller's, which gets that line; or nothing.
 
-Not covered: other blocks than the first, which are not checked; several kernels in one function;
-other programs on the same GPU; neighbourhoods with several valleys, of which the first
-configurations must have one each.
+Not covered: blocks beside the grid's diagonal; several kernels in one function; other programs on
+the same GPU; neighbourhoods with several valleys, of which the first configurations must have one
+each.
 """
 
 import contextlib
@@ -43,12 +43,13 @@ from typing import Any
 
 import jax
 
+from pallascope import compiling
 from pallascope.arguments import MACHINE, expect
 from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.machine import H200, Machine
 from pallascope.tuning.cache import Cache, FromCache
 from pallascope.tuning.measuring import MEASURING, Calls, FirstThatRuns, check_sendable
-from pallascope.tuning.ranking import look
+from pallascope.tuning.ranking import look, weeded
 from pallascope.tuning.results import NOTHING, Found, Measurer, Outcome, Results, Row, Trial
 from pallascope.tuning.spaces import (
     Config,
@@ -148,6 +149,8 @@ def search(
         else:
             looking = functools.partial(look, kernel_of, args=args, machine=machine, cache=kept)
             trials, notes = _look_at(configs, looking, progress, start + seconds / 2)
+            if not limit and not compiling.lacking():  # what is measured needs no other judge
+                trials = sorted(weeded(kernel_of, trials, args), key=lambda trial: trial.rank)
             may_run = [trial.config for trial in trials if trial.outcome is Outcome.PREDICTED]
             ranked, measurer = Ranked(may_run), Calls
         if not (limit and ranked.configs) or INTERRUPTED in notes:

@@ -31,6 +31,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol, cast
 
+from pallascope.failing import in_words
+
 #: What a task returns; a worker keeps it, and runs it when it is asked.
 type Run[R] = Callable[..., R]
 #: What a worker calls first.
@@ -46,12 +48,6 @@ UNTIMED_FLAGS = f"{XLA_FLAGS} --xla_gpu_autotune_level=0"
 
 class Failed(Exception):
     """A task or a run had an error, no answer in time, or ended its process; says which."""
-
-
-def in_words(error: Exception) -> str:
-    """An error as one line: its type, and the first line that it says."""
-    text = str(error).strip() or "no words"
-    return f"{type(error).__name__}: {text.splitlines()[0]}"
 
 
 class Executor(Protocol):

@@ -107,7 +107,7 @@ def test_a_choice_has_a_name():
 
 
 def test_a_kernel_that_cannot_be_checked_is_not_clean():
-    with pytest.raises(AssertionError, match="undecided: not checked: .*what a tensor holds"):
+    with pytest.raises(AssertionError, match=r"undecided: not checked: .*what a tensor holds"):
         assert_clean(REFUSED, ROW)
 
 

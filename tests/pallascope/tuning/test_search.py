@@ -138,7 +138,7 @@ def test_each_early_end_has_its_outcome_and_its_sentence():
         dict(work=1, smem=1024),
         dict(work=1, fence=False),
         dict(work="x"),
-        dict(rows=512),
+        dict(rows=384),
     ]
     results = search(space)
     found = {label(trial.config): trial for trial in results.trials}
@@ -150,9 +150,9 @@ def test_each_early_end_has_its_outcome_and_its_sentence():
     faulty = found["work=1, fence=False"]
     assert faulty.outcome is Outcome.FINDING and faulty.reason.startswith("missing-commit: ")
     assert "commit_smem" in faulty.reason
-    unlowered = found["rows=512"]
+    unlowered = found["rows=384"]
     assert unlowered.outcome is Outcome.UNLOWERED
-    assert "copying <=256 elements along each dimension, got (512, 128)" in unlowered.reason
+    assert "copying <=256 elements along each dimension, got (384, 128)" in unlowered.reason
     assert found["work=x"].outcome is Outcome.UNTRACED
     assert re.match(r"test_search\.py:\d+: TypeError: ", found["work=x"].reason)
     assert results.best.config == dict(work=1)

@@ -11,6 +11,8 @@ import pathlib
 import sysconfig
 import traceback
 
+from pallascope.sources import place
+
 _KINDS = "stdlib", "platstdlib", "purelib", "platlib"
 _PACKAGE = pathlib.Path(__file__).parent
 _PACKAGES = tuple(
@@ -54,9 +56,9 @@ def in_words(error: BaseException) -> str:
       'ZeroDivisionError: division by zero'
     """
     frames = own_frames(error)
-    place = f"{pathlib.Path(frames[-1].filename).name}:{frames[-1].lineno}: " if frames else ""
+    at = f"{place(frames[-1].filename, frames[-1].lineno)}: " if frames else ""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no words"]
     words = " ".join(lines[: 2 if lines[0].endswith(":") else 1])
     is_refusal = isinstance(error, _REFUSALS) and _is_raised_in(_PACKAGES, error)
     is_sentence = isinstance(error, _SENTENCES) or is_refusal
-    return f"{place}{words if is_sentence else f'{type(error).__name__}: {words}'}"
+    return f"{at}{words if is_sentence else f'{type(error).__name__}: {words}'}"

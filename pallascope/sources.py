@@ -7,6 +7,7 @@ gives these texts to `linecache`, so that all that shows a line finds it.
 """
 
 import linecache
+import os
 import pathlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,12 @@ from collections.abc import Iterable, Mapping
 def texts(lines: Iterable[str]) -> dict[str, str]:
     """The text of each line, by "file:line"; of those found."""
     return {line: text for line in sorted(lines) if (text := text_of(line))}
+
+
+def place(path: str, number: int | str | None) -> str:
+    """ "file:line", with the file's path from the present folder if it is in there."""
+    here = os.path.join(os.getcwd(), "")
+    return f"{path.removeprefix(here)}:{number}"
 
 
 def text_of(line: str) -> str:

@@ -150,12 +150,10 @@ class KernelVerdict:
         """The reports that say something which none before did; the only one, whatever it says."""
         seen: set[object] = set()
         for report in self._all:
-            faults = tuple((f.cause, *(op.line for op in f.ops)) for f in report)
-            news = {faults, *report.notes} - {()} - seen
+            faults = ((f.cause, *(op.line for op in f.ops)) for f in report)
+            news = {*faults, *report.notes} - seen
             if news or len(self._all) == 1:
                 yield str(report)
-            elif faults:
-                yield f"{report.verdict}, as above"
             seen |= news
 
 

@@ -31,9 +31,9 @@ from jax.sharding import PartitionSpec as P
 
 import pallascope
 from pallascope.program import Kind, Op, Program, Region
+from pallascope.verifying import BlockChoice
 from pipelib_book.asks import Answer, Ask, Said
-from pipelib_book.grading import Fails, Grade, graded, lowered, or_fails
-from pipelib_book.page import first_findings
+from pipelib_book.grading import Fails, Grade, graded, verified
 from pipelib_book.progressing import expect_exercise
 
 #: The name of the mesh's axis.
@@ -94,13 +94,7 @@ def grade(
 
 def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    trace = lambda *types: pallascope.trace(answer, *types, whole_grid=True)
-    program: Program = or_fails("It cannot be traced", trace, *args)
-    found = [
-        f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program, strict=True)
-    ]
-    if found:
-        raise Fails(f"The checker found a fault. {' '.join(first_findings(found))}")
+    program, _ = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
     yield f"The checker finds nothing on {math.prod(program.devices)} devices."
     for name, amount in unheard(program).items():
         raise Fails(
@@ -114,7 +108,6 @@ def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) 
         if not holds:
             raise Fails(said)
         yield said
-    or_fails("JAX does not lower it for a GPU", lowered, answer, *args)
     yield "JAX lowers it for a GPU."
 
 

@@ -13,9 +13,7 @@ graded: the check comes first, and finds them. Source: JAX 0.11.2, `pallas/mosai
 """
 
 import contextlib
-import functools
 import io
-import linecache
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -26,14 +24,15 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope.machine import Machine
+from pallascope.verifying import BlockChoice
 from pipelib_book import asks as book_asks
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
-from pipelib_book.grading import Fails, Grade, graded, or_fails
+from pipelib_book.grading import Fails, Grade, graded, or_fails, verified
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
-from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise
+from pipelib_book.races import Race, races_of
 
 type Kernel = Callable[..., Any]
 
@@ -41,14 +40,6 @@ COUNTERS = 256
 _PARAMS = plgpu.InterpretGPUParams(detect_races=True, num_tma_threads_per_device=COUNTERS)
 #: The primitives that make arrays of floats with two axes, in a jaxpr's text.
 _TILES = re.compile(r":f\d+\[\d+,\d+\] = (\w+)")
-_ACCESS = re.compile(r"(read|write) of .*? from .*?([^\s,]+):(\d+):\d+ \(")
-
-
-class Race(NamedTuple):
-    """Two accesses that nothing orders: "read" or "write", and the line."""
-
-    one: str
-    other: str
 
 
 class Interpreted(NamedTuple):
@@ -69,7 +60,7 @@ def interpret(kernel: Kernel, *args: Any) -> Interpreted:
             if "RACE" not in str(error):
                 raise
             said.write(str(error))
-    return Interpreted(result, _races(said.getvalue()))
+    return Interpreted(result, races_of(said.getvalue()))
 
 
 def run(kernel: Kernel, *args: Any) -> Any:
@@ -156,20 +147,11 @@ def _look_unrun(
     answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
 ) -> Iterator[str]:
     """As `_look`, without a result."""
-    trace = functools.partial(pallascope.trace, whole_grid=True)
-    program = or_fails("It cannot be traced", trace, answer, *args)
-    found = [
-        f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program, strict=True)
-    ]
-    if found:
-        raise Fails(f"The checker found a fault. {' '.join(first_findings(found))}")
+    verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
     yield "The checker finds nothing, in no order of its threads."
     returned, wanted = (str(jax.typeof(x)) for x in (jax.eval_shape(_anew(answer), *args), makes))
     if returned != wanted:
         raise Fails(f"It returns {returned}, not {wanted}.")
-    or_fails(
-        "The checker finds nothing, but JAX does not lower it for a GPU", lowered, answer, *args
-    )
     yield "JAX lowers it for a GPU."
     beside = beside_of(_anew(answer), args)
     seen = Answer(pallascope.trace(answer, *args), args, machine, beside)
@@ -186,22 +168,16 @@ def _look(
     answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program = or_fails("It cannot be traced", pallascope.trace, answer, *args)
-    found = [f"{finding.kind}: {finding.cause}" for finding in pallascope.check(program)]
-    if found:
-        words = " ".join(first_findings(found))
-        raise Fails(f"The checker found a fault, so it was not run. {words}")
+    verified(answer, args, strict=False)
     yield "The checker finds nothing."
     result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:
-        one, other = map(_in_short, races[0])
-        raise Fails(f"The interpreter reports a race: {one}, and {other}.")
+        raise Fails(f"The interpreter reports a race: {races[0]}.")
     yield "The interpreter reports no race."
     is_right, said = judge("Its result", [(result, expected)], tolerance)
     if not is_right:
         raise Fails(said)
     yield said
-    or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
     yield "JAX lowers it for a GPU."
     for fault in beside_of(_anew(answer), args).faults():
         raise Fails(f"It is right, but {fault}.")
@@ -210,13 +186,6 @@ def _look(
     computed = _TILES.findall(jaxpr.pretty_print(use_color=False))  # a notebook's text has colours
     if found := sorted({*computed} & {*without}):
         raise Fails(f"It is right, but in registers it computes `{', '.join(found)}` of a tile.")
-
-
-def _in_short(access: str) -> str:
-    """An access by its call, without its arguments: a grade gives no line of an answer."""
-    kind, _, line = access.partition(" ")
-    calls = re.findall(r"plgpu\.(\w+)\(", line)
-    return f"a {kind} by `{calls[-1]}`" if calls else f"an ordinary {kind}"
 
 
 def _anew(kernel: Kernel) -> Any:
@@ -235,13 +204,3 @@ def _interpreting() -> Iterator[None]:
     finally:
         logging.disable(logging.NOTSET)
         jax.config.update("jax_default_device", before)
-
-
-def _races(said: str) -> tuple[Race, ...]:
-    """The races that the detector printed, in the order of their lines' texts."""
-    lines = [
-        f"{kind:5} {linecache.getline(path, int(line)).strip()}"
-        for kind, path, line in _ACCESS.findall(said)
-    ]
-    pairs = zip(lines[::2], lines[1::2], strict=True)
-    return tuple(sorted({Race(*sorted(pair)) for pair in pairs}))

@@ -19,6 +19,7 @@ from typing import Any
 
 import pipelib
 from pallascope.drawing.paths import relative_paths
+from pallascope.verifying import UNCOMPILED
 from pipelib_book.notebook import say
 
 _IMPORTS = """\
@@ -68,5 +69,5 @@ def command(words: str, folder: pathlib.Path) -> None:
     call = [sys.executable, "-m", "pallascope", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)
     said = (run.stdout.strip() or run.stderr.strip()).replace(f"{folder}{os.sep}", "")
-    said = relative_paths(said)
+    said = relative_paths(said.removesuffix(UNCOMPILED).rstrip())  # of the machine, not the kernel
     say(f"````text\n$ python -m pallascope {words}\n{said}\nexit status {run.returncode}\n````")

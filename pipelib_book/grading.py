@@ -6,12 +6,11 @@ The model. An answer is a function that calls one kernel. It is looked at in thi
 fails ends it, so that a barrier that nobody arrives on hangs nothing: such an answer is never run.
 
 =========  ===================================================================================
-traced     it can be traced for these arguments
-checked    `pallascope.check` finds no fault in the first block, nor in any of `blocks`; a write to
-           shared memory that nothing reads is no fault where the result is right
-right      it is run, natively or interpreted, and its result is the expected one
-lowered    JAX lowers it for a Hopper GPU, which the interpreter does not ask of a kernel
-again      with each of `again`, other arrays, it is traced, checked and right, too
+verified   `pallascope.verify` finds nothing: it can be traced for these arguments, its blocks are
+           right, each and together, and JAX lowers it for a Hopper GPU
+right      it is run, natively or interpreted; the interpreter tells of no race, and its result is
+           the expected one
+again      with each of `again`, other arrays, it is verified and right, too
 as asked   it does what else the task asks: each of `asks`
 alone      the kernel takes the arguments and makes the results: XLA does nothing beside it
 compiled   where it multiplies, and JAX's CUDA plugin is installed: ptxas neither serializes its
@@ -22,12 +21,12 @@ A wrong answer is no error. The grade says what is wrong and what comes of it, b
 would mend that: of a finding it has the cause, and leaves out the remedy.
 """
 
-import functools
+import contextlib
+import html
+import io
 import logging
-import pathlib
 import re
 import sys
-import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -36,27 +35,27 @@ import jax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
-import pipelib
 from pallascope.compiling import lacking
+from pallascope.drawing.paths import relative_paths
+from pallascope.failing import own_frames
 from pallascope.machine import Machine
 from pallascope.program import Kind, Program
-from pallascope.report import Finding, FindingKind, Report
+from pallascope.verifying import BlockChoice
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
 from pipelib_book.judging import judge
 from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
+from pipelib_book.races import MARK, races_of
 
-_KINDS = "stdlib", "platstdlib", "purelib", "platlib"
-_OWN = (
-    str(pathlib.Path(file).parent) for file in (pipelib.__file__, pallascope.__file__, __file__)
-)
-_BEYOND = "behind the end of"  # what a note says of loads and stores outside of an array
-_LIBRARIES = *map(sysconfig.get_path, _KINDS), *_OWN, "<"
+# What a note says of loads and stores outside of an array, and of writes that nothing reads.
+_TELLING = "behind the end of", "nothing reads it before"
 
 
 class Grade(NamedTuple):
     """What came of an answer: a line for each thing looked at, the last one what failed, if any.
+
+    `printed` is what the interpreter printed of races, folded away in a notebook.
 
     Example:
       >>> book.Grade(False, ("The checker finds nothing.", "Its result is wrong: ..."))
@@ -67,6 +66,7 @@ class Grade(NamedTuple):
 
     passed: bool
     lines: tuple[str, ...]
+    printed: str = ""
 
     def __str__(self) -> str:
         return "\n".join([self._verdict(), *(f"- {line}" for line in self.lines)])
@@ -75,14 +75,22 @@ class Grade(NamedTuple):
 
     def _repr_markdown_(self) -> str:
         """The grade for a notebook."""
-        return "\n".join([f"**{self._verdict()}**\n", *(f"- {line}" for line in self.lines)])
+        said = "\n".join([f"**{self._verdict()}**\n", *(f"- {line}" for line in self.lines)])
+        if not self.printed:
+            return said
+        head = "<details><summary>What the interpreter printed</summary>"
+        return f"{said}\n\n{head}<pre>{html.escape(self.printed)}</pre></details>"
 
     def _verdict(self) -> str:
         return "Passed." if self.passed else "Not yet."
 
 
 class Fails(Exception):
-    """What an answer lacks, in a sentence."""
+    """What an answer lacks, in a sentence; and what the interpreter printed, if it says more."""
+
+    def __init__(self, said: str, printed: str = "") -> None:
+        super().__init__(said)
+        self.printed = printed
 
 
 def grade(
@@ -91,7 +99,6 @@ def grade(
     expected: Any,
     tolerance: float = 0.0,
     strict: bool = False,
-    blocks: Sequence[tuple[int, ...]] = (),
     again: Sequence[tuple[Sequence[Any], Any]] = (),
     asks: Sequence[Ask] = (),
     machine: Machine | None = None,
@@ -106,7 +113,6 @@ def grade(
       expected: what `answer(*args)` must return: an array, or a tree of arrays.
       tolerance: the largest `relative_error` that an array may have.
       strict: as in `pallascope.check`.
-      blocks: blocks of the grid that are checked beside the first one, each by its indices.
       again: other arrays that the answer must be right for, too, and of each what it must return of
         them: pairs of `args` and `expected`.
       asks: what the answer must do beside that, as in `book.asks.faster_than(other)`.
@@ -133,7 +139,7 @@ def grade(
     """
     expect_exercise(exercise)
     machine = machine or pallascope.H200
-    look = _look(answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does)
+    look = _look(answer, args, expected, tolerance, strict, again, asks, machine, xla_does)
     return graded(look, exercise)
 
 
@@ -142,13 +148,13 @@ def graded(look: Iterator[str], exercise: str) -> Grade:
 
     It is noted if it passes, and printed where no session shows what a line gives.
     """
-    lines, passed = list[str](), True
+    lines, passed, printed = list[str](), True, ""
     try:
         for line in look:
             lines.append(line)
     except Fails as failure:
-        lines, passed = [*lines, str(failure)], False
-    got = Grade(passed, tuple(lines))
+        lines, passed, printed = [*lines, str(failure)], False, failure.printed
+    got = Grade(passed, tuple(lines), printed)
     if passed:
         note(exercise)
     if not hasattr(sys, "ps1"):  # which each interactive session has
@@ -157,24 +163,16 @@ def graded(look: Iterator[str], exercise: str) -> Grade:
 
 
 def _look(
-    answer, args, expected, tolerance, strict, blocks, again, asks, machine, xla_does
+    answer, args, expected, tolerance, strict, again, asks, machine, xla_does
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program, notes, unread = _checked(answer, args, strict)
-    for block in blocks:
-        unread += _checked(answer, args, strict, f" in block {block}", block)[-1]
-    where = f" in {len(blocks) + 1} blocks" if blocks else ""
-    if not unread:
-        yield f"The checker finds nothing{where}."
-    said = _right(answer, args, expected, tolerance, notes, unread)
-    if unread:
-        yield f"The checker finds only writes that nothing reads{where}: they do no harm."
-    or_fails("Its result is right, but JAX does not lower it for a GPU", lowered, answer, *args)
-    yield said
+    program, notes = verified(answer, args, strict)
+    yield "The checker finds nothing."
+    yield _right(answer, args, expected, tolerance, notes)
     for others, wanted in again:
         where = f" with arrays of {', '.join(str(x.shape) for x in others)}"
-        _, notes, unread = _checked(answer, others, strict, where)
-        yield _right(answer, others, wanted, tolerance, notes, unread, where)
+        _, notes = verified(answer, others, strict, where)
+        yield _right(answer, others, wanted, tolerance, notes, where)
     beside = beside_of(answer, args)
     seen = Answer(program, args, machine, beside)
     for ask in asks:
@@ -189,18 +187,33 @@ def _look(
             raise Fails(f"It is right, but it wastes time: {fault}")
 
 
-def _checked(
+def verified(
     answer: Callable[..., Any],
     args: Sequence[Any],
     strict: bool,
     where: str = "",
-    block: tuple[int, ...] | None = None,
-) -> tuple[Program, Sequence[str], list[str]]:
-    """An answer's program, what the checker notes of it, and of its writes that nothing reads."""
-    trace = functools.partial(pallascope.trace, block=block)
-    program = or_fails(f"It cannot be traced{where}", trace, answer, *args)
-    report = pallascope.check(program, strict=strict)
-    return program, report.notes, _unread_writes(report, where)
+    blocks: BlockChoice = BlockChoice.ALL,
+) -> tuple[Program, list[str]]:
+    """The program of an answer's first block, and what the checker notes of all that it saw.
+
+    Raises:
+      Fails: it cannot be traced, or has a fault.
+    """
+
+    def verify(*args: Any) -> pallascope.Verdict:
+        return pallascope.verify(answer, *args, strict=strict, blocks=blocks, compiler=False)
+
+    kernel, *others = or_fails(f"It cannot be traced{where}", verify, *args).kernels
+    if others:
+        raise Fails(f"It calls {len(others) + 1} Mosaic GPU kernels{where}: one is graded.")
+    if kernel.findings:
+        causes = dict.fromkeys(f"{found.kind}: {found.cause}" for found in kernel.findings)
+        words = " ".join(first_findings(causes))
+        raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
+    if kernel.refusal:
+        raise Fails(f"It cannot be traced{where}: {relative_paths(kernel.refusal)}")
+    notes = dict.fromkeys(note for report in kernel.reports for note in report.notes)
+    return kernel.reports[0].program, [*notes]
 
 
 def _right(
@@ -209,32 +222,18 @@ def _right(
     expected: Any,
     tolerance: float,
     notes: Sequence[str],
-    unread: Sequence[str],
     where: str = "",
 ) -> str:
     """What is said of an answer's right result; `Fails` if it has none, or a wrong one."""
-    try:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
         result = or_fails(f"It cannot be run{where}", _run, answer, *args, notes=notes)
-        return _compared(result, expected, tolerance, notes, where)
-    except Fails as wrong:
-        if unread:
-            words = " ".join(first_findings(dict.fromkeys(unread)))
-            raise Fails(f"{wrong} The checker found a fault, which may be why. {words}") from wrong
-        raise
-
-
-def _unread_writes(report: Report, where: str) -> list[str]:
-    """What a report says of writes that nothing reads; `Fails` if it has other findings, too."""
-    texts = [f"{finding.kind}: {finding.cause}" for finding in sorted(report, key=_is_unread)]
-    if not all(map(_is_unread, report)):
-        words = " ".join(first_findings(texts))
-        raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
-    return texts
-
-
-def _is_unread(finding: Finding) -> bool:
-    """Whether it is an ordinary write to shared memory that nothing reads."""
-    return finding.kind is FindingKind.LOST_STORE and finding.ops[0].kind is Kind.WRITE
+    said, mark, dump = printed.getvalue().partition(MARK)
+    print(said, end="")
+    if mark:
+        first, *_ = races_of(dump) or ("two accesses of one place",)
+        raise Fails(f"The interpreter reports a race{where}: {first}.", mark + dump)
+    return _compared(result, expected, tolerance, notes, where)
 
 
 def _run(answer: Callable[..., Any], *args: Any) -> Any:
@@ -244,14 +243,6 @@ def _run(answer: Callable[..., Any], *args: Any) -> Any:
         return jax.block_until_ready(answer(*args))
     finally:
         logging.disable(logging.NOTSET)
-
-
-def lowered(answer: Callable[..., Any], *args: Any) -> None:
-    """Lowers an answer for a GPU, on any machine."""
-    # A new function: what JAX has traced of the answer may be for the interpreter.
-    jitted: Any = jax.jit(lambda *operands: answer(*operands))
-    with plgpu.force_gpu_interpret_mode(cast(Any, None)):
-        jitted.trace(*args).lower(lowering_platforms=("cuda",))
 
 
 def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
@@ -268,7 +259,7 @@ def or_fails(what: str, function: Callable[..., Any], *args: Any, notes: Sequenc
     try:
         return function(*args)
     except Exception as error:
-        own = [frame.line for frame in traceback.extract_tb(error.__traceback__) if _is_own(frame)]
+        own = [frame.line for frame in own_frames(error) if frame.line]
         where = f", at `{own[-1]}`" if own else ""
         noted = "".join(f" The checker notes: {note}" for note in notes)
         raise Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
@@ -283,11 +274,6 @@ def _words_of(error: Exception) -> str:
     return " ".join(words[: 2 if words[0].endswith(":") else 1]).strip().removesuffix(".")
 
 
-def _is_own(frame: traceback.FrameSummary) -> bool:
-    """Whether a line is the reader's: of no library, and known."""
-    return bool(frame.line) and not frame.filename.startswith(_LIBRARIES)
-
-
 def _compared(
     actual: Any, expected: Any, tolerance: float, notes: Sequence[str], where: str
 ) -> str:
@@ -300,6 +286,6 @@ def _compared(
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     is_right, said = judge(f"Its result{where}", pairs, tolerance)
     if not is_right:
-        beyond = (f" The checker notes: {note}" for note in notes if _BEYOND in note)
-        raise Fails("".join([said, *beyond]))
+        telling = (note for note in notes if any(words in note for words in _TELLING))
+        raise Fails("".join([said, *(f" The checker notes: {note}" for note in telling)]))
     return said

@@ -31,8 +31,7 @@ import pallascope
 from pallascope.bench import provenance, timing
 from pallascope.machine import Machine
 from pallascope.predicting import Prediction
-from pallascope.testing import assert_clean
-from pipelib_book.grading import lowered
+from pallascope.report import FindingKind
 from pipelib_book.judging import judge
 from pipelib_book.measured import results
 
@@ -107,21 +106,27 @@ def rubric(
       [True, True, True, False]
     """
     shapes = full or args
-    checked = _checked(kernel, shapes)
+    checked, lowered = _verified(kernel, shapes)
     if not checked.met:
         return Rubric((checked,))
-    rows = [checked, _right(kernel, args, reference, tolerance), _compiled(kernel, args)]
+    rows = [checked, _right(kernel, args, reference, tolerance), lowered]
     rows += _predicted(kernel, first, shapes, machine)
     return Rubric((*rows, *_measured(kernel, args, reference, machine)))
 
 
-def _checked(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Row:
+def _verified(kernel: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Row, Row]:
+    """What the checker finds in some blocks and between them, and whether JAX lowers the kernel."""
+    (verdict,) = pallascope.verify(
+        kernel, *args, strict=True, blocks="diagonal", compiler=False
+    ).kernels
+    said = {finding.kind: f"{finding.kind}: {finding.cause}" for finding in verdict.findings}
+    unlowered = said.pop(FindingKind.NOT_LOWERED, "")
+    fault = verdict.refusal or next(iter(said.values()), "")
     asked = "no finding in the first, middle and last block"
-    try:
-        assert_clean(kernel, *args, strict=True, blocks="diagonal")
-    except AssertionError as error:
-        return Row("checker", asked, str(error).partition("\n")[0], False)
-    return Row("checker", asked, "none", True)
+    return (
+        Row("checker", asked, fault or "none", not fault),
+        Row("compiler", "JAX lowers it for a Hopper GPU", unlowered or "it does", not unlowered),
+    )
 
 
 def _right(
@@ -133,15 +138,6 @@ def _right(
     pairs = zip(jax.tree.leaves(kernel(*args)), jax.tree.leaves(reference(*args)), strict=True)
     is_right, said = judge("it", pairs, tolerance)
     return Row("result", "that of plain JAX", said, is_right)
-
-
-def _compiled(kernel: Callable[..., Any], args: tuple[Any, ...]) -> Row:
-    asked = "JAX lowers it for a Hopper GPU"
-    try:
-        lowered(kernel, *args)
-    except Exception as error:  # any of JAX's
-        return Row("compiler", asked, str(error).partition("\n")[0], False)
-    return Row("compiler", asked, "it does", True)
 
 
 def _predicted(

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pallascope.compiling import tools
-from pallascope.tracing.source import place
+from pallascope.sources import place
 
 #: Classes of instructions, and the opcodes of each. An opcode with suffixes of its own goes before
 #: one without; "uniform" takes all others that begin with U, "other" what is left.

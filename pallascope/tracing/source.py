@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 
+from pallascope.sources import place
 from pallascope.tracing.jaxprs import DebugInfo, Eqn
 from pipelib import targets
 
@@ -64,12 +65,6 @@ def _is_hidden(path: str) -> bool:
     if path.startswith(_HIDDEN[0]) or path in _EMITTERS:
         return True
     return path.startswith((*_HIDDEN, "<")) and "site-packages" not in path
-
-
-def place(path: str, number: int | str) -> str:
-    """ "file:line", with the file's path from the present folder if it is in there."""
-    here = os.path.join(os.getcwd(), "")
-    return f"{path.removeprefix(here)}:{number}"
 
 
 def argument_names(debug_info: DebugInfo, count: int, is_bound: bool) -> list[str | None]:

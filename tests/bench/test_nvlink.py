@@ -7,8 +7,10 @@ import pallascope
 from benchmarks import nvlink, suite
 from benchmarks.nvlink import PROBLEMS
 from pallascope.bench import timing
+from pallascope.compiling.kernels import launched
+from pallascope.compiling.lowering import lowered
+from pallascope.tracing.trace import tracers
 from pipelib_book import across
-from pipelib_book.grading import lowered
 from pipelib_book.measured.nvlink import RING, STREAM, TILE, WITHOUT_TILES, Problem
 
 #: One of each kind, with steps that a check follows in a moment; streams of few blocks and many.
@@ -42,7 +44,8 @@ def test_no_schedule_hangs_or_races(problem):
 @pytest.mark.parametrize("problem", [*SMALL, Problem(STREAM, 132, steps=16)], ids=str)
 def test_it_lowers_for_a_gpu(problem):
     for contender in nvlink.contenders(problem).values():
-        lowered(contender, nvlink.like(problem))
+        (tracer,) = tracers(contender, (nvlink.like(problem),), "test")
+        lowered(launched(tracer.called), tracer.called.devices)
 
 
 def test_the_ring_is_the_chapters():

@@ -115,7 +115,7 @@ def test_the_same_fault_in_many_blocks_is_told_once(capsys, edge):
     pathlib.Path(edge.removesuffix(":edge")).write_text(source, "utf-8")
     status, out, _ = run(capsys, "check", edge, "f32[512,32]")
     assert (status, out.count("missing-commit: ")) == (1, 1)
-    assert "in block (16, 0) of grid (32, 2) (7 ops of 1 thread checked), as above\n" in out
+    assert "in block (16, 0)" not in out
     assert out.endswith("store: 6 of 64 blocks of grid (32, 2) checked; 5 with findings\n")
 
 
@@ -234,8 +234,7 @@ def test_what_fails_in_the_caller_s_code_is_no_finding(capsys, tmp_path):
     status, out, err = run(capsys, "check", f"{source}:kernel", "f16[8]")
     assert (status, out) == (2, "")
     assert err == (
-        "pallascope check: failing_kernels.py:2: ZeroDivisionError: integer division or modulo by"
-        " zero\n"
+        f"pallascope check: {source}:2: ZeroDivisionError: integer division or modulo by zero\n"
     )
 
 

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+import pallascope
 import pipelib_book as book
+from pallascope import verifying
 from pipelib_book import blackwell, blackwell_ladder
 
 TILED = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
@@ -85,7 +87,7 @@ def test_what_the_checker_finds_is_not_run(monkeypatch):
 @pytest.fixture
 def no_check(monkeypatch):
     """The interpreter's verdict alone, as where the checker did not see a fault."""
-    monkeypatch.setattr(blackwell.pallascope, "check", lambda program: ())
+    monkeypatch.setattr(verifying, "check", lambda program, strict: pallascope.Report(program))
 
 
 def test_a_race_is_told_by_its_lines_and_fails(no_check):

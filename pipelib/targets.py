@@ -33,6 +33,8 @@ Capability = tuple[int, int]
 HOPPER: Capability = 9, 0
 _FIRST: Capability = 8, 0  # with cp.async
 _SMEM_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, HOPPER: 227}
+# SMs of one GPU of each: A100, A40, Jetson Orin, L4, H100 and H200, B200. Source: data sheets.
+_SMS = {(8, 0): 108, (8, 6): 84, (8, 7): 16, (8, 9): 58, HOPPER: 132, (10, 0): 148}
 #: Bytes of shared memory that a block may use on Hopper.
 SMEM_BYTES = _SMEM_KIB[HOPPER] * 1024
 
@@ -117,7 +119,9 @@ def target(compute_capability: str) -> Generator[None]:
 
     Args:
       compute_capability: as JAX's devices have it: "8.0" is an A100, "8.9" an L4, "9.0" a Hopper
-        GPU, and what a machine without a GPU compiles for anyway.
+        GPU, and what a machine without a GPU compiles for anyway. There pipelib's own kernels
+        choose what Pallas's interpreter can run; within `target("9.0")` they choose what a GPU
+        runs.
 
     Raises:
       ValueError: it is not two numbers with a point.
@@ -166,6 +170,7 @@ class _AbsentDevice:
     def __init__(self, compute_capability: str):
         self.compute_capability = compute_capability
         self.device_kind = f"a GPU of compute capability {compute_capability}"
+        self.core_count = _SMS.get(_numbers(compute_capability) or HOPPER, _SMS[HOPPER])
         self.client = jax.devices()[0].client
 
 

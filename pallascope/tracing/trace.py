@@ -203,7 +203,8 @@ def tracers(
     if not found:
         raise ValueError(
             f"{asker}: the function calls no Mosaic GPU kernel, so there is nothing to look at:"
-            " pass a function that calls plgpu.kernel(...)."
+            " pass one that calls plgpu.kernel(...); or, if it calls one on a GPU only, as"
+            ' pipelib\'s own do for some shapes, ask within `with pipelib.target("9.0"):`.'
         )
     chosen = found if call is None else [one_of(found, call, f"call= of {asker} is one of them")]
     return list(map(Tracer, chosen))

@@ -206,8 +206,9 @@ def test_a_function_without_a_kernel():
     with pytest.raises(ValueError) as error:
         pallascope.verify(jnp.sin, X)
     assert str(error.value) == (
-        "verify: the function calls no Mosaic GPU kernel, so there is nothing to look at: pass a"
-        " function that calls plgpu.kernel(...)."
+        "verify: the function calls no Mosaic GPU kernel, so there is nothing to look at: pass one"
+        " that calls plgpu.kernel(...); or, if it calls one on a GPU only, as pipelib's own do for"
+        ' some shapes, ask within `with pipelib.target("9.0"):`.'
     )
 
 
@@ -255,6 +256,21 @@ def test_a_kernel_for_another_gpu_is_lowered_for_it():
 
     with pipelib.target("8.0"):
         assert pallascope.verify(add_one, X).ok
+
+
+def test_what_a_gpu_runs_is_verified_and_predicted_on_a_cpu():
+    """Rows of 2,000 bytes: the interpreter has no copies of them, so XLA multiplies on a CPU."""
+    a = S((1000, 1000), jnp.bfloat16)
+    with pytest.raises(ValueError, match=r'within `with pipelib\.target\("9\.0"\):`'):
+        pallascope.verify(matmul, a, a)
+    q = S((1, 512, 2, 128), jnp.bfloat16)
+    total = lambda *qkv: attention(*qkv).astype(jnp.float32).sum()
+    on_cpu = pallascope.predict(attention, q, q, q).us
+    with pipelib.target("9.0"):
+        assert pallascope.verify(matmul, a, a).ok
+        assert len(pallascope.verify(jax.grad(total), q, q, q).kernels) > 1
+        assert pallascope.predict(matmul, a, a).us > 0.0
+        assert pallascope.predict(attention, q, q, q).us < on_cpu
 
 
 # ---- Errors of the caller's code -----------------------------------------------------------------

@@ -20,6 +20,10 @@ from tools.wrong_answers import WrongAnswer, parse, without_comment
 
 WRONG = "wrong"
 _TAGS = "exercise", "solution", WRONG
+#: Where a skeleton says which exercise it is.
+NUMBER = re.compile(r'\bexercise="([^"]*)"')
+# The same with the comma that is then too much: the one before it, or else the one after.
+_UNNUMBERED = re.compile(r', exercise="[^"]*"|exercise="[^"]*",? ?')
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,12 @@ def _first_line(cell: NotebookNode) -> str:
 
 
 def _lines(source: str) -> list[str]:
-    """Lines of code, without the comments at their ends."""
-    return [line for line in map(without_comment, source.splitlines()) if line]
+    """Lines of code, without the comments at their ends and without the exercise's number.
+
+    Only a skeleton has the number, so that no pass is noted for the book's own solution.
+    """
+    lines = (without_comment(_UNNUMBERED.sub("", line)) for line in source.splitlines())
+    return [line for line in lines if line.strip()]
 
 
 def _parts(line: str) -> Iterator[str]:

@@ -6,8 +6,8 @@ The model. An exercise has a number: `7.2` is the second of chapter 7. When `gra
 to it, `note` writes the number and the day into `passed.json`, in the folder that the environment
 variable `PIPELIB_BOOK_DATA` names, or else in `~/.local/share/pipelib-book`. Nothing leaves the
 reader's machine. The book's own solutions are graded without their number, so that running a whole
-chapter passes nothing. `exercises.json`, beside this module, has all exercises and their titles; `python
--m tools.exercise_list` makes it from the chapters.
+chapter passes nothing. `exercises.json`, beside this module, has all exercises and their titles;
+`python -m tools.exercise_list` makes it from the chapters.
 
 Not covered: a machine that forgets its files, as Colab's do; point the variable at a folder of
 your Drive there.

@@ -1,7 +1,6 @@
 """The chapters: executed top to bottom, in step, published as recorded."""
 
 import copy
-import re
 
 import nbformat
 import pytest

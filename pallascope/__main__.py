@@ -13,9 +13,9 @@ which `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a
 its own arrays has none. `module` is a module's name or a file's, whose folder is searched for what
 it imports, as if Python ran it.
 
-Which kernels. `check` without a function checks those that `pyproject.toml`, in this folder, lists
-as `[[tool.pallascope.check]]`, each with the keys `function`, `args`, `block`, `strict`, `call` and
-`max-steps`. A word on the command line holds for all of them.
+Which kernels. `check` without a function checks those that `pyproject.toml`, in this folder or the
+nearest one above, lists as `[[tool.pallascope.check]]`, each with the keys `function`, `args`,
+`block`, `strict`, `call` and `max-steps`. A word on the command line holds for all of them.
 
 What is checked. `pallascope.verify` says it: whether JAX lowers the kernel, each block for itself,
 and the blocks together, since two that access one place of GMEM race, and what no block writes of
@@ -59,6 +59,9 @@ Exit status of `check`: 0 if nothing was found in any block that was checked, no
 something was. Of `compile`: 1 if ptxas serializes products, or a kernel spills registers; else 0.
 Of `tune`: 1 if no configuration can be run; 130 if it was interrupted; else 0.
 Of all commands: 2 if a kernel could not be traced, or the command was wrong.
+
+Where the package is installed, `pallascope` is the same as `python -m pallascope`.
+`PALLASCOPE_CUDA` names a folder with what compiles kernels (`pallascope.compiling`).
 """
 
 import argparse
@@ -84,6 +87,27 @@ _FUNCTION = "module:function or file.py:function"
 _CONFIGURED = f"the kernels of {config.FILE}"
 _JSON = "print one JSON document, no text"
 _Run = Callable[[argparse.Namespace], int]
+_REFUSED = "2: a kernel could not be traced, or the command was wrong"
+_CUDA = "environment: PALLASCOPE_CUDA, a folder with JAX's CUDA plugin, ptxas and nvdisasm"
+_EPILOGS = {
+    "check": f"""examples:
+  pallascope check kernel.py:softmax 'f32[4096,512]'
+  pallascope check module:matmul 'bf16[4096,4096]' 'bf16[4096,4096]' --block 3,0
+  pallascope check --sarif found.sarif   # the kernels of pyproject.toml
+exit status: 0: nothing was found; 1: something was; {_REFUSED}
+{_CUDA} (then ptxas is asked, too)""",
+    "draw": f"""example:
+  pallascope draw kernel.py:softmax 'f32[4096,512]' -o timeline.html
+exit status: 0; {_REFUSED}""",
+    "compile": f"""example:
+  pallascope compile kernel.py:matmul 'bf16[4096,4096]' 'bf16[4096,4096]' --sass
+exit status: 0; 1: spilled registers or serialized products; {_REFUSED}
+{_CUDA}""",
+    "tune": f"""example:
+  pallascope tune kernel.py:kernel_of 'f32[4096,512]' --range slots=2,3,4 --range rows=1,2
+exit status: 0; 1: no configuration can be run; 130: interrupted; {_REFUSED}
+{_CUDA} (then what ptxas makes slow comes last)""",
+}
 _VERSION = f"pallascope {pallascope.__version__}, JAX {jax.__version__}"
 
 
@@ -113,7 +137,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, name: str, text: str, run: _Run) -> argparse.ArgumentParser:
     """A command that `text` describes, and the function that runs it."""
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text,
+        epilog=_EPILOGS[name],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     command.set_defaults(run=run)
     return command
 
@@ -205,11 +235,13 @@ def _number(text: str) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    sarif = options.sarif and options.sarif.absolute()
     if options.function is not None:
-        targets = [target(options)]
-    else:
-        targets = [_overridden(each, options) for each in config.configured(pathlib.Path())]
-    return checking.check(targets, options.seconds, options.json, options.sarif)
+        return checking.check([target(options)], options.seconds, options.json, sarif)
+    folder = config.project(pathlib.Path())
+    targets = [_overridden(each, options) for each in config.configured(folder)]
+    with contextlib.chdir(folder):
+        return checking.check(targets, options.seconds, options.json, sarif)
 
 
 def _draw(options: argparse.Namespace) -> int:

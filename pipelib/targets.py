@@ -28,6 +28,10 @@ from typing import Any, Protocol, cast
 import jax
 from jax.extend import backend
 
+from pipelib.versions import check_jax
+
+check_jax()  # before anything fails for want of a name
+
 #: Major and minor number of a compute capability.
 Capability = tuple[int, int]
 HOPPER: Capability = 9, 0

@@ -200,7 +200,8 @@ def test_the_emitters_load_nothing_else_of_pipelib():
     base, before, after = map(set, json.loads(python("-c", program).stdout))
     mine = {name for name in before if name.partition(".")[0] == "pipelib"}
     modules = (
-        "cp_async", "pipeline", "refs", "ring", "specs", "targets", "tiles", "warp_specialized",
+        "cp_async", "pipeline", "refs", "ring", "specs", "targets", "tiles", "versions",
+        "warp_specialized",
     )  # fmt: skip
     assert mine == {"pipelib", *(f"pipelib.{module}" for module in modules)}
     named = {name.partition(".")[0] for name in before - base}

@@ -7,7 +7,7 @@
 
 Each table is a `Target`. Its keys are the words of the command: `function`, `args`, `block`,
 `strict`, `call` and `max-steps`; only the first has to be there. Names of files are relative to the
-folder of `pyproject.toml`, which is the folder that the command runs in.
+folder of `pyproject.toml`, which is the nearest one from where the command runs, upwards.
 """
 
 import pathlib
@@ -29,6 +29,12 @@ _KEYS: dict[str, tuple[str, type | tuple[type, ...]]] = {
 }
 
 
+def project(folder: pathlib.Path) -> pathlib.Path:
+    """The nearest folder, from this one upwards, with a `pyproject.toml`; else this one."""
+    folder = folder.absolute()
+    return next((at for at in (folder, *folder.parents) if (at / FILE).is_file()), folder)
+
+
 def configured(folder: pathlib.Path) -> list[Target]:
     """The targets of a folder's `pyproject.toml`, in order; at least one.
 
@@ -44,7 +50,7 @@ def configured(folder: pathlib.Path) -> list[Target]:
     )
     if not path.is_file():
         raise FileNotFoundError(
-            f"there is no {FILE} in this folder to say what to check: {remedy}."
+            f"there is no {FILE} in this folder, nor above, to say what to check: {remedy}."
         )
     try:
         found: Any = tomllib.loads(path.read_text("utf-8"))

@@ -7,8 +7,8 @@ import pallascope
 from pallascope.command.targets import Target, tracer
 from pallascope.verifying import BlockChoice
 
-#: The machines that a timeline is simulated on.
-MACHINES = ("H100", "H200")
+#: The machines that a timeline is simulated on: names of pallascope.
+MACHINES = ("H100", "H200", "B200")
 _DRAWN = (".svg", ".png")
 _FIGURES = *_DRAWN, ".html", ".json"
 

@@ -1,6 +1,7 @@
 """What commands on one kernel have in common: their options, and how they tell of errors."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from typing import Any
 
 from pallascope.command.targets import REFUSALS, Target
 
+# The status of a program that the signal for a broken pipe ended.
+_PIPE = 141
 #: What `--block` says of itself.
 WHICH_BLOCK = "which block of the grid, as 0,1"
 
@@ -15,7 +18,12 @@ WHICH_BLOCK = "which block of the grid, as 0,1"
 def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
     """The exit status of a command; what it refuses is said on stderr, and has the status 2."""
     try:
-        return run(options)
+        status = run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who read the output, as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE
     except REFUSALS as error:
         print(f"pallascope {options.command}: {error}", file=sys.stderr)
     except Exception:  # not the caller's, and the status must not be that of a finding

@@ -155,8 +155,9 @@ def argument(text: str) -> float | jax.ShapeDtypeStruct:
                 " number."
             ) from None
     dtype, shape = match.groups()
-    short = re.fullmatch(r"(bf|[fisu])(\d+)", dtype)
-    name = _SHORT[short[1]] + short[2] if short else dtype
+    short = re.fullmatch(r"(bf|[fisu])(\d+)_?(e\w+)?", dtype)
+    kind = short and f"_{short[3]}" * bool(short[3])  # of float8
+    name = f"{_SHORT[short[1]]}{short[2]}{kind}" if short else dtype.replace("pred", "bool")
     try:
         return jax.ShapeDtypeStruct(_integers(shape), jax.numpy.dtype(name))
     except TypeError:

@@ -13,6 +13,7 @@ import pallascope
 from pallascope import __main__ as command
 from pallascope import compiling
 from pallascope.command import checking, drawing
+from pallascope.command.targets import argument
 from pallascope.verifying import UNCOMPILED, BlockChoice
 
 KERNELS = "tests.pallascope.kernels"
@@ -282,3 +283,46 @@ def test_a_figure_of_no_kind(capsys, tmp_path):
     assert status == 2
     assert "a.doc ends with '.doc', which no figure's name does" in err
     assert not list(tmp_path.iterdir())
+
+
+def test_each_command_has_an_example_its_statuses_and_its_environment(capsys):
+    for name in ("check", "draw", "compile", "tune"):
+        with pytest.raises(SystemExit, match="0"):
+            command.main([name, "--help"])
+        out = capsys.readouterr().out
+        assert f"\n  pallascope {name} " in out and "exit status: 0" in out
+        assert ("PALLASCOPE_CUDA" in out) == (name != "draw")
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("f8e4m3fn[2]", "float8_e4m3fn"),
+        ("f8_e5m2[2]", "float8_e5m2"),
+        ("pred[2]", "bool"),
+        ("bf16[2]", "bfloat16"),
+        ("s8[2]", "int8"),
+        ("u32[2]", "uint32"),
+        ("float8_e4m3fn[2]", "float8_e4m3fn"),
+    ],
+)
+def test_a_dtype_as_jax_and_xla_print_it(text, dtype):
+    assert str(argument(text).dtype) == dtype
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    call = f"{sys.executable} -m pallascope check {KERNELS}:add_one 'f16[256,64]' --json"
+    done = subprocess.run(
+        ["sh", "-c", f"{call} | true"], capture_output=True, text=True, timeout=120
+    )
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("machine", drawing.MACHINES)
+def test_every_machine_can_be_named(capsys, tmp_path, machine):
+    path = str(tmp_path / "a.json")
+    call = "draw", f"{KERNELS}:add_one", "f16[256,64]", "-o", path, "--machine", machine
+    status, out, _ = run(capsys, *call)
+    assert status == 0 and machine in out
+    machines = {name for name in dir(pallascope) if name[0] in "ABH" and name[1:].isdigit()}
+    assert {*drawing.MACHINES} == machines

@@ -110,6 +110,15 @@ def test_the_kernels_of_a_project(run, folder):
     assert "in block (3,) of grid (4,)" in run("check", "--block", "3")[1]
 
 
+def test_the_project_is_found_from_a_folder_in_it(run, folder, monkeypatch):
+    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
+    (folder / "within" / "it").mkdir(parents=True)
+    monkeypatch.chdir(folder / "within" / "it")
+    status, out, err = run("check", "--sarif", "found.sarif")
+    assert (status, err) == (1, "") and "== grid_kernels.py:right f32[32,64]" in out
+    assert (folder / "within" / "it" / "found.sarif").exists()
+
+
 def test_a_kernel_that_cannot_be_traced_does_not_stop_the_others(run, folder):
     (folder / "pyproject.toml").write_text(NOWHERE + PROJECT, "utf-8")
     status, out, err = run("check")
@@ -134,7 +143,9 @@ def test_a_kernel_that_cannot_be_traced_does_not_stop_the_others(run, folder):
 def test_no_kernel_at_all(run):
     status, out, err = run("check")
     assert (status, out) == (2, "")
-    assert err.startswith("pallascope check: there is no pyproject.toml in this folder to say what")
+    assert err.startswith(
+        "pallascope check: there is no pyproject.toml in this folder, nor above, to say what"
+    )
 
 
 # JSON.

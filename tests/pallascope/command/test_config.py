@@ -69,5 +69,5 @@ def test_without_the_file(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         configured(tmp_path)
     assert str(caught.value) == (
-        f"there is no pyproject.toml in this folder to say what to check: {REMEDY}"
+        f"there is no pyproject.toml in this folder, nor above, to say what to check: {REMEDY}"
     )

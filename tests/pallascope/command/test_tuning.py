@@ -66,15 +66,15 @@ def test_nothing_that_can_run_exits_with_1(tune):
 
 def test_an_interruption_exits_with_130_and_the_cache_goes_on(tune, folder, monkeypatch):
     words = "--range", "fence=true", "--range", "name=a,b", "--cache", "kept.db"
-    looked, trace = [], ranking.trace
+    looked, verify = [], ranking.verify
 
-    def interrupted(*args):
+    def interrupted(*args, **options):
         looked.append(args)
         if len(looked) == 1:
             raise KeyboardInterrupt
-        return trace(*args)
+        return verify(*args, **options)
 
-    monkeypatch.setattr(ranking, "trace", interrupted)
+    monkeypatch.setattr(ranking, "verify", interrupted)
     status, out, _ = tune(*words)
     assert status == tuning.STOPPED and INTERRUPTED in out
     assert tune(*words)[0] == 0 and len(looked) == 2, "one kernel for both names"
@@ -88,9 +88,7 @@ def test_processes_find_the_file(tune):
     with assumed(Gpu("NVIDIA H200", "9.0")):
         words = "--expected", "tuned_kernels.py:plain", "--measure", "1", "--jobs", "1"
         status, out, _ = tune("--range", "fence=true", *words)
-    assert (
-        status == 1 and "does not run: ValueError: Only interpret mode is supported on CPU" in out
-    )
+    assert status == 1 and ": Only interpret mode is supported on CPU" in out
 
 
 @pytest.mark.parametrize(

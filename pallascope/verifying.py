@@ -269,9 +269,8 @@ def _looked(
         reports.append(_checked(program, strict))
         prints.append(footprint(compared))
         ops += sum(map(len, program.threads))
-    has_room = reports and all(found.kind is not FindingKind.RESOURCE for found in reports[0])
-    if has_room and (unlowered := _unlowered(tracer)):  # JAX refuses what has none, too
-        reports[0] = dataclasses.replace(reports[0], findings=(*reports[0], unlowered))
+    if reports:
+        reports[0] = _lowered(tracer, reports[0])
     between = compare(prints) if len(prints) > 1 else None
     left = len(asked) - len(reports)
     why = "time" if time.monotonic() > deadline else "room"
@@ -317,21 +316,33 @@ def _checked(program: Program, strict: bool) -> Report:
     return dataclasses.replace(report, findings=kept, notes=(*report.notes, note))
 
 
-def _unlowered(tracer: Tracer) -> Finding | None:
-    """The finding of a kernel that JAX does not lower."""
+def _lowered(tracer: Tracer, first: Report) -> Report:
+    """The report on the first block, with a finding if JAX does not lower the kernel."""
+    if any(finding.kind is FindingKind.RESOURCE for finding in first):
+        return first  # JAX refuses what has no room, too
     try:
         lowered(launched(tracer.called), tracer.called.devices)
     except Exception as error:
-        where = f" of {tracer.line}" if tracer.line else ""
-        return Finding(
-            FindingKind.NOT_LOWERED,
-            (),
-            f"JAX does not lower the kernel{where} for {targets.described()}: {in_words(error)}",
-            "Mend what JAX names: the interpreter runs kernels that no GPU does.",
-        )
-    return None
+        return _not_lowered(tracer, first, error)
+    return first
+
+
+def _not_lowered(tracer: Tracer, first: Report, error: Exception) -> Report:
+    where = f" of {tracer.line}" if tracer.line else ""
+    finding = Finding(
+        FindingKind.NOT_LOWERED,
+        (),
+        f"JAX does not lower the kernel{where} for {targets.described()}: {in_words(error)}",
+        "Mend what JAX names: the interpreter runs kernels that no GPU does.",
+    )
+    return dataclasses.replace(first, findings=(*first, finding))
 
 
 def _compiled(tracer: Tracer, verdict: KernelVerdict) -> KernelVerdict:
-    """The verdict with what ptxas says."""
-    return dataclasses.replace(verdict, compiled=compiled_call(tracer.called).faults)
+    """The verdict with what ptxas says; it may refuse what JAX lowers."""
+    try:
+        return dataclasses.replace(verdict, compiled=compiled_call(tracer.called).faults)
+    except ValueError as error:
+        first, *others = verdict.reports
+        reports = _not_lowered(tracer, first, error), *others
+        return dataclasses.replace(verdict, reports=reports)

@@ -225,6 +225,16 @@ def test_what_ptxas_says_costs_time_and_is_no_fault(monkeypatch):
     assert pallascope.verify(copies(step=8), X).kernels[0].compiled is None  # faulty: not asked
 
 
+def test_what_the_compiler_refuses_is_a_finding(monkeypatch):
+    def refuses(call):
+        raise ValueError("JAX's compiler made no PTX of copy")
+
+    monkeypatch.setattr(verifying.compiling, "lacking", lambda: None)
+    monkeypatch.setattr(verifying, "compiled_call", refuses)
+    (finding,) = pallascope.verify(copies(), X).findings
+    assert finding.kind == "not-lowered" and "made no PTX of copy" in finding.cause
+
+
 @pytest.mark.compiler
 def test_ptxas_is_asked(monkeypatch):
     monkeypatch.undo()

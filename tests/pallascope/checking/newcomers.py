@@ -1346,8 +1346,6 @@ WRONG_TODAY: dict[str, str] = {
     r"false alarms/rows.*mended": "uninitialized-read: what `where` leaves out is not followed",
     r"false alarms/filled.*": "lost-store, whose own text says that it does no harm",
     r"registers/.*-2": "not found: what two threads begin with is not known, so nothing is told",
-    r"semaphores/.*( for|of) 0.*": "a race: a wait for 0, or a signal of 0, is taken as unknown",
-    r"semaphores/allocated by the host.*": "IndexError in order._apart",
     r"frames/.*": "the helper's line alone is told",
     r"names/.*": "the arguments are called in0 and out0",
 }

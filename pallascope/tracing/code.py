@@ -22,9 +22,11 @@ from pallascope.program import Kind, Op, Region
 from pallascope.tracing import layouts
 from pallascope.tracing.arithmetic import Cost, Scratch
 from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Layout, Tree, Value
-from pallascope.tracing.source import function_of, line_of
+from pallascope.tracing.source import Called, Own, called_from, function_of, line_of
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import At, View, data_dependent
+
+_CALLED = Called()
 
 Step = Callable[[Thread, Env], None]
 _make_op = maker(Op)
@@ -70,11 +72,12 @@ class Code(NamedTuple):
 class Codes:
     """The codes compiled so far, and the handler of equations to compile more.
 
-    `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without.
+    `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without, and `own` is the
+    kernel's function.
     """
 
-    def __init__(self, handle: "Handler", infers: bool = True):
-        self.handle, self.infers = handle, infers
+    def __init__(self, handle: "Handler", infers: bool = True, own: Own | None = None):
+        self.handle, self.infers, self.own = handle, infers, own
         self._codes: dict[Hashable, Code] = {}
 
     def compile(
@@ -82,16 +85,18 @@ class Codes:
         jaxpr: Jaxpr,
         is_open: bool = False,
         line: str | None = None,
+        called: Called = _CALLED,
         known: tuple[Layout, ...] = (),
     ) -> Code:
         """The code of a jaxpr; if it is open, its constants are its first inputs.
 
         JAX knows the frames of an equation up to the loop or branch that it is in only: `line` is
-        where that is, for equations that an emitter made. `known` are the inputs' layouts.
+        where that is, for equations that an emitter made, and `called` where that is in the
+        kernel's own function. `known` are the inputs' layouts.
         """
-        key = id(jaxpr), line, known
+        key = id(jaxpr), line, called, known
         if key not in self._codes:
-            self._codes[key] = Compiler(jaxpr, self, line).code(is_open, known)
+            self._codes[key] = Compiler(jaxpr, self, line, called).code(is_open, known)
         return self._codes[key]
 
 
@@ -101,7 +106,8 @@ Handler = Callable[["Compiler", Eqn], Step | Silent | Cost | None]
 class Compiler:
     """Gives each variable of a jaxpr a slot, and each equation a step."""
 
-    def __init__(self, jaxpr: Jaxpr, codes: Codes, outer: str | None):
+    def __init__(self, jaxpr: Jaxpr, codes: Codes, outer: str | None, called: Called):
+        self.called = called
         self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
         self.template: Env = []
@@ -189,7 +195,8 @@ class Compiler:
 
     def sub(self, eqn: Eqn, jaxpr: Jaxpr, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
-        code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._given(eqn, jaxpr, is_open))
+        given = self._given(eqn, jaxpr, is_open)
+        code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._called(eqn), given)
         if len(code.layouts) == len(eqn.outvars):
             self._learn(eqn.outvars, code.layouts)
         return code
@@ -254,13 +261,18 @@ class Compiler:
         """The line of the equation, or else of its function or of the equation around it."""
         return line_of(eqn, self.function) or self.outer
 
+    def _called(self, eqn: Eqn) -> Called:
+        """Where the kernel's own function comes to the equation."""
+        return called_from(eqn, self.codes.own, self.called)
+
     def emitter(self, kind: Kind, eqn: Eqn, **fixed: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation.
 
         `fixed` are fields that the equation alone decides; the function takes those that a run
         decides.
         """
-        line, label = self.line(eqn), _label(eqn)
+        line, called, label = self.line(eqn), self._called(eqn), _label(eqn)
+        fixed["caller"] = called.line if called.by_helper and line else None
         rest = [fixed.pop(name, default) for name, default in _FIXED]
         assert not fixed, f"{[*fixed]} are not among the last fields of an Op"
 

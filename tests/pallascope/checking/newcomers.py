@@ -1346,8 +1346,6 @@ WRONG_TODAY: dict[str, str] = {
     r"false alarms/rows.*mended": "uninitialized-read: what `where` leaves out is not followed",
     r"false alarms/filled.*": "lost-store, whose own text says that it does no harm",
     r"registers/.*-2": "not found: what two threads begin with is not known, so nothing is told",
-    r"frames/.*": "the helper's line alone is told",
-    r"names/.*": "the arguments are called in0 and out0",
 }
 
 

@@ -19,7 +19,7 @@ from jax.extend.core import Literal
 
 from pallascope.frozen import maker
 from pallascope.program import Kind, Op, Region
-from pallascope.tracing import layouts
+from pallascope.tracing import layouts, masks
 from pallascope.tracing.arithmetic import Cost, Scratch
 from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Layout, Tree, Value
 from pallascope.tracing.source import Called, Own, called_from, function_of, line_of
@@ -110,6 +110,7 @@ class Compiler:
         self.called = called
         self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
+        self.kept = masks.kept(self.jaxpr)
         self.template: Env = []
         self.slots: dict[Atom, int] = {}
         self.layouts: dict[Atom, Layout] = {}  # of values in registers, where something says it
@@ -196,7 +197,8 @@ class Compiler:
     def sub(self, eqn: Eqn, jaxpr: Jaxpr, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
         given = self._given(eqn, jaxpr, is_open)
-        code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._called(eqn), given)
+        called = called_from(eqn, self.codes.own, self.called)
+        code = self.codes.compile(jaxpr, is_open, self.line(eqn), called, given)
         if len(code.layouts) == len(eqn.outvars):
             self._learn(eqn.outvars, code.layouts)
         return code
@@ -261,17 +263,14 @@ class Compiler:
         """The line of the equation, or else of its function or of the equation around it."""
         return line_of(eqn, self.function) or self.outer
 
-    def _called(self, eqn: Eqn) -> Called:
-        """Where the kernel's own function comes to the equation."""
-        return called_from(eqn, self.codes.own, self.called)
-
     def emitter(self, kind: Kind, eqn: Eqn, **fixed: Any) -> Callable[..., None]:
         """A function that appends an op of this kind and this equation.
 
         `fixed` are fields that the equation alone decides; the function takes those that a run
         decides.
         """
-        line, called, label = self.line(eqn), self._called(eqn), _label(eqn)
+        line, label = self.line(eqn), _label(eqn)
+        called = called_from(eqn, self.codes.own, self.called)
         fixed["caller"] = called.line if called.by_helper and line else None
         rest = [fixed.pop(name, default) for name, default in _FIXED]
         assert not fixed, f"{[*fixed]} are not among the last fields of an Op"

@@ -1343,7 +1343,6 @@ WRONG_TODAY: dict[str, str] = {
     r"opaque index/some.*(?<!mended)": "a note: what is not placed takes part in no race",
     r"opaque index/scattered into.*(?<!mended)": "a note: what is not exact takes part in no race",
     r"stream-K/block by block": "uninitialized-read of what another block writes and signals",
-    r"false alarms/rows.*mended": "uninitialized-read: what `where` leaves out is not followed",
     r"false alarms/filled.*": "lost-store, whose own text says that it does no harm",
     r"registers/.*-2": "not found: what two threads begin with is not known, so nothing is told",
 }

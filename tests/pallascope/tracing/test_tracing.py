@@ -352,6 +352,24 @@ def test_the_caller_of_a_helper_is_told_also_of_its_loops():
     assert ops[1].source == f"{ops[1].line}, called at {ops[1].caller}"
 
 
+@pytest.mark.parametrize(
+    "how, rows",
+    [("", (0, 3)), ("used twice", (0, 4)), ("another mask", (0, 4)), ("not within", (1, 5))],
+)
+def test_rows_that_where_leaves_out_are_not_read(how, rows):
+    def kernel(numbers, x, o):
+        end, start = numbers[0], numbers[1]
+        held = x[pl.ds(start if how == "not within" else 0, 4)]
+        row = lax.broadcasted_iota(jnp.int32, (4, 64), 0)
+        mask = row != end if how == "another mask" else row < end
+        o[...] = jnp.where(mask, held, 0.0) + (held if how == "used twice" else 0.0)
+
+    x = like(4, 64, dtype=jnp.float32)
+    program = pallascope.trace(of(kernel, x), np.array([3, 1], np.int32), x)
+    reads = [region for op in program.ops for region in op.reads if region.buffer == 1]
+    assert [region.box for region in reads] == [(rows, (0, 64))]
+
+
 def test_memory_without_a_name_is_called_after_what_is_copied():
     def copied(x_gmem, o_gmem, *refs):
         ring, tile, landed = refs

@@ -49,8 +49,8 @@ def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker:
 
 def _expect_of_jax(function: Any, args: tuple[object, ...], asker: str) -> None:
     """Refuses what `plgpu.as_torch_kernel` returns: it compiles, and takes torch's tensors."""
-    code = getattr(function, "__code__", None)
-    if code is None or not code.co_qualname.startswith("as_torch_kernel."):
+    written = getattr(getattr(function, "__code__", None), "co_qualname", "")
+    if not written.startswith("as_torch_kernel."):
         return
     try:
         calls = kernels_of(function.__wrapped__, args, asker)
@@ -59,7 +59,7 @@ def _expect_of_jax(function: Any, args: tuple[object, ...], asker: str) -> None:
     jaxprs = [call.eqn.params["jaxprs"][0] for call in calls]
     lines = [line_of_function(kernel_info(jaxpr) or jaxpr.debug_info) for jaxpr in jaxprs]
     raise NotImplementedError(
-        f"{(lines and lines[0]) or UNKNOWN}: plgpu.as_torch_kernel makes a function of torch's"
+        f"{next(filter(None, lines), UNKNOWN)}: plgpu.as_torch_kernel makes a function of torch's"
         " tensors, which JAX does not trace, so its kernel would not be seen: give the function"
         " that it was made of, and jax.ShapeDtypeStructs for the tensors."
     )

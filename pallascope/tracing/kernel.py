@@ -83,16 +83,6 @@ def _role(atom: Atom, value: Value) -> Role:
     return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT
 
 
-def _own_names(eqn: Eqn, own: Own) -> list[str | None]:
-    """What the kernel's own function calls its operands and results."""
-    (jaxpr, *_) = eqn.params["jaxprs"]
-    info = kernel_info(jaxpr)
-    # What was bound to some of its arguments does not have its function's name.
-    is_bound = own.is_batched or eqn.params["name"] != function_name(info)
-    leaves = getattr(jaxpr, "jaxpr", jaxpr).debug_info.arg_names
-    return argument_names(own, leaves, info.arg_names or (), is_bound)
-
-
 def arguments(cluster: Cluster, call: Call, invars: list[Atom], own: Own | None) -> list[list[Ref]]:
     """The kernel's operands and then its results, in GMEM, each for all blocks.
 
@@ -103,7 +93,13 @@ def arguments(cluster: Cluster, call: Call, invars: list[Atom], own: Own | None)
     roles += [Role.OUT] * made
     names: list[str] = []
     outer = [*call.names, *[None] * (len(invars) - len(call.names))]
-    own_names = _own_names(call.eqn, own) if own else [None] * len(invars)
+    own_names: list[str | None] = [None] * len(invars)
+    if own is not None:
+        (jaxpr, *_), name = call.eqn.params["jaxprs"], call.eqn.params["name"]
+        leaves, info = jaxpr.jaxpr.debug_info.arg_names or (), kernel_info(jaxpr)
+        # What was bound to some of its arguments does not have its function's name.
+        is_bound = own.is_batched or name != function_name(info)
+        own_names = argument_names(own, leaves, info.arg_names or (), is_bound) + own_names
     for i, named in enumerate(zip(own_names, outer)):
         plain = f"in{i}" if i < given else f"out{i - given}"
         names.append(next((name for name in named if name and name not in names), plain))

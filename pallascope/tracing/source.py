@@ -89,11 +89,9 @@ def called_from(eqn: Eqn, own: Own | None, outer: Called) -> Called:
 
     `outer` is that of the loop or the branch around it, where the equation's frames end.
     """
-    if own is None:
-        return outer
     by_helper = False
     for frame in _frames(eqn):
-        if frame.file_name == own.path and _has_line(own.definition, frame.line_num):
+        if own and frame.file_name == own.path and _has_line(own.definition, frame.line_num):
             return Called(place(frame.file_name, frame.line_num), by_helper)
         by_helper = by_helper or "<locals>" not in frame.function_name
     return Called(outer.line, outer.by_helper or by_helper)
@@ -133,7 +131,7 @@ def place(path: str, number: int | str) -> str:
 
 
 def argument_names(
-    own: Own, leaves: Sequence[str], scratch: Sequence[str], is_bound: bool
+    own: Own, leaves: Sequence[str | None], scratch: Sequence[str | None], is_bound: bool
 ) -> list[str | None]:
     """The names of a kernel's operands and results; None for those that cannot be told.
 
@@ -145,7 +143,7 @@ def argument_names(
     keyword, by which JAX sorts it, others may be bound by keyword, and which these are cannot be
     told. Nor can it be told of a function with `*refs` of which some may be bound.
     """
-    places = [re.fullmatch(r"\w+\[(\d+)\](.*)", leaf) for leaf in leaves]
+    places = [re.fullmatch(r"\w+\[(\d+)\](.*)", leaf or "") for leaf in leaves]
     count = 1 + max((int(place[1]) for place in places if place), default=-1)
     names, by_place = _before_scratch(own, scratch)
     bound = len(names) - count
@@ -257,15 +255,11 @@ def _definitions(source: str) -> list[ast.FunctionDef | ast.Lambda]:
 def _around(name: str, path: str, line: int | str) -> ast.FunctionDef | ast.Lambda | None:
     """The innermost definition of this name that has this line; None if there are two."""
     nodes = _definitions("".join(linecache.getlines(path)))
-    found = [n for n in nodes if _name(n) == name and _has_line(n, int(line))]
+    named = (n for n in nodes if getattr(n, "name", "<lambda>") == name)
+    found = [n for n in named if _has_line(n, int(line))]
     last = max(map(_first_line, found), default=None)
     innermost = [n for n in found if _first_line(n) == last]
     return innermost[0] if len(innermost) == 1 else None
-
-
-def _name(node: ast.FunctionDef | ast.Lambda) -> str:
-    """What Python calls a function."""
-    return node.name if isinstance(node, ast.FunctionDef) else "<lambda>"
 
 
 def _has_line(node: ast.FunctionDef | ast.Lambda, line: int) -> bool:
@@ -275,5 +269,4 @@ def _has_line(node: ast.FunctionDef | ast.Lambda, line: int) -> bool:
 
 def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
     """The line that a definition begins in, with its decorators."""
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else ()
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))

@@ -2,8 +2,8 @@
 
 JAX keeps the frames of each equation, and the file and line of each function, but the names of a
 kernel's first arguments are lost on the way to its jaxpr. They are read in the source again; where
-there is none, or where they do not fit (arguments that were bound, a tree of refs), there are no
-names, and for the refs in a kernel's `*refs` there never are. `names` finds others for these.
+there is none, or where they do not fit (arguments that may be bound by keyword, a tree of refs),
+there are no names, and for the refs in a kernel's `*refs` there never are. `names` finds others.
 """
 
 import ast

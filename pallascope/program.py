@@ -363,6 +363,8 @@ class Op:
         latter two mean nothing where `barrier` is None.
       step: the counters of the loops around it, innermost first.
       line: "file:line" of the innermost frame that belongs neither to JAX nor to an emitter.
+      caller: where the kernel's own function called the helper that has this line, or one around
+        it; None if no helper has it.
       scope: the names of the named scopes.
       bytes: what it moves, or what a scope allocates.
       peers: the barriers of a multicast load, or those that a `tcgen05_commit` arrives on.
@@ -446,12 +448,18 @@ class Op:
     layout: str = ""
     is_sure: bool = True
     dtype: str = ""
+    caller: str | None = None
 
     def __post_init__(self) -> None:
         if type(self.kind) is not Kind:
             object.__setattr__(self, "kind", Kind(self.kind))
         if type(self.action) is not Action:
             object.__setattr__(self, "action", Action(self.action))
+
+    @property
+    def source(self) -> str | None:
+        """The line, and in words the line where the kernel's own function called it."""
+        return f"{self.line}, called at {self.caller}" if self.caller else self.line
 
     @property
     def place(self) -> Single:
@@ -614,7 +622,7 @@ class Program:
         words += [f"({remark})"] if remark else []
         words += [step_name(op.step)] if op.step else []
         words += [f"in {op.scope}"] if op.scope else []
-        return " ".join(words) + (f"  [{op.line}]" if op.line else "")
+        return " ".join(words) + (f"  [{op.source}]" if op.line else "")
 
     def label(self, op: Op) -> str:
         """An op of this program in a few words, for a figure: what it does to which buffer."""

@@ -186,8 +186,8 @@ class Shown:
 
     @property
     def where(self) -> str:
-        """The line, the thread, the step and the scope."""
-        words = [self.op.line or "at an unknown line", self.who]
+        """The line, who called it, the thread, the step and the scope."""
+        words = [self.op.source or "at an unknown line", self.who]
         words += [step_name(self.op.step)] if self.op.step else []
         words += [f"in {self.op.scope}"] if self.op.scope else []
         return ", ".join(words)
@@ -285,7 +285,7 @@ class Report:
         if op.barrier is not None:
             words.append(f"on {self.program.barriers[op.barrier].name}[{op.index}] #{op.phase}")
         words += [step_name(op.step)] if op.step else []
-        words += [f"[{op.line}]"] if op.line else []
+        words += [f"[{op.source}]"] if op.line else []
         made = turn.stop - turn.start
         up_to = f"{made:,} ops, up to " if made > 1 else ""
         return f"{thread_name(self.program, turn.thread)}: {up_to}{' '.join(words)}"

@@ -19,12 +19,14 @@ from jax.extend.core import Literal
 
 from pallascope.frozen import maker
 from pallascope.program import Kind, Op, Region
-from pallascope.tracing import layouts
+from pallascope.tracing import layouts, masks
 from pallascope.tracing.arithmetic import Cost, Scratch
 from pallascope.tracing.jaxprs import Atom, Env, Eqn, Jaxpr, Layout, Tree, Value
-from pallascope.tracing.source import function_of, line_of
+from pallascope.tracing.source import Called, Own, called_from, function_of, line_of
 from pallascope.tracing.state import OPAQUE, Thread
 from pallascope.tracing.views import At, View, data_dependent
+
+_CALLED = Called()
 
 Step = Callable[[Thread, Env], None]
 _make_op = maker(Op)
@@ -70,11 +72,12 @@ class Code(NamedTuple):
 class Codes:
     """The codes compiled so far, and the handler of equations to compile more.
 
-    `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without.
+    `infers` says whether Mosaic GPU gives tiles to SMEM that is declared without, and `own` is the
+    kernel's function.
     """
 
-    def __init__(self, handle: "Handler", infers: bool = True):
-        self.handle, self.infers = handle, infers
+    def __init__(self, handle: "Handler", infers: bool = True, own: Own | None = None):
+        self.handle, self.infers, self.own = handle, infers, own
         self._codes: dict[Hashable, Code] = {}
 
     def compile(
@@ -82,16 +85,18 @@ class Codes:
         jaxpr: Jaxpr,
         is_open: bool = False,
         line: str | None = None,
+        called: Called = _CALLED,
         known: tuple[Layout, ...] = (),
     ) -> Code:
         """The code of a jaxpr; if it is open, its constants are its first inputs.
 
         JAX knows the frames of an equation up to the loop or branch that it is in only: `line` is
-        where that is, for equations that an emitter made. `known` are the inputs' layouts.
+        where that is, for equations that an emitter made, and `called` where that is in the
+        kernel's own function. `known` are the inputs' layouts.
         """
-        key = id(jaxpr), line, known
+        key = id(jaxpr), line, called, known
         if key not in self._codes:
-            self._codes[key] = Compiler(jaxpr, self, line).code(is_open, known)
+            self._codes[key] = Compiler(jaxpr, self, line, called).code(is_open, known)
         return self._codes[key]
 
 
@@ -101,9 +106,11 @@ Handler = Callable[["Compiler", Eqn], Step | Silent | Cost | None]
 class Compiler:
     """Gives each variable of a jaxpr a slot, and each equation a step."""
 
-    def __init__(self, jaxpr: Jaxpr, codes: Codes, outer: str | None):
+    def __init__(self, jaxpr: Jaxpr, codes: Codes, outer: str | None, called: Called):
+        self.called = called
         self.outer, self.function = outer, function_of(getattr(jaxpr, "debug_info", None))
         self.whole, self.jaxpr, self.codes = jaxpr, getattr(jaxpr, "jaxpr", jaxpr), codes
+        self.kept = masks.kept(self.jaxpr)
         self.template: Env = []
         self.slots: dict[Atom, int] = {}
         self.layouts: dict[Atom, Layout] = {}  # of values in registers, where something says it
@@ -189,7 +196,9 @@ class Compiler:
 
     def sub(self, eqn: Eqn, jaxpr: Jaxpr, is_open: bool = False) -> Code:
         """The code of a jaxpr that is a parameter of this equation."""
-        code = self.codes.compile(jaxpr, is_open, self.line(eqn), self._given(eqn, jaxpr, is_open))
+        given = self._given(eqn, jaxpr, is_open)
+        called = called_from(eqn, self.codes.own, self.called)
+        code = self.codes.compile(jaxpr, is_open, self.line(eqn), called, given)
         if len(code.layouts) == len(eqn.outvars):
             self._learn(eqn.outvars, code.layouts)
         return code
@@ -261,6 +270,8 @@ class Compiler:
         decides.
         """
         line, label = self.line(eqn), _label(eqn)
+        called = called_from(eqn, self.codes.own, self.called)
+        fixed["caller"] = called.line if called.by_helper and line else None
         rest = [fixed.pop(name, default) for name, default in _FIXED]
         assert not fixed, f"{[*fixed]} are not among the last fields of an Op"
 

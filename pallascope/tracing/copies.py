@@ -33,6 +33,8 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
     emit = compiler.emitter(Kind.READ, eqn, wavefronts=waves, layout=layout)
     acc = compiler.emitter(Kind.ACC_READ, eqn, pending=0)
     (out,), scalar = map(compiler.slot, eqn.outvars), not eqn.outvars[0].aval.shape
+    axis, end = compiler.kept.get(id(eqn.outvars[0]), (0, None))
+    last = None if end is None else compiler.slot(end)
 
     def step(thread: Thread, env: Env) -> None:
         source = view.ref(env)
@@ -43,12 +45,25 @@ def get(compiler: Compiler, eqn: Eqn) -> Step:
         env[out] = value
         if source.space != Other.REGISTERS:
             regions = view.regions(thread, env)
+            if last is not None and env[last] is not OPAQUE:
+                part = _up_to(env[last], axis, view, thread, env)
+                regions = regions if part is None else (part,)
             if source.space == Space.ACC:
                 acc(thread, regions, size=view.bytes(regions[0]))
             else:
                 emit(thread, regions, size=view.bytes(regions[0]))
 
     return step
+
+
+def _up_to(end: int, axis: int, view: View, thread: Thread, env: Env) -> Region | None:
+    """The part of a read that ends here, if there is one, a box, and all is within the buffer."""
+    whole, buffer = view.region(thread, env).box, view.ref(env).shape
+    if not 0 < end < view.shape[axis] or any(b > n for (_, b), n in zip(whole, buffer)):
+        return None
+    box = [(0, end if i == axis else size) for i, size in enumerate(view.shape)]
+    part = view.part(thread, env, tuple(box))
+    return part if part.is_exact and part.is_placed else None
 
 
 def _element(array: np.ndarray, box: Box) -> Value:

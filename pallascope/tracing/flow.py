@@ -24,7 +24,7 @@ from pallascope.tracing.code import (
     value_of,
 )
 from pallascope.tracing.jaxprs import Eqn, Value
-from pallascope.tracing.source import leaf_names
+from pallascope.tracing.source import UNKNOWN, leaf_names
 from pallascope.tracing.state import OPAQUE, Other, Ref, Thread, space_of
 from pallascope.tracing.views import data_dependent
 
@@ -77,6 +77,24 @@ def cond(compiler: Compiler, eqn: Eqn) -> Step:
         set_all(env, outs, results)
 
     return _labelled(eqn, step)
+
+
+def platform_index(compiler: Compiler, eqn: Eqn) -> Silent:
+    """Which branch of `lax.platform_dependent` a GPU takes: JAX here may run on a CPU."""
+    (out,), platforms = compiler.outputs(eqn), eqn.params["platforms"]
+    takes = [each is None or "cuda" in each for each in platforms]
+    line = compiler.line(eqn) or UNKNOWN
+
+    def step(thread: Thread, env: Env) -> None:
+        if True not in takes:
+            raise ValueError(
+                f"{line}: platform_dependent has no function for a GPU, only for"
+                f" {', '.join(name for each in platforms for name in each)}, so JAX compiles none"
+                " there: give it cuda=... or default=...."
+            )
+        env[out] = takes.index(True)
+
+    return Silent(step)
 
 
 def while_loop(compiler: Compiler, eqn: Eqn) -> Step:

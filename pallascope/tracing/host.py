@@ -13,8 +13,9 @@ import jax
 from pallascope.arguments import wrong_type
 from pallascope.tracing import primitives
 from pallascope.tracing.code import Codes, value_of
+from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.names import operands
-from pallascope.tracing.source import function_name
+from pallascope.tracing.source import UNKNOWN, function_name, line_of_function
 from pallascope.tracing.state import Call, Thread
 
 
@@ -23,6 +24,7 @@ def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker:
     remedy = "give one that calls plgpu.kernel(...), and its arguments after it"
     if not callable(function):
         raise wrong_type(asker, function, "a function", remedy)
+    _expect_of_jax(function, args, asker)
     try:
         closed = cast(Any, jax.make_jaxpr)(function)(*args)
     except TypeError as error:
@@ -43,6 +45,24 @@ def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker:
     return [
         call._replace(names=called.get(id(call.eqn), ()), function=asked) for call in host.kernels
     ]
+
+
+def _expect_of_jax(function: Any, args: tuple[object, ...], asker: str) -> None:
+    """Refuses what `plgpu.as_torch_kernel` returns: it compiles, and takes torch's tensors."""
+    written = getattr(getattr(function, "__code__", None), "co_qualname", "")
+    if not written.startswith("as_torch_kernel."):
+        return
+    try:
+        calls = kernels_of(function.__wrapped__, args, asker)
+    except Exception:  # of torch's tensors, JAX makes no jaxpr: then the line is not known
+        calls = []
+    jaxprs = [call.eqn.params["jaxprs"][0] for call in calls]
+    lines = [line_of_function(kernel_info(jaxpr) or jaxpr.debug_info) for jaxpr in jaxprs]
+    raise NotImplementedError(
+        f"{next(filter(None, lines), UNKNOWN)}: plgpu.as_torch_kernel makes a function of torch's"
+        " tensors, which JAX does not trace, so its kernel would not be seen: give the function"
+        " that it was made of, and jax.ShapeDtypeStructs for the tensors."
+    )
 
 
 def one_of(kernels: list[Call], call: int | None, why: str) -> Call:

@@ -8,7 +8,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallascope.program import Role
 from pallascope.tracing.code import is_ref
 from pallascope.tracing.jaxprs import Atom, DebugInfo, Eqn, Jaxpr, Mesh, Value
-from pallascope.tracing.source import argument_names, function_name
+from pallascope.tracing.source import Own, argument_names, function_name
 from pallascope.tracing.state import OPAQUE, Call, Cluster, Ref, Reserved
 
 
@@ -52,12 +52,18 @@ def reserved(eqn: Eqn) -> Reserved:
     return Reserved(params.reduction_scratch_bytes, 16 * params.profile_space * traces)
 
 
-def kernel_info(jaxpr: Jaxpr) -> DebugInfo:
-    """What JAX noted of the kernel's function: of the scope that gives it its scratch memory."""
+def kernel_scope(jaxpr: Jaxpr) -> Jaxpr | None:
+    """The jaxpr of the scope that gives the kernel's function its scratch memory."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns[:1]:
         if eqn.primitive.name == "run_scoped":
-            return eqn.params["jaxpr"].debug_info
+            return eqn.params["jaxpr"]
     return None
+
+
+def kernel_info(jaxpr: Jaxpr) -> DebugInfo:
+    """What JAX noted of the kernel's function."""
+    scope = kernel_scope(jaxpr)
+    return scope and scope.debug_info
 
 
 def starts_early(jaxpr: Jaxpr) -> bool:
@@ -77,7 +83,7 @@ def _role(atom: Atom, value: Value) -> Role:
     return Role.OUT if type(value) is Ref and value.is_empty else Role.IN_OUT
 
 
-def arguments(cluster: Cluster, call: Call, invars: list[Atom], info: DebugInfo) -> list[list[Ref]]:
+def arguments(cluster: Cluster, call: Call, invars: list[Atom], own: Own | None) -> list[list[Ref]]:
     """The kernel's operands and then its results, in GMEM, each for all blocks.
 
     They are called as the kernel's function calls them, or else as the function around it does.
@@ -87,12 +93,16 @@ def arguments(cluster: Cluster, call: Call, invars: list[Atom], info: DebugInfo)
     roles += [Role.OUT] * made
     names: list[str] = []
     outer = [*call.names, *[None] * (len(invars) - len(call.names))]
-    # What was bound to some of its arguments does not have its function's name.
-    is_bound = call.eqn.params["name"] != function_name(info)
-    own_names = argument_names(info, len(invars), is_bound)
-    for i, (own, its) in enumerate(zip(own_names, outer)):
+    own_names: list[str | None] = [None] * len(invars)
+    if own is not None:
+        (jaxpr, *_), name = call.eqn.params["jaxprs"], call.eqn.params["name"]
+        leaves, info = jaxpr.jaxpr.debug_info.arg_names or (), kernel_info(jaxpr)
+        # What was bound to some of its arguments does not have its function's name.
+        is_bound = own.is_batched or name != function_name(info)
+        own_names = argument_names(own, leaves, info.arg_names or (), is_bound) + own_names
+    for i, named in enumerate(zip(own_names, outer)):
         plain = f"in{i}" if i < given else f"out{i - given}"
-        names.append(next((name for name in (own, its) if name and name not in names), plain))
+        names.append(next((name for name in named if name and name not in names), plain))
     values = [value.value if type(value) is Ref else value for value in values]
     return [
         cluster.argument(name, var.aval, value, role)

@@ -3,9 +3,14 @@
 The model. `_HANDLERS` has the function for each primitive that touches memory, synchronises or
 directs the flow. Each other primitive that has effects is refused, and so is what the GPU lacks
 that the kernel is traced for (`targets`): JAX's compiler may end the process where it meets that.
+So is what the host calls a kernel by without a function here, as the kernel would be passed over.
 All others are pure, and `pure` has them. Code that no thread reaches is not refused: the error
-comes where a thread runs the step.
+comes where a thread runs the step. Not covered: kernels that the host calls in a Python function
+which JAX keeps as it is, as in `jax.pure_callback`.
 """
+
+from collections.abc import Mapping
+from typing import Any, cast
 
 from pallascope.program import Kind
 from pallascope.tracing import (
@@ -42,7 +47,21 @@ def of_host(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
     name = eqn.primitive.name.removesuffix("_p")
     if handler := _handler(eqn, name):
         return handler(compiler, eqn)
+    if _has_kernel(eqn.params):
+        return _refusing(_HIDES)(compiler, eqn)
     return pure.scalars(compiler, eqn, name) or pure.integers(compiler, eqn)
+
+
+def _has_kernel(held: Any) -> bool:
+    """Whether a kernel is called in what an equation holds: jaxprs, in whatever they are kept."""
+    if isinstance(held, Mapping):
+        return any(map(_has_kernel, cast(Mapping[object, Any], held).values()))
+    if isinstance(held, tuple | list):
+        return any(map(_has_kernel, cast(list[Any], held)))
+    jaxpr = getattr(held, "jaxpr", held)
+    if not hasattr(jaxpr, "eqns"):  # perhaps a primitive that is an object, as `custom_root` makes
+        return isinstance(params := getattr(held, "params", None), dict) and _has_kernel(params)
+    return any(eqn.primitive.name in _KERNELS or _has_kernel(eqn.params) for eqn in jaxpr.eqns)
 
 
 def _handler(eqn: Eqn, name: str) -> Handler | None:
@@ -58,7 +77,7 @@ def _refusing(reason: str) -> Handler:
     """A function that makes a step which fails: code that no thread reaches does no harm."""
 
     def handler(compiler: Compiler, eqn: Eqn) -> Step:
-        line, name = compiler.line(eqn), eqn.primitive.name
+        line, name = compiler.line(eqn), _name(eqn)
 
         def step(thread: Thread, env: Env) -> None:
             raise NotImplementedError(f"{line or UNKNOWN}: the primitive {name!r} {reason}.")
@@ -66,6 +85,12 @@ def _refusing(reason: str) -> Handler:
         return step
 
     return handler
+
+
+def _name(eqn: Eqn) -> str:
+    """What an equation's primitive is called: by its class, if it is an object of its own."""
+    own = eqn.params.get("_prim")
+    return eqn.primitive.name if own is None else type(own).__name__
 
 
 def _load(compiler: Compiler, eqn: Eqn) -> Step | Silent | Cost | None:
@@ -88,6 +113,10 @@ _UNKNOWN = (
     "has effects that the trace does not know, so ops would be missing: take it out of what is"
     " traced"
 )
+_HIDES = (
+    "has a kernel in it, and the trace does not know how JAX calls the kernel there, so the kernel"
+    " would not be checked: trace the function that calls the kernel, without this around it"
+)
 _EARLIER = (
     "is for copies without a barrier, as only GPUs before Hopper make them, and the kernel is"
     " traced for Hopper or a later GPU: give the copy a barrier and wait for that, or trace the"
@@ -104,6 +133,9 @@ _HOPPERS = primitives(
     " griddepcontrol_launch_dependents griddepcontrol_wait set_max_registers wait_smem_to_gmem"
     " wgmma_accumulator_deref wgmma_accumulator_store wgmma_ref wgmma_wait"
 )
+
+# By which a kernel is called, also for another compiler.
+_KERNELS = primitives("mpmd_map pallas_call")
 
 _HANDLERS: dict[str, Handler] = {
     "get": copies.get,
@@ -170,9 +202,12 @@ _HANDLERS: dict[str, Handler] = {
     "core_call": flow.call("call_jaxpr"),
     "eval_jaxpr": flow.call("call_jaxpr"),
     "checkpoint": flow.call("jaxpr"),
+    "remat2": flow.call("jaxpr"),  # what JAX calls jax.checkpoint's
+    "composite": flow.call("call_jaxpr"),
     "custom_jvp_call": flow.call("call_jaxpr"),
     "custom_vjp_call": flow.call("call_jaxpr"),
     "custom_vmap_call": flow.call("call"),
+    "platform_index": flow.platform_index,
     "axis_index": flow.axis_index,
     "shard_map": flow.shard_map,
     "program_id": flow.program_id,

@@ -3,8 +3,10 @@
 The model. A signal adds to a semaphore, and a wait returns once it holds as much as is waited for.
 `pl` and `plgpu` have these primitives under the same names, with the same operands. The amount of
 an op is 0 if it depends on what tensors hold, or if the signal goes to a device that is not traced.
+A signal of 0 or a wait for 0 does nothing, and so it has no op.
 A semaphore that the kernel finds by its type (`pl.get_global`) is one for each place in the code.
-Each device has semaphores of its own.
+Each device has semaphores of its own. All begin at 0. Not covered: what an earlier kernel left in a
+semaphore of the host's (`plgpu.alloc_semaphore`).
 """
 
 import jax
@@ -37,6 +39,8 @@ def _emitting(
         value = env[held]
         amount = 0 if value is OPAQUE else value
         id, index = view.barrier(thread, env)
+        if amount == 0 and value is not OPAQUE:
+            return  # an op of 0 is one whose amount is unknown
         if devices and not thread.home.devices:
             amount = 0  # the other device is not here
         elif devices:

@@ -2,8 +2,8 @@
 
 JAX keeps the frames of each equation, and the file and line of each function, but the names of a
 kernel's first arguments are lost on the way to its jaxpr. They are read in the source again; where
-there is none, or where they do not fit (arguments that were bound, a tree of refs), there are no
-names, and for the refs in a kernel's `*refs` there never are. `names` finds others for these.
+there is none, or where they do not fit (arguments that may be bound by keyword, a tree of refs),
+there are no names, and for the refs in a kernel's `*refs` there never are. `names` finds others.
 """
 
 import ast
@@ -11,12 +11,13 @@ import functools
 import linecache
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from pallascope.sources import place
-from pallascope.tracing.jaxprs import DebugInfo, Eqn
+from pallascope.tracing.jaxprs import DebugInfo, Eqn, Jaxpr
 from pipelib import targets
 
 _HIDDEN = (
@@ -44,6 +45,59 @@ class Function(NamedTuple):
     line: str
 
 
+class Own(NamedTuple):
+    """A kernel's own function: its file and its definition there.
+
+    `is_batched` says that JAX called the function within one that it made, as `jax.vmap` does.
+    """
+
+    path: str
+    definition: ast.FunctionDef | ast.Lambda
+    is_batched: bool = False
+
+
+def own_function(scope: Jaxpr) -> Own | None:
+    """The function of a kernel; None if its source is not to be had.
+
+    `scope` is the jaxpr of the scope that gives the kernel its scratch memory. JAX notes its
+    function. Where that is JAX's own, it is the outermost of the frames that is not.
+    """
+    function = function_of(scope.debug_info)
+    if function and not function.path.startswith(_HIDDEN[0]):
+        definition = _definition(function) or _around(*function)
+        return definition and Own(function.path, definition)
+    frames = next((found for eqn in scope.eqns if (found := [*_frames(eqn)])), None)
+    if frames is None:
+        return None
+    path, name = frames[-1].file_name, frames[-1].function_name.rpartition(".")[2]
+    definition = _around(name, path, frames[-1].line_num)
+    return definition and Own(path, definition, is_batched=True)
+
+
+class Called(NamedTuple):
+    """Where in a kernel's own function an equation is, and whether helpers are between.
+
+    A helper is a function of a module or a class. A function within another one, as the body of a
+    pipeline, was written for one place, and its line tells which.
+    """
+
+    line: str | None = None
+    by_helper: bool = False
+
+
+def called_from(eqn: Eqn, own: Own | None, outer: Called) -> Called:
+    """Where the kernel's own function comes to an equation.
+
+    `outer` is that of the loop or the branch around it, where the equation's frames end.
+    """
+    by_helper = False
+    for frame in _frames(eqn):
+        if own and frame.file_name == own.path and _has_line(own.definition, frame.line_num):
+            return Called(place(frame.file_name, frame.line_num), by_helper)
+        by_helper = by_helper or "<locals>" not in frame.function_name
+    return Called(outer.line, outer.by_helper or by_helper)
+
+
 def line_of(eqn: Eqn, function: Function | None = None) -> str | None:
     """ "file:line" of the innermost frame that is neither JAX's nor an emitter's.
 
@@ -54,10 +108,14 @@ def line_of(eqn: Eqn, function: Function | None = None) -> str | None:
     frames = traceback.frames if traceback else ()
     if frames and function and all(frame.file_name != function.path for frame in frames):
         return None if _is_hidden(function.path) else place(function.path, function.line)
-    for frame in frames:
-        if not _is_hidden(frame.file_name):
-            return place(frame.file_name, frame.line_num)
-    return None
+    return next((place(frame.file_name, frame.line_num) for frame in _frames(eqn)), None)
+
+
+def _frames(eqn: Eqn) -> Iterator[Any]:
+    """The frames of an equation that are neither JAX's nor an emitter's, innermost first."""
+    traceback = eqn.source_info.traceback
+    frames = traceback.frames if traceback else ()
+    return (frame for frame in frames if not _is_hidden(frame.file_name))
 
 
 def _is_hidden(path: str) -> bool:
@@ -67,27 +125,41 @@ def _is_hidden(path: str) -> bool:
     return path.startswith((*_HIDDEN, "<")) and "site-packages" not in path
 
 
-def argument_names(debug_info: DebugInfo, count: int, is_bound: bool) -> list[str | None]:
-    """The names of a kernel's first `count` arguments; None for those that cannot be told.
+def argument_names(
+    own: Own, leaves: Sequence[str | None], scratch: Sequence[str | None], is_bound: bool
+) -> list[str | None]:
+    """The names of a kernel's operands and results; None for those that cannot be told.
 
-    `debug_info` belongs to the scope that gives the kernel its scratch memory: it has the names of
-    that memory, which comes last, and the place of the function. If the function has more
-    parameters before those, some were bound or None, and which these are cannot be told. Nor can it
-    be told of a function with `*refs` of which some may be bound (`is_bound`).
+    JAX calls these `leaves` by their places, as `refs[0]`; parts of a tree, `refs[0][1]`, get no
+    name. `scratch` is what it calls the memory of the kernel's scope, which comes last.
+
+    If the function has more parameters before that than there are places, some were bound
+    (`is_bound`). They are the first ones if the scratch was given by place. If it was given by
+    keyword, by which JAX sorts it, others may be bound by keyword, and which these are cannot be
+    told. Nor can it be told of a function with `*refs` of which some may be bound.
     """
-    unknown: list[str | None] = [None] * count
-    function = function_of(debug_info)
-    definition = function and _definition(function)
-    if definition is None:
-        return unknown
-    names = _parameters(definition)
-    known = [re.split(r"\W", name or "", maxsplit=1)[0] for name in debug_info.arg_names or ()]
-    places = [names.index(name) for name in known if name in names]
-    if places:
-        names = names[: min(places)]
-    if definition.args.vararg and not is_bound:
-        return [*names, *unknown][:count]
-    return [*names] if len(names) == count else unknown
+    places = [re.fullmatch(r"\w+\[(\d+)\](.*)", leaf or "") for leaf in leaves]
+    count = 1 + max((int(place[1]) for place in places if place), default=-1)
+    names, by_place = _before_scratch(own, scratch)
+    bound = len(names) - count
+    is_told = bound == 0 or (bound > 0 and is_bound and by_place)
+    if own.definition.args.vararg:
+        is_told = not is_bound or (own.is_batched and bound == 0)
+        bound = 0
+    found = dict(enumerate(names[bound:])) if is_told else {}
+    return [found.get(int(place[1])) if place and not place[2] else None for place in places]
+
+
+def _before_scratch(own: Own, scratch: Sequence[str | None]) -> tuple[list[str], bool]:
+    """The parameters before those of the scratch, and whether that is known to come by place."""
+    found = own.definition.args
+    names = [argument.arg for argument in (*found.posonlyargs, *found.args)]
+    known = [re.split(r"\W", name or "", maxsplit=1)[0] for name in scratch]
+    if own.is_batched and not found.vararg and {*known} == {"refs"}:  # as JAX's function calls it
+        taken = len({(name or "").partition("]")[0] for name in scratch})
+        return names[: len(names) - len(found.defaults) - taken], True
+    cuts = [names.index(name) for name in known if name in names]
+    return names[: min(cuts, default=len(names))], known != sorted(known)
 
 
 def function_name(debug_info: DebugInfo) -> str | None:
@@ -159,27 +231,37 @@ def _nested(function: Function) -> list[ast.FunctionDef]:
     """The definitions that a function is written in, outer ones first, then its own; [] if none."""
     line = int(function.line)
     defined = _definitions("".join(linecache.getlines(function.path)))
-    around = [n for n in defined if _first_line(n) <= line <= (n.end_lineno or n.lineno)]
+    around = [n for n in defined if isinstance(n, ast.FunctionDef) and _has_line(n, line)]
     around.sort(key=_first_line)
     own = [i for i, n in enumerate(around) if (n.name, _first_line(n)) == (function.name, line)]
     return around[: own[0] + 1] if own else []
 
 
 @functools.lru_cache(maxsize=64)
-def _definitions(source: str) -> list[ast.FunctionDef]:
+def _definitions(source: str) -> list[ast.FunctionDef | ast.Lambda]:
     """All definitions of functions in a file's source; [] if it is not Python."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda)]
 
 
-def _first_line(node: ast.FunctionDef) -> int:
+def _around(name: str, path: str, line: int | str) -> ast.FunctionDef | ast.Lambda | None:
+    """The innermost definition of this name that has this line; None if there are two."""
+    nodes = _definitions("".join(linecache.getlines(path)))
+    named = (n for n in nodes if getattr(n, "name", "<lambda>") == name)
+    found = [n for n in named if _has_line(n, int(line))]
+    last = max(map(_first_line, found), default=None)
+    innermost = [n for n in found if _first_line(n) == last]
+    return innermost[0] if len(innermost) == 1 else None
+
+
+def _has_line(node: ast.FunctionDef | ast.Lambda, line: int) -> bool:
+    """Whether a line is one of a definition's."""
+    return _first_line(node) <= line <= (node.end_lineno or node.lineno)
+
+
+def _first_line(node: ast.FunctionDef | ast.Lambda) -> int:
     """The line that a definition begins in, with its decorators."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-
-
-def _parameters(definition: ast.FunctionDef) -> list[str]:
-    """The positional parameters of a function."""
-    return [a.arg for a in (*definition.args.posonlyargs, *definition.args.args)]
+    return min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))

@@ -368,7 +368,12 @@ class Cluster:
         return warp
 
     def argument(self, name: str, aval: Aval, value: Value, role: Role) -> list[Ref]:
-        """A buffer in GMEM that is an operand or a result of the kernel, for each block."""
+        """A buffer in GMEM that is an operand or a result of the kernel, for each block.
+
+        Or semaphores, which the host allocates.
+        """
+        if space_of(aval) == Other.SEMAPHORE:
+            return self.semaphores(name, tuple(aval.shape))
         return self._gmem(name, tuple(aval.shape), aval.dtype, role, None, value)
 
     def _gmem(

@@ -59,12 +59,13 @@ from pallascope.tracing.kernel import (
     has_auto_barriers,
     infers_tiles,
     kernel_info,
+    kernel_scope,
     mesh_of,
     reserved,
     starts_early,
 )
 from pallascope.tracing.names import named
-from pallascope.tracing.source import kernel_name, line_of_function
+from pallascope.tracing.source import kernel_name, line_of_function, own_function
 from pallascope.tracing.state import Call, Cluster
 
 #: How many clusters a traced one claims by default: enough to come to each slot of a ring again.
@@ -159,11 +160,12 @@ class Tracer:
     def __init__(self, called: Call) -> None:
         eqn = called.eqn
         self.called, self._mesh, (jaxpr, *_) = called, mesh_of(eqn.params), eqn.params["jaxprs"]
-        self._code = Codes(primitives.of_kernel, infers_tiles(eqn)).compile(jaxpr)
-        self._info = kernel_info(jaxpr)
-        self.name = kernel_name(eqn.params["name"], self._info, called.function)
+        scope, info = kernel_scope(jaxpr), kernel_info(jaxpr)
+        self._own = scope and own_function(scope)
+        self._code = Codes(primitives.of_kernel, infers_tiles(eqn), self._own).compile(jaxpr)
+        self.name = kernel_name(eqn.params["name"], info, called.function)
         self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
-        self.line = line_of_function(self._info)
+        self.line = line_of_function(info)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)
 
     def program(
@@ -186,7 +188,7 @@ class Tracer:
             self._auto_barriers,
             claims,
         )
-        operands = arguments(cluster, called, self._code.invars, self._info)
+        operands = arguments(cluster, called, self._code.invars, self._own)
         with uncollected():
             program = named(cluster.program(self._code, operands, max_steps))
         return dataclasses.replace(program, starts_early=self._starts_early)

@@ -219,9 +219,7 @@ def torch_kernels(g):
 KERNELS = [of_hopper, emitters, meshes, parallel_signals, before_hopper, copies_to_tmem]
 LATER = [of_jax_0_12] if jax.__version_info__ >= (0, 12) else []
 REFUSED = {multicast_refs: "MulticastRef", torch_kernels: "as_torch_kernel"}
-WRONG_TODAY = {
-    "torch_kernels": "a RuntimeError, or a search for a kernel in a function of torch's tensors",
-}
+WRONG_TODAY: dict[str, str] = {}
 ON_DEVICES = parallel_signals, multicast_refs
 _USED = "persistent/", "peers/arrives", "products/", "memory/one", "semaphores/allocated"
 ELSEWHERE = blackwell, kernels, newcomers, clusters, devices, warps

@@ -301,6 +301,75 @@ def test_gmem_has_the_names_of_the_kernel_s_arguments():
     assert named(partial, x, **scratch) == ["in0", "out0"]
 
 
+def test_what_was_bound_first_is_told_where_scratch_surely_came_by_place():
+    """JAX sorts scratch that is given by keyword, and this one's names are not sorted."""
+
+    def bound(config, a, out, tile, landed, more=None):
+        a[...]
+
+    scratch, x = [plgpu.SMEM((8, 64), jnp.float16), plgpu.Barrier()], like(4, 64)
+    partial = functools.partial(bound, "config")
+    assert named(partial, x, scratch_types=scratch) == ["a", "out"]
+    batched = jax.vmap(of(partial, like(4, 64), scratch_types=scratch))
+    names = [buffer.name for buffer in pallascope.trace(batched, like(2, 4, 64)).buffers]
+    assert names[:2] == ["a", "out"]
+
+
+def test_a_tree_of_operands_has_no_name_and_none_has_its_place():
+    def with_tree(pair, nothing, last, out, tile):
+        last[...]
+
+    scratch, x = [plgpu.SMEM((8, 64), jnp.float16)], like(4, 64)
+    program = pallascope.trace(of(with_tree, x, scratch_types=scratch), (x, x), None, x)
+    assert [buffer.name for buffer in program.buffers[:4]] == ["in0", "in1", "last", "out"]
+
+
+def reading(ref):
+    ref[...]
+
+    @pl.loop(0, 1)
+    def _(step):
+        ref[0]
+        pl.when(step == 0)(lambda: (ref[1], None)[1])
+
+
+def test_the_caller_of_a_helper_is_told_also_of_its_loops():
+    def kernel(x, o):
+        within = lambda: x[2]
+        within()
+        reading(x)
+
+        @pl.loop(0, 1)
+        def _(step):
+            x[3]
+            reading(x)
+
+    program = pallascope.trace(of(kernel, like(4, 64)), like(4, 64))
+    ops = [op for op in program.ops if op.kind == "read"]
+    first = kernel.__code__.co_firstlineno
+    lines = [op.caller and int(op.caller.rpartition(":")[2]) - first for op in ops]
+    assert lines == [None, 3, 3, 3, None, 8, 8, 8]
+    assert ops[1].source == f"{ops[1].line}, called at {ops[1].caller}"
+
+
+@pytest.mark.parametrize(
+    "how, rows",
+    [("", (0, 3)), ("used twice", (0, 4)), ("another mask", (0, 4)), ("not within", (1, 5))],
+)
+def test_rows_that_where_leaves_out_are_not_read(how, rows):
+    def kernel(numbers, x, o):
+        end, start = numbers[0], numbers[1]
+        held = x[pl.ds(start if how == "not within" else 0, 4)]
+        row = lax.broadcasted_iota(jnp.int32, (4, 64), 0)
+        mask = row != end if how == "another mask" else row < end
+        o[...] = jnp.where(mask, held, 0.0) + (held if how == "used twice" else 0.0)
+
+    x = like(4, 64, dtype=jnp.float32)
+    program = pallascope.trace(of(kernel, x), np.array([3, 1], np.int32), x)
+    reads = [region for op in program.ops for region in op.reads if region.buffer == 1]
+    assert [region.box for region in reads] == [(rows, (0, 64))]
+
+
 def test_memory_without_a_name_is_called_after_what_is_copied():
     def copied(x_gmem, o_gmem, *refs):
         ring, tile, landed = refs

@@ -250,8 +250,8 @@ class Semaphores:
 
     `sure` has, for each wait, the signals that are sure to come before it (`semaphores`). `signals`
     and `awaited` have each signal and each wait so far: where it is, on which semaphore, what its
-    thread knew, and of a wait what it needs. `taken` has what is known after each wait that takes
-    something off. `totals` has what was signalled.
+    thread knew, and of a wait what it needs. `passed` has what is known after each wait. `totals`
+    has what was signalled.
     """
 
     def __init__(self, places: Set[Single], sure: Mapping[Spot, Sequence[Spot]]):
@@ -259,7 +259,7 @@ class Semaphores:
         self.totals, self._taken = Counter[Single](), Counter[Single]()
         self.signals: dict[Spot, tuple[Single, Clock]] = {}
         self.awaited: dict[Spot, tuple[Single, int]] = {}
-        self.taken: dict[Spot, Clock] = {}
+        self.passed: dict[Spot, Clock] = {}
 
     def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
         """A signal."""
@@ -283,7 +283,7 @@ class Semaphores:
             clock.join(self.signals[signal][1])
         if not op.keeps:
             self._taken[op.place] += op.amount
-            self.taken[spot] = clock.copy()
+        self.passed[spot] = clock.copy()
         return True
 
 

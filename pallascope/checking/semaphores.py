@@ -5,8 +5,8 @@ amount, and what the same thread's waits have taken off before. It does not say 
 were. A signal is **sure** to come before a wait if the others that can come before the wait do not
 add up to what it needs. A signal cannot come before the wait if it comes after the wait anyway, or
 after the signal that is left out. Whether it does is asked of the clocks of `order`; what is sure
-puts ops in order, by which more may become sure. So the program is run again until nothing changes.
-Each run only adds what holds in every interleaving.
+puts ops in order, by which more may become sure, until nothing changes. Each step only adds what
+holds in every interleaving. How far threads get does not depend on it, so one run tells the rest.
 
 Signals never block, and a sum only grows, so that how far threads get does not depend on the order
 of ops (`order` says why that matters). This holds if nobody else takes off what a wait needs. So
@@ -20,8 +20,9 @@ devices, since others may signal them: they put nothing in order, and no thread 
 Source: this project's own.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pallascope.checking.order import Order
 from pallascope.interleaving import Spot
@@ -45,14 +46,23 @@ def orders(program: Program) -> Order:
 
 def _all_sure(program: Program, places: frozenset[Single]) -> dict[Spot, tuple[Spot, ...]]:
     """The signals that are sure to come before each wait, if no wait is disturbed."""
-    sure: dict[Spot, tuple[Spot, ...]] = {}
-    while places:
-        run = _ran(program, places, sure)
-        found = {spot: them for place in places for spot, them in _sure(run, place).items()}
-        if found == sure:
-            break
-        sure = found
-    return sure
+    if not places:
+        return {}
+    run = _ran(program, places, {})
+    before, held = _Before(run), run.semaphores
+    found: dict[Spot, int] = defaultdict(int)
+    # What the last of several turns waits for tells of the turns before: the greatest needs first.
+    waits = sorted(held.awaited.items(), key=lambda item: -item[1][1])
+    signals = {place: _Signals(run, place, before) for place in places}
+    is_new = True
+    while is_new:
+        is_new = False
+        for wait, (place, need) in waits:
+            if sure := signals[place].sure(wait, need):
+                before.add(wait, sure)
+                found[wait] |= sure
+                is_new = True
+    return {wait: before.last(them) for wait, them in found.items()}
 
 
 def _ran(program: Program, places: frozenset[Single], sure: dict[Spot, tuple[Spot, ...]]) -> Order:
@@ -79,7 +89,7 @@ def _disturbed(
     }
     if not several:
         return frozenset()
-    taken = _ran(program, places, sure).semaphores.taken
+    taken = _ran(program, places, sure).semaphores.passed
     return frozenset(
         place
         for place, them in several.items()
@@ -89,32 +99,76 @@ def _disturbed(
     )
 
 
-def _sure(run: Order, place: Single) -> dict[Spot, tuple[Spot, ...]]:
-    """The signals that are sure to come before each wait on a semaphore, after a run."""
-    signals = {s: clock for s, (at, clock) in run.semaphores.signals.items() if at == place}
-    needs = {spot: need for spot, (at, need) in run.semaphores.awaited.items() if at == place}
-    if not signals or not needs:
-        return {}
-    ops = (run.program.threads[thread][index] for thread, index in signals)
-    amounts = [op.amount for op in ops]
-    equal = {amount: _bits(other == amount for other in amounts) for amount in {*amounts}}
+class _Before:
+    """Which signals and waits come before which, after a run, and by what is sure since.
 
-    def free_of(spot: Spot) -> int:
-        """The signals that need not come after an op, a bit each."""
-        return _bits(not clock.has(*spot) for clock in signals.values())
+    Each has a bit, by its number in `spots`. `known` has for each those that come before it, and
+    `later` those that come after it, both with itself. To add an order between a few of these is to
+    add it to the clocks of the run: whatever else is in between, the clocks have already.
+    """
 
-    def total(bits: int) -> int:
-        """The sum of the amounts of these signals, a bit each."""
-        return sum(amount * (bits & those).bit_count() for amount, those in equal.items())
+    def __init__(self, run: Order):
+        clocks = {spot: clock for spot, (_, clock) in run.semaphores.signals.items()}
+        clocks |= run.semaphores.passed
+        self.spots = sorted(clocks)
+        self.number = {spot: number for number, spot in enumerate(self.spots)}
+        firsts = {thread: bisect_left(self.spots, (thread, 0)) for thread, _ in self.spots}
+        self.known = [0] * len(self.spots)
+        self.later = [0] * len(self.spots)
+        for number, spot in enumerate(self.spots):
+            over = clocks[spot].over
+            for thread, first in firsts.items():
+                for other in range(first, bisect_left(self.spots, (thread, over[thread]))):
+                    self.known[number] |= 1 << other
+                    self.later[other] |= 1 << number
 
-    without = {signal: free_of(signal) for signal in signals}
-    found: dict[Spot, tuple[Spot, ...]] = {}
-    for wait, need in needs.items():
-        before = free_of(wait)
-        found[wait] = tuple(s for s, others in without.items() if total(others & before) < need)
-    return found
+    def add(self, wait: Spot, signals: int) -> None:
+        """Puts signals before a wait, and so all that comes before these before all after it."""
+        new, after = 0, self.later[self.number[wait]]
+        for signal in _ones(signals):
+            new |= self.known[signal]
+        for number in _ones(after):
+            self.known[number] |= new
+        for number in _ones(new):
+            self.later[number] |= after
+
+    def last(self, signals: int) -> tuple[Spot, ...]:
+        """Those of some signals that come before none of the others: their clocks tell of all."""
+        for signal in _ones(signals):
+            signals &= ~self.known[signal] | 1 << signal
+        return tuple(self.spots[signal] for signal in _ones(signals))
 
 
-def _bits(flags: Iterable[bool]) -> int:
-    """A number with a bit for each flag."""
-    return int("".join("1" if flag else "0" for flag in flags), 2)
+class _Signals:
+    """The signals on one semaphore: which of them a wait needs."""
+
+    def __init__(self, run: Order, place: Single, before: _Before):
+        self.before, self.all = before, 0
+        self.equal: dict[int, int] = defaultdict(int)  # those of each amount, a bit each
+        for (thread, index), (at, _) in run.semaphores.signals.items():
+            if at == place:
+                bit = 1 << before.number[thread, index]
+                self.all |= bit
+                self.equal[run.program.threads[thread][index].amount] |= bit
+
+    def sure(self, wait: Spot, need: int) -> int:
+        """The signals that are sure to come before a wait and are not known to, a bit each."""
+        known, later = self.before.known, self.before.later
+        at = self.before.number[wait]
+        free, found = self.all & ~later[at], 0  # they need not come after the wait
+        for signal in _ones(free & ~known[at]):
+            if self._total(free & ~later[signal]) < need:
+                found |= 1 << signal
+        return found
+
+    def _total(self, bits: int) -> int:
+        """The sum of the amounts of these signals."""
+        return sum(amount * (bits & those).bit_count() for amount, those in self.equal.items())
+
+
+def _ones(bits: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while bits:
+        last = bits & -bits
+        yield last.bit_length() - 1
+        bits ^= last

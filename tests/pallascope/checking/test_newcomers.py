@@ -131,8 +131,6 @@ def test_each_sentence_on_today_is_of_some_newcomer():
     assert {*WRONG_TODAY.values()} == {each.wrong_today for each in NEWCOMERS} - {""}
 
 
-@pytest.mark.slow
-@pytest.mark.xfail(run=False, reason="the time of semaphores grows with the cube of the blocks")
 def test_500_blocks_that_wait_in_turns_take_10_seconds():
     program = devices.in_turns(500)
     start = time.process_time()

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from pallascope.checking.facts import Clash
 from pallascope.checking.order import End, Ends, Event
 from pallascope.interleaving import Spot
 from pallascope.program import Engine, Kind
@@ -51,6 +52,14 @@ class Access:
     def spot(self) -> Spot:
         """Which op it is."""
         return self.op.thread, self.index
+
+
+def clash_of(*accesses: Access) -> Clash:
+    """The moment at which accesses that race meet: engines' are in flight, threads' are next."""
+    return Clash(
+        in_flight=tuple(access.spot for access in accesses if not access.is_ordinary),
+        coming=tuple(access.spot for access in accesses if access.is_ordinary),
+    )
 
 
 class Cell:

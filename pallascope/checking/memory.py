@@ -39,10 +39,10 @@ from collections.abc import Iterator
 from typing import override
 
 from pallascope.checking.bounds import arriving, axis_outside, clipped
-from pallascope.checking.cells import Access, Cell, Cells
+from pallascope.checking.cells import Access, Cell, Cells, clash_of
 from pallascope.checking.clocks import Clock
 from pallascope.checking.detector import Detector
-from pallascope.checking.facts import Clash, Fault
+from pallascope.checking.facts import Fault
 from pallascope.checking.facts.memory import (
     LostWrite,
     Overwritten,
@@ -229,11 +229,7 @@ class Memory(Detector):
         if not is_over and not _in_queue(older, newer, clock, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
-                both = older, newer
-                clash = Clash(
-                    in_flight=tuple(access.spot for access in both if not access.is_ordinary),
-                    coming=tuple(access.spot for access in both if access.is_ordinary),
-                )
+                clash = clash_of(older, newer)
                 self._found.append(
                     Race(
                         second,

@@ -57,7 +57,7 @@ from pallascope.checking.facts import Clash
 from pallascope.checking.facts.barriers import EarlyArrival, LappedWait
 from pallascope.checking.registers import may_wait_for_registers, registers_at_first
 from pallascope.interleaving import Spot
-from pallascope.program import BarrierType, Kind, Op, Program, Single
+from pallascope.program import BarrierType, Kind, Op, Program, Region, Single
 
 Members = tuple[int, ...]  # threads that meet
 
@@ -112,6 +112,13 @@ class Event:
     def __init__(self, op: Op, index: int, clock: Clock, read_end: End, write_ends: Sequence[End]):
         self.op, self.index, self.clock = op, index, clock
         self.read_end, self.write_ends = read_end, write_ends
+
+    def accesses(self) -> Iterator[tuple[Region, End, bool]]:
+        """Its regions, where the access of each is over, and whether it writes."""
+        for region, end in zip(self.op.writes, self.write_ends, strict=True):
+            yield region, end, True
+        for region in self.op.reads:
+            yield region, self.read_end, False
 
 
 class Issued:

@@ -156,3 +156,10 @@ def barrier_name(program: Program, barrier: int, index: int) -> str:
     owner = program.barriers[barrier].block
     block = f" of block {owner}" if program.blocks > 1 and owner is not None else ""
     return f"`{array}{each}`{block}"
+
+
+def landing_on(load: Op, buffer: Buffer) -> int:
+    """The barrier on which a load's part in a buffer lands, which may be another block's."""
+    assert load.barrier is not None, "it lands on one"
+    peers = dict(zip((region.buffer for region in load.writes), load.peers))
+    return peers.get(buffer.id, load.barrier)

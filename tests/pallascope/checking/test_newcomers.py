@@ -112,14 +112,7 @@ def turned(program: pallascope.Program) -> pallascope.Program:
 CLUSTERS = [each for each in NEWCOMERS if each.name.startswith(("peers/", "persistent/"))]
 
 
-def _turned_case(newcomer: Newcomer) -> object:
-    why = "the loads that a thread does not know to have landed are those issued so far"
-    is_wrong = re.fullmatch(r"peers/lands after its scope-.", newcomer.name)
-    marks = [pytest.mark.xfail(strict=True, reason=why)] if is_wrong else []
-    return pytest.param(newcomer, id=newcomer.name, marks=marks)
-
-
-@pytest.mark.parametrize("newcomer", [_turned_case(each) for each in CLUSTERS])
+@pytest.mark.parametrize("newcomer", CLUSTERS, ids=[each.name for each in CLUSTERS])
 def test_a_verdict_does_not_depend_on_the_blocks_numbers(newcomer):
     function, *args = newcomer.make()
     program = pallascope.trace(function, *args)

@@ -54,12 +54,11 @@ class Access:
         return self.op.thread, self.index
 
 
-def clash_of(*accesses: Access) -> Clash:
-    """The moment at which accesses that race meet: engines' are in flight, threads' are next."""
-    return Clash(
-        in_flight=tuple(access.spot for access in accesses if not access.is_ordinary),
-        coming=tuple(access.spot for access in accesses if access.is_ordinary),
-    )
+def clash_of(*found: Access | Event) -> Clash:
+    """The moment at which ops meet in memory: what engines do is in flight, the others are next."""
+    flying = tuple((each.op.thread, each.index) for each in found if each.op.kind.engine)
+    coming = tuple((each.op.thread, each.index) for each in found if not each.op.kind.engine)
+    return Clash(in_flight=flying, coming=coming)
 
 
 class Cell:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import override
 
+from pallascope.checking.cells import clash_of
 from pallascope.checking.clocks import Clock
 from pallascope.checking.detector import Detector
 from pallascope.checking.facts import NO_CLASH, Clash, Fault
@@ -26,10 +27,6 @@ from pallascope.checking.facts.memory import Outliving
 from pallascope.checking.order import End, Event, Order, Place
 from pallascope.interleaving import Spot
 from pallascope.program import BarrierType, Buffer, Engine, Kind, Op, Program, Region, Space
-
-# An access of a scope's memory, where it is over, and the buffer.
-_Inside = tuple[Event, End, Buffer]
-ENTERS = Kind.LOAD, Kind.READ, Kind.WRITE
 
 
 class Readers(Detector):
@@ -47,8 +44,11 @@ class Readers(Detector):
         self.ended: dict[int, set[int | None]] = defaultdict(set)
         self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
         # Of each scope whose memory others get: what lands there, and who was the first to get it.
-        self.inside: dict[int | None, list[_Inside]] = {s: [] for s in self._given_on()}
+        self.inside: dict[int | None, list[tuple[Event, End, Buffer]]] = {}
+        self.inside |= {scope: [] for scope in self._given_on()}
         self.given: dict[int | None, Event] = {}
+        is_asked = bool(self.inside) or program.blocks > 1
+        self.enters = (Kind.LOAD, Kind.READ, Kind.WRITE) if is_asked else ()
         self.peers: list[tuple[Event, Buffer, int]] = []  # their ordinary accesses, of which block
 
     @override
@@ -67,7 +67,7 @@ class Readers(Detector):
             self.ended[op.thread].add(op.scope_id)
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
             yield from self._take(event)
-        elif op.kind in ENTERS and (self.inside or self.program.blocks > 1):
+        elif op.kind in self.enters:
             yield from self._enter(event)
 
     def _take(self, event: Event) -> Iterator[Outliving]:
@@ -75,40 +75,38 @@ class Readers(Detector):
         op, ended = event.op, self.ended[event.op.thread]
         for late in self._unfinished(op.thread):
             if self._scopes(late.op.reads + late.op.writes) & ended:
-                yield Outliving(late.op, op, None, _clash(late, event))
+                yield Outliving(late.op, op, None, clash_of(late, event))
         for scope in ended & self.inside.keys():
             self.given.setdefault(scope, event)
             inside = [each for each in self.inside[scope] if not is_over(each[1], event.clock)]
             self.inside[scope] = inside
             for late, _, buffer in inside:
-                yield Outliving(late.op, op, buffer, _clash(late, event))
+                yield Outliving(late.op, op, buffer, clash_of(late, event))
 
     def _enter(self, late: Event) -> Iterator[Outliving]:
         """An access that its block may not wait for, of memory that others get or have got."""
         for region, end, _ in late.accesses():
             buffer = self.program.buffers[region.buffer]
             peer = peer_of(self.program, late.op, buffer)
-            if buffer.space is not Space.SMEM:
+            if buffer.space is not Space.SMEM or (peer is None and late.op.kind is not Kind.LOAD):
                 continue
-            if late.op.kind is not Kind.LOAD:
-                if peer is None:
-                    continue
+            if peer is not None and late.op.kind is not Kind.LOAD:
                 self.peers.append((late, buffer, peer))
             if buffer.scope_id in self.inside:
                 self.inside[buffer.scope_id].append((late, end, buffer))
             if taker := self.given.get(buffer.scope_id):
-                # It was not issued when the scope took the memory, so nobody knew of its end there:
-                # what is found does not depend on which of the two comes first in the run.
-                is_last = late.clock.has(taker.op.thread, taker.index)
-                clash = NO_CLASH if is_last else _clash(late, taker)
+                # It was not issued when the scope took the memory, so nobody knew of its end there.
+                is_always = late.clock.has(taker.op.thread, taker.index)
+                clash = NO_CLASH if is_always else clash_of(late, taker)
                 yield Outliving(late.op, taker.op, buffer, clash)
 
     @override
     def finish(self, is_whole: bool) -> Iterator[Outliving]:
         """The copies and the peers' accesses that nobody has waited for where a thread ends."""
         for late, buffer, block in self.peers if is_whole else ():
-            if not is_over(late.read_end, _at_end(self.order, block)):
-                clash = _after_end(self.program, block, (late.op.thread, late.index))
+            known, ends = _end_of(self.order, block)
+            if not is_over(late.read_end, known):
+                clash = Clash(ends, coming=((late.op.thread, late.index),))
                 yield Outliving(late.op, None, buffer, clash)
         for thread in self.pending if is_whole else ():
             for late in self._unfinished(thread):
@@ -127,22 +125,10 @@ class Readers(Detector):
         """The scopes after which their thread takes memory again."""
         found = set[int | None]()
         for ops in self.program.threads:
-            ended = set[int | None]()
-            for op in ops:
-                if op.kind is Kind.SCOPE_END:
-                    ended.add(op.scope_id)
-                elif op.kind is Kind.SCOPE_BEGIN and op.scope_id in self.takers:
-                    found |= ended
-                    ended.clear()
+            begins = (at for at, op in enumerate(ops) if op.kind is Kind.SCOPE_BEGIN)
+            last = max((at for at in begins if ops[at].scope_id in self.takers), default=0)
+            found |= {op.scope_id for op in ops[:last] if op.kind is Kind.SCOPE_END}
         return found & self.takers
-
-
-def _clash(late: Event, taker: Event) -> Clash:
-    """The moment at which a scope takes the memory of what is in flight, or about to come."""
-    spots = (late.op.thread, late.index), (taker.op.thread, taker.index)
-    if late.op.kind.engine is None:
-        return Clash(coming=spots)
-    return Clash(in_flight=spots[:1], coming=spots[1:])
 
 
 def peer_of(program: Program, op: Op, buffer: Buffer) -> int | None:
@@ -200,26 +186,20 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
         block = program.barriers[barrier].block
         if block is None:
             continue
-        clock = _at_end(order, block)
+        clock, ends = _end_of(order, block)
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
                 if program.block_of(thread) != block and not clock.has(thread, at):
-                    clash = _after_end(program, block, (thread, at))
-                    yield EarlyExit(op, barrier, index, block, clash)
+                    yield EarlyExit(op, barrier, index, block, Clash(ends, coming=((thread, at),)))
 
 
-def _at_end(order: Order, block: int) -> Clock:
-    """What the threads of a block know together when the last of them ends."""
-    clock = Clock.zero(len(order.program.threads))
-    for thread in order.program.threads_of(block):
+def _end_of(order: Order, block: int) -> tuple[Clock, tuple[Spot, ...]]:
+    """What the threads of a block know together when the last of them ends, and their last ops."""
+    clock, threads = Clock.zero(len(order.program.threads)), order.program.threads_of(block)
+    for thread in threads:
         clock.join(order.clocks[thread])
-    return clock
-
-
-def _after_end(program: Program, block: int, coming: Spot) -> Clash:
-    """The moment at which a block has ended, and a thread of another comes to an op."""
-    ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
-    return Clash(tuple(end for end in ends if end[1] >= 0), coming=(coming,))
+    ends = ((thread, len(order.program.threads[thread]) - 1) for thread in threads)
+    return clock, tuple(end for end in ends if end[1] >= 0)
 
 
 def left_over(

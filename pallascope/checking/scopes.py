@@ -7,10 +7,11 @@ soon as it is there itself, so its access has to come after all accesses of what
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import override
 
-from pallascope.checking.cells import Access, clash_of
+from pallascope.checking.cells import Access
+from pallascope.checking.clocks import Clock
 from pallascope.checking.detector import Detector
 from pallascope.checking.facts import NO_CLASH
 from pallascope.checking.facts.races import Race
@@ -24,44 +25,34 @@ _ALIGNED = 1_024
 class Foregone(Detector):
     """Finds accesses by a peer of memory that an earlier scope may still use.
 
-    `earlier` has the buffers whose place a buffer got that a peer accesses, `later` the same the
-    other way. `used` has the newest accesses of all these, `peers` all that a peer made.
+    `earlier` has the buffers whose place a buffer got that a peer accesses; `used` the newest
+    accesses of these, by key; `peers` the accesses by a peer, with what it knew.
     """
 
     def __init__(self, order: Order, *, strict: bool = False) -> None:
         super().__init__(order, strict=strict)
         self.earlier = _earlier(self.program)
-        self.later: dict[int, list[int]] = defaultdict(list)
-        for buffer, before in self.earlier.items():
-            for each in before:
-                self.later[each].append(buffer)
         self.used: dict[int, dict[object, Access]] = defaultdict(dict)
-        self.peers: dict[int, list[Access]] = defaultdict(list)
+        self.peers: list[tuple[Buffer, Access, Clock]] = []
 
     @override
-    def see(self, event: Event) -> Iterator[Race]:
+    def see(self, event: Event) -> Iterable[Race]:
         for region, end, writes in event.accesses() if self.earlier else ():
-            id, new = region.buffer, Access(event, writes, end)
-            is_peers = peer_of(self.program, event.op, self.program.buffers[id]) is not None
-            for place in self.earlier.get(id, ()) if is_peers else ():
-                for old in self.used[place].values():
-                    if not is_over(old.end, event.clock):
-                        yield from self._race(place, old, id, new)
-            for place in self.later.get(id, ()):
-                for early in self.peers[place]:  # too early, in whatever order
-                    yield from self._race(id, new, place, early, is_over(early.end, event.clock))
-            if is_peers and id in self.earlier:
-                self.peers[id].append(new)
-            self.used[id][new.key, writes] = new
+            buffer, new = self.program.buffers[region.buffer], Access(event, writes, end)
+            if buffer.id in self.earlier and peer_of(self.program, event.op, buffer) is not None:
+                self.peers.append((buffer, new, event.clock.copy()))
+            self.used[buffer.id][new.key, writes] = new
+        return ()
 
-    def _race(
-        self, earlier: int, use: Access, later: int, peers: Access, always: bool = False
-    ) -> Iterator[Race]:
-        """The two, if one of them writes, and the moment that shows it, unless all orders do."""
-        if use.writes or peers.writes:
-            clash = NO_CLASH if always else clash_of(peers, use)
-            verbs, buffers = (peers.writes, use.writes), self.program.buffers
-            yield Race(peers.op, use.op, buffers[earlier], *verbs, clash, later=buffers[later])
+    @override
+    def finish(self, is_whole: bool) -> Iterator[Race]:
+        for buffer, new, clock in self.peers:
+            for before in (self.program.buffers[id] for id in self.earlier[buffer.id]):
+                for old in self.used[before.id].values():
+                    if (old.writes or new.writes) and not is_over(old.end, clock):
+                        # No order is shown: the block itself may come to the peer's access later.
+                        verbs = new.writes, old.writes
+                        yield Race(new.op, old.op, before, *verbs, NO_CLASH, later=buffer)
 
 
 def _earlier(program: Program) -> dict[int, list[int]]:
@@ -76,29 +67,21 @@ def _earlier(program: Program) -> dict[int, list[int]]:
             scopes.setdefault(buffer.scope_id, []).append(buffer)
     found: dict[int, list[int]] = {}
     for ops in program.threads if reached else ():
-        places, ended, tops = dict[int, tuple[int, int]](), list[int](), [0]
+        tops, places = [0], dict[int, tuple[int, int]]()
+        had: dict[int, tuple[int, int]] = {}  # by what has ended, and has not been replaced whole
         for op in ops:
-            own = scopes.get(op.scope_id, ())
+            own = [each.id for each in scopes.get(op.scope_id, ())]
             if op.kind is Kind.SCOPE_BEGIN:
                 tops.append(tops[-1])
-                for each in own:
-                    start, tops[-1] = tops[-1], tops[-1] + -(-each.bytes // _ALIGNED) * _ALIGNED
-                    places[each.id] = start, tops[-1]
-                    if each.id in reached:
-                        found[each.id] = _last(places, ended, each.id)
-            elif op.kind is Kind.SCOPE_END:
-                ended += [each.id for each in own if each.id in places]
-                tops = tops[:-1] or [0]
-    return found
-
-
-def _last(places: dict[int, tuple[int, int]], ended: list[int], id: int) -> list[int]:
-    """The buffers that had the place of this one, back to one that had all of it."""
-    (start, stop), found = places[id], list[int]()
-    for old in reversed(ended):
-        first, last = places[old]
-        if first < stop and start < last:
-            found.append(old)
-            if first <= start and stop <= last:
-                break
-    return found
+                for id in own:
+                    start, size = tops[-1], -(-program.buffers[id].bytes // _ALIGNED) * _ALIGNED
+                    places[id] = start, (stop := start + size)
+                    tops[-1] = stop
+                    found[id] = [old for old, (a, b) in had.items() if a < stop and start < b]
+            elif op.kind is Kind.SCOPE_END and len(tops) > 1:
+                tops.pop()
+                for id in (id for id in own if id in places):
+                    start, stop = places[id]
+                    had = {old: at for old, at in had.items() if at[0] < start or stop < at[1]}
+                    had[id] = start, stop
+    return {id: earlier for id, earlier in found.items() if earlier and id in reached}

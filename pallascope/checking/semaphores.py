@@ -20,7 +20,6 @@ devices, since others may signal them: they put nothing in order, and no thread 
 Source: this project's own.
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -48,20 +47,17 @@ def _all_sure(program: Program, places: frozenset[Single]) -> dict[Spot, tuple[S
     """The signals that are sure to come before each wait, if no wait is disturbed."""
     if not places:
         return {}
-    run = _ran(program, places, {})
-    before, held = _Before(run), run.semaphores
+    before = _Before(run := _ran(program, places, {}))
     found: dict[Spot, int] = defaultdict(int)
     # What the last of several turns waits for tells of the turns before: the greatest needs first.
-    waits = sorted(held.awaited.items(), key=lambda item: -item[1][1])
-    signals = {place: _Signals(run, place, before) for place in places}
-    is_new = True
-    while is_new:
-        is_new = False
-        for wait, (place, need) in waits:
-            if sure := signals[place].sure(wait, need):
-                before.add(wait, sure)
-                found[wait] |= sure
-                is_new = True
+    waits = sorted(run.semaphores.awaited.items(), key=lambda item: -item[1][1])
+    while new := [
+        before.add(wait, sure)
+        for wait, (place, need) in waits
+        if (sure := before.sure(wait, place, need))
+    ]:
+        for wait, sure in new:
+            found[wait] |= sure
     return {wait: before.last(them) for wait, them in found.items()}
 
 
@@ -103,8 +99,8 @@ class _Before:
     """Which signals and waits come before which, after a run, and by what is sure since.
 
     Each has a bit, by its number in `spots`. `known` has for each those that come before it, and
-    `later` those that come after it, both with itself. To add an order between a few of these is to
-    add it to the clocks of the run: whatever else is in between, the clocks have already.
+    `later` those that come after it, both with itself; `signals` has those of each semaphore that
+    signal each amount. An order between these is one between all ops: the clocks have the rest.
     """
 
     def __init__(self, run: Order):
@@ -112,17 +108,28 @@ class _Before:
         clocks |= run.semaphores.passed
         self.spots = sorted(clocks)
         self.number = {spot: number for number, spot in enumerate(self.spots)}
-        firsts = {thread: bisect_left(self.spots, (thread, 0)) for thread, _ in self.spots}
         self.known = [0] * len(self.spots)
         self.later = [0] * len(self.spots)
+        self.signals: dict[Single, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for (thread, index), (place, _) in run.semaphores.signals.items():
+            amount = run.program.threads[thread][index].amount
+            self.signals[place][amount] |= 1 << self.number[thread, index]
         for number, spot in enumerate(self.spots):
-            over = clocks[spot].over
-            for thread, first in firsts.items():
-                for other in range(first, bisect_left(self.spots, (thread, over[thread]))):
-                    self.known[number] |= 1 << other
-                    self.later[other] |= 1 << number
+            for other in (n for n, each in enumerate(self.spots) if clocks[spot].has(*each)):
+                self.known[number] |= 1 << other
+                self.later[other] |= 1 << number
 
-    def add(self, wait: Spot, signals: int) -> None:
+    def sure(self, wait: Spot, place: Single, need: int) -> int:
+        """The signals that are sure to come before a wait and are not known to, a bit each."""
+        amounts, at, found = self.signals[place].items(), self.number[wait], 0
+        free = sum(those for _, those in amounts) & ~self.later[at]  # need not come after the wait
+        for signal in _ones(free & ~self.known[at]):
+            others = free & ~self.later[signal]
+            if sum(amount * (others & those).bit_count() for amount, those in amounts) < need:
+                found |= 1 << signal
+        return found
+
+    def add(self, wait: Spot, signals: int) -> tuple[Spot, int]:
         """Puts signals before a wait, and so all that comes before these before all after it."""
         new, after = 0, self.later[self.number[wait]]
         for signal in _ones(signals):
@@ -131,39 +138,13 @@ class _Before:
             self.known[number] |= new
         for number in _ones(new):
             self.later[number] |= after
+        return wait, signals
 
     def last(self, signals: int) -> tuple[Spot, ...]:
         """Those of some signals that come before none of the others: their clocks tell of all."""
         for signal in _ones(signals):
             signals &= ~self.known[signal] | 1 << signal
         return tuple(self.spots[signal] for signal in _ones(signals))
-
-
-class _Signals:
-    """The signals on one semaphore: which of them a wait needs."""
-
-    def __init__(self, run: Order, place: Single, before: _Before):
-        self.before, self.all = before, 0
-        self.equal: dict[int, int] = defaultdict(int)  # those of each amount, a bit each
-        for (thread, index), (at, _) in run.semaphores.signals.items():
-            if at == place:
-                bit = 1 << before.number[thread, index]
-                self.all |= bit
-                self.equal[run.program.threads[thread][index].amount] |= bit
-
-    def sure(self, wait: Spot, need: int) -> int:
-        """The signals that are sure to come before a wait and are not known to, a bit each."""
-        known, later = self.before.known, self.before.later
-        at = self.before.number[wait]
-        free, found = self.all & ~later[at], 0  # they need not come after the wait
-        for signal in _ones(free & ~known[at]):
-            if self._total(free & ~later[signal]) < need:
-                found |= 1 << signal
-        return found
-
-    def _total(self, bits: int) -> int:
-        """The sum of the amounts of these signals."""
-        return sum(amount * (bits & those).bit_count() for amount, those in self.equal.items())
 
 
 def _ones(bits: int) -> Iterator[int]:

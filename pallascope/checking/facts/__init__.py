@@ -112,7 +112,8 @@ def place(buffer: Buffer, *ops: Op) -> str:
 def if_rounded(program: Program, buffer: Buffer, *ops: Op) -> str:
     """A sentence on regions of these ops that are larger than what is accessed, if any are."""
     regions = (r for op in ops for r in op.reads + op.writes if r.buffer == buffer.id)
-    names = [program.index_of(region) for region in dict.fromkeys(regions) if not region.is_exact]
+    rounded = (r for r in dict.fromkeys(regions) if r.is_placed and not r.is_exact)
+    names = [program.index_of(region) for region in rounded]
     if not names:
         return ""
     boxes = " and to ".join(f"`{name}`" for name in names)

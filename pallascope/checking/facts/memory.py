@@ -41,7 +41,7 @@ class Uninitialized(Fault):
 
 @dataclass(frozen=True, slots=True)
 class LostWrite(Fault):
-    """A write that nothing reads; `is_useful` if other writes of the same line are read."""
+    """A write that nothing reads; `is_useful` if other writes of the same line are stored."""
 
     op: Op
     buffer: Buffer
@@ -121,8 +121,7 @@ class Outliving(Fleeting):
 
 
 def _landing(program: Program, load: Op, taker: Op, buffer: Buffer) -> Finding:
-    name = buffer.name
-    barrier = "its barrier"
+    name, barrier = buffer.name, "its barrier"
     if load.barrier is not None:
         barrier = barrier_name(program, landing_on(load, buffer), load.index)
     cause = (
@@ -185,17 +184,37 @@ class UnwrittenOutput(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Overwritten(Remark):
-    """Writes of a line to a buffer that the same line overwrites before anyone reads them."""
+    """Writes of a line to a buffer that nobody reads, but other writes of the line (`at_times`)."""
 
     line: str | None
     buffer: str
+    at_times: bool
     times: int
 
     @override
     def note(self, program: Program) -> str:
+        how, right = "", "right if only the last is meant to count"
+        if self.at_times:
+            how, right = " or gone", "it does no harm if once too often, or a read is missing"
         return (
             f"{self.line}: what is written to `{self.buffer}` is not read before it is written"
-            f" anew, {count(self.times, 'time')}: right if only the last is meant to count."
+            f" anew{how}, {count(self.times, 'time')}: {right}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver(Remark):
+    """Reads of what nothing here has written, after waits for semaphores that are not followed."""
+
+    line: str | None
+    buffer: str
+    semaphores: tuple[str, ...]
+
+    @override
+    def note(self, program: Program) -> str:
+        return (
+            f"{self.line}: nothing here writes what this reads of `{self.buffer}`: right if another"
+            f" block does, then signals {', '.join(self.semaphores)}; whole_grid=True follows that."
         )
 
 
@@ -244,8 +263,8 @@ class Unplaced(Remark):
     def note(self, program: Program) -> str:
         return (
             f"{self.line}: where this accesses `{self.buffer}` depends on what a tensor holds,"
-            f" {count(self.times, 'time')}: it was taken to be within the array, and compared with"
-            " no other access."
+            f" {count(self.times, 'time')}: it was taken to be within the array, and compared only"
+            " with accesses of all that it may reach."
         )
 
 

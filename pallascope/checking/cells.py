@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from pallascope.checking.facts import Clash
 from pallascope.checking.order import End, Ends, Event
 from pallascope.interleaving import Spot
 from pallascope.program import Engine, Kind
@@ -51,6 +52,13 @@ class Access:
     def spot(self) -> Spot:
         """Which op it is."""
         return self.op.thread, self.index
+
+
+def clash_of(*found: Access | Event) -> Clash:
+    """The moment at which ops meet in memory: what engines do is in flight, the others are next."""
+    flying = tuple((each.op.thread, each.index) for each in found if each.op.kind.engine)
+    coming = tuple((each.op.thread, each.index) for each in found if not each.op.kind.engine)
+    return Clash(in_flight=flying, coming=coming)
 
 
 class Cell:

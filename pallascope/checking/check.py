@@ -14,8 +14,7 @@ seen on hardware, so this is a finding only with `strict=True`.
 Not covered: what the answer of a barrier test or the contents of tensors decide (`trace` refuses
 flow that depends on them, but for branches that put no threads in order: a program has all of
 these); blocks of the grid that are not in the program (`grid` compares blocks; the command's
-`--block all` calls it); opaque code; memory that several scopes have one after another at the same
-address; registers that the compiler needs.
+`--block all` calls it); opaque code; registers that the compiler needs.
 """
 
 from collections.abc import Iterable
@@ -37,6 +36,7 @@ from pallascope.checking.multicasts import MixedTiles
 from pallascope.checking.order import Order
 from pallascope.checking.reductions import Reductions
 from pallascope.checking.resources import Resources
+from pallascope.checking.scopes import Foregone
 from pallascope.checking.semaphores import orders
 from pallascope.garbage import uncollected
 from pallascope.interleaving import Interleaving
@@ -50,6 +50,7 @@ _DETECTORS: tuple[type[Detector], ...] = (
     MixedTiles,
     Memory,
     Readers,
+    Foregone,
     EarlyLaunch,
     Reductions,
     LanesApart,

@@ -8,7 +8,8 @@ no block writes is a fault too, if every block of the grid is there. A block's *
 it accesses in GMEM: few regions, without the ops of its threads, so that footprints of many blocks
 fit in memory and go from process to process.
 
-What gives a note, never a finding: a region that is not exact, and any access where the two blocks
+What gives a note, never a finding: a region that is not exact, unless a tensor holds the index and
+the other block accesses every place that it may name; and any access where the two blocks
 may wait for each other, by an op of `_MEETS` or in opaque code that has GMEM.
 
 The algorithm. The boxes of each buffer that some block writes are `Cells`, which find the boxes
@@ -51,6 +52,12 @@ class Access:
         """Accesses with one manner collide with the same others: how it writes, adds, is known."""
         adds = self.op.kind if self.op.combines else None
         return self.writes, adds, self.region.is_exact
+
+    def covers(self, other: "Access") -> bool:
+        """Whether it is of every place at which another may be whose index a tensor holds."""
+        pairs = zip(self.region.box, other.region.box)
+        is_within = all(a <= c and d <= b for (a, b), (c, d) in pairs)
+        return self.region.is_exact and not other.region.is_placed and is_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +157,8 @@ class _Shared:
     def _collision(
         self, home: Footprint, newer: Access, other: Footprint, older: Access
     ) -> BlocksRace | BlocksMeet:
-        is_rounded = not (newer.region.is_exact and older.region.is_exact)
+        is_exact = newer.region.is_exact and older.region.is_exact
+        is_rounded = not (is_exact or newer.covers(older) or older.covers(newer))
         if is_rounded or home.meets or other.meets:
             return BlocksMeet((newer.op.line, older.op.line), self.buffer.name, is_rounded, 1)
         programs = home.program, other.program

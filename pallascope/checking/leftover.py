@@ -3,19 +3,20 @@
 The model. Memory whose scope has ended goes to the thread's next scope with SMEM, where that
 begins; until then a wait is in time. A block's memory goes to another block where the block ends.
 An engine that still reads the memory then reads what others wrote, and a copy that nobody waited
-for may land in it. So may an arrival of another block of the cluster: Mosaic GPU lets each block
-end when its threads do. Arrivals that complete no phase are left over; on a named barrier, which is
-no memory, they do no harm. Not covered: products in flight where a thread ends; nobody gets the
-memory that they read before the block ends.
+for may land in it. So may an arrival or an ordinary access of another block of the cluster: Mosaic
+GPU lets each block end when its threads do. Arrivals that complete no phase are left over; on a
+named barrier, which is no memory, they do no harm. Not covered: products in flight where a thread
+ends; nobody gets the memory that they read before the block ends.
 """
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from typing import override
 
+from pallascope.checking.cells import clash_of
 from pallascope.checking.clocks import Clock
 from pallascope.checking.detector import Detector
-from pallascope.checking.facts import Clash, Fault
+from pallascope.checking.facts import NO_CLASH, Clash, Fault
 from pallascope.checking.facts.barriers import (
     EarlyExit,
     IncompletePhase,
@@ -23,15 +24,16 @@ from pallascope.checking.facts.barriers import (
     Unobserved,
 )
 from pallascope.checking.facts.memory import Outliving
-from pallascope.checking.order import Event, Order, Place
+from pallascope.checking.order import End, Event, Order, Place
 from pallascope.interleaving import Spot
-from pallascope.program import BarrierType, Engine, Kind, Op, Region, Space
+from pallascope.program import BarrierType, Buffer, Engine, Kind, Op, Program, Region, Space
 
 
 class Readers(Detector):
     """Finds copies from SMEM, products and `cp_async`s that may use memory when others get it.
 
-    A copy must also be over where its thread ends; what a warp started, its thread may wait for.
+    So may loads that land there, and accesses by a peer of the cluster. A copy must also be over
+    where its thread ends; what a warp started, its thread may wait for.
     """
 
     def __init__(self, order: Order, *, strict: bool = False) -> None:
@@ -41,6 +43,13 @@ class Readers(Detector):
         self.pending: dict[int, deque[Event]] = defaultdict(deque)  # the oldest of them is not over
         self.ended: dict[int, set[int | None]] = defaultdict(set)
         self.takers = {b.scope_id for b in order.program.buffers if b.space is Space.SMEM}
+        # Of each scope whose memory others get: what lands there, and who was the first to get it.
+        self.inside: dict[int | None, list[tuple[Event, End, Buffer]]] = {}
+        self.inside |= {scope: [] for scope in self._given_on()}
+        self.given: dict[int | None, Event] = {}
+        is_asked = bool(self.inside) or program.blocks > 1
+        self.enters = (Kind.LOAD, Kind.READ, Kind.WRITE) if is_asked else ()
+        self.peers: list[tuple[Event, Buffer, int]] = []  # their ordinary accesses, of which block
 
     @override
     def see(self, event: Event) -> Iterator[Outliving]:
@@ -50,23 +59,55 @@ class Readers(Detector):
         if op.kind in (Kind.STORE, Kind.CP_ASYNC) or is_product:
             own = self.own[op.thread]
             pending, clock = self.pending[own], self.order.clocks[own]
-            while pending and _is_over(pending[0], clock):
+            while pending and is_over(pending[0].read_end, clock):
                 pending.popleft()
             pending.append(event)
         elif op.kind == Kind.SCOPE_END:
             self.pending[op.thread] = deque(self._unfinished(op.thread))
             self.ended[op.thread].add(op.scope_id)
         elif op.kind == Kind.SCOPE_BEGIN and op.scope_id in self.takers:
-            for late in self._unfinished(op.thread):
-                if self._scopes(late.op.reads + late.op.writes) & self.ended[op.thread]:
-                    yield Outliving(late.op, op, _clash((late.op.thread, late.index), event))
-            for by, at, load in self._landing(op.thread):
-                if self._scopes(load.writes) & self.ended[op.thread]:
-                    yield Outliving(load, op, _clash((by, at), event))
+            yield from self._take(event)
+        elif op.kind in self.enters:
+            yield from self._enter(event)
+
+    def _take(self, event: Event) -> Iterator[Outliving]:
+        """A scope begins: what the scopes before it had is its own."""
+        op, ended = event.op, self.ended[event.op.thread]
+        for late in self._unfinished(op.thread):
+            if self._scopes(late.op.reads + late.op.writes) & ended:
+                yield Outliving(late.op, op, None, clash_of(late, event))
+        for scope in ended & self.inside.keys():
+            self.given.setdefault(scope, event)
+            inside = [each for each in self.inside[scope] if not is_over(each[1], event.clock)]
+            self.inside[scope] = inside
+            for late, _, buffer in inside:
+                yield Outliving(late.op, op, buffer, clash_of(late, event))
+
+    def _enter(self, late: Event) -> Iterator[Outliving]:
+        """An access that its block may not wait for, of memory that others get or have got."""
+        for region, end, _ in late.accesses():
+            buffer = self.program.buffers[region.buffer]
+            peer = peer_of(self.program, late.op, buffer)
+            if buffer.space is not Space.SMEM or (peer is None and late.op.kind is not Kind.LOAD):
+                continue
+            if peer is not None and late.op.kind is not Kind.LOAD:
+                self.peers.append((late, buffer, peer))
+            if buffer.scope_id in self.inside:
+                self.inside[buffer.scope_id].append((late, end, buffer))
+            if taker := self.given.get(buffer.scope_id):
+                # It was not issued when the scope took the memory, so nobody knew of its end there.
+                is_always = late.clock.has(taker.op.thread, taker.index)
+                clash = NO_CLASH if is_always else clash_of(late, taker)
+                yield Outliving(late.op, taker.op, buffer, clash)
 
     @override
     def finish(self, is_whole: bool) -> Iterator[Outliving]:
-        """The copies that threads have not waited for when they end."""
+        """The copies and the peers' accesses that nobody has waited for where a thread ends."""
+        for late, buffer, block in self.peers if is_whole else ():
+            known, ends = _end_of(self.order, block)
+            if not is_over(late.read_end, known):
+                clash = Clash(ends, coming=((late.op.thread, late.index),))
+                yield Outliving(late.op, None, buffer, clash)
         for thread in self.pending if is_whole else ():
             for late in self._unfinished(thread):
                 if late.op.kind in (Kind.STORE, Kind.CP_ASYNC):
@@ -74,30 +115,30 @@ class Readers(Detector):
 
     def _unfinished(self, thread: int) -> list[Event]:
         clock = self.order.clocks[thread]
-        return [e for e in self.pending[thread] if not _is_over(e, clock)]
-
-    def _landing(self, thread: int) -> Iterator[tuple[int, int, Op]]:
-        """The loads that may still land, for all that a thread knows."""
-        clock = self.order.clocks[thread]
-        for place in dict.fromkeys(self.order.places.values()):
-            for number, phase in place.phases.items():
-                loads = [arrival for arrival in phase.arrivals if arrival[2].kind == Kind.LOAD]
-                if loads and not place.ends.are_known(number, clock):
-                    yield from loads
+        return [e for e in self.pending[thread] if not is_over(e.read_end, clock)]
 
     def _scopes(self, regions: Iterable[Region]) -> set[int | None]:
         buffers = (self.order.program.buffers[region.buffer] for region in regions)
         return {buffer.scope_id for buffer in buffers if buffer.space is Space.SMEM}
 
+    def _given_on(self) -> set[int | None]:
+        """The scopes after which their thread takes memory again."""
+        found = set[int | None]()
+        for ops in self.program.threads:
+            begins = (at for at, op in enumerate(ops) if op.kind is Kind.SCOPE_BEGIN)
+            last = max((at for at in begins if ops[at].scope_id in self.takers), default=0)
+            found |= {op.scope_id for op in ops[:last] if op.kind is Kind.SCOPE_END}
+        return found & self.takers
 
-def _clash(late: Spot, taker: Event) -> Clash:
-    """The moment at which a scope takes the memory of what is in flight."""
-    return Clash(in_flight=(late,), coming=((taker.op.thread, taker.index),))
+
+def peer_of(program: Program, op: Op, buffer: Buffer) -> int | None:
+    """The block of the cluster whose memory an op accesses, if that is not its own block's."""
+    return None if buffer.block == program.block_of(op.thread) else buffer.block
 
 
-def _is_over(event: Event, clock: Clock) -> bool:
-    """Whether a thread with this clock has waited for an event's reads."""
-    ends, number = event.read_end
+def is_over(end: End, clock: Clock) -> bool:
+    """Whether a thread with this clock has waited for this end."""
+    ends, number = end
     return ends.are_known(number, clock)
 
 
@@ -145,15 +186,20 @@ def early_exits(order: Order) -> Iterator[EarlyExit]:
         block = program.barriers[barrier].block
         if block is None:
             continue
-        clock = Clock.zero(len(program.threads))
-        for thread in program.threads_of(block):
-            clock.join(order.clocks[thread])
+        clock, ends = _end_of(order, block)
         for phase in place.phases.values():
             for thread, at, op in phase.arrivals:
                 if program.block_of(thread) != block and not clock.has(thread, at):
-                    ends = ((t, len(program.threads[t]) - 1) for t in program.threads_of(block))
-                    clash = Clash(tuple(e for e in ends if e[1] >= 0), coming=((thread, at),))
-                    yield EarlyExit(op, barrier, index, block, clash)
+                    yield EarlyExit(op, barrier, index, block, Clash(ends, coming=((thread, at),)))
+
+
+def _end_of(order: Order, block: int) -> tuple[Clock, tuple[Spot, ...]]:
+    """What the threads of a block know together when the last of them ends, and their last ops."""
+    clock, threads = Clock.zero(len(order.program.threads)), order.program.threads_of(block)
+    for thread in threads:
+        clock.join(order.clocks[thread])
+    ends = ((thread, len(order.program.threads[thread]) - 1) for thread in threads)
+    return clock, tuple(end for end in ends if end[1] >= 0)
 
 
 def left_over(

@@ -18,32 +18,34 @@ it, so it makes nothing forgotten.
 - A read of a box that the writes so far do not cover is uninitialized. Arguments that a kernel is
   given, and accumulators that it allocates (zeros), count as written from the start.
 - An ordinary write of SMEM is a lost store if nothing reads it until a load overwrites it or the
-  memory ends. If what its line writes at other steps is read, the line may run once too often: a
-  kernel may fill a buffer for a step that does not come. That does no harm, but a forgotten last
-  store looks the same, so it is a finding that says both. If the same line of the thread writes to
-  the buffer again, only the last write may be meant to count, so it is a remark; and so is a write
-  to memory that held nothing, which a load overwrites: it may fill what the load leaves out. A load
-  into SMEM or a product that nothing reads is a remark too: it takes time, and the kernel may read
-  another slot than was meant.
+  memory ends. If what its line writes at other steps is stored, a last store is missing, or the
+  line runs once too often, which does no harm: the finding says both. If that is only read, the
+  line may fill a buffer for a step that does not come, so it is a remark. If the same line of the
+  thread writes to the buffer again, only the last write may be meant to count, so it is a remark;
+  and so is a write to memory that held nothing, which a load overwrites: it may fill what the load
+  leaves out. A load into SMEM or a product that nothing reads is a remark too: it takes time, and
+  the kernel may read another slot than was meant.
 - A part of an output that nothing has written is a remark, where a program with all blocks ends:
   the caller may not read it. Where a grid has more, others may write it.
 
 Where accesses of a buffer race, nothing else is reported of their source lines.
-Not covered: opaque code, and accesses whose index a tensor holds: they count as having read and
-written all that they may reach, and take part in no race; scopes that follow each other at the same
-address. After FastTrack: Flanagan and Freund, PLDI 2009.
+An access whose index a tensor holds counts as having read and written all that it may reach. It is
+compared with the accesses that cover this: whatever the index, they have the place too. Not
+covered: its other races; opaque code, which counts alike and takes part in no race. After
+FastTrack: Flanagan and Freund, PLDI 2009.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import override
 
 from pallascope.checking.bounds import arriving, axis_outside, clipped
-from pallascope.checking.cells import Access, Cell, Cells
+from pallascope.checking.cells import Access, Cell, Cells, clash_of
 from pallascope.checking.clocks import Clock
 from pallascope.checking.detector import Detector
-from pallascope.checking.facts import Clash, Fault
+from pallascope.checking.facts import Fault, Remark
 from pallascope.checking.facts.memory import (
+    HandedOver,
     LostWrite,
     Overwritten,
     Uninitialized,
@@ -64,8 +66,8 @@ class Memory(Detector):
 
     `overwritten` counts writes, by source line and buffer, that the same line overwrites; only the
     last may be meant. `unused` counts copies and products that nothing reads, by line, kind of op
-    and buffer. `unplaced` counts accesses whose place is not known, by line and buffer. `unwritten`
-    has a part of each output that nothing has written, if it is known.
+    and buffer. `unplaced` counts accesses whose place is not known, by line and buffer; the newest
+    are `anywhere`. `unwritten` has a part of each output that nothing has written, if it is known.
     """
 
     def __init__(self, order: Order, *, strict: bool = False) -> None:
@@ -76,10 +78,12 @@ class Memory(Detector):
         self.raced: set[_Site] = set()
         self.latest: dict[_Site, int] = {}
         self.useful: set[_Site] = set()  # the sites of writes that are read at some step
+        self.stored: set[_Site] = set()  # of which a copy reads some
         self.suspects: list[tuple[Access, Buffer]] = []
-        self.overwritten: Counter[tuple[str | None, str]] = Counter()
+        self.overwritten: Counter[tuple[str | None, str, bool]] = Counter()
         self.unused: Counter[tuple[str | None, Kind, str]] = Counter()
         self.unplaced: Counter[tuple[str | None, str]] = Counter()
+        self.anywhere: dict[int, dict[object, tuple[Cell, Access]]] = defaultdict(dict)
         self.unwritten: list[Region] = []
         changes = {r.buffer for op in program.ops for r in op.writes}
         # Nothing can go wrong where nothing is written.
@@ -105,12 +109,12 @@ class Memory(Detector):
             elif region.is_placed:
                 self._read(region, Access(event, False, event.read_end), event.clock)
             else:
-                self._see_anywhere(op, region)
+                self._see_anywhere(region, Access(event, False, event.read_end), event.clock)
         for region, end in zip(op.writes, event.write_ends, strict=True):
             if region.is_placed:
                 self._write(region, Access(event, True, end), event.clock)
             else:
-                self._see_anywhere(op, region)
+                self._see_anywhere(region, Access(event, True, end), event.clock)
 
     @override
     def finish(self, is_whole: bool) -> Iterator[Fault]:
@@ -124,16 +128,19 @@ class Memory(Detector):
             site = _site(access.op, buffer)
             if site in self.raced:
                 continue
-            if access.writes:
-                yield LostWrite(access.op, buffer, is_useful=site in self.useful)
-            else:
+            if not access.writes:
                 yield Uninitialized(access.op, buffer)
+            elif site in self.useful and site not in self.stored:
+                self.overwritten[access.op.line, buffer.name, True] += 1
+            else:
+                yield LostWrite(access.op, buffer, is_useful=site in self.stored)
 
     @override
-    def remarks(self) -> Iterator[Overwritten | Unplaced | Unwritten | Unused]:
+    def remarks(self) -> Iterator[Remark]:
         """Writes, copies and products that change nothing, by mistake or as they are meant."""
-        for (line, name), times in self.overwritten.items():
-            yield Overwritten(line, name, times)
+        yield from super().remarks()
+        for (line, name, at_times), times in self.overwritten.items():
+            yield Overwritten(line, name, at_times, times)
         for (line, name), times in self.unplaced.items():
             yield Unplaced(line, name, times)
         for region in self.unwritten:
@@ -155,12 +162,24 @@ class Memory(Detector):
                 if not older.was_read:
                     older.was_read = True
                     self.useful.add(_site(older.op, buffer))
+                if access.op.kind is Kind.STORE:
+                    self.stored.add(_site(older.op, buffer))
         if not cell.is_covered or box is not region.box:
             needed = cells.at(arriving(access.op, region, self.program))
             is_bare = needed is not None and not cells.is_covered(needed)
             if is_bare and axis_outside(box, buffer) is None:
-                self.suspects.append((access, buffer))
+                self._suspect_bare(access, buffer, clock)
         cell.reads[access.key] = access
+
+    def _suspect_bare(self, access: Access, buffer: Buffer, clock: Clock) -> None:
+        """Another block may have written GMEM that is read after a wait for its semaphore."""
+        over = (op for ops, end in zip(self.program.threads, clock.over) for op in ops[:end])
+        waits = {op.place for op in over if op.kind is Kind.AWAIT} - self.order.semaphores.places
+        if waits and buffer.space is Space.GMEM:
+            names = {self.program.barriers[array].name for array, _ in waits}
+            self.note(HandedOver(access.op.line, buffer.name, tuple(sorted(names))))
+        else:
+            self.suspects.append((access, buffer))
 
     def _write(self, region: Region, access: Access, clock: Clock) -> None:
         cells, buffer = self.cells[region.buffer], self.program.buffers[region.buffer]
@@ -185,10 +204,20 @@ class Memory(Detector):
         for region in op.reads:
             self._see_all(region)
 
-    def _see_anywhere(self, op: Op, region: Region) -> None:
-        """An access somewhere in a region: it may have read, and written, all of it."""
+    def _see_anywhere(self, region: Region, access: Access, clock: Clock) -> None:
+        """An access somewhere in a region: it may have read, and written, all of it.
+
+        Of what overlaps the region, only an access of all of it has the place, whatever that is.
+        """
+        buffer, cell = self.program.buffers[region.buffer], self.cells[region.buffer].at(region.box)
+        if cell is not None:
+            for near in (near for near in cell.near if cell in near.within):
+                reads = near.reads.values() if access.writes else ()
+                for older in (*near.writes.values(), *reads):
+                    self._compare(older, access, clock, buffer)
+            self.anywhere[buffer.id][access.key, access.writes, cell.box] = cell, access
         self._see_all(region)
-        self.unplaced[op.line, self.program.buffers[region.buffer].name] += 1
+        self.unplaced[access.op.line, buffer.name] += 1
 
     def _see_all(self, region: Region) -> None:
         """Counts all of a region as read and written, in whatever order."""
@@ -212,6 +241,9 @@ class Memory(Detector):
         found = [older for near in cell.near if near.writes for older in near.writes.values()]
         if access.writes:
             found += [older for near in cell.near if near.reads for older in near.reads.values()]
+        for inside, older in self.anywhere[buffer.id].values() if self.anywhere else ():
+            if (access.writes or older.writes) and inside in cell.within:
+                found.append(older)
         is_tmem = buffer.space is Space.TMEM
         over = None  # an end that is: several blocks' copies of parts of one slot share theirs
         for older in found:
@@ -229,11 +261,7 @@ class Memory(Detector):
         if not is_over and not _in_queue(older, newer, clock, buffer):
             if not older.adds or older.adds != newer.adds:
                 self.raced |= {_site(first, buffer), _site(second, buffer)}
-                both = older, newer
-                clash = Clash(
-                    in_flight=tuple(access.spot for access in both if not access.is_ordinary),
-                    coming=tuple(access.spot for access in both if access.is_ordinary),
-                )
+                clash = clash_of(older, newer)
                 self._found.append(
                     Race(
                         second,
@@ -270,7 +298,7 @@ class Memory(Detector):
         anew = by and by.is_ordinary and by.op.thread == access.op.thread
         filled = by and by.op.kind in (Kind.LOAD, Kind.CP_ASYNC) and access.fills
         if again or anew or filled:
-            self.overwritten[access.op.line, buffer.name] += 1
+            self.overwritten[access.op.line, buffer.name, False] += 1
         else:
             self.suspects.append((access, buffer))
 

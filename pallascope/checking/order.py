@@ -57,7 +57,7 @@ from pallascope.checking.facts import Clash
 from pallascope.checking.facts.barriers import EarlyArrival, LappedWait
 from pallascope.checking.registers import may_wait_for_registers, registers_at_first
 from pallascope.interleaving import Spot
-from pallascope.program import BarrierType, Kind, Op, Program, Single
+from pallascope.program import BarrierType, Kind, Op, Program, Region, Single
 
 Members = tuple[int, ...]  # threads that meet
 
@@ -112,6 +112,13 @@ class Event:
     def __init__(self, op: Op, index: int, clock: Clock, read_end: End, write_ends: Sequence[End]):
         self.op, self.index, self.clock = op, index, clock
         self.read_end, self.write_ends = read_end, write_ends
+
+    def accesses(self) -> Iterator[tuple[Region, End, bool]]:
+        """Its regions, where the access of each is over, and whether it writes."""
+        for region, end in zip(self.op.writes, self.write_ends, strict=True):
+            yield region, end, True
+        for region in self.op.reads:
+            yield region, self.read_end, False
 
 
 class Issued:
@@ -250,8 +257,8 @@ class Semaphores:
 
     `sure` has, for each wait, the signals that are sure to come before it (`semaphores`). `signals`
     and `awaited` have each signal and each wait so far: where it is, on which semaphore, what its
-    thread knew, and of a wait what it needs. `taken` has what is known after each wait that takes
-    something off. `totals` has what was signalled.
+    thread knew, and of a wait what it needs. `passed` has what is known after each wait. `totals`
+    has what was signalled.
     """
 
     def __init__(self, places: Set[Single], sure: Mapping[Spot, Sequence[Spot]]):
@@ -259,7 +266,7 @@ class Semaphores:
         self.totals, self._taken = Counter[Single](), Counter[Single]()
         self.signals: dict[Spot, tuple[Single, Clock]] = {}
         self.awaited: dict[Spot, tuple[Single, int]] = {}
-        self.taken: dict[Spot, Clock] = {}
+        self.passed: dict[Spot, Clock] = {}
 
     def signal(self, spot: Spot, op: Op, clock: Clock) -> None:
         """A signal."""
@@ -283,7 +290,7 @@ class Semaphores:
             clock.join(self.signals[signal][1])
         if not op.keeps:
             self._taken[op.place] += op.amount
-            self.taken[spot] = clock.copy()
+        self.passed[spot] = clock.copy()
         return True
 
 

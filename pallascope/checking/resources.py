@@ -8,23 +8,29 @@ block) and 1 to the number of threads (the lanes of each) are Mosaic GPU's own:
 compiler needs.
 Limits of a block: CUDA C++ Programming Guide, technical specifications for compute capability 9.0
 (10.0 has the same) and 8.0 (8.6 and 8.9 have 101,376 bytes of SMEM, which nothing here asks for);
-TMEM: PTX ISA, "Tensor Memory", 512 columns for each block.
+TMEM: PTX ISA, "Tensor Memory", 512 columns for each block. Limits of a launch and of an SM: the
+Guide too; an H100 or H200 has 132 SMs. CUDA's x is the grid's last axis, z all but the last two.
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import override
 
 from pallascope.checking.detector import Detector
 from pallascope.checking.facts import Fault
 from pallascope.checking.facts.barriers import TakenBarrier
 from pallascope.checking.facts.resources import (
+    LIMITS,
+    Absent,
     Spill,
+    TooLarge,
     TooManyBarriers,
     TooManyColumns,
     TooManyRegisters,
     TooMuchMemory,
     WrongWay,
 )
+from pallascope.checking.order import Order
 from pallascope.checking.registers import THREAD_REGISTERS, asked_later, registers_at_first
 from pallascope.machine import THREAD_LANES
 from pallascope.program import Action, BarrierType, Kind, Program, Space
@@ -34,6 +40,9 @@ EARLIER_SMEM_BYTES = 166_912  # of compute capability 8.0, the most before Hoppe
 TMEM_COLUMNS = 512
 ARRAY_BARRIERS = 32  # of one array, whose parities are the bits of one word
 _REGISTER_BYTES = 4
+# Of an SM, on which each block takes 1,024 bytes of SMEM besides its own; and how many there are.
+_SM_BYTES, _BLOCK_BYTES, _SM_LANES, _SM_REGISTERS, _SMS = 233_472, 1_024, 2_048, 65_536, 132
+LEAST_REGISTERS = 24  # of a lane, for `setmaxnreg`
 
 
 class Resources(Detector):
@@ -41,10 +50,37 @@ class Resources(Detector):
 
     @override
     def finish(self, is_whole: bool) -> Iterator[Fault]:
-        for find in (allocated_memory, barriers, named_barriers, register_requests):
+        for find in (launch, allocated_memory, barriers, named_barriers, register_requests):
             yield from find(self.program)
         for block in range(self.program.blocks):
             yield from registers(self.program, block)
+        for remark in absent(self.order):
+            self.note(remark)
+
+
+def launch(program: Program) -> Iterator[TooLarge]:
+    """Whether a block, a cluster or an axis of the grid is larger than CUDA launches."""
+    grid = (prod(program.grid[:-2]), *(1, 1, *program.grid)[-2:])
+    cluster = (1, 1, 1, *program.cluster)[-3:]
+    axes = reversed([*zip(grid, cluster)])
+    for what, sizes in zip(LIMITS, ((program.per_block, THREAD_LANES), cluster, *axes)):
+        if prod(sizes) > LIMITS[what][0]:
+            yield TooLarge(what, sizes)
+
+
+def absent(order: Order) -> Iterator[Absent]:
+    """The waits for signals of a later block that begins only when others have ended."""
+    program, lanes = order.program, order.program.per_block * THREAD_LANES
+    taken = registers_at_first(program) if program.has(Kind.REGISTERS) else LEAST_REGISTERS
+    by_memory = _SM_BYTES // (program.smem_bytes + _BLOCK_BYTES)
+    each = min(by_memory, _SM_LANES // lanes, _SM_REGISTERS // (taken * lanes))
+    of_device = program.blocks // program.num_devices
+    for (thread, index), signals in order.semaphores.sure.items() if each else ():
+        block = program.block_of(thread)
+        for other in {program.block_of(signaller) for signaller, _ in signals}:
+            is_later = block < other and program.device_of(block) == program.device_of(other)
+            if is_later and other % of_device >= each * _SMS:
+                yield Absent(program.threads[thread][index].line, each, _SMS, of_device)
 
 
 def allocated_memory(program: Program) -> Iterator[TooMuchMemory | TooManyColumns]:
@@ -81,18 +117,24 @@ def register_requests(program: Program) -> Iterator[WrongWay]:
     """The requests for fewer registers that are an increase, or for more that are none.
 
     What a thread begins with is known only if the block's threads share all there are: else the
-    compiler may have taken fewer.
+    compiler may have taken fewer. But all begin alike: a decrease to 232 tells that all have more.
     """
     first = registers_at_first(program)
-    for ops in program.threads:
+    asks = [[op for op in ops if op.kind is Kind.REGISTERS] for ops in program.threads]
+    down = (ops[0].registers or 0 for ops in asks if ops and ops[0].action is Action.DECREASE)
+    least = max(down, default=0)
+    for ops in asks:
         held = first if first < THREAD_REGISTERS else None
         for op in ops:
-            if op.kind is Kind.REGISTERS and op.registers is not None:
-                if held is not None and op.action in (Action.INCREASE, Action.DECREASE):
-                    is_less = op.action is Action.DECREASE
-                    if op.registers > held if is_less else op.registers < held:
-                        yield WrongWay(op, held)
-                held = op.registers
+            asked = op.registers or 0
+            if held is None and op.action is Action.INCREASE:
+                if asked < least or asked <= LEAST_REGISTERS:
+                    yield WrongWay(op, max(least, LEAST_REGISTERS), or_more=True)
+            elif held is not None:
+                more = {Action.INCREASE: held - asked, Action.DECREASE: asked - held}
+                if more.get(op.action, 0) > 0:
+                    yield WrongWay(op, held)
+            held = op.registers or held
 
 
 def registers(program: Program, block: int) -> Iterator[TooManyRegisters | Spill]:

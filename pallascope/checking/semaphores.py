@@ -5,8 +5,8 @@ amount, and what the same thread's waits have taken off before. It does not say 
 were. A signal is **sure** to come before a wait if the others that can come before the wait do not
 add up to what it needs. A signal cannot come before the wait if it comes after the wait anyway, or
 after the signal that is left out. Whether it does is asked of the clocks of `order`; what is sure
-puts ops in order, by which more may become sure. So the program is run again until nothing changes.
-Each run only adds what holds in every interleaving.
+puts ops in order, by which more may become sure, until nothing changes. Each step only adds what
+holds in every interleaving. How far threads get does not depend on it, so one run tells the rest.
 
 Signals never block, and a sum only grows, so that how far threads get does not depend on the order
 of ops (`order` says why that matters). This holds if nobody else takes off what a wait needs. So
@@ -21,7 +21,7 @@ Source: this project's own.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 from pallascope.checking.order import Order
 from pallascope.interleaving import Spot
@@ -45,14 +45,20 @@ def orders(program: Program) -> Order:
 
 def _all_sure(program: Program, places: frozenset[Single]) -> dict[Spot, tuple[Spot, ...]]:
     """The signals that are sure to come before each wait, if no wait is disturbed."""
-    sure: dict[Spot, tuple[Spot, ...]] = {}
-    while places:
-        run = _ran(program, places, sure)
-        found = {spot: them for place in places for spot, them in _sure(run, place).items()}
-        if found == sure:
-            break
-        sure = found
-    return sure
+    if not places:
+        return {}
+    before = _Before(run := _ran(program, places, {}))
+    found: dict[Spot, int] = defaultdict(int)
+    # What the last of several turns waits for tells of the turns before: the greatest needs first.
+    waits = sorted(run.semaphores.awaited.items(), key=lambda item: -item[1][1])
+    while new := [
+        before.add(wait, sure)
+        for wait, (place, need) in waits
+        if (sure := before.sure(wait, place, need))
+    ]:
+        for wait, sure in new:
+            found[wait] |= sure
+    return {wait: before.last(them) for wait, them in found.items()}
 
 
 def _ran(program: Program, places: frozenset[Single], sure: dict[Spot, tuple[Spot, ...]]) -> Order:
@@ -79,7 +85,7 @@ def _disturbed(
     }
     if not several:
         return frozenset()
-    taken = _ran(program, places, sure).semaphores.taken
+    taken = _ran(program, places, sure).semaphores.passed
     return frozenset(
         place
         for place, them in several.items()
@@ -89,32 +95,61 @@ def _disturbed(
     )
 
 
-def _sure(run: Order, place: Single) -> dict[Spot, tuple[Spot, ...]]:
-    """The signals that are sure to come before each wait on a semaphore, after a run."""
-    signals = {s: clock for s, (at, clock) in run.semaphores.signals.items() if at == place}
-    needs = {spot: need for spot, (at, need) in run.semaphores.awaited.items() if at == place}
-    if not signals or not needs:
-        return {}
-    ops = (run.program.threads[thread][index] for thread, index in signals)
-    amounts = [op.amount for op in ops]
-    equal = {amount: _bits(other == amount for other in amounts) for amount in {*amounts}}
+class _Before:
+    """Which signals and waits come before which, after a run, and by what is sure since.
 
-    def free_of(spot: Spot) -> int:
-        """The signals that need not come after an op, a bit each."""
-        return _bits(not clock.has(*spot) for clock in signals.values())
+    Each has a bit, by its number in `spots`. `known` has for each those that come before it, and
+    `later` those that come after it, both with itself; `signals` has those of each semaphore that
+    signal each amount. An order between these is one between all ops: the clocks have the rest.
+    """
 
-    def total(bits: int) -> int:
-        """The sum of the amounts of these signals, a bit each."""
-        return sum(amount * (bits & those).bit_count() for amount, those in equal.items())
+    def __init__(self, run: Order):
+        clocks = {spot: clock for spot, (_, clock) in run.semaphores.signals.items()}
+        clocks |= run.semaphores.passed
+        self.spots = sorted(clocks)
+        self.number = {spot: number for number, spot in enumerate(self.spots)}
+        self.known = [0] * len(self.spots)
+        self.later = [0] * len(self.spots)
+        self.signals: dict[Single, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for (thread, index), (place, _) in run.semaphores.signals.items():
+            amount = run.program.threads[thread][index].amount
+            self.signals[place][amount] |= 1 << self.number[thread, index]
+        for number, spot in enumerate(self.spots):
+            for other in (n for n, each in enumerate(self.spots) if clocks[spot].has(*each)):
+                self.known[number] |= 1 << other
+                self.later[other] |= 1 << number
 
-    without = {signal: free_of(signal) for signal in signals}
-    found: dict[Spot, tuple[Spot, ...]] = {}
-    for wait, need in needs.items():
-        before = free_of(wait)
-        found[wait] = tuple(s for s, others in without.items() if total(others & before) < need)
-    return found
+    def sure(self, wait: Spot, place: Single, need: int) -> int:
+        """The signals that are sure to come before a wait and are not known to, a bit each."""
+        amounts, at, found = self.signals[place].items(), self.number[wait], 0
+        free = sum(those for _, those in amounts) & ~self.later[at]  # need not come after the wait
+        for signal in _ones(free & ~self.known[at]):
+            others = free & ~self.later[signal]
+            if sum(amount * (others & those).bit_count() for amount, those in amounts) < need:
+                found |= 1 << signal
+        return found
+
+    def add(self, wait: Spot, signals: int) -> tuple[Spot, int]:
+        """Puts signals before a wait, and so all that comes before these before all after it."""
+        new, after = 0, self.later[self.number[wait]]
+        for signal in _ones(signals):
+            new |= self.known[signal]
+        for number in _ones(after):
+            self.known[number] |= new
+        for number in _ones(new):
+            self.later[number] |= after
+        return wait, signals
+
+    def last(self, signals: int) -> tuple[Spot, ...]:
+        """Those of some signals that come before none of the others: their clocks tell of all."""
+        for signal in _ones(signals):
+            signals &= ~self.known[signal] | 1 << signal
+        return tuple(self.spots[signal] for signal in _ones(signals))
 
 
-def _bits(flags: Iterable[bool]) -> int:
-    """A number with a bit for each flag."""
-    return int("".join("1" if flag else "0" for flag in flags), 2)
+def _ones(bits: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while bits:
+        last = bits & -bits
+        yield last.bit_length() - 1
+        bits ^= last

@@ -219,7 +219,6 @@ def torch_kernels(g):
 KERNELS = [of_hopper, emitters, meshes, parallel_signals, before_hopper, copies_to_tmem]
 LATER = [of_jax_0_12] if jax.__version_info__ >= (0, 12) else []
 REFUSED = {multicast_refs: "MulticastRef", torch_kernels: "as_torch_kernel"}
-WRONG_TODAY: dict[str, str] = {}
 ON_DEVICES = parallel_signals, multicast_refs
 _USED = "persistent/", "peers/arrives", "products/", "memory/one", "semaphores/allocated"
 ELSEWHERE = blackwell, kernels, newcomers, clusters, devices, warps
@@ -233,25 +232,13 @@ def traced(kernel: Any, g: Any) -> pallascope.Program:
         return pallascope.trace(call, *args, whole_grid=kernel in ON_DEVICES)
 
 
-def _cases(made: Any) -> list[Any]:
-    wrong = [(each, WRONG_TODAY.get(each.__name__)) for each in made]
-    return [
-        pytest.param(
-            each,
-            id=each.__name__,
-            marks=[pytest.mark.xfail(strict=True, reason=why)] if why else [],
-        )
-        for each, why in wrong
-    ]
-
-
-@pytest.mark.parametrize("kernel", _cases([*KERNELS, *LATER]))
+@pytest.mark.parametrize("kernel", [*KERNELS, *LATER], ids=lambda each: each.__name__)
 def test_a_kernel_of_public_names_is_traced_and_right(kernel):
     report = pallascope.check(traced(kernel, mosaic_gpu))
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("kernel", _cases(REFUSED))
+@pytest.mark.parametrize("kernel", REFUSED, ids=lambda each: each.__name__)
 def test_a_kernel_that_is_not_traced_is_refused_by_name(kernel):
     """With the line, and what to do instead."""
     with pytest.raises((NotImplementedError, ValueError), match=REFUSED[kernel]) as error:

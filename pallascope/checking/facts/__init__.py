@@ -112,7 +112,8 @@ def place(buffer: Buffer, *ops: Op) -> str:
 def if_rounded(program: Program, buffer: Buffer, *ops: Op) -> str:
     """A sentence on regions of these ops that are larger than what is accessed, if any are."""
     regions = (r for op in ops for r in op.reads + op.writes if r.buffer == buffer.id)
-    names = [program.index_of(region) for region in dict.fromkeys(regions) if not region.is_exact]
+    rounded = (r for r in dict.fromkeys(regions) if r.is_placed and not r.is_exact)
+    names = [program.index_of(region) for region in rounded]
     if not names:
         return ""
     boxes = " and to ".join(f"`{name}`" for name in names)
@@ -156,3 +157,10 @@ def barrier_name(program: Program, barrier: int, index: int) -> str:
     owner = program.barriers[barrier].block
     block = f" of block {owner}" if program.blocks > 1 and owner is not None else ""
     return f"`{array}{each}`{block}"
+
+
+def landing_on(load: Op, buffer: Buffer) -> int:
+    """The barrier on which a load's part in a buffer lands, which may be another block's."""
+    assert load.barrier is not None, "it lands on one"
+    peers = dict(zip((region.buffer for region in load.writes), load.peers))
+    return peers.get(buffer.id, load.barrier)

@@ -11,6 +11,7 @@ from pallascope.checking.facts import (
     Remark,
     agent,
     barrier_name,
+    landing_on,
     named,
     of_buffer,
     place,
@@ -40,7 +41,7 @@ class Uninitialized(Fault):
 
 @dataclass(frozen=True, slots=True)
 class LostWrite(Fault):
-    """A write that nothing reads; `is_useful` if other writes of the same line are read."""
+    """A write that nothing reads; `is_useful` if other writes of the same line are stored."""
 
     op: Op
     buffer: Buffer
@@ -66,18 +67,22 @@ class LostWrite(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Outliving(Fleeting):
-    """A copy or a product that may still use its memory when `taker`, or the end, takes it."""
+    """An access that may still use its memory when `taker`, or the end, takes it.
+
+    Of a load, and of an ordinary access by a peer, `buffer` is the memory.
+    """
 
     late: Op
     taker: Op | None
+    buffer: Buffer | None = None
     clash: Clash = NO_CLASH
 
     @override
     def finding(self, program: Program) -> Finding:
         late, taker = self.late, self.taker
-        if late.kind == Kind.LOAD:
+        if late.kind is Kind.LOAD and self.buffer is not None:
             assert taker is not None, "what lands after the end is told of its barrier"
-            return _landing(program, late, taker)
+            return _landing(program, late, taker, self.buffer)
         kind, what, does = FindingKind.RACE, "product", "read"
         before = "before its memory is given to others, or the kernel ends."
         if late.kind == Kind.CP_ASYNC:
@@ -90,11 +95,15 @@ class Outliving(Fleeting):
         elif late.kind is Kind.WGMMA:
             missing = "wgmma_wait"
             remedy = "Call wgmma_wait(0), or read the accumulator, before the next scope begins."
+        elif self.buffer is not None:
+            what, does = "access", "write" if late.writes else "read"
+            missing = f"barrier on which it arrives and block {self.buffer.block} waits"
+            remedy = f"Let it arrive, then, on a barrier on which that block waits {before}"
         else:
             missing = "wait for a commit"
             remedy = "Wait for a tcgen05_commit_arrive after it before the next scope begins."
         used = late.writes if late.kind is Kind.CP_ASYNC else late.reads
-        name = program.buffers[used[0].buffer].name
+        name = (self.buffer or program.buffers[used[0].buffer]).name
         ceases = "ceases to exist" if taker is None else "is given to the next scope"
         cause = (
             f"`{name}` {ceases} while this {what} of {thread_name(program, late.thread)} may still"
@@ -104,12 +113,17 @@ class Outliving(Fleeting):
 
     @override
     def moment(self, program: Program) -> str:
-        return f"the {self.late.kind} is in flight, and its memory is given to the next scope."
+        does = f"the {self.late.kind} is in flight"
+        if self.late.kind.engine is None:
+            does = f"{thread_name(program, self.late.thread)} goes on to its access"
+        given = "is given to the next scope" if self.taker else "has ceased to exist"
+        return f"{does}, and its memory {given}."
 
 
-def _landing(program: Program, load: Op, taker: Op) -> Finding:
-    name = program.buffers[load.writes[0].buffer].name
-    barrier = barrier_name(program, *load.place) if load.barrier is not None else "its barrier"
+def _landing(program: Program, load: Op, taker: Op, buffer: Buffer) -> Finding:
+    name, barrier = buffer.name, "its barrier"
+    if load.barrier is not None:
+        barrier = barrier_name(program, landing_on(load, buffer), load.index)
     cause = (
         f"`{name}` is given to the next scope while this copy of"
         f" {thread_name(program, load.thread)} may still land in it:"
@@ -170,17 +184,37 @@ class UnwrittenOutput(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Overwritten(Remark):
-    """Writes of a line to a buffer that the same line overwrites before anyone reads them."""
+    """Writes of a line to a buffer that nobody reads, but other writes of the line (`at_times`)."""
 
     line: str | None
     buffer: str
+    at_times: bool
     times: int
 
     @override
     def note(self, program: Program) -> str:
+        how, right = "", "right if only the last is meant to count"
+        if self.at_times:
+            how, right = " or gone", "it does no harm if once too often, or a read is missing"
         return (
             f"{self.line}: what is written to `{self.buffer}` is not read before it is written"
-            f" anew, {count(self.times, 'time')}: right if only the last is meant to count."
+            f" anew{how}, {count(self.times, 'time')}: {right}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver(Remark):
+    """Reads of what nothing here has written, after waits for semaphores that are not followed."""
+
+    line: str | None
+    buffer: str
+    semaphores: tuple[str, ...]
+
+    @override
+    def note(self, program: Program) -> str:
+        return (
+            f"{self.line}: nothing here writes what this reads of `{self.buffer}`: right if another"
+            f" block does, then signals {', '.join(self.semaphores)}; whole_grid=True follows that."
         )
 
 
@@ -229,8 +263,8 @@ class Unplaced(Remark):
     def note(self, program: Program) -> str:
         return (
             f"{self.line}: where this accesses `{self.buffer}` depends on what a tensor holds,"
-            f" {count(self.times, 'time')}: it was taken to be within the array, and compared with"
-            " no other access."
+            f" {count(self.times, 'time')}: it was taken to be within the array, and compared only"
+            " with accesses of all that it may reach."
         )
 
 

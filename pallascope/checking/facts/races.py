@@ -11,6 +11,7 @@ from pallascope.checking.facts import (
     Remark,
     agent,
     barrier_name,
+    landing_on,
     lines,
     named,
     of_buffer,
@@ -41,10 +42,14 @@ class Collision:
 
 @dataclass(frozen=True, slots=True)
 class Race(Collision, Fleeting):
-    """The two are in no order; or the threads are, but not the tensor core (`is_unfenced`)."""
+    """The two are in no order; or the threads are, but not the tensor core (`is_unfenced`).
+
+    The newer may access the memory as the `later` buffer, of a scope that follows the buffer's own.
+    """
 
     clash: Clash
     is_unfenced: bool = False
+    later: Buffer | None = None
 
     @override
     def finding(self, program: Program) -> Finding:
@@ -55,6 +60,8 @@ class Race(Collision, Fleeting):
             f"{place(buffer, first, second)} is {verb} by {agent(program, second)} while it may"
             f" still be {doing} by {agent(program, first)}: {why}"
         )
+        if self.later is not None:
+            cause += f" A later scope has this memory as {named(self.later)}."
         return of_buffer(FindingKind.RACE, program, buffer, (second, first), cause, remedy)
 
     @override
@@ -89,7 +96,7 @@ class Race(Collision, Fleeting):
         if first.kind == Kind.LOAD:
             name, elsewhere = "its barrier", ""
             if first.barrier is not None:
-                name = barrier_name(program, _landing_on(first, self.buffer), first.index)
+                name = barrier_name(program, landing_on(first, self.buffer), first.index)
             if len(program.threads) > 1:
                 elsewhere = (
                     f", or in a thread that then arrives on a barrier on which {other} waits"
@@ -126,13 +133,6 @@ def _has_plain_arrivals(program: Program) -> bool:
     """Whether a thread arrives by itself on a barrier that orders no accesses of TMEM."""
     arrivals = (op.barrier for op in program.ops if op.kind is Kind.ARRIVE)
     return any(b is not None and not program.barriers[b].orders_tensor_core for b in arrivals)
-
-
-def _landing_on(load: Op, buffer: Buffer) -> int:
-    """The barrier on which a load's part in a buffer lands, which may be another block's."""
-    assert load.barrier is not None, "it lands on one"
-    peers = dict(zip((region.buffer for region in load.writes), load.peers))
-    return peers.get(buffer.id, load.barrier)
 
 
 class _Wait(NamedTuple):

@@ -1,12 +1,58 @@
 """More memory, barriers or registers than there are."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import override
 
-from pallascope.checking.facts import SCRATCH, Fault
+from pallascope.checking.facts import SCRATCH, Fault, Remark
 from pallascope.machine import COLUMN_BYTES
 from pallascope.program import Action, Op, Program, Space
 from pallascope.report import Finding, FindingKind, count, thread_name
+
+_GRID = "Give more to the grid's last axis, CUDA's x, or let a block do the work of several."
+#: What a launch has at most, and what to do where it has more.
+LIMITS = {
+    "lanes a block": (1_024, "Take fewer Pallas threads."),
+    "blocks a cluster": (8, "Take less: 9 to 16 want an attribute (not portable) that is not set."),
+    "blocks along CUDA's x": (2**31 - 1, _GRID),
+    "blocks along CUDA's y": (65_535, _GRID),
+    "blocks along CUDA's z": (65_535, _GRID),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge(Fault):
+    """A launch with more of `what`, the product of the `sizes`, than `LIMITS` says."""
+
+    what: str
+    sizes: tuple[int, ...]
+
+    @override
+    def finding(self, program: Program) -> Finding:
+        terms, (limit, remedy) = " x ".join(map("{:,}".format, self.sizes)), LIMITS[self.what]
+        cause = (
+            f"The kernel has {terms} = {prod(self.sizes):,} {self.what}, and CUDA has {limit:,} at"
+            " most: it cannot be launched."
+        )
+        return Finding(FindingKind.RESOURCE, (), cause, remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent(Remark):
+    """A wait for a later block of `blocks`, of which `sms` SMs have room for `each` at once."""
+
+    line: str | None
+    each: int
+    sms: int
+    blocks: int
+
+    @override
+    def note(self, program: Program) -> str:
+        return (
+            f"{self.line}: this waits for a later block, and of {self.blocks:,} blocks no more than"
+            f" {self.sms} SMs x {self.each} = {self.sms * self.each:,} run at once: if all of these"
+            " wait, that block never begins. Launch no more, or wait for earlier blocks only."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +121,12 @@ class TooManyRegisters(Fault):
 class WrongWay(Fault):
     """A request for registers that is less than the thread has and an increase, or more and none.
 
-    The thread has `held` a lane.
+    The thread has `held` a lane, at least if `or_more`.
     """
 
     op: Op
     held: int
+    or_more: bool = False
 
     @override
     def finding(self, program: Program) -> Finding:
@@ -88,8 +135,8 @@ class WrongWay(Fault):
         if op.action is Action.INCREASE:
             asked, right = "an increase", "decrease"
         cause = (
-            f"{who} asks for {op.registers} registers a lane as {asked}, and it has {self.held}:"
-            " PTX gives that no meaning."
+            f"{who} asks for {op.registers} registers a lane as {asked}, and it has {self.held}"
+            f"{' or more' if self.or_more else ''}: PTX gives that no meaning."
         )
         remedy = f'Ask with action="{right}", or for another number.'
         return Finding(FindingKind.RESOURCE, (op,), cause, remedy)

@@ -7,14 +7,12 @@ of the report, its notes among them; `refused` are words, a pattern, of the erro
 refuses the kernel. Either will do: a newcomer is followed and judged, or it is refused in these
 words, but it is not passed over. Where `finds` is REFUSED only the error will do.
 
-What the checker gets wrong now says so in `wrong_today`. `test_newcomers` expects these to fail, so
-whoever mends one takes its sentence away. Where a verdict is not obvious, the kernel's docstring
-gives the rule of PTX or CUDA that it rests on. Not covered: what kernels compute.
+Where a verdict is not obvious, the kernel's docstring gives the rule of PTX or CUDA that it rests
+on. Not covered: what kernels compute.
 """
 
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -48,7 +46,6 @@ class Newcomer(NamedTuple):
         the whole grid.
       calls: how many kernels the function calls, each of which is looked at.
       jax: the first version of JAX that has what the kernel uses.
-      wrong_today: what the checker says instead.
     """
 
     name: str
@@ -60,7 +57,6 @@ class Newcomer(NamedTuple):
     blocks: str = FIRST
     calls: int = 1
     jax: tuple[int, ...] = ()
-    wrong_today: str = ""
 
 
 NEWCOMERS: list[Newcomer] = []
@@ -1330,26 +1326,3 @@ def of_the_kernel_s_arguments(way: str):
         return call
     named = lambda x_gmem, o_gmem, *scratch: named_by_its_kernel(2.0, x_gmem, o_gmem, *scratch)
     return jax.vmap(of(named, TILE, BARRIER)), rows(2)
-
-
-# What the checker says today instead, and of which kernels: all whose whole names match. Who mends
-# it takes the line away.
-WRONG_TODAY: dict[str, str] = {
-    r"peers/lands after its scope-1": "not found where the receiver has the lower number",
-    r"peers/stored before the peer.*-.": "not found: two scopes at one address are two memories",
-    r"peers/read from a peer that (ends|left its scope)-.": "not found: a read is not held to them",
-    r"limits/.*(?<!mended)": "not found: no detector knows a launch's lanes, clusters and grids",
-    r"resident/.*last": "not found, nor noted: all blocks of the grid are taken to run at once",
-    r"opaque index/some.*(?<!mended)": "a note: what is not placed takes part in no race",
-    r"opaque index/scattered into.*(?<!mended)": "a note: what is not exact takes part in no race",
-    r"stream-K/block by block": "uninitialized-read of what another block writes and signals",
-    r"false alarms/filled.*": "lost-store, whose own text says that it does no harm",
-    r"registers/.*-2": "not found: what two threads begin with is not known, so nothing is told",
-}
-
-
-def _wrong_today(name: str) -> str:
-    return next((why for names, why in WRONG_TODAY.items() if re.fullmatch(names, name)), "")
-
-
-NEWCOMERS = [each._replace(wrong_today=_wrong_today(each.name)) for each in NEWCOMERS]

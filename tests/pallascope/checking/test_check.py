@@ -461,7 +461,14 @@ def test_a_result_that_is_never_stored():
     assert finding.remedy == "Store it with copy_smem_to_gmem, or leave the write out."
     rotated = [write(0, "a"), write(1, "a"), read(1)]  # as an output whose block stays does
     assert check(program(rotated)).ok
-    last = only(check(program([write(0, "a"), read(0), write(1, "a")])), "lost-store")
+    filled = check(program([write(0, "a"), read(0), write(1, "a")]))
+    assert filled.ok
+    assert filled.notes == (
+        "a: what is written to `ring` is not read before it is written anew or gone, 1 time: it"
+        " does no harm if once too often, or a read is missing.",
+    )
+    stored = [write(0, "a"), just("fence"), store(0, 0), *STORED]
+    last = only(check(program([*stored, write(1, "a")])), "lost-store")
     assert last.cause.endswith(
         "the result is lost. What this line writes at other steps is read: so a last read is"
         " missing, or the line runs once too often, which does no harm."

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 import re
-import time
 
 import jax
 import pytest
@@ -16,7 +15,6 @@ from tests.pallascope.checking.newcomers import (
     NEWCOMERS,
     REFUSED,
     WHOLE,
-    WRONG_TODAY,
     Newcomer,
 )
 from tests.pallascope.constructs import devices
@@ -29,12 +27,6 @@ def _case(newcomer: Newcomer) -> object:
     if newcomer.jax > jax.__version_info__[:2]:
         needed = ".".join(map(str, newcomer.jax))
         marks.append(pytest.mark.skip(reason=f"needs JAX {needed}"))
-    elif newcomer.wrong_today:
-        marks.append(
-            pytest.mark.xfail(
-                strict=True, reason=newcomer.wrong_today, raises=(AssertionError, IndexError)
-            )
-        )
     return pytest.param(newcomer, id=newcomer.name, marks=marks)
 
 
@@ -112,14 +104,7 @@ def turned(program: pallascope.Program) -> pallascope.Program:
 CLUSTERS = [each for each in NEWCOMERS if each.name.startswith(("peers/", "persistent/"))]
 
 
-def _turned_case(newcomer: Newcomer) -> object:
-    why = "the loads that a thread does not know to have landed are those issued so far"
-    is_wrong = re.fullmatch(r"peers/lands after its scope-.", newcomer.name)
-    marks = [pytest.mark.xfail(strict=True, reason=why)] if is_wrong else []
-    return pytest.param(newcomer, id=newcomer.name, marks=marks)
-
-
-@pytest.mark.parametrize("newcomer", [_turned_case(each) for each in CLUSTERS])
+@pytest.mark.parametrize("newcomer", CLUSTERS, ids=[each.name for each in CLUSTERS])
 def test_a_verdict_does_not_depend_on_the_blocks_numbers(newcomer):
     function, *args = newcomer.make()
     program = pallascope.trace(function, *args)
@@ -127,17 +112,9 @@ def test_a_verdict_does_not_depend_on_the_blocks_numbers(newcomer):
     assert kinds[0] == kinds[1]
 
 
-def test_each_sentence_on_today_is_of_some_newcomer():
-    assert {*WRONG_TODAY.values()} == {each.wrong_today for each in NEWCOMERS} - {""}
-
-
-@pytest.mark.slow
-@pytest.mark.xfail(run=False, reason="the time of semaphores grows with the cube of the blocks")
-def test_500_blocks_that_wait_in_turns_take_10_seconds():
-    program = devices.in_turns(500)
-    start = time.process_time()
-    assert pallascope.check(program).ok
-    assert time.process_time() - start < 10
+def test_500_blocks_that_wait_in_turns():
+    """In seconds: time grew with the cube of the blocks."""
+    assert pallascope.check(devices.in_turns(500)).ok
 
 
 def test_names_are_unique():

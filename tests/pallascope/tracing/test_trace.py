@@ -288,7 +288,7 @@ def test_an_index_that_depends_on_tensors_leaves_its_region_unplaced():
     (note,) = report.notes  # nothing writes `x`, so it does not matter what of it is read
     assert report.ok and note.endswith(
         "where this accesses `o` depends on what a tensor holds, 1 time: it was taken to be within"
-        " the array, and compared with no other access."
+        " the array, and compared only with accesses of all that it may reach."
     )
 
 

@@ -94,7 +94,7 @@ def grade(
 
 def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program, _ = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
+    program = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER).program
     yield f"The checker finds nothing on {math.prod(program.devices)} devices."
     for name, amount in unheard(program).items():
         raise Fails(

@@ -7,7 +7,8 @@ fails ends it, so that a barrier that nobody arrives on hangs nothing: such an a
 
 =========  ===================================================================================
 verified   `pallascope.verify` finds nothing: it can be traced for these arguments, its blocks are
-           right, each and together, and JAX lowers it for a Hopper GPU
+           right, each and together, and JAX lowers it for a Hopper GPU; a write to shared memory
+           that nothing reads is no fault where the result is right
 right      it is run, natively or interpreted; the interpreter tells of no race, and its result is
            the expected one
 again      with each of `again`, other arrays, it is verified and right, too
@@ -40,6 +41,7 @@ from pallascope.drawing.paths import relative_paths
 from pallascope.failing import own_frames
 from pallascope.machine import Machine
 from pallascope.program import Kind, Program
+from pallascope.report import Finding, FindingKind
 from pallascope.verifying import BlockChoice
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
@@ -48,8 +50,7 @@ from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
 from pipelib_book.races import MARK, races_of
 
-# What a note says of loads and stores outside of an array, and of writes that nothing reads.
-_TELLING = "behind the end of", "nothing reads it before"
+_BEYOND = "behind the end of"  # what a note says of loads and stores outside of an array
 
 
 class Grade(NamedTuple):
@@ -166,15 +167,19 @@ def _look(
     answer, args, expected, tolerance, strict, again, asks, machine, xla_does
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program, notes = verified(answer, args, strict)
-    yield "The checker finds nothing."
-    yield _right(answer, args, expected, tolerance, notes)
+    first = verified(answer, args, strict)
+    if not first.unread:
+        yield "The checker finds nothing."
+    said = _right(answer, args, expected, tolerance, first)
+    if first.unread:
+        yield "The checker finds only writes that nothing reads: they do no harm."
+    yield said
     for others, wanted in again:
         where = f" with arrays of {', '.join(str(x.shape) for x in others)}"
-        _, notes = verified(answer, others, strict, where)
-        yield _right(answer, others, wanted, tolerance, notes, where)
+        found = verified(answer, others, strict, where)
+        yield _right(answer, others, wanted, tolerance, found, where)
     beside = beside_of(answer, args)
-    seen = Answer(program, args, machine, beside)
+    seen = Answer(first.program, args, machine, beside)
     for ask in asks:
         holds, said = ask(seen)
         if not holds:
@@ -182,9 +187,20 @@ def _look(
         yield said
     for fault in beside.faults(xla_does):
         raise Fails(f"It is right, but {fault}.")
-    if program.has(Kind.WGMMA) and not lacking():
+    if first.program.has(Kind.WGMMA) and not lacking():
         for fault in or_fails("It is right, but ptxas refuses it", _faults, answer, *args):
             raise Fails(f"It is right, but it wastes time: {fault}")
+
+
+class Verified(NamedTuple):
+    """An answer without a grave fault: its first block, and what the checker says of all it saw.
+
+    `notes` are the checker's, `unread` what it says of writes that nothing reads.
+    """
+
+    program: Program
+    notes: list[str]
+    unread: list[str]
 
 
 def verified(
@@ -193,8 +209,8 @@ def verified(
     strict: bool,
     where: str = "",
     blocks: BlockChoice = BlockChoice.ALL,
-) -> tuple[Program, list[str]]:
-    """The program of an answer's first block, and what the checker notes of all that it saw.
+) -> Verified:
+    """What `pallascope.verify` says of an answer to an exercise.
 
     Raises:
       Fails: it cannot be traced, or has a fault.
@@ -206,14 +222,23 @@ def verified(
     kernel, *others = or_fails(f"It cannot be traced{where}", verify, *args).kernels
     if others:
         raise Fails(f"It calls {len(others) + 1} Mosaic GPU kernels{where}: one is graded.")
-    if kernel.findings:
-        causes = dict.fromkeys(f"{found.kind}: {found.cause}" for found in kernel.findings)
-        words = " ".join(first_findings(causes))
+    texts = dict.fromkeys(_in_short(found) for found in sorted(kernel.findings, key=_is_unread))
+    if not all(map(_is_unread, kernel.findings)):
+        words = " ".join(first_findings(texts))
         raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
     if kernel.refusal:
         raise Fails(f"It cannot be traced{where}: {relative_paths(kernel.refusal)}")
     notes = dict.fromkeys(note for report in kernel.reports for note in report.notes)
-    return kernel.reports[0].program, [*notes]
+    return Verified(kernel.reports[0].program, [*notes], [*texts])
+
+
+def _in_short(finding: Finding) -> str:
+    return f"{finding.kind}: {finding.cause}"
+
+
+def _is_unread(finding: Finding) -> bool:
+    """Whether it is an ordinary write to shared memory that nothing reads."""
+    return finding.kind is FindingKind.LOST_STORE and finding.ops[0].kind is Kind.WRITE
 
 
 def _right(
@@ -221,22 +246,36 @@ def _right(
     args: Sequence[Any],
     expected: Any,
     tolerance: float,
-    notes: Sequence[str],
+    found: Verified,
     where: str = "",
 ) -> str:
     """What is said of an answer's right result; `Fails` if it has none, or a wrong one."""
+    try:
+        return _compared(
+            _run(answer, args, found.notes, where), expected, tolerance, found.notes, where
+        )
+    except Fails as wrong:
+        if found.unread:
+            words = " ".join(first_findings(found.unread))
+            said = f"{wrong} The checker found a fault, which may be why. {words}"
+            raise Fails(said, wrong.printed) from wrong
+        raise
+
+
+def _run(answer: Callable[..., Any], args: Sequence[Any], notes: Sequence[str], where: str) -> Any:
+    """The result of an answer; `Fails` if it has none, or if the interpreter sees a race."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        result = or_fails(f"It cannot be run{where}", _run, answer, *args, notes=notes)
+        result = or_fails(f"It cannot be run{where}", _result, answer, *args, notes=notes)
     said, mark, dump = printed.getvalue().partition(MARK)
     print(said, end="")
     if mark:
         first, *_ = races_of(dump) or ("two accesses of one place",)
         raise Fails(f"The interpreter reports a race{where}: {first}.", mark + dump)
-    return _compared(result, expected, tolerance, notes, where)
+    return result
 
 
-def _run(answer: Callable[..., Any], *args: Any) -> Any:
+def _result(answer: Callable[..., Any], *args: Any) -> Any:
     """The result of an answer; JAX's log has nothing of its errors, which the grade tells."""
     logging.disable()
     try:
@@ -286,6 +325,6 @@ def _compared(
     pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
     is_right, said = judge(f"Its result{where}", pairs, tolerance)
     if not is_right:
-        telling = (note for note in notes if any(words in note for words in _TELLING))
-        raise Fails("".join([said, *(f" The checker notes: {note}" for note in telling)]))
+        beyond = (f" The checker notes: {note}" for note in notes if _BEYOND in note)
+        raise Fails("".join([said, *beyond]))
     return said

@@ -164,14 +164,32 @@ def writes_again(idle=None, stores=True):
 def test_a_write_that_nothing_reads_does_no_harm(idle):
     x = jnp.arange(4.0 * 128).reshape(4, 128)
     got = grade(writes_again(idle), x, expected=x)
-    assert got.passed and got.lines[0] == "The checker finds nothing.", got
+    said = "The checker finds only writes that nothing reads: they do no harm."
+    assert got.passed and got.lines[0] == said, got
 
 
 def test_a_wrong_result_has_the_write_that_nothing_reads():
     x = jnp.arange(4.0 * 128).reshape(4, 128)
-    line = grade(writes_again(stores=False), x, expected=x).lines[-1]
+    (line,) = grade(writes_again(stores=False), x, expected=x).lines
     assert line.startswith("Its result is wrong: "), line
-    assert line.count("The checker notes: ") == 1 and "nothing reads it before" in line, line
+    start = "The checker found a fault, which may be why. lost-store: "
+    assert start in line and "nothing reads it before" in line, line
+    assert line.count("lost-store") == 1 and "more finding" not in line, line
+
+
+def test_other_faults_come_before_writes_that_nothing_reads(monkeypatch):
+    x = jnp.arange(4.0 * 128).reshape(4, 128)
+    check = verifying.check
+
+    def with_a_resource(program, **options):
+        (lost,) = check(program, **options)
+        over = replace(lost, kind="resource", cause="It takes too much.")
+        return pallascope.Report(program, (lost, over), ())
+
+    monkeypatch.setattr(verifying, "check", with_a_resource)
+    (line,) = grade(writes_again(), x, expected=x).lines
+    start = "The checker found a fault, so it was not run. resource: It takes too much."
+    assert line == f"{start} (1 more finding)", line
 
 
 def test_a_store_that_is_never_waited_for_is_a_fault():

@@ -12,14 +12,18 @@ is the machine at the clock that it has when a kernel uses that much of its tens
 
 import dataclasses
 import json
+import math
 import pathlib
 from dataclasses import dataclass
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, cast
 
 WARP_LANES, THREAD_LANES = 32, 128  # lanes of a warp, and of a Pallas thread
 LINE_BYTES = 128  # that L2 fetches from HBM together
 COLUMN_BYTES = 128 * 4  # of TMEM: 32 bits in each of 128 lanes
 WAVEFRONT_BYTES = 128  # that the banks of shared memory give or take at once
+# That an SM holds. Source: CUDA C++ Programming Guide, technical specifications.
+BLOCKS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,16 @@ class Machine:
     nvlink_sm_bytes_per_cycle: float | None = None
     nvlink_bytes_per_second: float | None = None
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field.name, getattr(self, field.name), field.default)
+
     def changed(self, **fields: Any) -> "Machine":
         """This machine with other values of some fields: a question to a machine nobody built.
 
         Raises:
-          TypeError: a Machine has no such field.
+          TypeError: a Machine has no such field, or a value is of another type.
+          ValueError: a value is NaN or negative, or 0 where times are divided by it.
         """
         if unknown := [name for name in fields if name not in FIELDS]:
             raise TypeError(
@@ -165,6 +174,11 @@ class Machine:
 
     def loaded(self, use: float) -> "Machine":
         """This machine at the clock of a kernel that uses this fraction of all tensor cores."""
+        if not isinstance(cast(object, use), Real) or math.isnan(use):
+            raise TypeError(
+                f"Machine.loaded: {use=} is of type {type(use).__name__} and no number, so no clock"
+                " belongs to it: give the fraction of all tensor cores that a kernel uses."
+            )
         (below, high), *points = self.clock_at
         for above, low in points:
             if use <= above:
@@ -268,7 +282,50 @@ class Machine:
         return value
 
 
+def _check(name: str, value: object, default: object) -> None:
+    """Raises TypeError or ValueError for a value that the field of this name cannot have."""
+    if value is None and default is None:
+        return
+    if name == "name":
+        if not isinstance(value, str):
+            raise _wrong_type(name, value, "a text")
+    elif name == "clock_at" or name in _RATES:
+        if not isinstance(value, tuple):
+            raise _wrong_type(name, value, "a tuple of pairs")
+        pairs = cast("tuple[object, ...]", value)
+        if name == "clock_at" and not pairs:
+            raise ValueError("Machine: clock_at=() has no pair, so no clock under load is known.")
+        for pair in pairs:
+            each = cast("tuple[object, ...]", pair) if isinstance(pair, tuple) else ()
+            if len(each) != 2:
+                raise _wrong_type(name, cast(object, pair), "a tuple of pairs")
+            if name == "clock_at":
+                _check_number(name, each[0], divides=False)
+            _check_number(name, each[1], divides=True)
+    else:
+        is_rate = name in _DIVISORS or "_per_" in name
+        _check_number(name, value, divides=is_rate, kind=Integral if name == "sms" else Real)
+
+
+def _check_number(name: str, value: object, *, divides: bool, kind: type[Any] = Real) -> None:
+    """Raises TypeError or ValueError for a number that is no time, or no rate if it `divides`."""
+    if not isinstance(value, kind):
+        raise _wrong_type(name, value, "an integer" if kind is Integral else "a number")
+    number = float(cast(float, value))
+    if not (number > 0 if divides else 0 <= number < math.inf):
+        least = "above 0, and times are divided by it" if divides else "0 or more, and finite"
+        raise ValueError(
+            f"Machine: {name}={value!r} is not {least}, so no simulated time would be right."
+        )
+
+
+def _wrong_type(name: str, value: object, noun: str) -> TypeError:
+    given = type(value).__name__
+    return TypeError(f"Machine: {name} takes {noun}, not a value of type {given}: give one.")
+
+
 _RATES = "wgmma_flops_per_cycle", "tcgen05_flops_per_cycle"
+_DIVISORS = "clock_hz", "sms", "wgmma_reach", "hbm_static_reach"
 _HAVE = {"wgmma": "pallascope.H200 or pallascope.H100", "tcgen05_mma": "pallascope.B200"}
 FIELDS = tuple(field.name for field in dataclasses.fields(Machine))
 _NVLINK = tuple(name for name in FIELDS if name.startswith("nvlink_"))

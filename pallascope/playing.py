@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import assert_never
 
+from pallascope.arguments import expect
 from pallascope.checking.order import End
 from pallascope.checking.semaphores import orders
 from pallascope.drawing.player import Player, player
@@ -37,6 +38,7 @@ def play(report: Report, number: int | None = None) -> Player:
       number: the finding, from 0, as in `report[number]`; by default the first with an order.
 
     Raises:
+      TypeError: `report` is not a Report, or `number` is not an integer.
       IndexError: no such finding, or none that has an order.
       ValueError: a finding without an order.
 
@@ -54,6 +56,7 @@ def steps(report: Report, number: int | None = None) -> Timeline:
 
     The arguments and errors are those of `play`.
     """
+    expect("play", report, Report, "a Report", "make one with pallascope.check(program)")
     return timeline(report.program, report.order_of(number))
 
 

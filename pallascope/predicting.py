@@ -21,9 +21,10 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import NamedTuple
 
-from pallascope.arguments import MACHINE, expect, expect_l2_hits
+from pallascope.arguments import MACHINE, expect, expect_l2_hits, expect_range
 from pallascope.machine import H200, Machine
 from pallascope.program import Program
 from pallascope.simulating.launch import Index, Launch, launched, work
@@ -84,7 +85,7 @@ def predict(
 
     Raises:
       TypeError: `kernel` is not a function, or `machine` is no machine.
-      ValueError: no kernel, threads that wait for ever, or `l2_hits` out of its range; and what
+      ValueError: no kernel, threads that wait for ever, or a number out of its range; and what
         `trace` raises.
 
     Example:
@@ -95,6 +96,8 @@ def predict(
     """
     expect("predict", machine, *MACHINE)
     expect_l2_hits("predict", l2_hits)
+    expect_range("predict", 1, 10**12, "cycles in a second", kind=Real, clock_hz=clock_hz)
+    expect_range("predict", 1, 255, "the most that a lane has", registers=registers)
     samples = (_samples(tracer, machine.sms) for tracer in tracers(kernel, args, "predict"))
     launches = (launch(each, machine, clock_hz, registers, l2_hits) for each in samples)
     return Prediction(tuple(launches), machine.name)

@@ -100,6 +100,7 @@ import enum
 import itertools
 import json
 import math
+import os
 import pathlib
 import re
 from collections import Counter
@@ -653,7 +654,7 @@ class Program:
         """The program that `to_json` wrote; ValueError if the text is anything else."""
         try:
             fields: Json = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, TypeError) as error:
             raise ValueError(
                 f"This text is not JSON ({error}), so there is no Program in it: give what to_json"
                 " returned or save wrote."
@@ -679,12 +680,23 @@ class Program:
 
         `load` reads it again, and the book's laboratory opens it.
         """
-        pathlib.Path(path).write_text(self.to_json(with_sources=True), "utf-8")
+        path_of("Program.save", path).write_text(self.to_json(with_sources=True), "utf-8")
 
     @classmethod
     def load(cls, path: str | pathlib.Path) -> "Program":
         """Reads what `save` wrote."""
-        return cls.from_json(pathlib.Path(path).read_text("utf-8"))
+        return cls.from_json(path_of("Program.load", path).read_text("utf-8"))
+
+
+def path_of(function: str, path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path that a function was given; TypeError if it is none."""
+    try:
+        return pathlib.Path(path)
+    except TypeError:
+        given = type(path).__name__
+        raise TypeError(
+            f"{function} takes a path, not a value of type {given}: give the name of a file."
+        ) from None
 
 
 def step_name(step: tuple[int, ...]) -> str:

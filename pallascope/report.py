@@ -17,6 +17,7 @@ import math
 import pathlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 from pallascope.interleaving import Interleaving, Turn
@@ -305,9 +306,15 @@ class Report:
           number: the finding, from 0, as in `report[number]`; by default the first with an order.
 
         Raises:
+          TypeError: `number` is not an integer.
           IndexError: no such finding, or none that has an order.
           ValueError: a finding without an order.
         """
+        if not isinstance(number, Integral | None):
+            raise TypeError(
+                f"A finding is asked for by its number, but {number=} is of type"
+                f" {type(number).__name__}: give an integer, from 0, or leave it out."
+            )
         asked = f"Finding {number}" if number is not None else "A finding with an order of ops"
         if number is None:
             orders = [found.interleaving for found in self]

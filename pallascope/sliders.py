@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pallascope.arguments import MACHINE, expect, wrong_type
+from pallascope.arguments import MACHINE, expect, expect_flags, wrong_type
 from pallascope.drawing.player import Setting, player
 from pallascope.judging import judged
 from pallascope.machine import FIELDS, H200, Machine
-from pallascope.tracing.trace import trace
+from pallascope.tracing.trace import expect_integers, trace
 
+#: The most values of a slider.
+MOST_VALUES = 1000
 KernelFactory = Callable[..., tuple[Callable[..., object], tuple[object, ...]]]
 
 
@@ -61,7 +63,7 @@ def sweep(
       >>> settings[0].timeline.cycles > settings[1].timeline.cycles
       True
     """
-    values = _values("sweep", kernel_factory, machine, ranges)
+    values = _values("sweep", kernel_factory, machine, max_steps, whole_grid, ranges)
     return [
         _setting(kernel_factory, machine, max_steps, whole_grid, dict(zip(values, combination)))
         for combination in itertools.product(*values.values())
@@ -96,7 +98,7 @@ def explore(
       >>> [type(child).__name__ for child in box.children]
       ['SelectionSlider', 'Output']
     """
-    positions = _values("explore", kernel_factory, machine, ranges)
+    positions = _values("explore", kernel_factory, machine, max_steps, whole_grid, ranges)
     try:
         ipywidgets = importlib.import_module("ipywidgets")
     except ImportError as error:
@@ -130,6 +132,8 @@ def _values(
     who: str,
     kernel_factory: KernelFactory,
     machine: Machine,
+    max_steps: int | None,
+    whole_grid: bool,
     ranges: Mapping[str, Iterable[object]],
 ) -> dict[str, list[object]]:
     """The values of each slider; refuses what `who` can make no settings of."""
@@ -137,10 +141,17 @@ def _values(
         remedy = "give one that returns (kernel, args)"
         raise wrong_type(who, kernel_factory, "a function", remedy)
     expect(who, machine, *MACHINE)
+    expect_integers(who, max_steps=max_steps)
+    expect_flags(who, whole_grid=whole_grid)
     values: dict[str, list[object]] = {}
     for name, found in ranges.items():
         expect(who, found, Iterable, f"a list of values for {name}=", "a slider goes through them")
-        values[name] = [*found]
+        values[name] = [*itertools.islice(found, MOST_VALUES + 1)]
+        if len(values[name]) > MOST_VALUES:
+            raise ValueError(
+                f"{who}: {name}= has more than {MOST_VALUES:,} values, of which each takes a trace"
+                " and a place on a slider: give fewer."
+            )
         if not values[name]:
             raise ValueError(f"The range {name} has 0 values: a slider needs 1 at least.")
     return values

@@ -13,10 +13,13 @@ import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
+from pallascope.arguments import expect_flags
 from pallascope.failing import in_words, is_ours
 from pallascope.launches import Called, distinct, launches
 from pallascope.report import count
 from pallascope.verifying import BlockChoice, Blocks, KernelVerdict, verify
+
+__all__ = ["Watch", "assert_clean", "watched"]
 
 
 def assert_clean(
@@ -118,6 +121,7 @@ def watched(
       >>> [finding.kind for verdict in watch.faulty for finding in verdict.findings]
       ['missing-commit']
     """
+    expect_flags("watched", strict=strict)
     chosen, watch = BlockChoice(blocks), Watch()
     seen: list[Called] = []
     try:

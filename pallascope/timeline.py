@@ -66,6 +66,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 
@@ -304,6 +305,12 @@ class Timeline:
 
         `uses(0)` has those of the whole.
         """
+        for name, end in (("start", start), ("stop", stop)):
+            if not isinstance(end, Real | None):
+                raise TypeError(
+                    f"Timeline.uses takes a number of cycles for {name}=, not a value of type"
+                    f" {type(end).__name__}: leave both out for the steady state."
+                )
         if start is None and stop is None:
             start, stop, _ = self.interval()
         start, stop = start or 0.0, self.cycles if stop is None else stop

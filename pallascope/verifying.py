@@ -26,8 +26,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from numbers import Real
 
 from pallascope import compiling
+from pallascope.arguments import expect, expect_flags
 from pallascope.checking.check import check
 from pallascope.checking.grid import Footprint, compare, footprint
 from pallascope.compiling.kernels import compiled_call, launched
@@ -230,6 +232,11 @@ def verify(
       ['missing-commit']
     """
     expect_integers("verify", max_steps=max_steps, call=call)
+    expect_flags("verify", strict=strict, compiler=compiler)
+    expect("verify", seconds, Real, "a number for seconds=", "give one, or leave it out")
+    expect("verify", blocks, Sequence, "a choice or a list for blocks=", "give all, or indices")
+    if not blocks:
+        raise ValueError(f"verify: {blocks=} has 0 blocks, so nothing would be checked: give one.")
     if not seconds > 0:
         raise ValueError(f"verify: {seconds=} is not above 0, so no block could begin: give more.")
     choice = BlockChoice(blocks) if isinstance(blocks, str) else blocks

@@ -96,6 +96,8 @@ def emit_pipeline(
       True
     """
     specs.check_function("body", body)
+    specs.check_carry(init_carry)
+    ordinary_reads = specs.flag("ordinary_reads", ordinary_reads)
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps)
     init = () if init_carry is None else (init_carry,)
     for operand in plan.inputs:

@@ -34,6 +34,7 @@ Source: `mosaic_gpu.emit_pipeline` of JAX 0.11.2, except for outputs.
 
 import functools
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -97,8 +98,12 @@ class Steps(NamedTuple):
                 f"All elements in the grid must be strictly positive, but got grid={sizes!r}: no"
                 " step would run."
             )
+        if (count := math.prod(known)) >= 2**31:
+            raise ValueError(
+                f"grid={sizes!r} has {count:,} steps, but steps are counted in int32, whose largest"
+                f" number is {2**31 - 1:,}: divide them among blocks of the kernel's grid."
+            )
         if len(known) == len(sizes):
-            count = math.prod(known)
             return cls(known, min(slots, count), count)
         dynamic = tuple(jnp.maximum(jnp.asarray(size, jnp.int32), 0) for size in sizes)
         return cls(dynamic, slots, math.prod(dynamic))
@@ -523,10 +528,15 @@ def run_body(body: Body, indices: Indices, refs: Tree, carry: tuple[Tree, ...]) 
       A tuple of the next carry, or of nothing.
 
     Raises:
-      ValueError: the body returned another pytree than the carry.
+      ValueError: the body returned another pytree than the carry, or a value without a carry.
     """
     result = body(indices, *refs, *carry)
     if not carry:
+        if jax.tree.leaves(result):
+            raise ValueError(
+                f"The body returned {reprlib.repr(result)}, but without init_carry no step gets"
+                " it, so it would be lost: give init_carry, or return nothing."
+            )
         return ()
     given, returned = structure(carry[0]), structure(result)
     if returned != given:

@@ -347,8 +347,13 @@ def _gpu_spec(name: str, spec: object, is_output: bool) -> plgpu.BlockSpec:
         raise ValueError(
             f"{name}: an index_map but no block_shape, so the blocks that it indexes have no size."
         )
-    for dim in block or ():
-        _block_size(dim, name)
+    for axis, dim in enumerate(block or ()):
+        size = _block_size(dim, name)
+        if size is not None and size < 1:
+            raise ValueError(
+                f"{name}: a block of {block} has a side of {size} on axis {axis}, so it has no"
+                " elements to copy: give each side 1 or more, or None for an index alone."
+            )
     if not isinstance(spec, plgpu.BlockSpec):
         return plgpu.BlockSpec(block, spec.index_map, memory_space=space)
     if spec.collective_axes and (is_output or len(spec.collective_axes) > 1):
@@ -394,7 +399,10 @@ def _uses_grid(name: str, spec: plgpu.BlockSpec, rank: int) -> bool:
         index = jax.ShapeDtypeStruct((), jnp.int32)
         jaxpr = jax.make_jaxpr(spec.index_map)(*[index] * rank).jaxpr
     except TypeError as e:
-        raise ValueError(f"{name}: the index_map fails for {rank} grid indices: {e}") from e
+        raise ValueError(
+            f"{name}: the index_map fails for {rank} grid indices: {e}. It takes one index for each"
+            " axis of the grid."
+        ) from e
     if len(jaxpr.outvars) != len(spec.block_shape):
         raise ValueError(
             f"{name}: the index_map returns {len(jaxpr.outvars)} indices for a block of"
@@ -437,6 +445,32 @@ def is_integer(value: object) -> bool:
         return False
     array = cast(jax.Array, value)
     return array.shape == () and jnp.issubdtype(array.dtype, jnp.integer)
+
+
+def flag(name: str, value: object) -> bool:
+    """The value as a bool, if it is one of Python, NumPy or JAX.
+
+    Raises:
+      TypeError: it is not a bool, or is traced and so known only at run time.
+    """
+    try:
+        is_flag = value in (False, True)
+    except (TypeError, ValueError):  # traced; an array of several
+        is_flag = False
+    if not is_flag:
+        because = "what is computed depends on it, so it must be True or False, known before"
+        raise wrong_type(name, value, because)
+    return bool(value)
+
+
+def check_carry(carry: Tree) -> None:
+    """Raises TypeError or ValueError for a first carry of anything but arrays and numbers."""
+    for leaf in jax.tree.leaves(carry):
+        if not isinstance(leaf, (int, float)) and not hasattr(leaf, "dtype"):
+            because = "steps hand on arrays and numbers"
+            raise wrong_type("init_carry", leaf, because)
+        if isinstance(leaf, int) and not -(2**31) <= leaf < 2**31:
+            raise ValueError(f"init_carry={leaf} is no int32, as which a step would hand it on.")
 
 
 def check_function(name: str, value: object) -> None:

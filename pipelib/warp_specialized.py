@@ -127,9 +127,15 @@ def emit_pipeline_warp_specialized(
       True
     """
     _check_types(body, wg_axis, pipeline_state, compute_context)
+    manual_produced_barriers = specs.flag("manual_produced_barriers", manual_produced_barriers)
+    manual_consumed_barriers = specs.flag("manual_consumed_barriers", manual_consumed_barriers)
+    ordinary_reads = specs.flag("ordinary_reads", ordinary_reads)
     manual = manual_produced_barriers or manual_consumed_barriers
     plan = ring.Plan.of(grid, in_specs, out_specs, max_concurrent_steps, manual)
     if steps_before is not None:
+        if not specs.is_integer(steps_before):
+            because = "it is how many steps the chain has made, an int32 scalar"
+            raise specs.wrong_type("steps_before", steps_before, because)
         plan = plan._replace(steps=plan.steps._replace(before=steps_before))
     return WarpSpecializedPipeline(
         body=body,

@@ -13,6 +13,7 @@ from pallascope.tracing.host import kernels_of, one_of
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.source import function_name
 from pallascope.tracing.state import Call
+from pallascope.tracing.trace import expect_integers
 
 
 def compiled(kernel: Callable[..., object], *args: object, call: int | None = None) -> Compiled:
@@ -40,6 +41,7 @@ def compiled(kernel: Callable[..., object], *args: object, call: int | None = No
       >>> found.registers, found.spill_stores, found.serialized
       (168, 0, ())
     """
+    expect_integers("compiled", call=call)
     return compiled_call(one_of(_kernels(kernel, args), call, "one is compiled"))
 
 

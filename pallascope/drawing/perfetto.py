@@ -15,6 +15,7 @@ from typing import Any
 from pallascope.arguments import TIMELINE, expect
 from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import LOOKS, headline, pack, remarks
+from pallascope.program import path_of
 from pallascope.timeline import Span, SpanKind, Timeline
 
 _PROCESS = 1
@@ -29,7 +30,8 @@ def to_perfetto(timeline: Timeline, path: str | pathlib.Path) -> None:
       >>> timeline = pallascope.simulate(pallascope.trace(softmax, x), pallascope.H100)
       >>> pallascope.to_perfetto(timeline, "softmax.json")
     """
-    pathlib.Path(path).write_text(json.dumps(trace(timeline), ensure_ascii=False), "utf-8")
+    text = json.dumps(trace(timeline), ensure_ascii=False)
+    path_of("to_perfetto", path).write_text(text, "utf-8")
 
 
 def trace(timeline: Timeline) -> _Event:

@@ -312,14 +312,18 @@ def _window(
     for name, value in (("start", start), ("stop", stop)):
         if value is not None:
             expect("A figure", value, Real, f"a number of cycles for {name}=", "give one, or none")
+            if math.isinf(value):
+                raise ValueError(
+                    f"A figure ends, but {name}={value}: give cycles, or leave it out."
+                )
     if steps is not None:
         expect("A figure", steps, Iterable, "several steps for steps=", "give range(first, last)")
         if start is not None or stop is not None:
             raise ValueError("steps= and start=, stop= each choose the window: pass one of them.")
-        wanted = set(steps)
+        wanted = steps if isinstance(steps, range) else set(steps)  # a range may be long
         found = [s for s in timeline.spans if s.step and s.step[0] in wanted]
         if not found:
-            some = sorted(wanted)[:3]
+            some = [*wanted[:3]] if isinstance(wanted, range) else sorted(wanted)[:3]
             raise ValueError(f"No span is of the steps {some}...: there is nothing to draw.")
         start, stop = min(s.start for s in found), max(s.stop for s in found)
     low = 0.0 if start is None else start

@@ -47,7 +47,7 @@ from pallascope.drawing import svg
 from pallascope.drawing.document import document
 from pallascope.drawing.paths import relative_paths
 from pallascope.drawing.picture import EDGE, LOOKS, Picture, headline, picture, remarks
-from pallascope.program import step_name
+from pallascope.program import path_of, step_name
 from pallascope.sources import text_of
 from pallascope.timeline import Span, Timeline, duration, percent
 
@@ -100,7 +100,7 @@ class Player:
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes a page with this figure alone, in the reader's light or dark."""
-        pathlib.Path(path).write_text(document(self._title, self._figure), "utf-8")
+        path_of("Player.save", path).write_text(document(self._title, self._figure), "utf-8")
 
 
 def player(
@@ -132,7 +132,8 @@ def player(
     """
     settings = _listed(settings)
     sliders = _sliders(settings)
-    steps = [*steps] if isinstance(steps, Iterable) else steps  # read for each timeline
+    if isinstance(steps, Iterable) and not isinstance(steps, range):
+        steps = [*steps]  # read for each timeline
     pictures = [
         setting.timeline and picture(setting.timeline, start=start, stop=stop, steps=steps)
         for setting in settings

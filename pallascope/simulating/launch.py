@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pallascope.machine import THREAD_LANES, Machine
+from pallascope.machine import BLOCKS, THREAD_LANES, Machine
 from pallascope.program import Kind, Program, Space
 from pallascope.report import count
 from pallascope.simulating.costs import Costs
@@ -36,7 +36,7 @@ type Index = tuple[int, ...]
 
 # Of an SM of compute capability 9.0; CUDA C++ Programming Guide, technical specifications.
 _SMEM_BYTES, _RESERVED_BYTES = 233_472, 1024
-_THREADS, _BLOCKS, _REGISTERS, _REGISTER_UNIT = 2048, 32, 65_536, 8
+_THREADS, _REGISTERS, _REGISTER_UNIT = 2048, 65_536, 8
 #: Registers of a lane beside accumulators and the largest value that is read.
 _OTHERS = 16
 _WORD_BYTES = 4
@@ -106,7 +106,7 @@ def blocks_per_sm(program: Program, registers: int | None = None) -> int:
         _SMEM_BYTES // (program.smem_bytes + _RESERVED_BYTES),
         _THREADS // lanes,
         _REGISTERS // (lanes * each),
-        _BLOCKS,
+        BLOCKS,
     )
     return max(1, min(room))
 

@@ -57,8 +57,8 @@ order made.
 
 from numbers import Integral
 
-from pallascope.arguments import MACHINE, PROGRAM, expect, expect_l2_hits
-from pallascope.machine import H200, Machine
+from pallascope.arguments import MACHINE, PROGRAM, expect, expect_l2_hits, expect_range
+from pallascope.machine import BLOCKS, H200, Machine
 from pallascope.program import Program
 from pallascope.simulating.run import Run
 from pallascope.simulating.traffic import best_l2_hits
@@ -106,6 +106,7 @@ def simulate(
     expect_l2_hits("simulate", l2_hits)
     if blocks_per_sm < 1:
         raise ValueError(f"{blocks_per_sm=} is less than 1: no block would run, so ask for one.")
+    expect_range("simulate", 1, BLOCKS, "the most that an SM holds", blocks_per_sm=blocks_per_sm)
     _expect_room(program, machine, blocks_per_sm)
     hits = best_l2_hits(program) if l2_hits is None else l2_hits
     return Run(program, machine, blocks_per_sm, hits).timeline()

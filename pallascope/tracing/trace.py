@@ -48,7 +48,7 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any
 
-from pallascope.arguments import expect
+from pallascope.arguments import expect, expect_flags
 from pallascope.garbage import uncollected
 from pallascope.program import Program
 from pallascope.tracing import primitives
@@ -104,9 +104,9 @@ def trace(
     Raises:
       TypeError: `kernel` is not a function; `block`, `max_steps` or `call` is not an integer or
         integers; other keywords.
-      ValueError: no kernel or several, no arguments where it takes some, a block outside the grid,
-        a loop or a predicate that depends on tensors, or a branch that does and in which threads
-        are put in order or memory is written.
+      ValueError: no kernel or several, a grid without blocks, no arguments where it takes some, a
+        block outside the grid, a loop or a predicate that depends on tensors, or a branch that does
+        and in which threads are put in order or memory is written.
       NotImplementedError: a kernel for a TPU or Triton; a primitive that has effects and is not
         known.
 
@@ -127,6 +127,7 @@ def trace(
             f" {bound} would be lost: trace functools.partial(function, {bound})."
         )
     expect_integers("trace", max_steps=max_steps, call=call, claims=claims)
+    expect_flags("trace", whole_grid=whole_grid)
     if claims is not None and claims < 0:
         raise ValueError(f"{claims=} is less than 0: give 0 for a cluster that claims no other.")
     called = one_of(kernels_of(kernel, args, "trace"), call, "a program is that of one")
@@ -138,7 +139,7 @@ def trace(
     return Tracer(called).program(block, max_steps, whole_grid, most)
 
 
-def expect_integers(asker: str, *, max_steps: object, **others: object) -> None:
+def expect_integers(asker: str, *, max_steps: object = None, **others: object) -> None:
     """Raises a TypeError or ValueError unless each is None or an integer, and steps are some."""
     for name, value in dict(max_steps=max_steps, **others).items():
         if value is not None:
@@ -167,6 +168,11 @@ class Tracer:
         self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
         self.line = line_of_function(info)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)
+        if 0 in self.grid:
+            raise ValueError(
+                f"The kernel {self.name} has grid={self.grid}, so it has 0 blocks and no thread"
+                " does anything: give each axis a size of 1 or more."
+            )
 
     def program(
         self,

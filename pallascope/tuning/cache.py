@@ -28,6 +28,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import Any
 
 from pallascope.bench.jaxprs import digest_of
+from pallascope.program import path_of
 from pallascope.tuning.results import Measurer, Row
 
 #: The number of the file's format, SQLite's `user_version`. What was JSON had 1.
@@ -62,7 +63,7 @@ class Cache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
-        self._path = None if path is None else pathlib.Path(path)
+        self._path = None if path is None else path_of("search: cache=", path)
         with self._explained():
             if self._path is not None:
                 self._check_file(self._path)

@@ -38,13 +38,13 @@ import os
 import random
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import jax
 
 from pallascope import compiling
-from pallascope.arguments import MACHINE, expect
+from pallascope.arguments import MACHINE, expect, expect_flags, expect_range
 from pallascope.bench.jaxprs import digest, digest_of
 from pallascope.machine import H200, Machine
 from pallascope.tuning.cache import Cache, FromCache
@@ -139,6 +139,9 @@ def search(
     configs = configurations(kernel_of, space)
     expect("search", machine, *MACHINE)
     limit = _limit(measure, seconds, jobs)
+    expect_range("search", 0, math.inf, "as an error has", kind=Real, tolerance=tolerance)
+    if not callable(progress):
+        expect_flags("search", progress=progress)
     if jobs is not None and limit:
         check_sendable(kernel_of, args, expected)
     with Cache(cache) as kept:
@@ -340,6 +343,7 @@ def _keys(
 
 def _limit(measure: int | None, seconds: float, jobs: int | None) -> int:
     """How many configurations are measured; refuses numbers out of their range."""
+    expect("search", seconds, Real, "a number for seconds=", "leave it out for no end")
     if not seconds > 0:
         raise ValueError(f"search: {seconds=} is not above 0, so nothing could begin.")
     for name, number in dict(measure=measure, jobs=jobs).items():

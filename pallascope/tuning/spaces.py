@@ -88,6 +88,8 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Config]:
             f"search: the space is of type {type(space).__name__}, which has no configurations:"
             " give a dict of ranges, as dict(slots=[2, 3]), or an iterable of configurations."
         )
+    if isinstance(space, Ranked):
+        _check_ranked(space)
     if isinstance(space, Mapping):
         found = _product(cast("Mapping[str, Iterable[object]]", space))
     else:
@@ -97,6 +99,22 @@ def configurations(kernel_of: KernelOf, space: Space) -> list[Config]:
         raise ValueError("search: the space has 0 configurations, so there is nothing to rank.")
     _check_names(kernel_of, unique[0])
     return unique
+
+
+def _check_ranked(space: Ranked) -> None:
+    """Raises TypeError or ValueError for an order whose parts are not as `Ranked` says."""
+    for name, value in zip(Ranked._fields, space, strict=True):
+        if name != "shapes" and (isinstance(value, str) or not isinstance(value, Sequence)):
+            raise TypeError(
+                f"search: {name} of Ranked is of type {type(value).__name__}: give a list of"
+                f" {'configurations' if name == 'configs' else 'names of fields'}."
+            )
+    shapes = cast(object, space.shapes)
+    if not isinstance(shapes, int) or not 0 <= shapes <= len(space.groups):
+        raise ValueError(
+            f"search: {shapes=} of Ranked is not 0 to {len(space.groups)}, the number"
+            " of its groups, of which it says how many come first."
+        )
 
 
 def _product(ranges: Mapping[str, Iterable[object]]) -> Iterable[Values]:

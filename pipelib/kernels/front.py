@@ -119,14 +119,7 @@ class Front(NamedTuple):
         Raises:
           TypeError: it is not a bool, or is traced and so known only at run time.
         """
-        try:
-            is_flag = value in (False, True)
-        except (TypeError, ValueError):  # traced; an array of several
-            is_flag = False
-        if not is_flag:
-            because = "what is computed depends on it, so it must be True or False, known before"
-            raise specs.wrong_type(f"{self.name}: {name}", value, because)
-        return bool(value)
+        return specs.flag(f"{self.name}: {name}", value)
 
     def number(self, name: str, value: object) -> float:
         """The value of an argument as a float.

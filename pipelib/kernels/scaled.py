@@ -38,7 +38,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jax.typing import DTypeLike
 
-from pipelib import ring, tiles
+from pipelib import ring, specs, tiles
 from pipelib.kernels.chain import run_chain
 from pipelib.kernels.choosing import H200, in_waves
 from pipelib.kernels.dividing import Barriers, Memory, Smem
@@ -91,6 +91,7 @@ class ScaledConfig(MatmulConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        specs.flag("ScaledConfig: stagger", self.stagger)
         if self.tile_k % SCALED or self.form != "chained" or self.splits > 1:
             raise ValueError(
                 f"ScaledConfig: {self.tile_k=} is not a multiple of {SCALED}, {self.form=} is not"

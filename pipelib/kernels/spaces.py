@@ -14,7 +14,9 @@ from typing import Literal
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from pipelib import specs
 from pipelib.kernels.attention import AttentionConfig
+from pipelib.kernels.attention.config import HEAD_DIMS
 
 #: Keys of a step, slots, compute threads and schedules of `attention`. "optimistic" is not among
 #: them: data choose the branches of its steps, so a simulation has no time for it.
@@ -41,6 +43,12 @@ def attention_space(head_dim: int) -> list[AttentionConfig]:
       >>> results.best.outcome
       <Outcome.PREDICTED: 'predicted'>
     """
+    head_dim = specs.integer("attention_space: head_dim", head_dim)
+    if not 1 <= head_dim <= max(HEAD_DIMS):
+        raise ValueError(
+            f"attention_space: {head_dim=} is not 1 to {max(HEAD_DIMS)}, the largest head that the"
+            " kernel has, so no configuration fits."
+        )
     found: list[AttentionConfig] = []
     for block_kv, slots, threads, schedule in itertools.product(
         _KEYS, _SLOTS, _THREADS, _SCHEDULES
@@ -64,6 +72,14 @@ def row_space(shape: Sequence[int], dtype: DTypeLike) -> dict[str, list[int]]:
       >>> pipelib.kernels.row_space((4096, 4096), jnp.float32)
       {'slots': [1, 2, 3, 4, 6], 'rows': [1, 2]}
     """
+    if isinstance(shape, str) or not (hasattr(shape, "__len__") and len(shape)):
+        because = "it is the shape of an array of rows, a tuple of one size or more"
+        raise specs.wrong_type("row_space: shape", shape, because)
+    shape = [specs.integer("row_space: shape", size) for size in shape]
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError:
+        raise specs.wrong_type("row_space: dtype", dtype, "it is the rows' dtype") from None
     row_bytes = shape[-1] * jnp.dtype(dtype).itemsize
     most = min(max(1, _STEP_BYTES // max(1, row_bytes)), math.prod(shape[:-1]))
     return dict(slots=[*_ROW_SLOTS], rows=[rows for rows in _ROWS if rows <= most])

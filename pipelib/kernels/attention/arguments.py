@@ -17,6 +17,8 @@ from pipelib.kernels.front import HALVES, Front
 from pipelib.refs import Shaped
 from pipelib.tiles import PIECE_ROWS
 
+#: A side of a window is smaller.
+MOST_KEYS = 2**30
 #: The argument `window` of `attention`.
 Window = int | tuple[int | None, int | None] | None
 #: The argument `segment_ids` of `attention`.
@@ -129,6 +131,11 @@ def _sides(window: Window) -> tuple[int | None, int | None]:
     if any(side is not None and side < 0 for side in sides):
         raise ValueError(
             f"attention: {window=} has a negative side, so a query would not see its own key."
+        )
+    if any(side is not None and side >= MOST_KEYS for side in sides):
+        raise ValueError(
+            f"attention: {window=} has a side of {MOST_KEYS:,} keys or more, whose sum with a"
+            " query's index is no int32: None is for all keys."
         )
     left, right = sides
     return left, right

@@ -88,7 +88,9 @@ def matmul(
       ('bfloat16', 100.0)
     """
     arguments.check_types(a, b, config, epilogue, operands)
-    transpose_a, transpose_b, approx_math = map(bool, (transpose_a, transpose_b, approx_math))
+    transpose_a = FRONT.flag("transpose_a", transpose_a)
+    transpose_b = FRONT.flag("transpose_b", transpose_b)
+    approx_math = FRONT.flag("approx_math", approx_math)
     arguments.check_dtypes(a, b, transpose_a, transpose_b)
     arguments.check_shapes(a, b, transpose_a, transpose_b)
     stored = FRONT.stored_dtype(a, out_dtype)

@@ -34,6 +34,8 @@ STAGED_ROWS = 64
 #: asks for 154 for the 128 of 64 x 256.
 _WGMMA_REGISTERS = 26
 FORMS = ("specialized", "chained")
+#: The most tiles of a group of the order, and the most parts of K.
+_MOST = 65_536
 #: Where the ladder's other forms are, for who asks for one here.
 _ELSEWHERE = '"ring" and "persistent" are forms of pipelib_book.matmul_forms.RungConfig'
 
@@ -102,7 +104,7 @@ class MatmulConfig:
 
     def __post_init__(self) -> None:
         take_integers(self, "blocks")
-        object.__setattr__(self, "swapped", bool(self.swapped))
+        object.__setattr__(self, "swapped", specs.flag(f"{self._name}: swapped", self.swapped))
         refuse(self._name, self.problems())
 
     @property
@@ -132,6 +134,8 @@ class MatmulConfig:
             " 1": min(counts) < 1,
             f"{self.slots=} is over {specs.MAX_SLOTS}, the most barriers of one array":
                 self.slots > specs.MAX_SLOTS,
+            f"{self.width=} or {self.splits=} is over {_MOST:,}: tiles are counted in int32, and"
+            " each part of K has a float32 result of its own": max(self.width, self.splits) > _MOST,
             f"{self.order=} is not 'm' or 'n'": self.order not in ("m", "n"),
             f"{self.cluster_m=} and {self.cluster_n=} are not 1, 2 or 4, and at most 8 together,"
             " which a GPU schedules as a cluster":

@@ -100,6 +100,10 @@ def matmul_space(
       True
     """
     m, n, k = (specs.integer(f"matmul_space: {name}", x) for name, x in zip("mnk", (m, n, k)))
+    transpose_a = specs.flag("matmul_space: transpose_a", transpose_a)
+    transpose_b = specs.flag("matmul_space: transpose_b", transpose_b)
+    if (sms := specs.integer("matmul_space: sms", sms)) < 1:
+        raise ValueError(f"matmul_space: {sms=} is less than 1, so no block would run.")
     stored = _stored((m, n, k), dtype, transpose_a, transpose_b, out_dtype)
     item = jnp.dtype(dtype).itemsize
     work = choosing.Work(m, n, k, item, stored.itemsize)

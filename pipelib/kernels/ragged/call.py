@@ -65,7 +65,7 @@ def ragged_dot(
       >>> out[:, 0].tolist()[:9]
       [64.0, 64.0, 64.0, 128.0, 128.0, 128.0, 128.0, 128.0, 0.0]
     """
-    transpose_rhs = bool(transpose_rhs)
+    transpose_rhs = FRONT.flag("transpose_rhs", transpose_rhs)
     _check(lhs, rhs, group_sizes, config, transpose_rhs)
     stored = FRONT.stored_dtype(lhs, out_dtype)
     if config is not None:

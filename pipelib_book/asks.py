@@ -15,8 +15,11 @@ frees_sooner_than    free a buffer's slots earlier than another kernel, in simul
 frees_once_read      free a buffer's slots when it has read them, and other work is in flight
 frees_within_block   free a buffer's slots without other blocks of the cluster
 sees_all_frees       wait each time that a buffer's slot is freed, to the last time
+frees_slot_by_slot   wait for one slot of a buffer before a load, and never for all to be free
 shares               load a buffer once for several blocks of the cluster
 products_in_flight   leave products running when a wait for products returns
+products_beneath     have products in flight when it waits for a load of a buffer
+loads_beneath        start products between a load of a buffer and the wait for it
 multiplies_in        start products in a number of threads
 block_multiplies     make so many operations on the tensor core in a block
 multiplies           make so many operations on the tensor core in all blocks
@@ -265,6 +268,34 @@ def sees_all_frees(buffer: str) -> Ask:
     return ask
 
 
+def frees_slot_by_slot(buffer: str) -> Ask:
+    """Asks that a thread waits for one slot of a buffer to be freed before a load, never for more.
+
+    A thread that waits for all slots between two loads lets the ring run empty.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_slot_by_slot("x_smem")(book.asks.Answer(program, (), pallascope.H200))
+      Said(holds=True, text='It waits for one slot of `x_smem` at a time.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        here, most = frees(answer.program, buffer), 0
+        if not here:
+            return _nothing(answer.program, f"frees no slot of `{buffer}`")
+        for ops in answer.program.threads:
+            waits, has_loaded = 0, False
+            for op in ops:
+                if is_load_of(answer.program, op, buffer):
+                    most = max(most, waits * has_loaded)
+                    waits, has_loaded = 0, True
+                waits += op.kind is Kind.WAIT and op.barrier in here
+        said = f"waits for {most} slots of `{buffer}` between two loads: the ring runs empty."
+        return _said(most <= 1, f"waits for one slot of `{buffer}` at a time.", said)
+
+    return ask
+
+
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
@@ -307,6 +338,68 @@ def products_in_flight(least: int) -> Ask:
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
     left = functools.partial(_left, waits, lambda at: len(at.products))
     return functools.partial(_leaves, least, "product", left)
+
+
+def products_beneath(buffer: str) -> Ask:
+    """Asks that products are in flight when a thread waits for a load of a buffer, the first aside.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.products_beneath("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It has products in flight when it waits for `b_smem`.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        landing = _landing(answer.program, buffer)
+        waits = [
+            [at for at in moments(ops) if at.op.kind is Kind.WAIT and at.op.barrier in landing][1:]
+            for ops in answer.program.threads
+            if any(op.kind is Kind.WGMMA for op in ops)
+        ]
+        if not any(waits):
+            return _nothing(answer.program, f"multiplies after no second load of `{buffer}`")
+        idle = sum(not at.products for at in itertools.chain(*waits))
+        return _said(
+            not idle,
+            f"has products in flight when it waits for `{buffer}`.",
+            f"has no product in flight when it waits for `{buffer}`, {count(idle, 'time')}.",
+        )
+
+    return ask
+
+
+def loads_beneath(buffer: str) -> Ask:
+    """Asks that a thread starts products between its load of a buffer and its wait for that load.
+
+    Of loads in a row the last counts.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.loads_beneath("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It is right, but starts no product between a load of `b_smem` and the wait for it.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        landing, beneath = _landing(answer.program, buffer), list[bool]()
+        for ops in answer.program.threads:
+            products: int | None = None
+            for op in ops:
+                if is_load_of(answer.program, op, buffer):
+                    products = 0
+                elif products is not None and op.kind is Kind.WGMMA:
+                    products += 1
+                elif products is not None and op.kind is Kind.WAIT and op.barrier in landing:
+                    beneath.append(products > 0)
+                    products = None
+        if not beneath:
+            return _nothing(answer.program, f"has no thread that loads `{buffer}` and waits for it")
+        return _said(
+            all(beneath),
+            f"multiplies while `{buffer}` is loaded.",
+            f"starts no product between a load of `{buffer}` and the wait for it.",
+        )
+
+    return ask
 
 
 def multiplies_in(threads: int) -> Ask:
@@ -742,6 +835,11 @@ def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
     """Which ops free a slot of a buffer."""
     here = frees(program, buffer)
     return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
+
+
+def _landing(program: Program, buffer: str) -> frozenset[int | None]:
+    """The barriers on which loads of a buffer arrive."""
+    return frozenset(op.barrier for op in program.ops if is_load_of(program, op, buffer))
 
 
 def _waits_before_loads(program: Program, buffer: str) -> frozenset[int]:

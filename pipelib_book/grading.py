@@ -48,8 +48,11 @@ from pipelib_book.page import first_findings
 from pipelib_book.progressing import expect_exercise, note
 from pipelib_book.races import MARK, races_of
 
-# What a note says of loads and stores outside of an array, and of writes that nothing reads.
-_TELLING = "behind the end of", "nothing reads it before"
+# What a note says of loads and stores outside of an array, of writes that nothing reads, and of
+# outputs that nothing writes.
+_TELLING = "behind the end of", "nothing reads it before", "is not all written"
+# What is noted of products that run on a GPU alone.
+_NOT_INTERPRETED = "JAX's interpreter has no product with an operand from registers."
 
 
 class Grade(NamedTuple):
@@ -213,7 +216,10 @@ def verified(
     if kernel.refusal:
         raise Fails(f"It cannot be traced{where}: {relative_paths(kernel.refusal)}")
     notes = dict.fromkeys(note for report in kernel.reports for note in report.notes)
-    return kernel.reports[0].program, [*notes]
+    program = kernel.reports[0].program
+    if any(op.kind is Kind.WGMMA and len(op.reads) == 2 for op in program.ops):  # b, and the sums
+        notes[_NOT_INTERPRETED] = None
+    return program, [*notes]
 
 
 def _right(

@@ -18,8 +18,7 @@ sees_all_frees       wait each time that a buffer's slot is freed, to the last t
 frees_slot_by_slot   wait for one slot of a buffer before a load, and never for all to be free
 shares               load a buffer once for several blocks of the cluster
 products_in_flight   leave products running when a wait for products returns
-products_beneath     have products in flight when it waits for a load of a buffer
-loads_beneath        start products between a load of a buffer and the wait for it
+products_beneath     have products run beneath the loads of a buffer, when it waits for them
 multiplies_in        start products in a number of threads
 block_multiplies     make so many operations on the tensor core in a block
 multiplies           make so many operations on the tensor core in all blocks
@@ -341,62 +340,37 @@ def products_in_flight(least: int) -> Ask:
 
 
 def products_beneath(buffer: str) -> Ask:
-    """Asks that products are in flight when a thread waits for a load of a buffer, the first aside.
+    """Asks that products run beneath each load of a buffer, when a thread that multiplies waits.
+
+    They are in flight, or were started since the thread's own last load of it. The first load does
+    not count if another thread makes it.
 
     Example:
       >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
       >>> book.asks.products_beneath("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
-      'It has products in flight when it waits for `b_smem`.'
+      'It is right, but waits for `b_smem` 1 time with no product beneath the load.'
     """
 
     def ask(answer: Answer) -> Said:
-        landing = _landing(answer.program, buffer)
-        waits = [
-            [at for at in moments(ops) if at.op.kind is Kind.WAIT and at.op.barrier in landing][1:]
-            for ops in answer.program.threads
-            if any(op.kind is Kind.WGMMA for op in ops)
-        ]
-        if not any(waits):
-            return _nothing(answer.program, f"multiplies after no second load of `{buffer}`")
-        idle = sum(not at.products for at in itertools.chain(*waits))
+        program, beneath = answer.program, list[bool]()
+        loads = [op for op in program.ops if is_load_of(program, op, buffer)]
+        landing, loaders = {op.barrier for op in loads}, {op.thread for op in loads}
+        for thread, ops in enumerate(program.threads):
+            started, found, is_own = 0, list[bool](), thread in loaders
+            for at in moments(ops):
+                started = 0 if is_load_of(program, at.op, buffer) else started
+                started += at.op.kind is Kind.WGMMA
+                if at.op.kind is Kind.WAIT and at.op.barrier in landing:
+                    found.append(bool(at.products or (is_own and started)))
+            multiplies = any(op.kind is Kind.WGMMA for op in ops)
+            beneath += found[not is_own :] if multiplies else []
+        if not beneath:
+            return _nothing(program, f"waits for no load of `{buffer}` beside products")
+        idle = beneath.count(False)
         return _said(
             not idle,
-            f"has products in flight when it waits for `{buffer}`.",
-            f"has no product in flight when it waits for `{buffer}`, {count(idle, 'time')}.",
-        )
-
-    return ask
-
-
-def loads_beneath(buffer: str) -> Ask:
-    """Asks that a thread starts products between its load of a buffer and its wait for that load.
-
-    Of loads in a row the last counts.
-
-    Example:
-      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
-      >>> book.asks.loads_beneath("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
-      'It is right, but starts no product between a load of `b_smem` and the wait for it.'
-    """
-
-    def ask(answer: Answer) -> Said:
-        landing, beneath = _landing(answer.program, buffer), list[bool]()
-        for ops in answer.program.threads:
-            products: int | None = None
-            for op in ops:
-                if is_load_of(answer.program, op, buffer):
-                    products = 0
-                elif products is not None and op.kind is Kind.WGMMA:
-                    products += 1
-                elif products is not None and op.kind is Kind.WAIT and op.barrier in landing:
-                    beneath.append(products > 0)
-                    products = None
-        if not beneath:
-            return _nothing(answer.program, f"has no thread that loads `{buffer}` and waits for it")
-        return _said(
-            all(beneath),
-            f"multiplies while `{buffer}` is loaded.",
-            f"starts no product between a load of `{buffer}` and the wait for it.",
+            f"has products beneath the loads of `{buffer}`.",
+            f"waits for `{buffer}` {count(idle, 'time')} with no product beneath the load.",
         )
 
     return ask
@@ -835,11 +809,6 @@ def _is_release(buffer: str, program: Program) -> Callable[[Op], bool]:
     """Which ops free a slot of a buffer."""
     here = frees(program, buffer)
     return lambda op: op.kind is Kind.ARRIVE and op.barrier in here
-
-
-def _landing(program: Program, buffer: str) -> frozenset[int | None]:
-    """The barriers on which loads of a buffer arrive."""
-    return frozenset(op.barrier for op in program.ops if is_load_of(program, op, buffer))
 
 
 def _waits_before_loads(program: Program, buffer: str) -> frozenset[int]:

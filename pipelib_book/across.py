@@ -141,14 +141,21 @@ def reads_what_it_gets(buffer: str, parts: int) -> Ask:
     def ask(answer: Answer) -> Said:
         program = answer.program
         got, read = Counter[int](), Counter[int]()
-        for (_, device), _, op in _parts(program, buffer, writes=True):
-            got[device] += _device(program, op) != device
-        for (_, device), _, op in _parts(program, buffer, writes=False):
-            read[device] += _device(program, op) == device
+        unread = set[tuple[int, int]]()
+        for place, _, op in _parts(program, buffer, writes=True):
+            if _device(program, op) != place[1]:
+                got[place[1]] += 1
+                unread.add(place)
+        for place, _, op in _parts(program, buffer, writes=False):
+            if _device(program, op) == place[1]:
+                read[place[1]] += 1
+                unread.discard(place)
         for device in range(math.prod(program.devices)):
             if got[device] != parts or read[device] < parts:
                 said = f"gets {got[device]} parts of `{buffer}` and reads {read[device]}"
                 return Said(False, f"Device {device} {said}, of {parts}.")
+        for part, device in sorted(unread):
+            return Said(False, f"Device {device} never reads part {part} of `{buffer}`.")
         return Said(True, f"Each device gets {parts} parts of `{buffer}`, and reads each.")
 
     return ask

@@ -15,8 +15,10 @@ frees_sooner_than    free a buffer's slots earlier than another kernel, in simul
 frees_once_read      free a buffer's slots when it has read them, and other work is in flight
 frees_within_block   free a buffer's slots without other blocks of the cluster
 sees_all_frees       wait each time that a buffer's slot is freed, to the last time
+frees_slot_by_slot   wait for one slot of a buffer before a load, and never for all to be free
 shares               load a buffer once for several blocks of the cluster
 products_in_flight   leave products running when a wait for products returns
+products_beneath     have products run beneath the loads of a buffer, when it waits for them
 multiplies_in        start products in a number of threads
 block_multiplies     make so many operations on the tensor core in a block
 multiplies           make so many operations on the tensor core in all blocks
@@ -265,6 +267,34 @@ def sees_all_frees(buffer: str) -> Ask:
     return ask
 
 
+def frees_slot_by_slot(buffer: str) -> Ask:
+    """Asks that a thread waits for one slot of a buffer to be freed before a load, never for more.
+
+    A thread that waits for all slots between two loads lets the ring run empty.
+
+    Example:
+      >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
+      >>> book.asks.frees_slot_by_slot("x_smem")(book.asks.Answer(program, (), pallascope.H200))
+      Said(holds=True, text='It waits for one slot of `x_smem` at a time.')
+    """
+
+    def ask(answer: Answer) -> Said:
+        here, most = frees(answer.program, buffer), 0
+        if not here:
+            return _nothing(answer.program, f"frees no slot of `{buffer}`")
+        for ops in answer.program.threads:
+            waits, has_loaded = 0, False
+            for op in ops:
+                if is_load_of(answer.program, op, buffer):
+                    most = max(most, waits * has_loaded)
+                    waits, has_loaded = 0, True
+                waits += op.kind is Kind.WAIT and op.barrier in here
+        said = f"waits for {most} slots of `{buffer}` between two loads: the ring runs empty."
+        return _said(most <= 1, f"waits for one slot of `{buffer}` at a time.", said)
+
+    return ask
+
+
 def shares(buffer: str) -> Ask:
     """Asks that each load of a buffer is a multicast: for several blocks of the cluster at once.
 
@@ -307,6 +337,43 @@ def products_in_flight(least: int) -> Ask:
     waits = Kind.WGMMA_WAIT, Kind.ACC_READ
     left = functools.partial(_left, waits, lambda at: len(at.products))
     return functools.partial(_leaves, least, "product", left)
+
+
+def products_beneath(buffer: str) -> Ask:
+    """Asks that products run beneath each load of a buffer, when a thread that multiplies waits.
+
+    They are in flight, or were started since the thread's own last load of it. The first load does
+    not count if another thread makes it.
+
+    Example:
+      >>> program = gallery.GALLERY["undelayed-release"].program(fixed=True)
+      >>> book.asks.products_beneath("b_smem")(book.asks.Answer(program, (), pallascope.H200)).text
+      'It is right, but waits for `b_smem` 1 time with no product beneath the load.'
+    """
+
+    def ask(answer: Answer) -> Said:
+        program, beneath = answer.program, list[bool]()
+        loads = [op for op in program.ops if is_load_of(program, op, buffer)]
+        landing, loaders = {op.barrier for op in loads}, {op.thread for op in loads}
+        for thread, ops in enumerate(program.threads):
+            started, found, is_own = 0, list[bool](), thread in loaders
+            for at in moments(ops):
+                started = 0 if is_load_of(program, at.op, buffer) else started
+                started += at.op.kind is Kind.WGMMA
+                if at.op.kind is Kind.WAIT and at.op.barrier in landing:
+                    found.append(bool(at.products or (is_own and started)))
+            multiplies = any(op.kind is Kind.WGMMA for op in ops)
+            beneath += found[not is_own :] if multiplies else []
+        if not beneath:
+            return _nothing(program, f"waits for no load of `{buffer}` beside products")
+        idle = beneath.count(False)
+        return _said(
+            not idle,
+            f"has products beneath the loads of `{buffer}`.",
+            f"waits for `{buffer}` {count(idle, 'time')} with no product beneath the load.",
+        )
+
+    return ask
 
 
 def multiplies_in(threads: int) -> Ask:

@@ -24,9 +24,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallascope
 from pallascope.machine import Machine
+from pallascope.program import Kind
 from pallascope.verifying import BlockChoice
 from pipelib_book import asks as book_asks
-from pipelib_book.asks import Answer, Ask
+from pipelib_book.asks import Answer, Ask, Said
 from pipelib_book.beside import beside_of
 from pipelib_book.grading import Fails, Grade, graded, or_fails, verified
 from pipelib_book.judging import judge
@@ -143,6 +144,17 @@ def grade_unrun(
     return graded(_look_unrun(answer, args, makes, asks, machine), exercise)
 
 
+def begins_sums(times: int) -> Ask:
+    """Asks that so many products begin new sums; all others add to what is there."""
+
+    def ask(answer: Answer) -> Said:
+        products = (op for op in answer.program.ops if op.kind is Kind.TCGEN05_MMA)
+        begun = sum(not {*op.writes} <= {*op.reads} for op in products)
+        return Said(begun == times, f"Products that begin new sums: {begun}, of {times}.")
+
+    return ask
+
+
 def _look_unrun(
     answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
 ) -> Iterator[str]:
@@ -168,7 +180,7 @@ def _look(
     answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    verified(answer, args, strict=False)
+    program, _ = verified(answer, args, strict=False)
     yield "The checker finds nothing."
     result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:
@@ -182,6 +194,9 @@ def _look(
     for fault in beside_of(_anew(answer), args).faults():
         raise Fails(f"It is right, but {fault}.")
     yield "Its kernel makes the result, of the arguments."
+    if program.has(Kind.WGMMA) or not program.has(Kind.TCGEN05_MMA):
+        made = "by `wgmma`, which only Hopper has" if program.has(Kind.WGMMA) else "in no TMEM"
+        raise Fails(f"It is right, but multiplies {made}.")
     jaxpr = cast(Any, jax.make_jaxpr(_anew(answer))(*args))
     computed = _TILES.findall(jaxpr.pretty_print(use_color=False))  # a notebook's text has colours
     if found := sorted({*computed} & {*without}):

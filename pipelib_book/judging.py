@@ -43,13 +43,32 @@ def relative_error(actual: Any, expected: Any) -> float:
 
 def judge(name: str, pairs: Iterable[tuple[Any, Any]], tolerance: float) -> tuple[bool, str]:
     """Whether each array is within the tolerance of its expected one, and a sentence on `name`."""
+    pairs = [*pairs]
     try:
         worst = np.max([relative_error(*pair) for pair in pairs], initial=0.0)  # a NaN stays
     except ValueError as error:
         return False, f"{name} is wrong: {error}."
     if worst <= tolerance:
         return True, f"{name}: relative error {worst:.1e}, within {tolerance:.0e}."
-    return False, f"{name} is wrong: relative error {worst:.1e}, over {tolerance:.0e}."
+    nan = "".join(f" {part} is NaN." for part in map(_nan_part, *zip(*pairs)) if part)
+    return False, f"{name} is wrong: relative error {worst:.1e}, over {tolerance:.0e}.{nan}"
+
+
+def _nan_part(actual: Any, expected: Any) -> str:
+    """The least box with all NaN that is not expected; "" without any.
+
+    Example:
+      >>> _nan_part([1.0, float("nan"), float("nan")], [1.0, 2.0, 3.0])
+      '`[1:3]`'
+    """
+    actual, expected = _array(actual).astype(np.float64), _array(expected).astype(np.float64)
+    places = np.argwhere(np.isnan(actual) & ~np.isnan(expected))
+    if not len(places):
+        return ""
+    box = [slice(*each) for each in zip(places.min(axis=0), places.max(axis=0) + 1, strict=True)]
+    part = ", ".join(f"{axis.start}:{axis.stop}" for axis in box)
+    some = "" if np.isnan(actual[tuple(box)]).all() else "a part of "
+    return f"{some}`[{part}]`" if part else "the number"
 
 
 def _array(values: Any) -> np.ndarray:

@@ -297,6 +297,8 @@ def test_slots_that_are_freed_when_nobody_waits(waits):
         (asks.frees_once_read("c_smem"), "frees no slot of `c_smem`"),
         (asks.frees_within_block("c_smem"), "frees no slot of `c_smem`"),
         (asks.sees_all_frees("c_smem"), "frees no slot of `c_smem`"),
+        (asks.frees_slot_by_slot("c_smem"), "frees no slot of `c_smem`"),
+        (asks.products_beneath("c_smem"), "waits for no load of `c_smem` beside products"),
         (asks.shares("c_smem"), "loads no `c_smem`"),
         (asks.goes_through_once("c_smem"), "multiplies with no `c_smem`"),
         (asks.loads_sooner_than(products(wait=1), "c_smem"), "never starts a load of `c_smem`"),

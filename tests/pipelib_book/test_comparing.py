@@ -23,7 +23,7 @@ def test_check_says_the_error(capsys):
     ("actual", "said"),
     [
         ([3.0, 4.1], "relative error 2.0e-02, over 2e-03."),
-        ([3.0, float("nan")], "relative error nan, over 2e-03."),
+        ([3.0, float("nan")], "relative error nan, over 2e-03. `[1:2]` is NaN."),
     ],
 )
 def test_check_stops_at_a_wrong_result(actual, said):

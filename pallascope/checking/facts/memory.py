@@ -197,7 +197,7 @@ class Overwritten(Remark):
         if self.at_times:
             how, right = " or gone", "it does no harm if once too often, or a read is missing"
         return (
-            f"{self.line}: what is written to `{self.buffer}` is not read before it is written"
+            f"{_at(self.line)}what is written to `{self.buffer}` is not read before it is written"
             f" anew{how}, {count(self.times, 'time')}: {right}."
         )
 
@@ -213,8 +213,9 @@ class HandedOver(Remark):
     @override
     def note(self, program: Program) -> str:
         return (
-            f"{self.line}: nothing here writes what this reads of `{self.buffer}`: right if another"
-            f" block does, then signals {', '.join(self.semaphores)}; whole_grid=True follows that."
+            f"{_at(self.line)}nothing here writes what this reads of `{self.buffer}`: right if"
+            f" another block does, then signals {', '.join(self.semaphores)}; whole_grid=True"
+            " follows that."
         )
 
 
@@ -246,8 +247,8 @@ class Unused(Remark):
     def note(self, program: Program) -> str:
         what = "the product in" if self.is_product else "what is copied into"
         return (
-            f"{self.line}: {what} `{self.buffer}` is not read, {count(self.times, 'time')}: right"
-            " if nothing is meant to come of it."
+            f"{_at(self.line)}{what} `{self.buffer}` is not read, {count(self.times, 'time')}:"
+            " right if nothing is meant to come of it."
         )
 
 
@@ -262,7 +263,7 @@ class Unplaced(Remark):
     @override
     def note(self, program: Program) -> str:
         return (
-            f"{self.line}: where this accesses `{self.buffer}` depends on what a tensor holds,"
+            f"{_at(self.line)}where this accesses `{self.buffer}` depends on what a tensor holds,"
             f" {count(self.times, 'time')}: it was taken to be within the array, and compared only"
             " with accesses of all that it may reach."
         )
@@ -368,7 +369,7 @@ class Overshoot(Remark):
     def note(self, program: Program) -> str:
         what = "gets zeros only" if self.kind == Kind.LOAD else "stores nothing"
         return (
-            f"{self.line}: this {self.kind} is of a tile behind the end of `{self.buffer}` and"
+            f"{_at(self.line)}this {self.kind} is of a tile behind the end of `{self.buffer}` and"
             f" {what}, {count(self.times, 'time')}: right if a number of steps was rounded up."
         )
 
@@ -376,6 +377,11 @@ class Overshoot(Remark):
 def _range(size: int) -> str:
     """The indices of an axis."""
     return f"0 to {size - 1}" if size > 1 else "0 only" if size else "none"
+
+
+def _at(line: str | None) -> str:
+    """Where a note is about, if the trace knows."""
+    return f"{line}: " if line else ""
 
 
 def _in_step(op: Op) -> str:

@@ -180,7 +180,7 @@ def _look(
     answer: Kernel, args: tuple[Any, ...], expected: Any, tolerance: float, without: Iterable[str]
 ) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program, _ = verified(answer, args, strict=False)
+    program = verified(answer, args, strict=False).program
     yield "The checker finds nothing."
     result, races = or_fails("It cannot be run", interpret, answer, *args)
     if races:

@@ -330,26 +330,21 @@ def _lowered(tracer: Tracer, first: Report) -> Report:
     try:
         lowered(launched(tracer.called), tracer.called.devices)
     except Exception as error:
-        return _not_lowered(tracer, first, error)
+        where = f" of {tracer.line}" if tracer.line else ""
+        finding = Finding(
+            FindingKind.NOT_LOWERED,
+            (),
+            f"JAX does not lower the kernel{where} for {targets.described()}: {in_words(error)}",
+            "Mend what JAX names: the interpreter runs kernels that no GPU does.",
+        )
+        return dataclasses.replace(first, findings=(*first, finding))
     return first
 
 
-def _not_lowered(tracer: Tracer, first: Report, error: Exception) -> Report:
-    where = f" of {tracer.line}" if tracer.line else ""
-    finding = Finding(
-        FindingKind.NOT_LOWERED,
-        (),
-        f"JAX does not lower the kernel{where} for {targets.described()}: {in_words(error)}",
-        "Mend what JAX names: the interpreter runs kernels that no GPU does.",
-    )
-    return dataclasses.replace(first, findings=(*first, finding))
-
-
 def _compiled(tracer: Tracer, verdict: KernelVerdict) -> KernelVerdict:
-    """The verdict with what ptxas says; it may refuse what JAX lowers."""
+    """The verdict with what ptxas says; it may be of an age or for a GPU that the kernel is not."""
     try:
         return dataclasses.replace(verdict, compiled=compiled_call(tracer.called).faults)
     except ValueError as error:
-        first, *others = verdict.reports
-        reports = _not_lowered(tracer, first, error), *others
-        return dataclasses.replace(verdict, reports=reports)
+        unseen = "; ".join(filter(None, [verdict.unseen, f"what ptxas makes of it: {error}"]))
+        return dataclasses.replace(verdict, unseen=unseen)

@@ -166,7 +166,7 @@ def test_the_action_s_step_keeps_the_status_and_the_brackets(tmp_path, status):
 def test_the_hook_checks_the_kernels_of_the_project():
     (hook,) = HOOKS
     assert hook["id"] == "pallascope-check" and hook["language"] == "python"
-    assert hook["additional_dependencies"] == ["./pallascope"]
+    assert hook["additional_dependencies"] == ["./pallascope", "jax==0.11.2"]
     # What a project gives takes the place of the hook's own list.
     page = (ROOT / "book" / "in_your_ci.md").read_text("utf-8")
     (shown,) = re.findall(r"additional_dependencies: (\[.*\])$", page, re.MULTILINE)

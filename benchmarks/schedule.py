@@ -44,6 +44,7 @@ from benchmarks import schedule_kernels as kernels
 from benchmarks.schedule_kernels import TILE_K, TILE_M, TILE_N, matmul
 from pallascope import Program
 from pallascope.bench.provenance import code_digest, provenance
+from pallascope.report import FindingKind
 
 STEPS, SAMPLES = (1125, 2250, 4500, 9000, 18000), 5
 RECORD = pathlib.Path(__file__).parent / "results" / "cpu" / "schedule.json"
@@ -112,7 +113,8 @@ def sample(name: str) -> dict[str, Any]:
     report = pallascope.check(program)
     check_seconds = time.process_time() - start
     sticks.append(yardstick())
-    assert report.ok, str(report)
+    # A cluster of 16 blocks is twice what CUDA schedules.
+    assert all(finding.kind is FindingKind.RESOURCE for finding in report), str(report)
     return dict(
         ops=sum(map(len, program.threads)),
         trace_seconds=trace_seconds,

@@ -144,7 +144,7 @@ def steps_by_button_and_keyboard(page, player):
     seen.append(said.inner_text())
     assert len({*seen}) == 3
     page.keyboard.press("ArrowLeft")
-    expect(said).to_have_text(seen[1])
+    expect(said).to_have_text(seen[1], use_inner_text=True)
     player.get_by_role("button", name="Previous operation").focus()
     expect(player.locator(".stage .b.chosen")).to_have_count(1)
 
@@ -206,7 +206,7 @@ def test_a_drawing_wider_than_a_phone_is_scrolled_by_keyboard(tab, address):
     drawing.locator(".b").nth(1).click()
     before = page.locator(".what").first.inner_text()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".what").first).not_to_have_text(before)
+    expect(page.locator(".what").first).not_to_have_text(before, use_inner_text=True)
 
 
 def test_an_operation_and_its_line_of_code_lead_to_each_other(tab, address):

@@ -175,18 +175,22 @@ def main() -> int:
     asked = {number.lstrip("0") for number in options.numbers}
     every = [task for md in notebooks.chapters() for task in tasks(md)]
     wanted = [t for t in every if not asked or {t.number, t.number.partition(".")[0]} & asked]
-    report, faults = dict[str, dict[str, int]](), list[str]()
+    report, faults = dict[str, dict[str, int]](), dict[str, list[str]]()
+    # The longest first, so that no process is left alone with one at the end.
+    wanted.sort(key=lambda task: -len(mutants(task.solution)))
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for number, counts, unexplained in pool.map(lambda task: _one(task, options.each), wanted):
-            report[number] = counts
-            faults += unexplained
-            print(f"{number}: {counts}", *unexplained, sep="\n  ", flush=True)
+        tried = [pool.submit(_one, task, options.each) for task in wanted]
+        for done in concurrent.futures.as_completed(tried):
+            number, report[number], faults[number] = done.result()
+            print(f"{number}: {report[number]}", *faults[number], sep="\n  ", flush=True)
     total = {str(fate): sum(counts[fate] for counts in report.values()) for fate in Fate}
-    print(f"{sum(total.values())} mutants: {total}; {len(faults)} to explain")
+    to_explain = [fault for task in every for fault in faults.get(task.number, [])]
+    print(f"{sum(total.values())} mutants: {total}; {len(to_explain)} to explain")
     if len(wanted) == len(every) and options.each is None:
-        text = json.dumps(dict(exercises=report, to_explain=faults), indent=1)
+        counts = {task.number: report[task.number] for task in every}
+        text = json.dumps(dict(exercises=counts, to_explain=to_explain), indent=1)
         REPORT.write_text(text + "\n", "utf-8")
-    return bool(faults)
+    return bool(to_explain)
 
 
 if __name__ == "__main__":

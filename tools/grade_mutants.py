@@ -22,16 +22,17 @@ The report `book/mutants.json` has the counts of each exercise; tests hold it to
 """
 
 import argparse
-import asyncio
 import collections
 import concurrent.futures
 import dataclasses
 import enum
+import itertools
 import json
 import pathlib
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypedDict
 
 import nbformat
 from nbclient import NotebookClient
@@ -45,6 +46,8 @@ EQUIVALENT = execution.BOOK / "equivalent.json"
 REPORT = execution.BOOK / "mutants.json"
 #: A grade takes a second or two, and on a busy machine ten.
 SECONDS = 60
+#: Mutants that one process grades, after the cells before the exercise.
+PART = 16
 
 
 class Fate(enum.StrEnum):
@@ -146,23 +149,51 @@ def equivalent() -> dict[str, dict[str, str]]:
     return json.loads(EQUIVALENT.read_text("utf-8")) if EQUIVALENT.exists() else {}
 
 
-def judged(number: str, tried: Iterable[Mutant], found: Iterable[Fate]) -> list[str]:
+def judged(number: str, tried: Iterable[tuple[Mutant, Fate]]) -> list[str]:
     """The mutants that pass or hang and that nobody explained, in words."""
     known = equivalent().get(number, {})
     wrong = Fate.PASSED, Fate.HUNG
     return [
         f"{number} {fate}: {mutant}"
-        for mutant, fate in zip(tried, found, strict=True)
+        for mutant, fate in tried
         if fate in wrong and str(mutant) not in known
     ]
 
 
-def _one(task: Task, most: int | None) -> tuple[str, dict[str, int], list[str]]:
-    tried = chosen(mutants(task.solution), most)
-    found = fates(task, tried)
-    unexplained = judged(task.number, tried, found)
-    counts = {str(fate): found.count(fate) for fate in Fate}
-    return task.number, counts, unexplained
+type _Tried = tuple[Mutant, Fate]
+
+
+def _graded(
+    wanted: Sequence[Task], most: int | None, jobs: int
+) -> Iterator[tuple[Task, list[_Tried]]]:
+    """The fates of exercises' mutants, a few at a time, as they come."""
+    parts = [
+        (task, part)
+        for task in wanted
+        for part in itertools.batched(chosen(mutants(task.solution), most), PART)
+    ]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(fates, task, part): (task, part) for task, part in parts}
+        for done in concurrent.futures.as_completed(running):
+            task, part = running[done]
+            yield task, list(zip(part, done.result(), strict=True))
+
+
+class Report(TypedDict):
+    """What stands in the repository: counts by exercise, and what nobody explained."""
+
+    exercises: dict[str, dict[str, int]]
+    to_explain: list[str]
+
+
+def _report(every: Sequence[Task], found: dict[str, list[_Tried]]) -> Report:
+    """The report of exercises."""
+    counts = {
+        task.number: {str(fate): [f for _, f in found[task.number]].count(fate) for fate in Fate}
+        for task in every
+    }
+    to_explain = [line for task in every for line in judged(task.number, found[task.number])]
+    return Report(exercises=counts, to_explain=to_explain)
 
 
 def main() -> int:
@@ -175,24 +206,19 @@ def main() -> int:
     asked = {number.lstrip("0") for number in options.numbers}
     every = [task for md in notebooks.chapters() for task in tasks(md)]
     wanted = [t for t in every if not asked or {t.number, t.number.partition(".")[0]} & asked]
-    report, faults = dict[str, dict[str, int]](), dict[str, list[str]]()
-    # The longest first, so that no process is left alone with one at the end.
-    wanted.sort(key=lambda task: -len(mutants(task.solution)))
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        tried = [pool.submit(_one, task, options.each) for task in wanted]
-        for done in concurrent.futures.as_completed(tried):
-            number, report[number], faults[number] = done.result()
-            print(f"{number}: {report[number]}", *faults[number], sep="\n  ", flush=True)
-    total = {str(fate): sum(counts[fate] for counts in report.values()) for fate in Fate}
-    to_explain = [fault for task in every for fault in faults.get(task.number, [])]
-    print(f"{sum(total.values())} mutants: {total}; {len(to_explain)} to explain")
+    found = {task.number: list[_Tried]() for task in wanted}
+    for task, tried in _graded(wanted, options.each, options.jobs):
+        found[task.number] += tried
+        for line in [f"{task.number}: {len(tried)} graded", *judged(task.number, tried)]:
+            print(line, flush=True)
+    report = _report(wanted, found)
+    total = collections.Counter(fate for tried in found.values() for _, fate in tried)
+    counts = ", ".join(f"{total[fate]} {fate}" for fate in Fate)
+    print(f"{total.total()} mutants: {counts}; {len(report['to_explain'])} to explain")
     if len(wanted) == len(every) and options.each is None:
-        counts = {task.number: report[task.number] for task in every}
-        text = json.dumps(dict(exercises=counts, to_explain=to_explain), indent=1)
-        REPORT.write_text(text + "\n", "utf-8")
-    return bool(to_explain)
+        REPORT.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    return bool(report["to_explain"])
 
 
 if __name__ == "__main__":
-    asyncio.set_event_loop_policy(None)
     sys.exit(main())

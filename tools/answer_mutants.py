@@ -1,4 +1,4 @@
-"""Mutants of an exercise's solution: answers that are wrong by one small change, which grades must fail.
+"""Mutants of an exercise's solution: wrong answers by one small change, which grades must fail.
 
 The model. A solution is parsed, and each rule below looks at each node of its tree. A rule yields
 what may take the node's place. A **mutant** is the solution with one such change; one that is spelt

@@ -18,7 +18,7 @@ A mutant is **equivalent** if it does what the task asks: `book/equivalent.json`
 somebody looked at, with a reason each. What passes or hangs and is not listed is printed, and makes
 the exit status 1.
 
-The report `book/mutants.json` has the counts of each exercise; tests hold it to the chapters.
+The report `book/mutants.json` has the counts of each exercise, as they were when it was last tried.
 """
 
 import argparse
@@ -32,7 +32,6 @@ import pathlib
 import random
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypedDict
 
 import nbformat
 from nbclient import NotebookClient
@@ -179,21 +178,13 @@ def _graded(
             yield task, list(zip(part, done.result(), strict=True))
 
 
-class Report(TypedDict):
-    """What stands in the repository: counts by exercise, and what nobody explained."""
-
-    exercises: dict[str, dict[str, int]]
-    to_explain: list[str]
-
-
-def _report(every: Sequence[Task], found: dict[str, list[_Tried]]) -> Report:
-    """The report of exercises."""
-    counts = {
-        task.number: {str(fate): [f for _, f in found[task.number]].count(fate) for fate in Fate}
-        for task in every
-    }
-    to_explain = [line for task in every for line in judged(task.number, found[task.number])]
-    return Report(exercises=counts, to_explain=to_explain)
+def _note(number: str, tried: Sequence[_Tried]) -> None:
+    """Writes an exercise's counts into the report."""
+    report: dict[str, dict[str, int]] = json.loads(REPORT.read_text("utf-8"))
+    fates = [fate for _, fate in tried]
+    report[number] = {str(fate): fates.count(fate) for fate in Fate}
+    in_order = sorted(report.items(), key=lambda item: [int(x) for x in item[0].split(".")])
+    REPORT.write_text(json.dumps(dict(in_order), indent=1) + "\n", "utf-8")
 
 
 def main() -> int:
@@ -207,17 +198,19 @@ def main() -> int:
     every = [task for md in notebooks.chapters() for task in tasks(md)]
     wanted = [t for t in every if not asked or {t.number, t.number.partition(".")[0]} & asked]
     found = {task.number: list[_Tried]() for task in wanted}
+    to_explain = 0
     for task, tried in _graded(wanted, options.each, options.jobs):
         found[task.number] += tried
-        for line in [f"{task.number}: {len(tried)} graded", *judged(task.number, tried)]:
+        for line in judged(task.number, tried):
+            to_explain += 1
             print(line, flush=True)
-    report = _report(wanted, found)
+        if len(found[task.number]) == len(chosen(mutants(task.solution), options.each)):
+            print(f"{task.number}: {len(found[task.number])} graded", flush=True)
+            _note(task.number, found[task.number])
     total = collections.Counter(fate for tried in found.values() for _, fate in tried)
     counts = ", ".join(f"{total[fate]} {fate}" for fate in Fate)
-    print(f"{total.total()} mutants: {counts}; {len(report['to_explain'])} to explain")
-    if len(wanted) == len(every) and options.each is None:
-        REPORT.write_text(json.dumps(report, indent=1) + "\n", "utf-8")
-    return bool(report["to_explain"])
+    print(f"{total.total()} mutants: {counts}; {to_explain} to explain")
+    return bool(to_explain)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ are imports and what a function is named.
 
 =========  ===================================================================================
 drop       a statement is left out
-double     a statement that only calls something stands twice
+double     a statement that only calls something stands twice, but for waits that then wait for
+           nothing
 swap       two arguments of one call change places, where both are names of one kind: refs of one
            memory (`a_smem`, `b_smem`), barriers, axes of the grid
 shift      an integer is one more, or one less: an index, a slot, a phase, a count, the bounds of a
@@ -194,8 +195,13 @@ def _is_text(node: ast.stmt) -> bool:
 
 def _double(node: ast.AST, parents: list[ast.AST]) -> Iterator[list[ast.stmt]]:
     del parents
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    if is_call and _name(node.value.func) not in _IDEMPOTENT:
         yield [node, copy.deepcopy(node)]
+
+
+#: Calls that do no more the second time: what they wait for has come.
+_IDEMPOTENT = "commit_smem", "wait_smem_to_gmem", "wgmma_wait"
 
 
 def _swap(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:

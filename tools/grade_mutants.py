@@ -46,7 +46,7 @@ REPORT = execution.BOOK / "mutants.json"
 #: A grade takes a second or two, and on a busy machine ten.
 SECONDS = 60
 #: Mutants that one process grades, after the cells before the exercise.
-PART = 16
+PART = 20
 
 
 class Fate(enum.StrEnum):
@@ -194,9 +194,11 @@ def main() -> int:
     parser.add_argument("--each", type=int, help="mutants of an exercise; all without")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     options = parser.parse_args()
-    asked = {number.lstrip("0") for number in options.numbers}
     every = [task for md in notebooks.chapters() for task in tasks(md)]
-    wanted = [t for t in every if not asked or {t.number, t.number.partition(".")[0]} & asked]
+    asked = [number.lstrip("0") for number in options.numbers]
+    numbers = [{task.number, task.number.partition(".")[0]} for task in every]
+    wanted = [task for one in asked for task, known in zip(every, numbers) if one in known]
+    wanted = wanted if asked else every
     found = {task.number: list[_Tried]() for task in wanted}
     to_explain = 0
     for task, tried in _graded(wanted, options.each, options.jobs):

@@ -72,7 +72,7 @@ test-jax012: env-jax012 ## Run with JAX 0.12.0.1 what may differ between the two
 
 # Another folder that has JAX's tests, where GitHub cannot be reached: FOREIGN=folder.
 FOREIGN ?= .foreign
-test-foreign: env-jax012 env-foreign ## Trace and check the kernels of tokamax and of JAX's tests.
+test-foreign: env-jax012 env-foreign ## Trace and check the kernels of others.
 	@PYTHONPATH=$(CURDIR) $(ENV_FOREIGN)/bin/python -m tests.foreign \
 		--checkouts $(FOREIGN) --jax012 $(ENV_JAX012)/bin/python $(ARGS)
 

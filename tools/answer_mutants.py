@@ -201,7 +201,7 @@ def _double(node: ast.AST, parents: list[ast.AST]) -> Iterator[list[ast.stmt]]:
 
 
 #: Calls that do no more the second time: what they wait for has come.
-_IDEMPOTENT = "commit_smem", "wait_smem_to_gmem", "wgmma_wait"
+_IDEMPOTENT = "commit_smem", "commit_tmem", "wait_smem_to_gmem", "wgmma_wait"
 
 
 def _swap(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:

@@ -158,14 +158,18 @@ def _is_kept(node: ast.AST, parents: list[ast.AST]) -> bool:
     around = [*parents, node]
     if any(isinstance(x, ast.Import | ast.ImportFrom | ast.arguments) for x in around):
         return True
-    return any(isinstance(x, ast.Call) and _name(x.func) in ("grade", "say") for x in around) or (
+    return any(isinstance(x, ast.Call) and _name(x.func) in _GRADES for x in around) or (
         isinstance(node, ast.Expr) and _is_grade(node)
     )
 
 
+#: Calls that grade or tell, and are no part of an answer.
+_GRADES = "grade", "grade_unrun", "say"
+
+
 def _is_grade(statement: ast.stmt) -> bool:
     value = getattr(statement, "value", None)
-    return isinstance(value, ast.Call) and _name(value.func) in ("grade", "say")
+    return isinstance(value, ast.Call) and _name(value.func) in _GRADES
 
 
 def _name(node: ast.AST) -> str:
@@ -201,7 +205,7 @@ def _double(node: ast.AST, parents: list[ast.AST]) -> Iterator[list[ast.stmt]]:
 
 
 #: Calls that do no more the second time: what they wait for has come.
-_IDEMPOTENT = "commit_smem", "commit_tmem", "wait_smem_to_gmem", "wgmma_wait"
+_IDEMPOTENT = "commit_smem", "commit_tmem", "wait_load_tmem", "wait_smem_to_gmem", "wgmma_wait"
 
 
 def _swap(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:

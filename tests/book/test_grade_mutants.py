@@ -47,8 +47,10 @@ def test_each_rule_is_tried():
     [
         "import jax",
         "book.grade(f, 1, expected=2)",
+        "blackwell.grade_unrun(f, 1, makes=2)",
         "def f():\n    '''Text.'''\n    return x",
         "plgpu.wgmma_wait(n)",  # once more waits for nothing
+        "plgpu.wait_load_tmem()",
         "plgpu.SMEM((2, 64))",  # more memory than it needs
     ],
 )

@@ -51,7 +51,8 @@ from pipelib_book.progressing import expect_exercise, note
 from pipelib_book.races import MARK, races_of
 
 # What a note says of loads and stores outside of an array, and of outputs that nothing writes.
-_TELLING = "behind the end of", "is not all written"
+_BEHIND = "behind the end of"
+_TELLING = _BEHIND, "is not all written"
 # What is noted of products that run on a GPU alone.
 _NOT_INTERPRETED = "JAX's interpreter has no product with an operand from registers."
 
@@ -236,6 +237,21 @@ def verified(
     if any(op.kind is Kind.WGMMA and len(op.reads) == 2 for op in program.ops):  # b, and the sums
         notes[_NOT_INTERPRETED] = None
     return Verified(program, [*notes], texts)
+
+
+def expect_inside(found: Verified) -> None:
+    """Expects that no copy is of a tile behind the end of an array.
+
+    It is for grades that compare no result. Where one is compared, such a copy may be right: it
+    brings zeros, or stores nothing.
+
+    Raises:
+      Fails: the checker notes such a copy.
+    """
+    for said in found.notes:
+        if _BEHIND in said:
+            no = "Its result is not compared, and the checker notes:"
+            raise Fails(f"{no} {relative_paths(said)}")
 
 
 def _texts(kernel: KernelVerdict) -> list[str]:

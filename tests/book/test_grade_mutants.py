@@ -51,7 +51,7 @@ def test_each_rule_is_tried():
         "def f():\n    '''Text.'''\n    return x",
         "plgpu.wgmma_wait(n)",  # once more waits for nothing
         "plgpu.wait_load_tmem()",
-        "plgpu.SMEM((2, 64))",  # more memory than it needs
+        "x = plgpu.SMEM((2, 64))",  # more memory than it needs
     ],
 )
 def test_what_stays(kept):
@@ -78,7 +78,8 @@ def test_what_was_tried_fails_or_is_explained(number):
     counts, made = REPORTED[number], mutants(TASKS[number].solution)
     assert sum(counts.values()) >= min(LEAST, len(made))
     assert counts[Fate.HUNG] == 0
-    assert counts[Fate.PASSED] <= len(equivalent().get(number, {}))
+    explained = [mutant for mutant in made if str(mutant) in equivalent().get(number, {})]
+    assert counts[Fate.PASSED] <= len(explained)
 
 
 @pytest.mark.parametrize("number", equivalent())

@@ -48,6 +48,7 @@ class Outcome:
         return {
             "function": self.target.function,
             "args": [*self.target.args],
+            "kernel": self.verdict and self.verdict.name,
             "strict": self.target.strict,
             "ok": self.status == CLEAN,
             "reports": [report.fields() for report in found.reports],

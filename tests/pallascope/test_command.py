@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import pathlib
 import subprocess
 import sys
@@ -142,8 +143,13 @@ def test_one_kernel_of_several(capsys, edge, tmp_path):
     for call, grid in (("0", "grid (2, 2)"), ("1", "")):
         status, out, _ = run(capsys, "check", twice, "f32[32,32]", "--call", call)
         assert status == (1 if grid else 0) and grid in out and ("of grid" in out) == bool(grid)
-    figure = str(tmp_path / "b.json")
-    assert run(capsys, "draw", twice, "f32[32,32]", "--call", "1", "-o", figure)[0] == 0
+    assert "store (2): no finding (" in out  # the name that it has beside the first
+    figure = tmp_path / "b.json"
+    status, out, _ = run(capsys, "draw", twice, "f32[32,32]", "--call", "1", "-o", str(figure))
+    assert status == 0 and "store (2), simulated" in out and "store (2)" in figure.read_text()
+    checks = json.loads(run(capsys, "check", twice, "f32[32,32]", "--json")[1])["checks"]
+    assert [check["kernel"] for check in checks] == ["store", "store (2)"]
+    assert checks[1]["reports"][0]["verdict"].startswith("store (2): no finding")
     status, _, err = run(capsys, "check", twice, "f32[32,32]", "--call", "2")
     assert status == 2 and "and call=2 is not one of them" in err
 

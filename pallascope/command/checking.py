@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import jax
 
 import pallascope
+from pallascope.command.colour import coloured
 from pallascope.command.sarif import sarif
 from pallascope.command.targets import REFUSALS, Target, callers, loaded
 from pallascope.report import FORMAT, Document
@@ -124,7 +125,7 @@ def _verdict(target: Target, seconds: float) -> Verdict:
 def _tell(outcome: Outcome, says: bool) -> None:
     """Prints what was found, if `says`, and on stderr what went wrong."""
     if says and outcome.verdict is not None and outcome.verdict.reports:
-        print(replace(outcome.verdict, refusal=""))
+        print(coloured(str(replace(outcome.verdict, refusal=""))))
     if outcome.error is not None:
         print(f"pallascope check: {outcome.error}", file=sys.stderr)
 

@@ -25,6 +25,7 @@ FIRST = f"add_one: no finding in all 4 blocks of grid (4,), nor between them\n{U
 def _the_same_paths_and_no_compiler(monkeypatch):
     monkeypatch.setattr(compiling, "lacking", lambda: "not asked")  # it takes seconds a kernel
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("FORCE_COLOR", raising=False)  # as some CI sets it
 
 
 def run(capsys, *arguments):
@@ -298,6 +299,7 @@ def test_each_command_has_an_example_its_statuses_and_its_environment(capsys):
         out = capsys.readouterr().out
         assert f"\n  pallascope {name} " in out and "exit status: 0" in out
         assert ("PALLASCOPE_CUDA" in out) == (name != "draw")
+        assert ("NO_COLOR: " in out and "FORCE_COLOR: " in out) == (name == "check")
 
 
 @pytest.mark.parametrize(

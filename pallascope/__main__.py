@@ -39,8 +39,8 @@ Without it, a note says so if there is something that it would report.
 What is told. Text, on stdout, in colours where that is a terminal (`pallascope.command.colour`).
 `--json` prints one JSON document instead, and nothing else is on stdout. Schemas describe these
 documents: `pallascope/report.schema.json`, and in `pallascope/command` `compile.schema.json` and
-`tune.schema.json`. `--sarif FILE` writes what was found for
-code review beside the one or the other, so that one run gives a log to read and a file to upload.
+`tune.schema.json`. `--sarif FILE` writes what was found for code review beside the one or the
+other, so that one run gives a log to read and a file to upload.
 
 What is edited. `lab` writes a page with the operations of one block, where a reader takes them away
 or moves them, and `check` and `simulate` answer. It is a command of the book's kit, and says what
@@ -89,7 +89,7 @@ from pallascope.verifying import MOST_BLOCKS, SECONDS, BlockChoice
 
 _KIT = "pipelib_book"
 _FUNCTION = "module:function or file.py:function"
-_CONFIGURED = f"those that {config.FILE} lists for this command"
+_CONFIGURED = f"without it, those that {config.FILE} lists for this command"
 _JSON = "print one JSON document, no text"
 _Run = Callable[[argparse.Namespace], int]
 _REFUSED = "2: a kernel could not be traced, or the command was wrong"
@@ -159,7 +159,7 @@ def _add_check(commands: Any) -> None:
     """The command that checks; without a function, it checks those of the configuration."""
     text = "find races, deadlocks and misused barriers; exit with 1 if there are"
     command = _command(commands, "check", text, _check)
-    _add_function(command, _FUNCTION)
+    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; {_CONFIGURED}")
     which = (
         f"{WHICH_BLOCK}; or {BlockChoice.ALL} (the default): each of {MOST_BLOCKS}, or the first,"
         f" middle and last of axes; or {BlockChoice.FIRST}; or {BlockChoice.DIAGONAL}; or"
@@ -177,11 +177,6 @@ def _add_check(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help=_JSON)
     sarif = "also write SARIF, for code review"
     command.add_argument("--sarif", type=pathlib.Path, metavar="FILE", help=sarif)
-
-
-def _add_function(command: argparse.ArgumentParser, what: str) -> None:
-    """The first word of the commands that `pyproject.toml` can give tasks."""
-    command.add_argument("function", nargs="?", help=f"{what}; without it, {_CONFIGURED}")
 
 
 def _add_draw(commands: Any) -> None:
@@ -205,7 +200,7 @@ def _add_compile(commands: Any) -> None:
     text = "print registers, spills, warnings and instructions; exit with 1 for spilled registers"
     text += " and serialized products"
     command = _command(commands, "compile", text, _compile)
-    _add_function(command, _FUNCTION)
+    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; {_CONFIGURED}")
     add_call(command)
     command.add_argument("--sass", action="store_true", help="also print the machine code")
     command.add_argument("--json", action="store_true", help=_JSON)
@@ -215,7 +210,8 @@ def _add_tune(commands: Any) -> None:
     """The command that searches a space of configurations."""
     text = "rank a kernel's configurations by simulation, and measure the best where a GPU is"
     command = _command(commands, "tune", text, _tune)
-    _add_function(command, f"{_FUNCTION}, a kernel_of")
+    function = f"{_FUNCTION}, a kernel_of; {_CONFIGURED}"
+    command.add_argument("function", nargs="?", help=function)
     command.add_argument("args", nargs="*", help="the kernel's arguments: dtype[shape] or a number")
     ranges = "values of a parameter, as slots=2,3,4; one for each parameter"
     many: Any = {"action": "append", "default": [], "metavar": "NAME=VALUES"}

@@ -15,10 +15,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import jax
-
 import pallascope
 from pallascope.command.colour import coloured
+from pallascope.command.options import print_document
 from pallascope.command.sarif import sarif
 from pallascope.command.targets import REFUSALS, Target, callers, loaded
 from pallascope.report import FORMAT, Document
@@ -86,9 +85,7 @@ def check(
         text = json.dumps(sarif(checks, pathlib.Path.cwd()), indent=1)
         sarif_file.write_text(text + "\n", "utf-8")
     if as_json:
-        versions = {"pallascope": pallascope.__version__, "jax": jax.__version__}
-        ok = status == CLEAN
-        print(json.dumps({"format": FORMAT} | versions | {"ok": ok, "checks": checks}, indent=1))
+        print_document(FORMAT, ok=status == CLEAN, checks=checks)
     elif len(outcomes) > 1:
         print(_total(outcomes))
     return status

@@ -6,14 +6,10 @@ function that cannot be compiled says so on stderr, and the next is compiled all
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 
-import jax
-
-import pallascope
-from pallascope.command.options import refusing
+from pallascope.command.options import print_document, refusing
 from pallascope.command.targets import Target, callers, loaded
 from pallascope.compiling import Compiled, compiled, compiled_all
 from pallascope.report import Document, count
@@ -46,10 +42,7 @@ def compile_(targets: Sequence[Target], as_json: bool, with_sass: bool) -> int:
             functions.append(_fields(target, found, with_sass, *errors))
     ok = all(each["ok"] for each in functions)
     if as_json:
-        versions = {"pallascope": pallascope.__version__, "jax": jax.__version__}
-        print(
-            json.dumps({"format": FORMAT} | versions | {"ok": ok, "functions": functions}, indent=1)
-        )
+        print_document(FORMAT, ok=ok, functions=functions)
     return 2 if any(each["error"] for each in functions) else int(not ok)
 
 

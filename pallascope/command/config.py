@@ -73,18 +73,11 @@ def tasks(options: Namespace) -> tuple[list[Namespace], pathlib.Path]:
     if options.function is not None:
         return [options], pathlib.Path()
     folder = project(pathlib.Path())
-    return said_over(configured(folder, options.command), options), folder
-
-
-def said_over(tables: list[dict[str, Any]], options: Namespace) -> list[Namespace]:
-    """The options of each table, in which what the command line says comes first."""
-    words = vars(options)
-    said = {
-        name: word for name, word in words.items() if word not in (None, []) and word is not False
-    }
+    tables, words = configured(folder, options.command), vars(options)
+    said = {k: word for k, word in words.items() if word is not False and word not in (None, [])}
     if said.keys() & {"ranges", "space"}:  # one space in place of another
         tables = [{k: v for k, v in t.items() if k not in ("ranges", "space")} for t in tables]
-    return [Namespace(**words | table | said) for table in tables]
+    return [Namespace(**words | table | said) for table in tables], folder
 
 
 def project(folder: pathlib.Path) -> pathlib.Path:
@@ -118,7 +111,7 @@ def configured(folder: pathlib.Path, command: str) -> list[dict[str, Any]]:
             f"{FILE} is not TOML ({error}), so it says nothing to {command}: mend it."
         ) from error
     tables = found.get("tool", {}).get("pallascope", {}).get(command, [])
-    if not tables or not isinstance(tables, list):
+    if not tables or not isinstance(tables, list) or not isinstance(tables[0], dict):
         raise ValueError(
             f"{FILE} lists no kernel to {command}, so nothing would be done: {remedy}."
         )

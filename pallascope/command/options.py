@@ -2,12 +2,16 @@
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Generator
 from typing import Any
 
+import jax
+
+import pallascope
 from pallascope.command.targets import REFUSALS, Target
 
 # The status of a program that the signal for a broken pipe ended.
@@ -46,6 +50,12 @@ def refusing(command: str) -> Generator[list[str]]:
     except REFUSALS as error:
         errors.append(str(error))
         print(f"pallascope {command}: {error}", file=sys.stderr)
+
+
+def print_document(number: int, **fields: object) -> None:
+    """Prints what `--json` does: the fields, and before them the format's number and versions."""
+    head = {"format": number, "pallascope": pallascope.__version__, "jax": jax.__version__}
+    print(json.dumps(head | fields, indent=1, default=str))  # a configuration may hold any value
 
 
 def add_rest(command: argparse.ArgumentParser, block: Callable[[str], Any], which: str) -> None:

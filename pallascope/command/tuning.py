@@ -8,16 +8,13 @@ same; after an interruption none does.
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 import pallascope
-from pallascope.command.options import refusing
+from pallascope.command.options import print_document, refusing
 from pallascope.command.targets import argument, callers, named
 from pallascope.report import Document
 from pallascope.tuning.results import Results, Trial
@@ -77,9 +74,7 @@ def tune(tasks: Sequence[Task], as_json: bool) -> int:
         if status == STOPPED:
             break
     if as_json:
-        versions = {"pallascope": pallascope.__version__, "jax": jax.__version__}
-        document = {"format": FORMAT} | versions | {"searches": searches}
-        print(json.dumps(document, indent=1, default=str))
+        print_document(FORMAT, searches=searches)
     return status
 
 

@@ -111,3 +111,4 @@ def test_what_is_missing_is_told(run, monkeypatch, tmp_path):
 def test_a_kernel_of_a_file(run):
     status, out, _ = run(*CALL)
     assert (status, "copy: " in out, "1 kernel compiled, none" in out) == (0, True, True)
+    validate(json.loads(run(*CALL, "--json", "--sass")[1]), "compile")

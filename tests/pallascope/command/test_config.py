@@ -4,8 +4,7 @@ from argparse import Namespace
 
 import pytest
 
-from pallascope.command import config
-from pallascope.command.config import configured
+from pallascope.command.config import configured, tasks
 
 
 def read(folder, text, command="check"):
@@ -33,18 +32,19 @@ max-steps = 7
     ]
 
 
-def test_each_command_has_its_tables(tmp_path):
+def test_each_command_has_its_tables(tmp_path, monkeypatch):
     text = TABLE + "function = 'a:b'\n"
     tune = "[[tool.pallascope.tune]]\nfunction = 'a:of'\nrange = ['n=1,2']\ntolerance = 1\n"
     text += tune + "measure = 0\nmachine = 'B200'\n"
     expected = dict(function="a:of", ranges=["n=1,2"], tolerance=1, measure=0, machine="B200")
     assert read(tmp_path, text, "tune") == [expected]
     assert read(tmp_path, text) == [dict(function="a:b")]
-    options = Namespace(command="tune", function=None, args=[], ranges=[], measure=None, jobs=2)
-    for space in ({}, dict(space="a:SPACE")):
-        found = config.said_over(configured(tmp_path, "tune"), Namespace(**vars(options) | space))
-        assert [each.ranges for each in found] == [[] if space else ["n=1,2"]]
-        assert (found[0].measure, found[0].jobs, found[0].function) == (0, 2, "a:of")
+    monkeypatch.chdir(tmp_path)
+    words = dict(command="tune", function=None, args=[], ranges=[], measure=None, jobs=2)
+    for space in (None, "a:SPACE"):  # a space that is said takes the place of the table's
+        ((found,), folder) = tasks(Namespace(**words, space=space))
+        assert (found.ranges, found.space) == ([] if space else ["n=1,2"], space)
+        assert (found.measure, found.jobs, found.function, folder) == (0, 2, "a:of", tmp_path)
     with pytest.raises(ValueError) as caught:
         read(tmp_path, text, "compile")
     remedy = REMEDY.replace("check", "compile")
@@ -75,6 +75,7 @@ REMEDY = (
         ("", f"pyproject.toml lists no kernel to check, so nothing would be done: {REMEDY}"),
         ("[tool.pallascope.check]\nfunction = 'a:b'",
          f"pyproject.toml lists no kernel to check, so nothing would be done: {REMEDY}"),
+        ("[tool.pallascope]\ncheck = ['a:b']", "toml lists no kernel to check, so nothing"),
         ("[tool", "so it says nothing to check: mend it."),
         (TABLE, "[[tool.pallascope.check]] number 1 in pyproject.toml has no function, so it names"
          ' no kernel: add function = "module:function" or "file.py:function".'),

@@ -195,9 +195,11 @@ def _is_text(node: ast.stmt) -> bool:
 
 def _double(node: ast.AST, parents: list[ast.AST]) -> Iterator[list[ast.stmt]]:
     del parents
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        if _name(node.value.func) not in _IDEMPOTENT:
+    match node:
+        case ast.Expr(ast.Call(func)) if _name(func) not in _IDEMPOTENT:
             yield [node, copy.deepcopy(node)]
+        case _:
+            pass
 
 
 #: Calls that do no more the second time: what they wait for has come.
@@ -275,9 +277,11 @@ def _start(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:
         new = copy.deepcopy(node)
         new.attr = {"zeros": "ones", "zeros_like": "ones_like", "ones": "zeros"}[node.attr]
         yield new
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        if _name(node.operand) == "inf":
+    match node:
+        case ast.UnaryOp(ast.USub(), operand) if _name(operand) == "inf":
             yield ast.Constant(0.0)
+        case _:
+            pass
 
 
 def _maximum(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:

@@ -49,7 +49,7 @@ def test_each_rule_is_tried():
         "book.grade(f, 1, expected=2)",
         "def f():\n    '''Text.'''\n    return x",
         "plgpu.wgmma_wait(n)",  # once more waits for nothing
-        "plgpu.SMEM((2, 64))",  # more memory than it needs
+        "x = plgpu.SMEM((2, 64))",  # more memory than it needs
     ],
 )
 def test_what_stays(kept):

@@ -332,14 +332,15 @@ def or_fails(
 ) -> Any:
     """What a function returns; any error of the reader's code is a `Fails` of its own words.
 
-    `notes` are what the checker noted, which may explain the error. Where the interpreter runs a
-    kernel, its line is that of the launch, which tells nothing.
+    `notes` are what the checker noted, which may explain the error. Its line is told if the error is
+    raised there, or if `at_line`: where the interpreter fails, it is the launch, which tells nothing.
     """
     try:
         return function(*args)
     except Exception as error:
         own = [frame.line for frame in own_frames(error) if frame.line]
-        where = f", at `{own[-1]}`" if own and at_line else ""
+        raised = traceback.extract_tb(error.__traceback__)[-1].line
+        where = f", at `{own[-1]}`" if own and (at_line or raised == own[-1]) else ""
         noted = "".join(f" The checker notes: {note}" for note in notes)
         raise Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
 

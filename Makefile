@@ -35,7 +35,7 @@ BUDGET := 5
 BOTH_JAX := tests/emitters tests/kernels tests/pallascope/tracing tests/pallascope/test_launches.py
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab serve record wheels dist test-gpu \
+.PHONY: help book test test-all test-slow test-jax012 test-foreign lint sync refresh lab mutants serve record wheels dist test-gpu \
 	benchmark lock clean \
 	env env-compile env-jax012 env-foreign env-lab env-lint
 
@@ -72,7 +72,7 @@ test-jax012: env-jax012 ## Run with JAX 0.12.0.1 what may differ between the two
 
 # Another folder that has JAX's tests, where GitHub cannot be reached: FOREIGN=folder.
 FOREIGN ?= .foreign
-test-foreign: env-jax012 env-foreign ## Trace and check the kernels of tokamax and of JAX's tests.
+test-foreign: env-jax012 env-foreign ## Trace and check the kernels of others.
 	@PYTHONPATH=$(CURDIR) $(ENV_FOREIGN)/bin/python -m tests.foreign \
 		--checkouts $(FOREIGN) --jax012 $(ENV_JAX012)/bin/python $(ARGS)
 
@@ -92,6 +92,9 @@ lab: env-lab ## Open copies of the chapters, in lab/, in JupyterLab.
 	@PYTHONPATH=$(CURDIR) $(ENV_LAB)/bin/jupyter lab --notebook-dir=lab \
 		--LabApp.default_url=/lab/tree/$(notdir $(firstword $(wildcard book/01_*.ipynb))) \
 		--LabApp.app_settings_dir=$(CURDIR)/tools/lab $(ARGS)
+
+mutants: env ## Grade the mutants of all exercises: an hour or two. ARGS: as of tools.grade_mutants.
+	@$(BIN)/python -m tools.grade_mutants --jobs $(JOBS) $(ARGS)
 
 serve: ## Serve the built book at http://localhost:8000 (PORT=... for another).
 	@test -f $(HTML)/index.html || { \

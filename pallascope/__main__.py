@@ -13,9 +13,12 @@ which `--call` picks one. Its arguments follow as dtype[shape], or as numbers; a
 its own arrays has none. `module` is a module's name or a file's, whose folder is searched for what
 it imports, as if Python ran it.
 
-Which kernels. `check` without a function checks those that `pyproject.toml`, in this folder or the
-nearest one above, lists as `[[tool.pallascope.check]]`, each with the keys `function`, `args`,
-`block`, `strict`, `call` and `max-steps`. A word on the command line holds for all of them.
+Which kernels. `check`, `compile` and `tune` without a function take what `pyproject.toml`, in this
+folder or the nearest one above, lists for them: `[[tool.pallascope.check]]`, with the keys
+`function`, `args`, `block`, `strict`, `call` and `max-steps`; `[[tool.pallascope.compile]]`, with
+`function`, `args` and `call`; and `[[tool.pallascope.tune]]`, with `function`, `args`, and the long
+options of `tune` but `json`. A word on the command line holds for all of them. A kernel that a
+function calls twice has two names, as `store` and `store (2)`.
 
 What is checked. `pallascope.verify` says it: whether JAX lowers the kernel, each block for itself,
 and the blocks together, since two that access one place of GMEM race, and what no block writes of
@@ -33,9 +36,11 @@ it, and JAX's own emitters leave it out. Use it for kernels that are to hold by 
 for those that promise `ordinary_reads=False` to pipelib's emitters, which then leave it out too.
 Without it, a note says so if there is something that it would report.
 
-What is told. Text, on stdout. `--json` prints one JSON document instead, and nothing else is on
-stdout; `pallascope/report.schema.json` describes it. `--sarif FILE` writes what was found for
-code review beside the one or the other, so that one run gives a log to read and a file to upload.
+What is told. Text, on stdout, in colours where that is a terminal (`pallascope.command.colour`).
+`--json` prints one JSON document instead, and nothing else is on stdout. Schemas describe these
+documents: `pallascope/report.schema.json`, and in `pallascope/command` `compile.schema.json` and
+`tune.schema.json`. `--sarif FILE` writes what was found for code review beside the one or the
+other, so that one run gives a log to read and a file to upload.
 
 What is edited. `lab` writes a page with the operations of one block, where a reader takes them away
 or moves them, and `check` and `simulate` answer. It is a command of the book's kit, and says what
@@ -66,8 +71,8 @@ Where the package is installed, `pallascope` is the same as `python -m pallascop
 
 import argparse
 import contextlib
-import dataclasses
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -79,12 +84,12 @@ import jax
 import pallascope
 from pallascope.command import checking, compiling, config, drawing, tuning
 from pallascope.command.options import WHICH_BLOCK, add_call, add_rest, said, target, told
-from pallascope.command.targets import Target, block_of, block_or_choice
+from pallascope.command.targets import block_of, block_or_choice
 from pallascope.verifying import MOST_BLOCKS, SECONDS, BlockChoice
 
 _KIT = "pipelib_book"
 _FUNCTION = "module:function or file.py:function"
-_CONFIGURED = f"the kernels of {config.FILE}"
+_CONFIGURED = f"without it, those that {config.FILE} lists for this command"
 _JSON = "print one JSON document, no text"
 _Run = Callable[[argparse.Namespace], int]
 _REFUSED = "2: a kernel could not be traced, or the command was wrong"
@@ -95,7 +100,9 @@ _EPILOGS = {
   pallascope check module:matmul 'bf16[4096,4096]' 'bf16[4096,4096]' --block 3,0
   pallascope check --sarif found.sarif   # the kernels of pyproject.toml
 exit status: 0: nothing was found; 1: something was; {_REFUSED}
-{_CUDA} (then ptxas is asked, too)""",
+{_CUDA} (then ptxas is asked, too)
+  NO_COLOR: no colours; FORCE_COLOR: colours also where stdout is no terminal; NO_COLOR wins
+  TERM: no colours if it is dumb""",
     "draw": f"""example:
   pallascope draw kernel.py:softmax 'f32[4096,512]' -o timeline.html
 exit status: 0; {_REFUSED}""",
@@ -152,7 +159,7 @@ def _add_check(commands: Any) -> None:
     """The command that checks; without a function, it checks those of the configuration."""
     text = "find races, deadlocks and misused barriers; exit with 1 if there are"
     command = _command(commands, "check", text, _check)
-    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; without it, {_CONFIGURED}")
+    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; {_CONFIGURED}")
     which = (
         f"{WHICH_BLOCK}; or {BlockChoice.ALL} (the default): each of {MOST_BLOCKS}, or the first,"
         f" middle and last of axes; or {BlockChoice.FIRST}; or {BlockChoice.DIAGONAL}; or"
@@ -193,7 +200,7 @@ def _add_compile(commands: Any) -> None:
     text = "print registers, spills, warnings and instructions; exit with 1 for spilled registers"
     text += " and serialized products"
     command = _command(commands, "compile", text, _compile)
-    command.add_argument("function", help=_FUNCTION)
+    command.add_argument("function", nargs="?", help=f"{_FUNCTION}; {_CONFIGURED}")
     add_call(command)
     command.add_argument("--sass", action="store_true", help="also print the machine code")
     command.add_argument("--json", action="store_true", help=_JSON)
@@ -203,7 +210,8 @@ def _add_tune(commands: Any) -> None:
     """The command that searches a space of configurations."""
     text = "rank a kernel's configurations by simulation, and measure the best where a GPU is"
     command = _command(commands, "tune", text, _tune)
-    command.add_argument("function", help=f"{_FUNCTION}, a kernel_of")
+    function = f"{_FUNCTION}, a kernel_of; {_CONFIGURED}"
+    command.add_argument("function", nargs="?", help=function)
     command.add_argument("args", nargs="*", help="the kernel's arguments: dtype[shape] or a number")
     ranges = "values of a parameter, as slots=2,3,4; one for each parameter"
     many: Any = {"action": "append", "default": [], "metavar": "NAME=VALUES"}
@@ -214,8 +222,8 @@ def _add_tune(commands: Any) -> None:
     command.add_argument("--measure", type=int, help="how many of the best to measure, 0 for none")
     command.add_argument("--seconds", type=float, help="begin nothing later")
     command.add_argument("--jobs", type=_number, help="processes that compile (this one)")
-    command.add_argument("--cache", help="a file that keeps what is found")
-    command.add_argument("--machine", choices=drawing.MACHINES, default="H200")
+    command.add_argument("--cache", type=os.path.abspath, help="a file that keeps what is found")
+    command.add_argument("--machine", choices=drawing.MACHINES, help="simulated (H200)")
     command.add_argument("--json", action="store_true", help=_JSON)
 
 
@@ -236,12 +244,9 @@ def _number(text: str) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     sarif = options.sarif and options.sarif.absolute()
-    if options.function is not None:
-        return checking.check([target(options)], options.seconds, options.json, sarif)
-    folder = config.project(pathlib.Path())
-    targets = [_overridden(each, options) for each in config.configured(folder)]
+    tasks, folder = config.tasks(options)
     with contextlib.chdir(folder):
-        return checking.check(targets, options.seconds, options.json, sarif)
+        return checking.check([*map(target, tasks)], options.seconds, options.json, sarif)
 
 
 def _draw(options: argparse.Namespace) -> int:
@@ -259,24 +264,24 @@ def _lab(options: argparse.Namespace) -> int:
 
 
 def _compile(options: argparse.Namespace) -> int:
-    target = Target(options.function, tuple(options.args), call=options.call)
-    return compiling.compile_(target, options.json, options.sass)
+    tasks, folder = config.tasks(options)
+    with contextlib.chdir(folder):
+        return compiling.compile_([*map(target, tasks)], options.json, options.sass)
 
 
 def _tune(options: argparse.Namespace) -> int:
+    tasks, folder = config.tasks(options)
+    with contextlib.chdir(folder):
+        return tuning.tune([*map(_search, tasks)], options.json)
+
+
+def _search(options: argparse.Namespace) -> tuning.Task:
+    """The search that options name."""
     names = "tolerance", "measure", "seconds", "jobs", "cache"
     said = {name: getattr(options, name) for name in names}
     given = {name: value for name, value in said.items() if value is not None}
-    named = options.ranges, options.space, options.expected, options.machine
-    task = tuning.Task(options.function, options.args, *named, given)
-    return tuning.tune(task, options.json)
-
-
-def _overridden(target: Target, options: argparse.Namespace) -> Target:
-    """A target of the configuration, with what the command line says instead."""
-    named = {name: getattr(options, name) for name in ("block", "call", "max_steps")}
-    said = {name: value for name, value in named.items() if value is not None}
-    return dataclasses.replace(target, strict=target.strict or options.strict, **said)
+    named = options.ranges, options.space, options.expected, options.machine or tuning.MACHINE
+    return tuning.Task(options.function, options.args, *named, given)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class KernelVerdict:
     """What came of one kernel.
 
     Attributes:
-      name: the kernel's.
+      name: the kernel's; the second of one name that a function calls ends with " (2)".
       grid: the blocks, or clusters, along each axis.
       reports: of each block that was looked at.
       between: of what these blocks do to each other; None if one was looked at.

@@ -5,13 +5,15 @@ such a call has the threads of all devices, so `pallascope.check` looks at all o
 all orders. It is not run: JAX's interpreter has no semaphores and no memory of other devices.
 
 So a grade does not compare values. In their place it looks at the program: the checker finds
-nothing, each signal is waited for, JAX lowers the kernel for a GPU, and each ask holds:
+nothing, no copy is of a tile behind the end of an array, each signal is waited for,
+JAX lowers the kernel for a GPU, and each ask holds:
 
 ==================  ===============================================================================
 ask                 a right answer must
 ==================  ===============================================================================
 sent_by_each        have part d of a buffer written by device d, on all other devices
 reads_what_it_gets  get so many parts of a buffer from others, and read them, on each device
+fills               write each part of its own buffer, on each device
 begins_after        read a buffer for the first time after waiting for so many signals at most
 signals_at_most     signal so often at most, from each device
 ==================  ===============================================================================
@@ -33,7 +35,7 @@ import pallascope
 from pallascope.program import Kind, Op, Program, Region
 from pallascope.verifying import BlockChoice
 from pipelib_book.asks import Answer, Ask, Said
-from pipelib_book.grading import Fails, Grade, graded, verified
+from pipelib_book.grading import Fails, Grade, expect_inside, graded, verified
 from pipelib_book.progressing import expect_exercise
 
 #: The name of the mesh's axis.
@@ -94,7 +96,9 @@ def grade(
 
 def _look(answer: Callable[..., Any], args: Sequence[Any], asks: Iterable[Ask]) -> Iterator[str]:
     """A line for each thing that is well; `Fails` for the first that is not."""
-    program = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER).program
+    found = verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
+    program = found.program
+    expect_inside(found)
     yield f"The checker finds nothing on {math.prod(program.devices)} devices."
     for name, amount in unheard(program).items():
         raise Fails(
@@ -157,6 +161,25 @@ def reads_what_it_gets(buffer: str, parts: int) -> Ask:
         for part, device in sorted(unread):
             return Said(False, f"Device {device} never reads part {part} of `{buffer}`.")
         return Said(True, f"Each device gets {parts} parts of `{buffer}`, and reads each.")
+
+    return ask
+
+
+def fills(buffer: str) -> Ask:
+    """Asks that each device writes all parts of its own buffer, as of an output."""
+
+    def ask(answer: Answer) -> Said:
+        program = answer.program
+        whole, parts = _part_size(program, buffer), _part_count(program, buffer)
+        written = Counter[tuple[int, int]]()
+        for place, size, op in _parts(program, buffer, writes=True):
+            written[place] += size if _device(program, op) == place[1] else 0
+        for device in range(math.prod(program.devices)):
+            filled = sum(written[part, device] >= whole for part in range(parts))
+            if not whole or filled < parts:
+                said = f"Device {device} fills {filled} parts of `{buffer}`, of {parts}."
+                return Said(False, said)
+        return Said(True, f"Each device fills its `{buffer}`.")
 
     return ask
 
@@ -227,5 +250,15 @@ def _parts(
 
 def _part_size(program: Program, buffer: str) -> int:
     """How many elements a part of a buffer has."""
+    return math.prod(_shape(program, buffer)[1:])
+
+
+def _part_count(program: Program, buffer: str) -> int:
+    """How many parts a buffer has."""
+    return _shape(program, buffer)[0]
+
+
+def _shape(program: Program, buffer: str) -> tuple[int, ...]:
+    """A buffer's shape on each device; nothing of a buffer that is not there."""
     shapes = [each.shape for each in program.buffers if each.name.partition("@")[0] == buffer]
-    return math.prod(shapes[0][1:]) if shapes else 0
+    return shapes[0] if shapes else (0, 0)

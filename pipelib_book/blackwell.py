@@ -29,7 +29,7 @@ from pallascope.verifying import BlockChoice
 from pipelib_book import asks as book_asks
 from pipelib_book.asks import Answer, Ask, Said
 from pipelib_book.beside import beside_of
-from pipelib_book.grading import Fails, Grade, graded, or_fails, verified
+from pipelib_book.grading import Fails, Grade, expect_inside, graded, or_fails, verified
 from pipelib_book.judging import judge
 from pipelib_book.notebook import say
 from pipelib_book.progressing import expect_exercise
@@ -129,8 +129,8 @@ def grade_unrun(
 ) -> Grade:
     """The grade of a kernel that the interpreter cannot run, such as one with products of pairs.
 
-    The strict check finds nothing in any block, JAX lowers it, it makes `makes` of its arguments,
-    and it does as asked.
+    The strict check finds nothing in any block, no copy is of a tile behind the end of an array,
+    JAX lowers it, it makes `makes` of its arguments, and it does as asked.
 
     Args:
       answer: a function of `args` that calls one kernel.
@@ -159,7 +159,7 @@ def _look_unrun(
     answer: Kernel, args: tuple[Any, ...], makes: Any, asks: Iterable[Ask], machine: Machine
 ) -> Iterator[str]:
     """As `_look`, without a result."""
-    verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER)
+    expect_inside(verified(answer, args, strict=True, blocks=BlockChoice.TOGETHER))
     yield "The checker finds nothing, in no order of its threads."
     returned, wanted = (str(jax.typeof(x)) for x in (jax.eval_shape(_anew(answer), *args), makes))
     if returned != wanted:

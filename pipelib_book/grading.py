@@ -41,8 +41,8 @@ from pallascope.drawing.paths import relative_paths
 from pallascope.failing import own_frames
 from pallascope.machine import Machine
 from pallascope.program import Kind, Program
-from pallascope.report import Finding, FindingKind
-from pallascope.verifying import BlockChoice
+from pallascope.report import Finding, FindingKind, Report
+from pallascope.verifying import BlockChoice, KernelVerdict
 from pipelib_book.asks import Answer, Ask
 from pipelib_book.beside import beside_of
 from pipelib_book.judging import judge
@@ -51,7 +51,8 @@ from pipelib_book.progressing import expect_exercise, note
 from pipelib_book.races import MARK, races_of
 
 # What a note says of loads and stores outside of an array, and of outputs that nothing writes.
-_TELLING = "behind the end of", "is not all written"
+_BEHIND = "behind the end of"
+_TELLING = _BEHIND, "is not all written"
 # What is noted of products that run on a GPU alone.
 _NOT_INTERPRETED = "JAX's interpreter has no product with an operand from registers."
 
@@ -222,10 +223,10 @@ def verified(
     def verify(*args: Any) -> pallascope.Verdict:
         return pallascope.verify(answer, *args, strict=strict, blocks=blocks, compiler=False)
 
-    kernel, *others = or_fails(f"It cannot be traced{where}", verify, *args).kernels
+    kernel, *others = or_fails(f"It cannot be traced{where}", verify, *args, at_line=True).kernels
     if others:
         raise Fails(f"It calls {len(others) + 1} Mosaic GPU kernels{where}: one is graded.")
-    texts = dict.fromkeys(_in_short(found) for found in sorted(kernel.findings, key=_is_unread))
+    texts = _texts(kernel)
     if not all(map(_is_unread, kernel.findings)):
         words = " ".join(first_findings(texts))
         raise Fails(f"The checker found a fault{where}, so it was not run. {words}")
@@ -235,11 +236,37 @@ def verified(
     program = kernel.reports[0].program
     if any(op.kind is Kind.WGMMA and len(op.reads) == 2 for op in program.ops):  # b, and the sums
         notes[_NOT_INTERPRETED] = None
-    return Verified(program, [*notes], [*texts])
+    return Verified(program, [*notes], texts)
 
 
-def _in_short(finding: Finding) -> str:
-    return f"{finding.kind}: {finding.cause}"
+def expect_inside(found: Verified) -> None:
+    """Expects that no copy is of a tile behind the end of an array.
+
+    It is for grades that compare no result. Where one is compared, such a copy may be right: it
+    brings zeros, or stores nothing.
+
+    Raises:
+      Fails: the checker notes such a copy.
+    """
+    for said in found.notes:
+        if _BEHIND in said:
+            no = "Its result is not compared, and the checker notes:"
+            raise Fails(f"{no} {relative_paths(said)}")
+
+
+def _texts(kernel: KernelVerdict) -> list[str]:
+    """What the findings say, the gravest first, each with its block if the first has it not."""
+    found = [(finding, _where(report)) for report in kernel.reports for finding in report]
+    found += [(finding, "") for finding in kernel.between or ()]
+    texts = dict[str, str]()
+    for finding, where in sorted(found, key=lambda one: _is_unread(one[0])):
+        texts.setdefault(f"{finding.kind}: {finding.cause}", where)
+    return [f"{text}{where}" for text, where in texts.items()]
+
+
+def _where(report: Report) -> str:
+    block = report.program.block[: len(report.program.grid)]
+    return f" That is in block {block}." if any(block) else ""
 
 
 def _is_unread(finding: Finding) -> bool:
@@ -296,16 +323,23 @@ def _faults(answer: Callable[..., Any], *args: Any) -> tuple[str, ...]:
         return pallascope.compiled(answer, *args).faults
 
 
-def or_fails(what: str, function: Callable[..., Any], *args: Any, notes: Sequence[str] = ()) -> Any:
+def or_fails(
+    what: str,
+    function: Callable[..., Any],
+    *args: Any,
+    notes: Sequence[str] = (),
+    at_line: bool = False,
+) -> Any:
     """What a function returns; any error of the reader's code is a `Fails` of its own words.
 
-    `notes` are what the checker noted, which may explain the error.
+    `notes` are what the checker noted, which may explain the error. Where the interpreter runs a
+    kernel, its line is that of the launch, which tells nothing.
     """
     try:
         return function(*args)
     except Exception as error:
         own = [frame.line for frame in own_frames(error) if frame.line]
-        where = f", at `{own[-1]}`" if own else ""
+        where = f", at `{own[-1]}`" if own and at_line else ""
         noted = "".join(f" The checker notes: {note}" for note in notes)
         raise Fails(f"{what}: {_words_of(error)}{where}.{noted}") from error
 

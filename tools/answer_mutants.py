@@ -158,14 +158,18 @@ def _is_kept(node: ast.AST, parents: list[ast.AST]) -> bool:
     around = [*parents, node]
     if any(isinstance(x, ast.Import | ast.ImportFrom | ast.arguments) for x in around):
         return True
-    return any(isinstance(x, ast.Call) and _name(x.func) in ("grade", "say") for x in around) or (
+    return any(isinstance(x, ast.Call) and _name(x.func) in _GRADES for x in around) or (
         isinstance(node, ast.Expr) and _is_grade(node)
     )
 
 
+#: Calls that grade or tell, and are no part of an answer.
+_GRADES = "grade", "grade_unrun", "say"
+
+
 def _is_grade(statement: ast.stmt) -> bool:
     value = getattr(statement, "value", None)
-    return isinstance(value, ast.Call) and _name(value.func) in ("grade", "say")
+    return isinstance(value, ast.Call) and _name(value.func) in _GRADES
 
 
 def _name(node: ast.AST) -> str:
@@ -195,13 +199,15 @@ def _is_text(node: ast.stmt) -> bool:
 
 def _double(node: ast.AST, parents: list[ast.AST]) -> Iterator[list[ast.stmt]]:
     del parents
-    is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-    if is_call and _name(node.value.func) not in _IDEMPOTENT:
-        yield [node, copy.deepcopy(node)]
+    match node:
+        case ast.Expr(ast.Call(func)) if _name(func) not in _IDEMPOTENT:
+            yield [node, copy.deepcopy(node)]
+        case _:
+            pass
 
 
 #: Calls that do no more the second time: what they wait for has come.
-_IDEMPOTENT = "commit_smem", "wait_smem_to_gmem", "wgmma_wait"
+_IDEMPOTENT = "commit_smem", "commit_tmem", "wait_load_tmem", "wait_smem_to_gmem", "wgmma_wait"
 
 
 def _swap(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:
@@ -250,18 +256,19 @@ _MEMORY = "SMEM", "GMEM", "TMEM", "ACC", "ShapeDtypeStruct"
 
 def _index(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:
     holder = parents[-1]
-    is_computed = isinstance(node, ast.Name | ast.Call | ast.BinOp) and not _is_whole(node)
+    if not isinstance(node, ast.Name | ast.Call | ast.BinOp) or _is_whole(node):
+        return
     in_subscript = isinstance(holder, ast.Subscript) and holder.slice is node
     in_tuple = isinstance(holder, ast.Tuple) and isinstance(parents[-2], ast.Subscript | ast.Lambda)
     in_slice = (
         isinstance(holder, ast.Call) and _name(holder.func) == "ds" and holder.args[0] is node
     )
     in_map = isinstance(holder, ast.Lambda) and holder.body is node
-    if is_computed and (in_subscript or in_tuple or in_slice or in_map):
+    if in_subscript or in_tuple or in_slice or in_map:
         yield ast.BinOp(copy.deepcopy(node), ast.Add(), ast.Constant(1))
 
 
-def _is_whole(node: ast.AST) -> bool:
+def _is_whole(node: ast.expr) -> bool:
     """Whether an index is none to add to: a part of memory, or a call of another kind."""
     return isinstance(node, ast.Call) and _name(node.func) in ("ds", "slice", "when", "kernel")
 
@@ -274,9 +281,11 @@ def _start(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:
         new = copy.deepcopy(node)
         new.attr = {"zeros": "ones", "zeros_like": "ones_like", "ones": "zeros"}[node.attr]
         yield new
-    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-    if is_minus and _name(node.operand) == "inf":
-        yield ast.Constant(0.0)
+    match node:
+        case ast.UnaryOp(ast.USub(), operand) if _name(operand) == "inf":
+            yield ast.Constant(0.0)
+        case _:
+            pass
 
 
 def _maximum(node: ast.AST, parents: list[ast.AST]) -> Iterator[ast.AST]:

@@ -129,8 +129,8 @@ def _numbers() -> Iterator[tuple[str, str]]:
     others = _foreign()
     yield (
         f"{others['false alarms']} of {others['traced']:,}",
-        "checks of other people's kernels (JAX's and those of tokamax) raised a false alarm;"
-        f" {others['faults']} findings in them are faults: {_link('in_the_wild')}",
+        "checks of other people's kernels (JAX's and those of two more projects) raised a false"
+        f" alarm; {others['faults']} findings in them are faults: {_link('in_the_wild')}",
     )
 
 

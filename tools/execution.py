@@ -67,6 +67,8 @@ def run(notebook: NotebookNode, env: dict[str, str], **options: Any) -> None:
         raise_on_iopub_timeout=True,
         extra_arguments=["--log-level=ERROR"],
         record_timing=False,
+        # No output of a chapter shows a widget: figures bring their own controls.
+        store_widget_state=False,
         **options,
     )
     client.execute(cwd=str(BOOK), env=environment(**env))

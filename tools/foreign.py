@@ -52,8 +52,8 @@ def _rank(verdict: str, why: str) -> tuple[int, str]:
 
 
 def _test(name: str) -> str:
-    """A test's function without the number of its case; a guide's file."""
+    """A test's function without its case; a guide's file."""
     *files, test = name.split("::")
     if test == "cells":
         return files[0].rpartition("/")[2]
-    return re.sub(r"\d+$", "", test)
+    return re.sub(r"\d+$|\[.*", "", test)

@@ -4,7 +4,8 @@ The model. The root document is the site's `index.html`. Each page says its addr
 of `_config.yml`), its language, what it is in a sentence or two (those that it begins with), and
 the picture that others show beside a link to it, which is made at the end of a build.
 `sitemap.xml` lists the pages. `404.html` answers for those that are not there: a page of its own,
-which needs no other file, since it is shown at any depth. A chapter's page says its part, how long
+which needs no other file, since it is shown at any depth. The JSON Schemas of `pallascope` lie at
+the addresses that they give as their own. A chapter's page says its part, how long
 it takes to read and where its outputs come from, and has its short title for a phone's header.
 
 Not covered: search, which `sphinx_search` does.
@@ -13,6 +14,7 @@ Not covered: search, which `sphinx_search` does.
 import html
 import pathlib
 import re
+import shutil
 from typing import Any
 
 from docutils import nodes
@@ -151,17 +153,24 @@ def _tag(kind: str, name: str, content: object) -> str:
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
-    """Writes the picture and the sitemap, at the end of a build."""
+    """Writes the picture, the schemas and the sitemap, at the end of a build."""
     if error or app.builder.format != "html":
         return
     site = pathlib.Path(app.outdir)
     door.share(site / PICTURE, app.config.html_title)
+    serve_schemas(site)
     urls = "\n".join(f"<url><loc>{address(app, name)}</loc></url>" for name in pages(app))
     (site / "sitemap.xml").write_text(
         '<?xml version="1.0" encoding="utf-8"?>\n'
         f'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n{urls}\n</urlset>\n',
         "utf-8",
     )
+
+
+def serve_schemas(site: pathlib.Path) -> None:
+    """Copies the schemas of what `python -m pallascope` prints as JSON."""
+    for schema in (pathlib.Path(__file__).parents[1] / "pallascope").rglob("*.schema.json"):
+        shutil.copy(schema, site)
 
 
 def pages(app: Sphinx) -> list[str]:

@@ -35,7 +35,10 @@ CODE = '<details class="fold quiet"><summary>Code</summary>'
 
 
 #: A player's script: a function of the figure and its data, and how it is called.
-PLAYER = r"<script>\((async function \(figure, packed\).*?\n})\s*\)(\(document\.[^\n]*\))</script>"
+# A script begins with a line of its own; the state of a widget holds one as a text, on one line.
+PLAYER = (
+    r"<script>\((async function \(figure, packed\) {\n.*?\n})\s*\)(\(document\.[^\n]*\))</script>"
+)
 
 
 class Correction(NamedTuple):

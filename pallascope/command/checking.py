@@ -15,9 +15,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import jax
-
 import pallascope
+from pallascope.command.colour import coloured
+from pallascope.command.options import print_document
 from pallascope.command.sarif import sarif
 from pallascope.command.targets import REFUSALS, Target, callers, loaded
 from pallascope.report import FORMAT, Document
@@ -48,6 +48,7 @@ class Outcome:
         return {
             "function": self.target.function,
             "args": [*self.target.args],
+            "kernel": self.verdict and self.verdict.name,
             "strict": self.target.strict,
             "ok": self.status == CLEAN,
             "reports": [report.fields() for report in found.reports],
@@ -84,9 +85,7 @@ def check(
         text = json.dumps(sarif(checks, pathlib.Path.cwd()), indent=1)
         sarif_file.write_text(text + "\n", "utf-8")
     if as_json:
-        versions = {"pallascope": pallascope.__version__, "jax": jax.__version__}
-        ok = status == CLEAN
-        print(json.dumps({"format": FORMAT} | versions | {"ok": ok, "checks": checks}, indent=1))
+        print_document(FORMAT, ok=status == CLEAN, checks=checks)
     elif len(outcomes) > 1:
         print(_total(outcomes))
     return status
@@ -123,7 +122,7 @@ def _verdict(target: Target, seconds: float) -> Verdict:
 def _tell(outcome: Outcome, says: bool) -> None:
     """Prints what was found, if `says`, and on stderr what went wrong."""
     if says and outcome.verdict is not None and outcome.verdict.reports:
-        print(replace(outcome.verdict, refusal=""))
+        print(coloured(str(replace(outcome.verdict, refusal=""))))
     if outcome.error is not None:
         print(f"pallascope check: {outcome.error}", file=sys.stderr)
 

@@ -1,12 +1,17 @@
 """What commands on one kernel have in common: their options, and how they tell of errors."""
 
 import argparse
+import contextlib
+import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
+import jax
+
+import pallascope
 from pallascope.command.targets import REFUSALS, Target
 
 # The status of a program that the signal for a broken pipe ended.
@@ -36,6 +41,23 @@ def told(options: argparse.Namespace, run: Callable[[argparse.Namespace], int]) 
     return 2
 
 
+@contextlib.contextmanager
+def refusing(command: str) -> Generator[list[str]]:
+    """Around one task of several: what it refuses is said on stderr, and kept in the list."""
+    errors: list[str] = []
+    try:
+        yield errors
+    except REFUSALS as error:
+        errors.append(str(error))
+        print(f"pallascope {command}: {error}", file=sys.stderr)
+
+
+def print_document(number: int, **fields: object) -> None:
+    """Prints what `--json` does: the fields, and before them the format's number and versions."""
+    head = {"format": number, "pallascope": pallascope.__version__, "jax": jax.__version__}
+    print(json.dumps(head | fields, indent=1, default=str))  # a configuration may hold any value
+
+
 def add_rest(command: argparse.ArgumentParser, block: Callable[[str], Any], which: str) -> None:
     """Adds the arguments of commands on one block, besides the function."""
     add_call(command)
@@ -62,13 +84,7 @@ def said(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def target(options: argparse.Namespace) -> Target:
-    """The kernel, and the block of it, that options name."""
-    strict = getattr(options, "strict", False)
-    return Target(
-        options.function,
-        tuple(options.args),
-        options.block,
-        strict,
-        options.call,
-        options.max_steps,
-    )
+    """The kernel that options name, and what they say to do with it."""
+    names = "block", "strict", "call", "max_steps"
+    said = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    return Target(options.function, tuple(options.args), **said)

@@ -2,28 +2,31 @@
 
 The model. The function named is a `kernel_of`: it takes a configuration and returns the kernel. Its
 space is given as ranges, or by the name of one in a module. All else is
-`pallascope.tuning.search`'s.
+`pallascope.tuning.search`'s. JSON has all searches in one document, `tune.schema.json`: nothing
+else is on stdout then. A search that is refused says so on stderr, and the next begins all the
+same; after an interruption none does.
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
-
 import pallascope
+from pallascope.command.options import print_document, refusing
 from pallascope.command.targets import argument, callers, named
+from pallascope.report import Document
 from pallascope.tuning.results import Results, Trial
 from pallascope.tuning.searching import INTERRUPTED, search
 from pallascope.tuning.spaces import fields
 
 #: The format of the document; a change that breaks its readers adds 1.
-FORMAT = 2
-#: The statuses: a configuration can be run; none can; the search was interrupted.
-FOUND, NONE, STOPPED = 0, 1, 130
+FORMAT = 3
+#: The statuses: a configuration can be run; none can; nothing could be searched; an interruption.
+FOUND, NONE, REFUSED, STOPPED = 0, 1, 2, 130
+#: The machine that is simulated where none is named.
+MACHINE = "H200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +51,46 @@ class Task:
     machine: str
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
+    def __str__(self) -> str:
+        return " ".join([self.function, *self.args])
 
-def tune(task: Task, as_json: bool) -> int:
-    """Searches, and tells what was found; returns the exit status.
+
+def tune(tasks: Sequence[Task], as_json: bool) -> int:
+    """Searches, and tells what was found; returns the exit status."""
+    quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    searches: list[Document] = []
+    status = FOUND
+    for task in tasks:
+        if len(tasks) > 1 and not as_json:
+            print(f"== {task}")
+        found: list[Results] = []
+        with quiet, refusing("tune") as errors:
+            found.append(_searched(task))
+        results = found[0] if found else None
+        searches.append(_fields(task, results, *errors))
+        if results is not None and not as_json:
+            print(results)
+        status = max(status, _status(results))
+        if status == STOPPED:
+            break
+    if as_json:
+        print_document(FORMAT, searches=searches)
+    return status
+
+
+def _searched(task: Task) -> Results:
+    """What one search found.
 
     Raises:
       ValueError, ImportError, OSError: the words name nothing, or nothing can be searched.
     """
     _check_space(task)
     args = list(map(argument, task.args))
-    quiet = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with quiet, callers():
+    with callers():
         words = task.function, task.space, task.expected
         found = dict(zip(filter(None, words), named(*filter(None, words))))
         space = found[task.space] if task.space else dict(map(_range, task.ranges))
-        results = search(
+        return search(
             found[task.function],
             space,
             *args,
@@ -70,7 +98,12 @@ def tune(task: Task, as_json: bool) -> int:
             expected=found[task.expected] if task.expected else None,
             **task.options,
         )
-    print(json.dumps(_document(task, results), indent=1, default=str) if as_json else results)
+
+
+def _status(results: Results | None) -> int:
+    """The exit status that a search calls for."""
+    if results is None:
+        return REFUSED
     if INTERRUPTED in results.notes:
         return STOPPED
     return NONE if results.best is None else FOUND
@@ -107,21 +140,21 @@ def _value(word: str) -> int | float | str | bool | None:
     return {"true": True, "false": False, "none": None}.get(word.lower(), word)
 
 
-def _document(task: Task, results: Results) -> dict[str, object]:
+def _fields(task: Task, results: Results | None, error: str | None = None) -> Document:
+    """What came of one search, as JSON has it."""
+    best = results and results.best
     return {
-        "format": FORMAT,
-        "pallascope": pallascope.__version__,
-        "jax": jax.__version__,
         "function": task.function,
         "args": [*task.args],
         "machine": task.machine,
-        "best": None if results.best is None else _fields(results.best),
-        "trials": [*map(_fields, results.trials)],
-        "notes": [*results.notes],
+        "best": best and _trial(best),
+        "trials": [*map(_trial, results.trials)] if results else [],
+        "notes": [*results.notes] if results else [],
+        "error": error,
     }
 
 
-def _fields(trial: Trial) -> dict[str, object]:
+def _trial(trial: Trial) -> Document:
     return {
         "config": fields(trial.config),
         "outcome": trial.outcome,

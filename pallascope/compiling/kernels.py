@@ -9,7 +9,7 @@ from pallascope.compiling.lowering import natively, ptx
 from pallascope.compiling.machine_code import Body, counted, disassembled, reached
 from pallascope.compiling.result import Compiled, Loop
 from pallascope.launches import Called
-from pallascope.tracing.host import kernels_of, one_of
+from pallascope.tracing.host import apart, kernels_of, one_of
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.source import function_name
 from pallascope.tracing.state import Call
@@ -61,22 +61,27 @@ def compiled_all(kernel: Callable[..., object], *args: object) -> Iterator[Compi
 
 
 def _kernels(kernel: Callable[..., object], args: tuple[object, ...]) -> list[Call]:
-    """The kernels that a function calls on a GPU."""
+    """The kernels that a function calls on a GPU, by the names of their functions."""
     with natively():
-        return kernels_of(kernel, args, "compiled")
+        found = kernels_of(kernel, args, "compiled")
+    return [call._replace(name=name) for call, name in zip(found, apart(map(_name, found)))]
+
+
+def _name(call: Call) -> str:
+    name: str | None = call.eqn.params["name"]
+    if name in (None, "anonymous"):
+        return function_name(kernel_info(call.eqn.params["jaxprs"][0])) or "a kernel"
+    return name
 
 
 def compiled_call(call: Call) -> Compiled:
     """The same of a kernel's call: takes it through all rooms."""
-    name = call.eqn.params["name"]
-    if name in (None, "anonymous"):
-        name = function_name(kernel_info(call.eqn.params["jaxprs"][0])) or "a kernel"
-    text = ptx(launched(call), name, call.devices)
-    code, report, version = assembled(text, name)
+    text = ptx(launched(call), call.name, call.devices)
+    code, report, version = assembled(text, call.name)
     sass = disassembled(code)
     instructions, loops = reached(sass)
     return Compiled(
-        kernel=name,
+        kernel=call.name,
         ptxas=version,
         **dataclasses.asdict(report),
         instructions=counted(instructions),

@@ -34,7 +34,7 @@ class Compiled:
     """What ptxas and the machine code say of a kernel for Hopper.
 
     Attributes:
-      kernel: the name of its function.
+      kernel: the name of its function; the second of one name ends with " (2)".
       ptxas: the version of ptxas, as "13.0.88".
       registers: of a lane, when the kernel is launched. `plgpu.set_max_registers`, and the
         emitters, move registers between threads later.

@@ -2,10 +2,12 @@
 
 JAX traces the function, and its jaxpr is run as a host would run it, on what is known of the
 arguments. Nothing else is run. Both errors name the function of pipelib that the caller called.
+Here a call gets the name that every report, figure and table has: `apart` numbers equal ones.
 """
 
 import inspect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import jax
@@ -15,7 +17,7 @@ from pallascope.tracing import primitives
 from pallascope.tracing.code import Codes, value_of
 from pallascope.tracing.kernel import kernel_info
 from pallascope.tracing.names import operands
-from pallascope.tracing.source import UNKNOWN, function_name, line_of_function
+from pallascope.tracing.source import UNKNOWN, function_name, kernel_name, line_of_function
 from pallascope.tracing.state import Call, Thread
 
 
@@ -42,9 +44,27 @@ def kernels_of(function: Callable[..., object], args: tuple[object, ...], asker:
     code = Codes(primitives.of_host).compile(closed)
     code.run(host, [value_of(leaf) for leaf in jax.tree.leaves(args)])
     called, asked = operands(closed), function_name(closed.jaxpr.debug_info)
+    params = [call.eqn.params for call in host.kernels]
+    names = [kernel_name(each["name"], kernel_info(each["jaxprs"][0]), asked) for each in params]
     return [
-        call._replace(names=called.get(id(call.eqn), ()), function=asked) for call in host.kernels
+        call._replace(names=called.get(id(call.eqn), ()), name=name)
+        for call, name in zip(host.kernels, apart(names))
     ]
+
+
+def apart(names: Iterable[str]) -> list[str]:
+    """The names, of which the second equal one ends with " (2)", and so on.
+
+    Example:
+      >>> apart(["copy", "sum", "copy"])
+      ['copy', 'sum', 'copy (2)']
+    """
+    seen: Counter[str] = Counter()
+    found: list[str] = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]})" if seen[name] > 1 else name)
+    return found
 
 
 def _expect_of_jax(function: Any, args: tuple[object, ...], asker: str) -> None:

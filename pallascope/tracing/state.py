@@ -200,15 +200,15 @@ class Allocation(NamedTuple):
 class Call(NamedTuple):
     """A kernel that the host calls: its equation, its operands, the axes of its devices.
 
-    `names` are what the host calls the operands, None where it does not say, and `function` is the
-    name of the function that was asked for and calls it.
+    `names` are what the host calls the operands, None where it does not say. `name` is the
+    kernel's own, of which each call of a function has another.
     """
 
     eqn: Eqn
     values: list[Value]
     devices: dict[Hashable, int]
     names: Sequence[str | None] = ()
-    function: str | None = None
+    name: str = ""
 
 
 class Reserved(NamedTuple):

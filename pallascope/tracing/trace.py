@@ -65,7 +65,7 @@ from pallascope.tracing.kernel import (
     starts_early,
 )
 from pallascope.tracing.names import named
-from pallascope.tracing.source import kernel_name, line_of_function, own_function
+from pallascope.tracing.source import line_of_function, own_function
 from pallascope.tracing.state import Call, Cluster
 
 #: How many clusters a traced one claims by default: enough to come to each slot of a ring again.
@@ -164,7 +164,7 @@ class Tracer:
         scope, info = kernel_scope(jaxpr), kernel_info(jaxpr)
         self._own = scope and own_function(scope)
         self._code = Codes(primitives.of_kernel, infers_tiles(eqn), self._own).compile(jaxpr)
-        self.name = kernel_name(eqn.params["name"], info, called.function)
+        self.name = called.name
         self._starts_early, self._auto_barriers = starts_early(jaxpr), has_auto_barriers(eqn)
         self.line = line_of_function(info)
         self.grid: tuple[int, ...] = tuple(self._mesh.grid)

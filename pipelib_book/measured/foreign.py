@@ -89,8 +89,8 @@ def _words(project: str, kinds: Counter[str]) -> str:
 
 
 def in_order(sources: Sources) -> list[str]:
-    """The names of the sources: tokamax, then JAX by version and part."""
-    return sorted(sources, key=lambda name: (not name.startswith("tokamax"), name))
+    """The names of the sources: other projects, then JAX by version and part."""
+    return sorted(sources, key=lambda name: (name.startswith("JAX "), name))
 
 
 def _project(name: str) -> str:

@@ -64,7 +64,13 @@ def test_the_commands_and_what_they_print(project):
 def test_the_table_has_every_key():
     from pallascope.command.config import _KEYS
 
-    assert re.findall(r"^\| `([a-z-]+)` \| .* \| [^|]*(?:word|--)", PAGE, re.MULTILINE) == [*_KEYS]
+    for command in ("compile", "tune"):
+        _, _, said = PAGE.partition(f"- `[[tool.pallascope.{command}]]`: ")
+        listed = re.findall("`([a-z-]+)`", said.partition(".\n")[0])
+        assert listed == [*_KEYS[command]]
+    assert re.findall(r"^\| `([a-z-]+)` \| .* \| [^|]*(?:word|--)", PAGE, re.MULTILINE) == [
+        *_KEYS["check"]
+    ]
 
 
 def test_the_tests_fail_with_the_report(project):

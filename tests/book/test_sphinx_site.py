@@ -1,5 +1,6 @@
 """`tools.sphinx_site`: formulas and corrections, on small made-up pages."""
 
+import json
 import re
 
 import pytest
@@ -94,10 +95,11 @@ def test_a_script_that_all_players_bring_stands_once():
     script = "async function (figure, packed) {\n  (a)(b);\n}"
     call = '(document.currentScript.closest("figure"),"{}")'
     players = [f"<script>({script}){call.format(data)}</script>" for data in ("one", "two")]
-    page = sphinx_site.without_twins("<p>1</p>".join(players))
+    state = json.dumps(players[0])  # as the state of a widget has it
+    page = sphinx_site.without_twins(state + "<p>1</p>".join(players))
     name = "pipelibPlayer0"
     assert page == (
-        f"<script>var {name}={script};{name}{call.format('one')}</script><p>1</p>"
+        f"{state}<script>var {name}={script};{name}{call.format('one')}</script><p>1</p>"
         f"<script>{name}{call.format('two')}</script>"
     )
 

@@ -5,7 +5,8 @@
 The sources are in `sources`. Each is run by pytest, with the plugin of `collecting`, in the
 environment that it names; what they give is summed up in `results.json` beside this file
 (`table`). A source that is not named keeps the results that it has there. FOLDER has JAX's tests at
-`sources.REVISION`, and is filled from GitHub if it lacks them; tokamax brings its tests itself.
+`sources.REVISION`, and is filled from GitHub if it lacks them; the other projects' tests come from
+the package index.
 """
 
 import argparse

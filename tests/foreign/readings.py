@@ -26,13 +26,16 @@ class Verdict(enum.StrEnum):
 class Reading:
     """The verdict on findings of one kind, in tests whose name begins with `test`.
 
-    That is the name of a function, or "Class::function".
+    That is the name of a function, or "Class::function", or of a file: "tests/file.py::". Where
+    tests launch several kernels, `kernel` is the file and line at which the one that is meant
+    begins: "file.py:3".
     """
 
     test: str
     kind: str
     verdict: Verdict
     why: str
+    kernel: str = ""
 
 
 _NO_FENCE = "The ordinary write and the copy have no commit_smem between them."
@@ -61,6 +64,19 @@ _SCALES = (
     " for its own only, and then reads the scales of both blocks."
 )
 _UNSET = "The test asks for races only: operands that it does not need hold what they may."
+_DELAYED = (
+    "The body has no wgmma_wait, and delay_release=1 frees a step's slot once the next product"
+    " has begun. JAX's reference says that a wgmma waits for those before it; its lowering"
+    " emits no such wait, and PTX only orders the two."
+)
+_MASKED = (
+    "A tile is loaded a few rows shifted, so nothing wrote its first or last rows. jnp.where leaves"
+    " out what is made of these rows."
+)
+_INTERPRETED = (
+    "This form of the kernel is for JAX's interpreter, where a product is over when it returns."
+)
+_NO_ROWS = "A tile of which no row is stored is written to shared memory all the same."
 _ROWS = (
     "Rows beyond the end of m, l and delta go into rows of the gradient that the store leaves out."
     " The reads go some hundred bytes too far, into memory of JAX's allocator."
@@ -72,11 +88,47 @@ READINGS = [
         "All three threads store the whole of o_smem, and nothing orders a thread's store after"
         " the other's write of its half.",
     ),
+    Reading("test_ragged_dot", "race", Verdict.LETTER, _DELAYED),
+    Reading("tests/test_mosaic_gpu_ragged_dot.py::", "race", Verdict.LETTER, _DELAYED),
+    Reading("tests/test_mosaic_gpu_ragged_dot_fp8.py::", "race", Verdict.LETTER, _DELAYED),
     Reading(
-        "test_ragged_dot", "race", Verdict.LETTER,
-        "The body has no wgmma_wait, and delay_release=1 frees a step's slot once the next product"
-        " has begun. JAX's reference says that a wgmma waits for those before it; its lowering"
-        " emits no such wait, and PTX only orders the two.",
+        "tests/test_mosaic_gpu_ragged_dot.py::", "race", Verdict.FAULT,
+        "With delay_release=1 nobody arrives for a tile's last step. The slots are those of all"
+        " tiles, and the next tile's first loads wait for nothing: one goes where the last product"
+        " may still read.",
+        "ragged_dot.py:374",
+    ),
+    *(
+        Reading("tests/test_", "uninitialized-read", Verdict.HARMLESS, _MASKED, kernel)
+        for kernel in (
+            "gla_kernels.py:226",
+            "gla_kernels.py:686",
+            "rwkv7_prep.py:194",
+            "vector_gate.py:601",
+            "vector_gate_bwd.py:582",
+        )
+    ),
+    Reading(
+        "tests/test_mosaic_gpu_rwkv7.py::", "race", Verdict.HARMLESS,
+        "The tile that is loaded one row shifted begins with a row into which a copy is on its way."
+        " jnp.where leaves this row out.",
+        "rwkv7_bwd.py:93",
+    ),
+    Reading(
+        "tests/test_mosaic_gpu_rwkv7.py::", "lost-store", Verdict.HARMLESS,
+        "The block clears two slots, and has a step for one only.",
+        "vector_gate_bwd.py:153",
+    ),
+    *(
+        Reading(test, "race", Verdict.HARMLESS, _INTERPRETED)
+        for test in (
+            "test_gla_dedicated_pipeline_in_the_interpreter",
+            "test_gdn2_pipeline_in_the_interpreter",
+            "test_kda_pipeline_in_the_interpreter",
+        )
+    ),
+    Reading(
+        "tests/test_mosaic_gpu_ragged_dot.py::", "lost-store", Verdict.HARMLESS, _NO_ROWS
     ),
     Reading(
         "test_flash_attention", "barrier-misuse", Verdict.FAULT,
@@ -181,8 +233,7 @@ READINGS = [
         " phases behind.",
     ),
     Reading(
-        "RaggedDotTCGen05TestCase::test_ragged_dot", "lost-store", Verdict.HARMLESS,
-        "A tile of which no row is stored is written to shared memory all the same.",
+        "RaggedDotTCGen05TestCase::test_ragged_dot", "lost-store", Verdict.HARMLESS, _NO_ROWS
     ),
     Reading("test_blackwell_matmul", "lost-store", Verdict.LETTER, _NO_WAIT),
     Reading(
@@ -247,13 +298,17 @@ READINGS = [
 ]  # fmt: skip
 
 
-def reading_of(test: str, kind: str) -> Reading | None:
-    """The reading of a finding; None if nobody has read it."""
+def reading_of(test: str, kind: str, kernel: str = "") -> Reading | None:
+    """The reading of a finding in a kernel of a test; None if nobody has read it."""
     *_, owner, name = ["", *test.split("::")]
     if name == "cells":
         name = re.split(r"[/:]", test)[-3]
     names = name, f"{owner}::{name}"
     fitting = [
-        r for r in READINGS if r.kind == kind and any(each.startswith(r.test) for each in names)
+        r
+        for r in READINGS
+        if r.kind == kind
+        and f"/{kernel}".endswith(r.kernel and f"/{r.kernel}")
+        and any(each.startswith(r.test) for each in names)
     ]
-    return max(fitting, key=lambda reading: len(reading.test), default=None)
+    return max(fitting, key=lambda reading: (reading.kernel, len(reading.test)), default=None)

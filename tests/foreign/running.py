@@ -23,11 +23,12 @@ def run(
     command = [
         python, "-m", "pytest", "-q", "--tb=no", "--no-header", "-p", "tests.foreign.collecting",
         "--foreign-out", out.absolute(), "--foreign-gpu", source.gpu,
-        "--foreign-most", str(most), "-c", os.devnull, "--rootdir", root,
+        "--foreign-most", str(min(most, source.most or most)), "-c", os.devnull, "--rootdir", root,
         "--import-mode=importlib", "-p", "no:cacheprovider",
         *(["-n", workers] if workers != "0" else []), *source.options, *source.files,
     ]  # fmt: skip
-    path = os.environ | {"PYTHONPATH": str(ROOT)}
+    folders = [ROOT, root / source.helpers] if source.helpers else [ROOT]
+    path = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     done = subprocess.run(
         list(map(str, command)), cwd=root, env=path, capture_output=True, text=True
     )

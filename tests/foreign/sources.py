@@ -2,13 +2,17 @@
 
 JAX's tests are those of `REVISION`, the last one before 0.11.2 that could be had when they were
 chosen; they run with JAX 0.11.2 and with 0.12.0.1. Sources for
-Blackwell are those whose tests skip on other GPUs. tokamax's are in its wheel.
+Blackwell are those whose tests skip on other GPUs. tokamax's are in its wheel, and those of
+jax-linear-attention in its source distribution.
 """
 
 import dataclasses
 import importlib.util
 import pathlib
 import subprocess
+import sys
+import tarfile
+import tempfile
 from dataclasses import dataclass
 
 JAX = "https://github.com/jax-ml/jax"
@@ -19,16 +23,25 @@ _PARTS = "tests/pallas", "docs/pallas"
 
 @dataclass(frozen=True)
 class Source:
-    """Tests of one project: `files` below the folder of a checkout, or of a package."""
+    """Tests of one project: `files` below the folder of a checkout, of a package, or of an `sdist`.
+
+    `sdist` is a source distribution's name and version, `helpers` the folder of the modules that
+    its tests import, and `most` how many cases of a test function are enough.
+    """
 
     files: tuple[str, ...]
     options: tuple[str, ...] = ()
     package: str = ""
+    sdist: str = ""
+    helpers: str = ""
+    most: int | None = None
     gpu: str = "9.0"  # its compute capability
     is_jax012: bool = False
 
     def root(self, checkouts: pathlib.Path) -> pathlib.Path:
-        """The folder that the files are below."""
+        """The folder that the files are below; an `sdist` is fetched if it is not there."""
+        if self.sdist:
+            return unpacked(self.sdist, checkouts.resolve())
         if not self.package:
             return (checkouts / "jax").resolve()
         spec = importlib.util.find_spec(self.package)
@@ -85,8 +98,32 @@ _TOKAMAX = Source(
     package="tokamax",
 )
 
+_JLA = Source((), sdist="jax-linear-attention==0.1.0", helpers="tests")
+
+
+def _of_jla(names: str, most: int | None) -> Source:
+    files = tuple(f"tests/test_{name}.py" for name in names.split())
+    return dataclasses.replace(_JLA, files=files, most=most)
+
+
+# Not recorded yet: what is missing here of its tests/test_mosaic_gpu_*.py.
+_OF_JLA = {
+    "attention": _of_jla(
+        "fp8_attention mosaic_gpu_attention mosaic_gpu_attention_persistent mosaic_gpu_dsa",
+        most=2,
+    ),
+    "linear attention": _of_jla(
+        "gated_delta_product mosaic_gpu_gated_delta_rule mosaic_gpu_gla mosaic_gpu_kda"
+        " mosaic_gpu_mamba3 mosaic_gpu_mlstm mosaic_gpu_rwkv7 vector_gate_bwd_schedule",
+        most=1,
+    ),
+    "products": _of_jla("mosaic_gpu_fused_gemm mosaic_gpu_linear_cross_entropy", most=1),
+    "ragged dot": _of_jla("mosaic_gpu_ragged_dot mosaic_gpu_ragged_dot_fp8", most=None),
+}
+
 SOURCES = (
     {"tokamax 0.0.17": _TOKAMAX}
+    | {f"jax-linear-attention 0.1.0, {name}": source for name, source in _OF_JLA.items()}
     | {f"JAX 0.11.2, {name}": source for name, source in _OF_JAX.items()}
     | {
         f"JAX 0.12.0.1, {name}": dataclasses.replace(source, is_jax012=True)
@@ -116,3 +153,21 @@ def fetch(folder: pathlib.Path) -> None:
             f"{folder} lacks {' and '.join(_PARTS)} of {JAX}, and GitHub cannot be reached, so"
             f" there are no tests to run: put revision {REVISION} there."
         ) from None
+
+
+def unpacked(sdist: str, folder: pathlib.Path) -> pathlib.Path:
+    """A source distribution's folder in `folder`, from the package index unless it is there."""
+    root = folder / sdist.replace("-", "_").replace("==", "-")
+    if not root.is_dir():
+        pip = sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"
+        with tempfile.TemporaryDirectory() as fetched:
+            done = subprocess.run([*pip, "--dest", fetched, sdist], check=False)
+            if done.returncode:
+                raise SystemExit(
+                    f"pip could not fetch the source distribution of {sdist}, so there are no tests"
+                    f" to run: connect to the network, or unpack it as {root}."
+                )
+            (archive,) = pathlib.Path(fetched).glob("*.tar.gz")
+            with tarfile.open(archive) as tar:
+                tar.extractall(folder, filter="data")
+    return root

@@ -1,17 +1,18 @@
 """Makes other projects' code believe that the machine has a GPU, in a process of its own.
 
 What is replaced: what code asks of the device (its kind, its number of SMs), the conditions by
-which tests of JAX and of tokamax skip without a GPU, and what such tests compute on the CPU beside
+which tests of these projects skip without a GPU, and what such tests compute on the CPU beside
 their kernels. Numbers do not matter here, so random floats are ones and matrix products zeros.
 Integers are left alone: kernels branch on them.
 
-These replacements use private names of both projects, and last until the process ends.
+These replacements use private names of all projects, and last until the process ends.
 """
 
 import contextlib
 import dataclasses
 import functools
 import importlib.util
+import pkgutil
 import unittest
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,8 @@ def install(gpu: Gpu) -> None:
     _arithmetic()
     if importlib.util.find_spec("tokamax"):
         _tokamax()
+    if importlib.util.find_spec("jla"):
+        _jla(gpu)
 
 
 def believe(tags: frozenset[str]) -> None:
@@ -88,10 +91,6 @@ def believe(tags: frozenset[str]) -> None:
 
 def _modules_of_jax(gpu: Gpu) -> None:
     """Kernels that keep a name of their own for what they ask."""
-
-    class Jax:
-        __getattr__ = staticmethod(functools.partial(getattr, jax))
-        devices = local_devices = staticmethod(lambda: [gpu])
 
     for name in (
         "attention_mgpu",
@@ -104,7 +103,18 @@ def _modules_of_jax(gpu: Gpu) -> None:
             if name == "attention_mgpu":
                 vars(module).update(cuda_versions=Cuda)
             else:
-                vars(module).update(jax=Jax())
+                vars(module).update(jax=_jax_of(gpu))
+
+
+def _jax_of(gpu: Gpu) -> Any:
+    """JAX, on a machine that has this GPU."""
+
+    class Jax:
+        __getattr__ = staticmethod(functools.partial(getattr, jax))
+        devices = local_devices = staticmethod(lambda: [gpu])
+        default_backend = staticmethod(lambda: gpu.platform)
+
+    return Jax()
 
 
 def _tests_of_jax(gpu: Gpu) -> None:
@@ -146,6 +156,17 @@ def _tokamax() -> None:
     gpu_utils._compute_capability = lambda device=None: 9.0
     gpu_utils.has_mosaic_gpu_support = lambda device=None: True
     gpu_utils.has_triton_support = lambda device=None: False
+
+
+def _jla(gpu: Gpu) -> None:
+    """Its modules of kernels and layers each ask their own name of JAX."""
+    import jla
+
+    for each in pkgutil.walk_packages(jla.__path__, "jla."):
+        if each.name.startswith(("jla.ops", "jla.layers")):
+            module = importlib.import_module(each.name)
+            if hasattr(module, "jax"):
+                vars(module).update(jax=_jax_of(gpu))
 
 
 def names_of_guides() -> dict[str, Any]:

@@ -44,7 +44,7 @@ def sum_up(folder: pathlib.Path, root: pathlib.Path, source: Source) -> Row:
         counts["with findings"] += bool(findings)
         for each in findings:
             more = {"kind": each["kind"], "lines": each["lines"]}
-            if reading := reading_of(test, each["kind"]):
+            if reading := reading_of(test, each["kind"], f"{row['file']}:{row['line']}"):
                 more |= {"verdict": reading.verdict, "why": reading.why}
             found.add(test, row, each["cause"], more)
         added = [] if findings else _distinct(blocks, "strict")

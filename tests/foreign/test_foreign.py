@@ -142,3 +142,15 @@ def test_each_finding_has_been_read():
 )
 def test_a_reading_is_of_one_kind_and_the_longest_name_that_fits(test, kind, verdict):
     assert getattr(readings.reading_of(test, kind), "verdict", None) == verdict
+
+
+@pytest.mark.parametrize(("line", "verdict"), [(374, "fault"), (223, "fault by the letter of PTX")])
+def test_a_reading_may_be_of_one_kernel_of_a_test(line, verdict):
+    test = "tests/test_mosaic_gpu_ragged_dot.py::test_forward_matches_naive[wide-ws]"
+    assert readings.reading_of(test, "race", f"jla/ragged_dot.py:{line}").verdict == verdict
+
+
+def test_a_source_distribution_that_is_there_is_not_fetched(tmp_path):
+    folder = tmp_path / "a_project-1.0"
+    folder.mkdir()
+    assert sources.Source((), sdist="a-project==1.0").root(tmp_path) == folder.resolve()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+import json
 import pathlib
 import subprocess
 import sys
@@ -24,6 +25,7 @@ FIRST = f"add_one: no finding in all 4 blocks of grid (4,), nor between them\n{U
 def _the_same_paths_and_no_compiler(monkeypatch):
     monkeypatch.setattr(compiling, "lacking", lambda: "not asked")  # it takes seconds a kernel
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("FORCE_COLOR", raising=False)  # as some CI sets it
 
 
 def run(capsys, *arguments):
@@ -142,8 +144,13 @@ def test_one_kernel_of_several(capsys, edge, tmp_path):
     for call, grid in (("0", "grid (2, 2)"), ("1", "")):
         status, out, _ = run(capsys, "check", twice, "f32[32,32]", "--call", call)
         assert status == (1 if grid else 0) and grid in out and ("of grid" in out) == bool(grid)
-    figure = str(tmp_path / "b.json")
-    assert run(capsys, "draw", twice, "f32[32,32]", "--call", "1", "-o", figure)[0] == 0
+    assert "store (2): no finding (" in out  # the name that it has beside the first
+    figure = tmp_path / "b.json"
+    status, out, _ = run(capsys, "draw", twice, "f32[32,32]", "--call", "1", "-o", str(figure))
+    assert status == 0 and "store (2), simulated" in out and "store (2)" in figure.read_text()
+    checks = json.loads(run(capsys, "check", twice, "f32[32,32]", "--json")[1])["checks"]
+    assert [check["kernel"] for check in checks] == ["store", "store (2)"]
+    assert checks[1]["reports"][0]["verdict"].startswith("store (2): no finding")
     status, _, err = run(capsys, "check", twice, "f32[32,32]", "--call", "2")
     assert status == 2 and "and call=2 is not one of them" in err
 
@@ -292,6 +299,7 @@ def test_each_command_has_an_example_its_statuses_and_its_environment(capsys):
         out = capsys.readouterr().out
         assert f"\n  pallascope {name} " in out and "exit status: 0" in out
         assert ("PALLASCOPE_CUDA" in out) == (name != "draw")
+        assert ("NO_COLOR: " in out and "FORCE_COLOR: " in out) == (name == "check")
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ def test_all_kernels_of_a_function():
     verdict = pallascope.verify(lambda x: copies(step=8)(copies()(x)), X)
     assert [kernel.ok for kernel in verdict.kernels] == [True, False]
     assert not verdict.ok and str(verdict).count("blocks of grid (4,)") >= 2
+    assert [kernel.name for kernel in verdict.kernels] == ["copy", "copy (2)"]
+    assert "copy (2): all 4 blocks of grid (4,) checked" in str(verdict)
     (second,) = pallascope.verify(lambda x: copies(step=8)(copies()(x)), X, call=1).kernels
     assert not second.ok
 

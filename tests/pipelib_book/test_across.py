@@ -13,7 +13,7 @@ TILE = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 ROWS = {gpus: jax.ShapeDtypeStruct((gpus * 64, 128), jnp.float32) for gpus in (2, 3)}
 
 
-def shared(gpus, sends=1.0, extra=0, takes=True, reads=True, all_first=False):
+def shared(gpus, sends=1.0, extra=0, takes=True, reads=True, all_first=False, stored=(0, 1)):
     """Each device sends its tile to part d of the others' inboxes, and reads what it was sent."""
 
     def kernel(x, o, inbox, mine, theirs, loaded):
@@ -38,7 +38,9 @@ def shared(gpus, sends=1.0, extra=0, takes=True, reads=True, all_first=False):
             if reads:
                 plgpu.copy_gmem_to_smem(inbox.at[other], theirs, loaded)
                 plgpu.barrier_wait(loaded)
-        plgpu.copy_smem_to_gmem(mine, o)
+        for half in stored:
+            there = o.at[pl.ds(half * 32 + 0 * me, 32)]
+            plgpu.copy_smem_to_gmem(mine.at[pl.ds(0, 32)], there)
         plgpu.wait_smem_to_gmem(0)
 
     inboxes = jax.ShapeDtypeStruct((gpus, *TILE.shape), TILE.dtype)
@@ -64,13 +66,14 @@ def test_a_right_kernel_passes():
     grade = across.grade(
         shared(3),
         ROWS[3],
-        asks=[*ALL, across.begins_after("inbox", 1), across.signals_at_most(2)],
+        asks=[*ALL, across.fills("o"), across.begins_after("inbox", 1), across.signals_at_most(2)],
     )
     assert grade.passed and grade.lines == (
         "The checker finds nothing on 3 devices.",
         "All signals are waited for.",
         "Each device writes its part of `inbox` on all others.",
         "Each device gets 2 parts of `inbox`, and reads each.",
+        "Each device fills its `o`.",
         "A device waits for 1 before it first reads `inbox`, of 1 at most.",
         "A device signals 2 times, of 2 at most.",
         "JAX lowers it for a GPU.",
@@ -85,6 +88,9 @@ def test_what_an_ask_refuses():
     said = "A device waits for 2 before it first reads `inbox`, of 1 at most."
     assert graded(across.begins_after("inbox", 1), all_first=True) == said
     assert graded(across.signals_at_most(1)) == "A device signals 2 times, of 1 at most."
+    said = "Device 0 fills 32 parts of `o`, of 64."
+    assert graded(across.fills("o"), stored=(0,)) == said
+    assert graded(across.fills("o_gmem")) == "Device 0 fills 0 parts of `o_gmem`, of 0."
     assert graded(across.sent_by_each("o")) == "Device 0 writes part 0 of `o@0`."
 
 
@@ -95,6 +101,12 @@ def test_signals_that_nobody_waits_for():
     assert graded(extra=1, gpus=2) == (
         "Of the signals to `semaphore.0@0[1]`, 1 are not waited for, so they may come when the"
         " kernel has ended there."
+    )
+
+
+def test_a_copy_behind_the_end_of_an_array():
+    assert graded(stored=(0, 1, 2), gpus=2).startswith(
+        "Its result is not compared, and the checker notes: tests/"
     )
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pallascope.verifying import UNCOMPILED
-from tests.pallascope.schema import SCHEMA, closed
+from tests.pallascope.schema import validate
 
 X = "f32[32,64]"
 NAMES = "grid_kernels.py"
@@ -151,15 +151,10 @@ def test_no_kernel_at_all(run):
 # JSON.
 
 
-def validate(document):
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema reads the schema")
-    jsonschema.Draft202012Validator(closed(SCHEMA)).validate(document)
-
-
 def test_one_document_and_nothing_else(run):
     status, out, err = run("check", f"{NAMES}:unfenced", X, "--json")
     found = json.loads(out)
-    validate(found)
+    validate(found, "check")
     assert (status, found["ok"]) == (1, False)
     assert {*err.splitlines()} == {"loaded", "traced"}
     (check,) = found["checks"]
@@ -178,7 +173,7 @@ def test_one_document_and_nothing_else(run):
 def test_one_block_has_no_summary(run):
     status, out, _ = run("check", f"{NAMES}:right", X, "--block", "2", "--json")
     found = json.loads(out)
-    validate(found)
+    validate(found, "check")
     (check,) = found["checks"]
     assert (status, found["ok"], check["summary"], check["grid"]) == (0, True, None, None)
     assert check["reports"][0]["findings"] == []
@@ -187,5 +182,6 @@ def test_one_block_has_no_summary(run):
 def test_an_error_is_in_the_document_too(run):
     status, out, err = run("check", f"{NAMES}:nothing", "--json")
     found = json.loads(out)
+    validate(found, "check")
     assert (status, found["ok"], found["checks"][0]["ok"]) == (2, False, False)
     assert err.splitlines()[-1] == f"pallascope check: {found['checks'][0]['error']}"

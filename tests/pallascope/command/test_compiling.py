@@ -6,6 +6,7 @@ import pytest
 
 from pallascope.command import compiling
 from tests.pallascope.compiling.results import made
+from tests.pallascope.schema import validate
 
 CALL = "compile", "grid_kernels.py:right", "f32[32,64]"
 
@@ -57,11 +58,43 @@ def test_json(run, kernels):
     kernels.append(made(spill_stores=8, sass="HGMMA R24"))
     status, out, _ = run(*CALL, "--json")
     document = json.loads(out)
-    assert status == 1 and not document["ok"]
-    assert (document["function"], document["args"]) == (CALL[1], [CALL[2]])
-    assert document["kernels"] == [made(spill_stores=8).fields()]
+    validate(document, "compile")
+    (found,) = document["functions"]
+    assert status == 1 and not document["ok"] and not found["ok"] and found["error"] is None
+    assert (found["function"], found["args"]) == (CALL[1], [CALL[2]])
+    assert found["kernels"] == [made(spill_stores=8).fields()]
     document = json.loads(run(*CALL, "--json", "--sass")[1])
-    assert document["kernels"][0]["sass"] == "HGMMA R24"
+    validate(document, "compile")
+    assert document["functions"][0]["kernels"][0]["sass"] == "HGMMA R24"
+
+
+PROJECT = """
+[[tool.pallascope.compile]]
+function = "grid_kernels.py:nowhere"
+
+[[tool.pallascope.compile]]
+function = "grid_kernels.py:right"
+args = ["f32[32,64]"]
+call = 1
+"""
+
+
+def test_the_kernels_of_a_project(run, kernels, folder, monkeypatch):
+    kernels += [made(), made(kernel="sum"), made(kernel="last", spill_stores=8)]
+    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
+    (folder / "within").mkdir()
+    monkeypatch.chdir(folder / "within")
+    status, out, err = run("compile")
+    said = "grid_kernels.py has no 'nowhere': it is not defined there."
+    assert (status, err) == (2, f"pallascope compile: {said}\n")
+    lines = out.splitlines()
+    assert "== grid_kernels.py:nowhere" in lines and "== grid_kernels.py:right f32[32,64]" in lines
+    assert f"\n{made(kernel='sum')}\n" in out and lines[-1].startswith("1 kernel compiled, none")
+    document = json.loads(run("compile", "--json", "--call", "2")[1])
+    validate(document, "compile")
+    nowhere, right = document["functions"]
+    assert (nowhere["ok"], nowhere["error"], nowhere["kernels"]) == (False, said, [])
+    assert [kernel["kernel"] for kernel in right["kernels"]] == ["last"]
 
 
 def test_what_is_missing_is_told(run, monkeypatch, tmp_path):
@@ -78,3 +111,4 @@ def test_what_is_missing_is_told(run, monkeypatch, tmp_path):
 def test_a_kernel_of_a_file(run):
     status, out, _ = run(*CALL)
     assert (status, "copy: " in out, "1 kernel compiled, none" in out) == (0, True, True)
+    validate(json.loads(run(*CALL, "--json", "--sass")[1]), "compile")

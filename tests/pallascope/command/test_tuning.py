@@ -1,14 +1,17 @@
 """`python -m pallascope tune`: what it prints, and what it exits with."""
 
 import json
+import pathlib
 
 import jax
 import pytest
 
 from pallascope.command import tuning
 from pallascope.tuning import ranking
+from pallascope.tuning.results import Outcome
 from pallascope.tuning.searching import INTERRUPTED
 from pipelib.kernels.hopper import Gpu, assumed
+from tests.pallascope.schema import validate
 
 SOURCE = """
 import functools
@@ -52,11 +55,62 @@ def test_a_space_by_its_name_and_json(tune):
     words = "--space", "tuned_kernels.py:SPACE", "--expected", "tuned_kernels.py:plain"
     status, out, err = tune(*words, "--json", "--machine", "H100")
     document = json.loads(out)
+    validate(document, "tune")
+    (found,) = document["searches"]
     assert status == 0 and err.count("loaded too") == 1
-    assert document["machine"] == "H100" and document["args"] == ["f32[32,64]"]
-    assert document["best"]["config"] == {"fence": True}
-    assert [trial["outcome"] for trial in document["trials"]] == ["predicted", "finding"]
-    assert document["best"]["predicted_us"] > 0 and document["best"]["measured_us"] is None
+    assert found["machine"] == "H100" and found["args"] == ["f32[32,64]"]
+    assert found["best"]["config"] == {"fence": True}
+    assert [trial["outcome"] for trial in found["trials"]] == ["predicted", "finding"]
+    assert found["best"]["predicted_us"] > 0 and found["best"]["measured_us"] is None
+
+
+def test_the_schema_lists_the_outcomes():
+    """The document of a real search has few of them."""
+    place = pathlib.Path(tuning.__file__).with_name("tune.schema.json")
+    trial = json.loads(place.read_text("utf-8"))["$defs"]["trial"]
+    assert trial["properties"]["outcome"]["enum"] == [*Outcome]
+
+
+PROJECT = """
+[[tool.pallascope.tune]]
+function = "tuned_kernels.py:kernel_of"
+args = ["f32[32,64]"]
+range = ["fence=false"]
+cache = "kept.db"
+
+[[tool.pallascope.tune]]
+function = "tuned_kernels.py:kernel_of"
+args = ["f32[16,64]"]
+space = "tuned_kernels.py:SPACE"
+machine = "H100"
+
+[[tool.pallascope.tune]]
+function = "tuned_kernels.py:nowhere"
+range = ["fence=true"]
+"""
+
+
+def test_the_searches_of_a_project(tune, run, folder, monkeypatch):
+    (folder / "pyproject.toml").write_text(PROJECT, "utf-8")
+    (folder / "within").mkdir()
+    monkeypatch.chdir(folder / "within")
+    status, out, err = run("tune")
+    said = "tuned_kernels.py has no 'nowhere': it is not defined there."
+    assert status == 2 and err.endswith(f"pallascope tune: {said}\n")
+    first, second = out.partition("== tuned_kernels.py:kernel_of f32[16,64]\n")[::2]
+    assert "== tuned_kernels.py:kernel_of f32[32,64]\n" in first
+    assert "No configuration can be run." in first and "Best: fence=True" in second
+    assert second.endswith("== tuned_kernels.py:nowhere\nloaded too\n")
+    assert (folder / "kept.db").is_file(), "where pyproject.toml is, which names it"
+    words = "--range", "fence=true", "--machine", "B200", "--cache", "mine.db"
+    status, out, _ = run("tune", "--json", *words)
+    document = json.loads(out)
+    validate(document, "tune")
+    searches = document["searches"]
+    assert status == 2 and [found["machine"] for found in searches] == ["B200"] * 3
+    assert [found["error"] for found in searches] == [None, None, said]
+    assert [len(found["trials"]) for found in searches] == [1, 1, 0]
+    assert (folder / "within" / "mine.db").is_file(), "where the command ran, whose word it is"
 
 
 def test_nothing_that_can_run_exits_with_1(tune):

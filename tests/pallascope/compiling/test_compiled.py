@@ -55,6 +55,7 @@ def test_a_product_whose_factor_is_written_over_is_serialized(monkeypatch):
 @pytest.mark.compiler
 def test_one_of_several_kernels_and_all():
     first, second = compiled_all(TWICE, like(256, 64))
+    assert second.kernel == f"{first.kernel} (2)"
     assert first.instructions == second.instructions
     assert pallascope.compiled(TWICE, like(256, 64), call=1).instructions == first.instructions
 

@@ -55,7 +55,14 @@ from pallascope.program import Buffer, Kind, Op, Program, Role, Space
 from pallascope.report import count
 from pallascope.timeline import Span, SpanKind, Timeline
 from pipelib_book.beside import Beside
-from pipelib_book.in_flight import Moment, frees, is_load_of, moments, report_name
+from pipelib_book.in_flight import (
+    Moment,
+    frees,
+    frees_unread,
+    is_load_of,
+    moments,
+    report_name,
+)
 
 Kernel = Callable[..., Any]
 
@@ -188,9 +195,9 @@ def frees_sooner_than(other: Kernel, buffer: str, by: float = 0.0) -> Ask:
 def frees_once_read(buffer: str) -> Ask:
     """Asks that a thread frees each slot of a buffer when it has read it, and has other work left.
 
-    Not before: no product and no store of the thread may still read the buffer, even if another
-    barrier holds the next load back. And not later: other products of the thread, or stores that
-    have not reached GMEM, may be in flight.
+    Not before: the thread has read that slot, and no product and no store of the thread may still
+    read it, even if another barrier holds the next load back. And not later: other products of the
+    thread, or stores that have not reached GMEM, may be in flight.
 
     Example:
       >>> program = gallery.GALLERY["one-release-of-two"].program(fixed=True)
@@ -206,8 +213,11 @@ def frees_once_read(buffer: str) -> Ask:
         if any(moment.reads(program, buffer) for moment in arrivals):
             no = "while it may still be read: only another barrier keeps the next load away."
             return _said(False, "", f"frees a slot of `{buffer}` {no}")
+        if frees_unread(program, buffer):
+            no = "that the thread has not read since it freed that slot last."
+            return _said(False, "", f"frees a slot of `{buffer}` {no}")
         return _said(
-            all(moment.products or moment.stores for moment in arrivals),
+            all(moment.products or any(moment.stores) for moment in arrivals),
             f"frees each slot of `{buffer}` while other work is in flight.",
             f"frees a slot of `{buffer}` when nothing that the thread started is in flight any"
             " more: it was done with that slot before.",
@@ -524,14 +534,14 @@ def _parts_multiplied(program: Program, ops: Iterable[Op], buffer: str) -> list[
 def stores_in_flight(least: int) -> Ask:
     """Asks that waits for stores leave so many that may still read their SMEM, in each thread.
 
-    One wait in three has to, as in `products_in_flight`.
+    One wait in three has to, as in `products_in_flight`. A group without a store counts as none.
 
     Example:
       >>> program = gallery.GALLERY["staging-used-again"].program(fixed=True)
       >>> book.asks.stores_in_flight(4)(book.asks.Answer(program, (), pallascope.H200)).text
       'It is right, but leaves ... in flight when it waits for some, and 4 could be.'
     """
-    left = functools.partial(_left, (Kind.WAIT_STORE,), lambda at: len(at.unread))
+    left = functools.partial(_left, (Kind.WAIT_STORE,), lambda at: sum(map(bool, at.unread)))
     return functools.partial(_leaves, least, "store", left)
 
 

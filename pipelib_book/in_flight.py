@@ -90,6 +90,24 @@ def frees(program: Program, buffer: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def frees_unread(program: Program, buffer: str) -> bool:
+    """Whether a thread frees a slot that it has not read since it freed that slot last.
+
+    Only a ring with a barrier for each slot says which slot an arrival frees.
+    """
+    slots = {each.slots for each in program.buffers if report_name(each) == buffer}
+    ring = {each for each in frees(program, buffer) if program.barriers[each].count in slots}
+    for ops in program.threads:
+        read = set[int | None]()
+        for op in ops:
+            read |= {each.box[0][0] for each in op.reads if _has_name(program, each, buffer)}
+            if op.kind is Kind.ARRIVE and op.barrier in ring:
+                if op.index not in read:
+                    return True
+                read.remove(op.index)
+    return False
+
+
 def is_load_of(program: Program, op: Op, buffer: str) -> bool:
     """Whether an op loads into a slot of a buffer."""
     return op.kind is Kind.LOAD and _names(program, op.writes, buffer)

@@ -312,13 +312,15 @@ def test_an_answer_without_the_buffer_fails(ask, lacks):
     )
 
 
-def storing(left, read_only=False):
+def storing(left, read_only=False, empty_groups=0):
     def kernel(x_gmem, o_gmem, o_smem):
         for k in range(STEPS):
             plgpu.wait_smem_to_gmem(left, wait_read_only=read_only)
             o_smem[k % 3] = x_gmem[...] * (k + 1.0)
             plgpu.commit_smem()
             plgpu.copy_smem_to_gmem(o_smem.at[k % 3], o_gmem.at[k])
+            for _ in range(empty_groups):
+                plgpu.commit_smem_to_gmem_group()
         plgpu.wait_smem_to_gmem(0)
 
     out = jax.ShapeDtypeStruct((STEPS, 64, 64), jnp.float32)
@@ -336,6 +338,13 @@ def test_stores_that_a_wait_leaves(read_only):
     assert said(ask, storing(2, read_only), x) == (True, yes)
     no = "It is right, but leaves 1 store in flight when it waits for some, and 2 could be."
     assert said(ask, storing(1, read_only), x) == (False, no)
+
+
+def test_a_group_without_stores_is_not_in_flight():
+    x = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    no = "It is right, but leaves 0 stores in flight when it waits for some, and 1 could be."
+    assert said(asks.stores_in_flight(1), storing(1, empty_groups=1), x) == (False, no)
+    assert said(asks.stores_in_flight(1), storing(2, empty_groups=1), x).holds
 
 
 def test_an_input_that_is_copied_before_the_kernel():

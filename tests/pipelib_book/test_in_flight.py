@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelib_book.in_flight import Moment, frees, is_load_of, moments
+from pipelib_book.in_flight import Moment, frees, frees_unread, is_load_of, moments
 from tests.pallascope.build import (
     CONSUMED,
     PRODUCED,
@@ -94,3 +94,27 @@ def test_a_writer_may_wait_for_a_slot_too():
 def test_a_barrier_of_copies_frees_nothing():
     made = program((load(0, 0), wait(PRODUCED), load(1, 0)), (arrive(CONSUMED),))
     assert frees(made, "ring") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("ops", "found"),
+    [
+        ([read(0), arrive(CONSUMED, 0), *GROUP, arrive(CONSUMED, 0)], False),
+        ([read(0), arrive(CONSUMED, 1)], True),  # another slot
+        ([read(0), arrive(CONSUMED, 0), arrive(CONSUMED, 0)], True),  # once more
+        ([wgmma(1), wgmma(0), arrive(CONSUMED, 1), arrive(CONSUMED, 0)], False),
+        ([arrive(PRODUCED, 1)], False),  # frees nothing
+    ],
+)
+def test_a_thread_may_free_a_slot_that_it_has_not_read(ops, found):
+    memory = load(0, 0), wait(CONSUMED), load(1, 0)
+    made = program(memory, ops)
+    assert frees_unread(made, "ring") is found
+    assert not frees_unread(made, "x")
+
+
+def test_a_barrier_for_all_slots_does_not_say_which_is_free():
+    made = program(
+        (load(0, 0), wait(CONSUMED), load(1, 0)), (arrive(CONSUMED),), barriers=barriers(count=1)
+    )
+    assert not frees_unread(made, "ring")

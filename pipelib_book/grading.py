@@ -332,8 +332,9 @@ def or_fails(
 ) -> Any:
     """What a function returns; any error of the reader's code is a `Fails` of its own words.
 
-    `notes` are what the checker noted, which may explain the error. Its line is told if the error is
-    raised there, or if `at_line`: where the interpreter fails, it is the launch, which tells nothing.
+    `notes` are what the checker noted, which may explain the error. The reader's line is told if it
+    raises the error, or if `at_line`: where the interpreter fails it is the launch, and tells
+    nothing.
     """
     try:
         return function(*args)

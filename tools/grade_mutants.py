@@ -4,8 +4,8 @@
     python -m tools.grade_mutants 07 12.3 --each 5      a chapter, an exercise; a few of each
 
 The model. A chapter's cells are executed up to an exercise, as a reader has done when it comes to
-it. In the solution's place stand its mutants (`tools.answer_mutants`), a cell each. Each one has a
-**fate**:
+it, with earlier solutions in place of their skeletons. In the solution's place stand its mutants
+(`tools.answer_mutants`), a cell each. Each one has a **fate**:
 
 =========  ===================================================================================
 failed     its grade says "Not yet."
@@ -73,10 +73,10 @@ def tasks(md: pathlib.Path) -> Iterator[Task]:
     found = exercises.exercises(notebook)
     cells = notebook.cells
     ends = [cells.index(one.skeleton) for one in found]
-    answered = {id(cell) for one in found for cell in (one.skeleton, one.solution)}
+    skeletons = {id(one.skeleton) for one in found}
     code = execution.code_cells(notebook)
     for number, (one, end) in enumerate(zip(found, ends), 1):
-        earlier = {id(cell) for cell in cells[:end]} - answered
+        earlier = {id(cell) for cell in cells[:end]} - skeletons
         before = tuple(cell for cell in code if id(cell) in earlier)
         yield Task(f"{int(md.stem[:2])}.{number}", before, one.solution.source)
 
@@ -171,11 +171,14 @@ def _graded(
         for task in wanted
         for part in itertools.batched(chosen(mutants(task.solution), most), PART)
     ]
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(jobs)
+    try:
         running = {pool.submit(fates, task, part): (task, part) for task, part in parts}
         for done in concurrent.futures.as_completed(running):
             task, part = running[done]
             yield task, list(zip(part, done.result(), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)  # one that fails does not wait for all others
 
 
 def _note(number: str, tried: Sequence[_Tried]) -> None:

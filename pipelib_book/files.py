@@ -64,7 +64,9 @@ def command(words: str, folder: pathlib.Path) -> None:
       ````
     """
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
-    there = os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=os.pathsep.join(filter(None, paths)))
+    path = os.pathsep.join(filter(None, paths))
+    # A notebook asks all that it starts for colours, which a code block does not show.
+    there = os.environ | dict(JAX_PLATFORMS="cpu", PYTHONPATH=path, NO_COLOR="1")
     there.pop("PALLASCOPE_CUDA", None)
     call = [sys.executable, "-m", "pallascope", *shlex.split(words)]
     run = subprocess.run(call, cwd=folder, env=there, capture_output=True, text=True, check=False)

@@ -40,6 +40,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # Before anything imports JAX.
     os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+    # Some CI asks all commands for colours, which are in no text that tests compare.
+    os.environ.pop("FORCE_COLOR", None)
     # Each thread of an interpreted kernel holds one of XLA's, which are as many as cores.
     os.environ.setdefault("NPROC", "8")
     # Programs and jaxprs are many objects without cycles: by default, to look for some among them

@@ -18,7 +18,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(compiling, "lacking", lambda: "not asked")  # it takes seconds a kernel
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delenv("FORCE_COLOR", raising=False)  # as some CI sets it
     yield tmp_path
     sys.modules.pop("grid_kernels", None)
 

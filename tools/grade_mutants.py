@@ -163,14 +163,10 @@ type _Tried = tuple[Mutant, Fate]
 
 
 def _graded(
-    wanted: Sequence[Task], most: int | None, jobs: int
+    asked: Iterable[tuple[Task, Sequence[Mutant]]], jobs: int
 ) -> Iterator[tuple[Task, list[_Tried]]]:
     """The fates of exercises' mutants, a few at a time, as they come."""
-    parts = [
-        (task, part)
-        for task in wanted
-        for part in itertools.batched(chosen(mutants(task.solution), most), PART)
-    ]
+    parts = [(task, part) for task, few in asked for part in itertools.batched(few, PART)]
     pool = concurrent.futures.ThreadPoolExecutor(jobs)
     try:
         running = {pool.submit(fates, task, part): (task, part) for task, part in parts}
@@ -202,14 +198,15 @@ def main() -> int:
     numbers = [{task.number, task.number.partition(".")[0]} for task in every]
     wanted = [task for one in asked for task, known in zip(every, numbers) if one in known]
     wanted = wanted if asked else every
+    few = {task.number: chosen(mutants(task.solution), options.each) for task in wanted}
     found = {task.number: list[_Tried]() for task in wanted}
     to_explain = 0
-    for task, tried in _graded(wanted, options.each, options.jobs):
+    for task, tried in _graded([(task, few[task.number]) for task in wanted], options.jobs):
         found[task.number] += tried
         for line in judged(task.number, tried):
             to_explain += 1
             print(line, flush=True)
-        if len(found[task.number]) == len(chosen(mutants(task.solution), options.each)):
+        if len(found[task.number]) == len(few[task.number]):
             print(f"{task.number}: {len(found[task.number])} graded", flush=True)
             _note(task.number, found[task.number])
     total = collections.Counter(fate for tried in found.values() for _, fate in tried)

@@ -4,6 +4,7 @@ The command, pytest's plugin, a search and a grade ask one verdict, in one wordi
 """
 
 import importlib.util
+import inspect
 import sys
 
 import numpy as np
@@ -14,41 +15,26 @@ import pallascope
 import pipelib_book as book
 from pallascope import __main__ as command
 from pallascope import compiling
+from tests.pallascope.test_verifying import copies
 
 pytest_plugins = "pytester"
 
-SOURCE = '''
+SOURCE = f"""
 import jax, jax.numpy as jnp, numpy as np, pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 
-def copies(rows=16, step=16, unwaited=-1):
-    """Copies tiles of a grid, each `step` rows behind the one before."""
-
-    def copy(x, o, s, landed):
-        i = lax.axis_index("i")
-        plgpu.copy_gmem_to_smem(x.at[pl.ds(i * rows, rows)], s, landed)
-        pl.when(i != unwaited)(lambda: plgpu.barrier_wait(landed))
-        plgpu.copy_smem_to_gmem(s, o.at[pl.ds(i * step, rows)])
-        plgpu.wait_smem_to_gmem(0)
-
-    def kernel(x):
-        grid = dict(grid=(x.shape[0] // rows,), grid_names=("i",))
-        scratch = [plgpu.SMEM((rows, x.shape[1]), x.dtype), plgpu.Barrier()]
-        return plgpu.kernel(copy, out_type=x, scratch_types=scratch, **grid)(x)
-
-    return kernel
-
+{inspect.getsource(copies)}
 
 right = copies()
 races_between_blocks = copies(step=8)
-races_in_the_third_block = copies(unwaited=2)
+races_in_the_third_block = copies(reads=2)
 not_lowered = copies(rows=384)
 TILES = jax.ShapeDtypeStruct((64, 128), jnp.float32)
 TALL = jax.ShapeDtypeStruct((384, 128), jnp.float32)
-'''
+"""
 FAULTY = {
     "races_between_blocks": ("TILES", "race"),
     "races_in_the_third_block": ("TILES", "race"),

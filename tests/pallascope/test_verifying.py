@@ -18,33 +18,17 @@ from pallascope.report import FindingKind
 from pallascope.verifying import BlockChoice
 from pipelib.kernels import attention, matmul, softmax
 from pipelib_book.gallery import GALLERY
+from tests.pallascope.copying import copies
 
 S = jax.ShapeDtypeStruct
 X = S((64, 128), jnp.float32)
+TALL = S((384, 128), jnp.float32)
 
 
 @pytest.fixture(autouse=True)
 def no_ptxas(monkeypatch):
     """It takes seconds a kernel; one test asks it."""
     monkeypatch.setattr(verifying.compiling, "lacking", lambda: "not asked")
-
-
-def copies(rows=16, step=16, reads=None):
-    """Copies tiles of a grid, each `step` rows behind the one before."""
-
-    def copy(x, o, s, landed):
-        i = lax.axis_index("i")
-        plgpu.copy_gmem_to_smem(x.at[pl.ds(i * rows, rows)], s, landed)
-        pl.when(True if reads is None else i != reads)(lambda: plgpu.barrier_wait(landed))
-        plgpu.copy_smem_to_gmem(s, o.at[pl.ds(i * step, rows)])
-        plgpu.wait_smem_to_gmem(0)
-
-    def kernel(x):
-        grid = dict(grid=(x.shape[0] // rows,), grid_names=("i",))
-        scratch = [plgpu.SMEM((rows, x.shape[1]), x.dtype), plgpu.Barrier()]
-        return plgpu.kernel(copy, out_type=x, scratch_types=scratch, **grid)(x)
-
-    return kernel
 
 
 def summed(x):
@@ -68,21 +52,26 @@ def by_floats(x):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "x", "words"),
+    ("kernel", "file", "x", "words"),
     [
-        (copies(rows=384), S((384, 128), jnp.float32), "<=256 elements along each dimension"),
-        (copies(), S((64, 3), jnp.float32), ""),  # rows of 12 bytes
-        (summed, S((128,), jnp.float32), "Unimplemented primitive"),
-        (by_floats, X, "Unsupported index"),
+        (
+            copies(rows=384),
+            "copying",
+            S((384, 128), jnp.float32),
+            "<=256 elements along each dimension",
+        ),
+        (copies(), "copying", S((64, 3), jnp.float32), ""),  # rows of 12 bytes
+        (summed, "test_verifying", S((128,), jnp.float32), "Unimplemented primitive"),
+        (by_floats, "test_verifying", X, "Unsupported index"),
     ],
 )
-def test_what_jax_does_not_lower_is_a_finding(kernel, x, words):
+def test_what_jax_does_not_lower_is_a_finding(kernel, file, x, words):
     """The trace takes each of them."""
     assert pallascope.check(pallascope.trace(kernel, x)).ok
     verdict = pallascope.verify(kernel, x)
     (finding,) = verdict.findings
     assert not verdict.ok and finding.kind is FindingKind.NOT_LOWERED and words in finding.cause
-    start = "JAX does not lower the kernel of tests/pallascope/test_verifying.py:"
+    start = f"JAX does not lower the kernel of tests/pallascope/{file}.py:"
     assert finding.cause.startswith(start) and " for Hopper: " in finding.cause
     assert f"not-lowered: {start}" in str(verdict)
 

@@ -4,7 +4,7 @@ The command, pytest's plugin, a search and a grade ask one verdict, in one wordi
 """
 
 import importlib.util
-import inspect
+import pathlib
 import sys
 
 import numpy as np
@@ -15,18 +15,13 @@ import pallascope
 import pipelib_book as book
 from pallascope import __main__ as command
 from pallascope import compiling
-from tests.pallascope.test_verifying import copies
+from tests.pallascope import copying
 
 pytest_plugins = "pytester"
 
 SOURCE = f"""
-import jax, jax.numpy as jnp, numpy as np, pytest
-from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
-
-
-{inspect.getsource(copies)}
+{pathlib.Path(copying.__file__).read_text("utf-8")}
+import jax, jax.numpy as jnp, pytest
 
 right = copies()
 races_between_blocks = copies(step=8)
